@@ -1,0 +1,77 @@
+# Everything here can be run on a fresh Debian machine as root. `make help` lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Packages and built programs are kept here between checkouts; nothing needs it to be there.
+export DIFLOW_CACHE ?= $(HOME)/.cache/diflow
+NAME ?= diflow
+ARGO ?= 4.0.2
+DATA ?=
+
+.PHONY: help
+help: ## list all targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+.PHONY: venv
+venv: $(VENV)/.ready ## the Python environment, with diflow and its tools, in .venv
+
+.PHONY: cluster
+cluster: ## start the one-machine cluster with Argo (NAME=diflow ARGO=4.0.2)
+	$(PYTHON) -m cluster up --name $(NAME) --argo $(ARGO)
+
+.PHONY: cluster-down
+cluster-down: ## stop it, and leave nothing of it behind
+	$(PYTHON) -m cluster down --name $(NAME)
+
+.PHONY: demo
+demo: $(VENV)/.ready ## a real reinforcement-learning job, from nothing to its plot
+	$(BIN)/python examples/demo.py
+
+.PHONY: test
+test: lint $(VENV)/.ready ## everything: checks, unit tests, end-to-end tests on real clusters
+	$(BIN)/python -m pytest --cov=diflow --cov-report=term:skip-covered --cov-fail-under=90
+
+.PHONY: unit
+unit: $(VENV)/.ready ## the tests that need no cluster
+	$(BIN)/python -m pytest -m "not cluster"
+
+.PHONY: lint
+lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(VENV)/.ready ## put the code into its form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: golden
+golden: $(VENV)/.ready ## write the generated files anew: golden Workflows, docs/cli.md
+	$(BIN)/python -m tests.workflows.golden
+	$(BIN)/python -m diflow.cli.reference > docs/cli.md
+
+.PHONY: bench
+bench: $(VENV)/.ready ## measure speed, side by side in one run; writes out/bench.json
+	$(BIN)/python -m benchmarks
+
+.PHONY: bench-policies
+bench-policies: $(VENV)/.ready ## quality and speed of the policies (DATA=folder with the Pollux profiles and workloads)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.policies --data $(DATA)
+
+.PHONY: lock
+lock: ## pin the Python packages anew (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --all-extras --group dev pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## remove what was made in this checkout
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
