@@ -1,0 +1,58 @@
+"""diflow: elastic, multi-role training jobs (DIJob) on Argo Workflows.
+
+The whole public surface is here, flat. Names are imported when they are first used, so that a command that needs
+none of them starts fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diflow.errors import (
+        ConflictError,
+        DiflowError,
+        InvalidError,
+        JobFailedError,
+        NotFoundError,
+        UnauthorizedError,
+        UnavailableError,
+    )
+    from diflow.job import DIJob, Task, UnknownFieldWarning
+
+_HOME = {
+    "ConflictError": "diflow.errors",
+    "DIJob": "diflow.job",
+    "DiflowError": "diflow.errors",
+    "InvalidError": "diflow.errors",
+    "JobFailedError": "diflow.errors",
+    "NotFoundError": "diflow.errors",
+    "Task": "diflow.job",
+    "UnauthorizedError": "diflow.errors",
+    "UnavailableError": "diflow.errors",
+    "UnknownFieldWarning": "diflow.job",
+}
+
+__all__ = [
+    "ConflictError",
+    "DIJob",
+    "DiflowError",
+    "InvalidError",
+    "JobFailedError",
+    "NotFoundError",
+    "Task",
+    "UnauthorizedError",
+    "UnavailableError",
+    "UnknownFieldWarning",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'diflow' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

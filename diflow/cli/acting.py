@@ -1,0 +1,103 @@
+"""Commands that change a job that is there: suspend, resume, stop, retry, delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diflow.cli.console import note
+from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, complete_job, connect, resolve
+
+if TYPE_CHECKING:
+    from diflow.client.kube import Cluster
+
+
+def suspend(
+    job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
+) -> None:
+    """Let Argo start nothing more of a job. Pods that run go on."""
+    from diflow.client import jobs  # noqa: PLC0415
+
+    cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    jobs.suspend(name, cluster=cluster)
+    note(f"{name} is suspended; diflow resume {name} -n {cluster.namespace} goes on")
+
+
+def resume(
+    job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
+) -> None:
+    """Let a suspended job go on."""
+    from diflow.client import jobs  # noqa: PLC0415
+
+    cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    jobs.resume(name, cluster=cluster)
+    note(f"{name} goes on")
+
+
+def stop(
+    job: JobName,
+    *,
+    now: Annotated[bool, typer.Option("--now", help="End the Workflow as `argo terminate` does.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """End a job: its containers get SIGTERM and their grace period, and the job ends Failed."""
+    from diflow.client import jobs  # noqa: PLC0415
+
+    cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    jobs.stop(name, cluster=cluster, at_once=now)
+    note(f"{name} is being stopped")
+
+
+def retry(job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
+    """Run what failed of a failed job again. What succeeded is kept."""
+    from diflow.client import jobs  # noqa: PLC0415
+
+    cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
+    jobs.retry(name, cluster=cluster)
+    note(f"{name} runs again; diflow watch {name} -n {cluster.namespace}")
+
+
+def delete(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="JOB...", help="Jobs by name; @latest is the newest one.", autocompletion=complete_job),
+    ],
+    *,
+    ignore_not_found: Annotated[
+        bool, typer.Option("--ignore-not-found", help="A job that is not there is no error.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when the job is gone.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Delete jobs with their pods and Services."""
+    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.errors import NotFoundError  # noqa: PLC0415
+
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    missing = []
+    for given in names:
+        try:
+            name = resolve(given, cluster)
+            found = jobs.delete(name, cluster=cluster)
+        except NotFoundError:
+            if not ignore_not_found:
+                raise
+            continue
+        if found:
+            if wait:
+                jobs.wait_deleted(name, cluster=cluster)
+            note(f"{name} is deleted")
+        else:
+            missing.append(name)
+    if missing and not ignore_not_found:
+        raise NotFoundError(f"there is no job {', '.join(missing)} in the namespace {cluster.namespace!r}")
+
+
+def _find(job: str, *, namespace: str | None, context: str | None, kubeconfig: str | None) -> tuple[Cluster, str]:
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    return cluster, resolve(job, cluster)

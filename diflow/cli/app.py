@@ -1,0 +1,43 @@
+"""The `diflow` command with its sub-commands. What a sub-command needs is imported when it runs: --help stays quick."""
+
+from __future__ import annotations
+
+import typer
+
+from diflow.cli import acting, checking, following, listing, logs, submitting
+
+app = typer.Typer(
+    name="diflow",
+    help="Run DIJobs (elastic, multi-role training jobs) as Argo Workflows.",
+    epilog=(
+        "Exit codes: 0 done, 1 the job failed, 2 wrong usage or input, 3 not found, 4 conflict, 5 the cluster is "
+        "unavailable or refuses, 124 --timeout has passed, 130 Ctrl-C. Ctrl-C detaches; it never stops a job."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+COMMANDS = (
+    submitting.submit,
+    submitting.render,
+    submitting.lint,
+    listing.get,
+    listing.list_,
+    listing.describe,
+    logs.logs,
+    following.watch,
+    following.wait,
+    acting.suspend,
+    acting.resume,
+    acting.stop,
+    acting.retry,
+    acting.delete,
+    checking.doctor,
+    checking.version,
+    checking.completion,
+)
+for command in COMMANDS:
+    app.command(name=command.__name__.rstrip("_"))(command)

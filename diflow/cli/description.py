@@ -1,0 +1,121 @@
+"""All about one job, as text: what `diflow describe` prints."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from diflow import keys
+from diflow.cli import replicas
+from diflow.cli.console import colours, paint, phase_colour
+from diflow.cli.output import age, clock, coloured_phase, moment, table
+from diflow.client.jobs import event_time
+from diflow.observe import observe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from diflow.client.jobs import Job
+
+_MOST_EVENTS = 15
+_LONGEST = 120
+
+
+def description(job: Job, events: Sequence[dict[str, Any]], *, now: datetime) -> str:
+    """The job in sections: itself, its phases, its replicas, what it reports, the cluster's events."""
+    sections = [_facts(job, now=now), _phases(job), _replicas(job, now=now)]
+    if job.status.profilings:
+        lines = [f"  {key}: {value}" for key, value in job.status.profilings.items()]
+        sections.append("\n".join([_title("Profilings"), *lines]))
+    sections.append(_events(events, now=now))
+    return "\n\n".join(sections)
+
+
+def _facts(job: Job, *, now: datetime) -> str:
+    status = job.status
+    spec = job.dijob.get("spec") or {}
+    labels = job.workflow["metadata"].get("labels") or {}
+    took = age(status.start_time, now=now, until=status.completion_timestamp)
+    facts = [
+        ("Job", job.name),
+        ("Namespace", job.namespace),
+        ("Phase", coloured_phase(status.phase)),
+        ("Message", status.message),
+        ("Ready", f"{status.ready_replicas} of {status.replicas}"),
+        ("Restarts", f"{status.restarts} (backoffLimit {spec.get('backoffLimit', 3)})"),
+        ("Reschedules", str(status.reschedules)),
+        ("Priority", labels.get(keys.PRIORITY, "-")),
+        ("Preemptible", labels.get(keys.PREEMPTIBLE, "-")),
+        ("Scheduling", labels.get(keys.SCHEDULING, "-")),
+        ("Submitted", moment(job.created)),
+        ("Ended", moment(status.completion_timestamp)) if status.ended else ("Running for", took),
+    ]
+    if status.ended:
+        facts.append(("Took", took))
+    width = max(len(name) for name, _ in facts) + 2
+    return "\n".join(f"{name + ':':<{width}}{value}" for name, value in facts)
+
+
+def _phases(job: Job) -> str:
+    rows = [(f"  {clock(c.last_transition_time)}", coloured_phase(c.type), c.message) for c in job.status.conditions]
+    return "\n".join([_title("Phases"), table(("  SINCE", "PHASE", "MESSAGE"), rows)])
+
+
+def _replicas(job: Job, *, now: datetime) -> str:
+    lines = []
+    for row in replicas.rows(observe(job.workflow, job.pods), now=now):
+        state = paint(row.state, phase_colour(row.phase), on=colours(sys.stdout))
+        lines.append(
+            (
+                f"  {row.name}",
+                str(row.rank),
+                state,
+                str(row.restarts),
+                str(row.reschedules),
+                row.node,
+                row.age,
+                row.message,
+            )
+        )
+    head = (f"  {replicas.HEAD[0]}", *replicas.HEAD[1:])
+    return "\n".join([_title("Replicas"), table(head, lines)])
+
+
+def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
+    events = [event for event in events if _is_telling(event)]
+    if not events:
+        return f"{_title('Events')}\n  none (the cluster forgets them after an hour)"
+    rows = []
+    for event in events[-_MOST_EVENTS:]:
+        kind = event.get("type") or ""
+        text = " ".join(str(event.get("message") or "").split())
+        rows.append(
+            (
+                f"  {age(event_time(event), now=now)}",
+                paint(kind, "yellow", on=colours(sys.stdout) and kind == "Warning"),
+                str(event.get("reason") or ""),
+                event_object(event),
+                text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...",
+            )
+        )
+    return "\n".join([_title("Events"), table(("  AGE", "TYPE", "REASON", "OBJECT", "MESSAGE"), rows)])
+
+
+def _is_telling(event: dict[str, Any]) -> bool:
+    """It says more than the table of the replicas does: nothing of Argo's nodes, of steps what went wrong."""
+    about = event_object(event)
+    step = any(f"-{name}-" in about for name in (keys.TEMPLATE_SERVICE, keys.TEMPLATE_CLEANUP, keys.TEMPLATE_GIVE_UP))
+    if str(event.get("reason") or "").startswith("WorkflowNode"):
+        return False
+    return event.get("type") == "Warning" or not step
+
+
+def event_object(event: dict[str, Any]) -> str:
+    """What an event is about."""
+    about = event.get("involvedObject") or {}
+    return f"{str(about.get('kind') or '').lower()}/{about.get('name') or ''}"
+
+
+def _title(text: str) -> str:
+    return paint(text, "bold", on=colours(sys.stdout))

@@ -1,0 +1,192 @@
+"""What `diflow doctor` looks at, one finding after the other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from diflow import keys
+from diflow.cli.console import colours, note, paint
+from diflow.client import argo
+from diflow.client.kinds import CRD, EVENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
+from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
+
+if TYPE_CHECKING:
+    from diflow.client.kube import Cluster
+
+_MOST_SKEW_SECONDS: Final = 5.0
+
+# What the commands of a user need: verb, kind, subresource, and what does not work without it.
+RIGHTS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
+    ("create", WORKFLOW, "", "submit"),
+    ("get", WORKFLOW, "", "get, describe, wait"),
+    ("list", WORKFLOW, "", "list"),
+    ("watch", WORKFLOW, "", "watch, wait"),
+    ("patch", WORKFLOW, "", "suspend, resume, stop"),
+    ("update", WORKFLOW, "", "retry"),
+    ("delete", WORKFLOW, "", "delete"),
+    ("list", POD, "", "ready counts, logs"),
+    ("watch", POD, "", "watch, logs -f"),
+    ("get", POD, "log", "logs"),
+    ("delete", POD, "", "retry"),
+    ("list", EVENT, "", "describe"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. `remedy` says what to do about it when it is not in order."""
+
+    what: str
+    ok: bool
+    detail: str = ""
+    remedy: str = ""
+
+
+def verdict(finding: Finding) -> str:
+    """The line for a finding."""
+    on = colours(sys.stdout)
+    mark = paint("✓", "green", on=on) if finding.ok else paint("✗", "red", on=on)
+    detail = f": {finding.detail}" if finding.detail else ""
+    remedy = f"\n    → {finding.remedy}" if finding.remedy and not finding.ok else ""
+    return f"{mark} {finding.what}{detail}{remedy}"
+
+
+def examine(cluster: Cluster, *, probe: bool = False, image: str | None = None) -> Iterator[Finding]:
+    """Look at everything that diflow needs, with `probe` also at what it relies on in Argo.
+
+    Ends early when the cluster does not answer at all."""
+    version = cluster.version()
+    yield Finding("Kubernetes answers", ok=True, detail=version)
+    skew = cluster.clock_skew_seconds() or 0.0
+    yield Finding(
+        "clocks agree",
+        ok=abs(skew) <= _MOST_SKEW_SECONDS,
+        detail=f"the cluster's is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}" if abs(skew) >= 1 else "",
+        remedy="ages and --since will be off by as much: set both machines' clocks (NTP)",
+    )
+    yield from _rights(cluster)
+    yield _looked(lambda: _crds(cluster), "Argo's CRDs")
+    yield _looked(lambda: _argo(cluster), "Argo's workflow controller")
+    for account in (keys.WORKER_ACCOUNT, keys.STEPS_ACCOUNT):
+        what = f"service account {account} in {cluster.namespace}"
+        yield _looked(
+            lambda account=account, what=what: Finding(  # type: ignore[misc]
+                what, ok=bool(cluster.get(SERVICE_ACCOUNT, account))
+            ),
+            what,
+            remedy=f"kubectl apply -n {cluster.namespace} -k manifests/jobs",
+        )
+    for name in keys.PRIORITY_CLASSES.values():
+        what = f"PriorityClass {name}"
+        yield _looked(
+            lambda name=name, what=what: Finding(what, ok=bool(cluster.get(PRIORITY_CLASS, name))),  # type: ignore[misc]
+            what,
+            remedy="kubectl apply -k manifests/cluster",
+        )
+    if probe:
+        yield from _probe(cluster, image)
+
+
+def _looked(look: Callable[[], Finding], what: str, *, remedy: str = "") -> Finding:
+    """A finding, or what kept us from looking. What may not be looked at counts as in order."""
+    try:
+        return look()
+    except NotFoundError:
+        return Finding(what, ok=False, detail="missing", remedy=remedy)
+    except UnauthorizedError:
+        return Finding(what, ok=True, detail="not checked, as you may not read it")
+    except DiflowError as error:
+        return Finding(what, ok=False, detail=str(error), remedy=remedy)
+
+
+def _rights(cluster: Cluster) -> Iterator[Finding]:
+    missing = [
+        (verb, kind, sub, use) for verb, kind, sub, use in RIGHTS if not cluster.may(verb, kind, subresource=sub)
+    ]
+    if not missing:
+        yield Finding(f"your rights in {cluster.namespace}", ok=True, detail=f"all {len(RIGHTS)}")
+    for verb, kind, sub, use in missing:
+        resource = f"{kind.resource}/{sub}" if sub else kind.resource
+        yield Finding(
+            f"your right to {verb} {resource} in {cluster.namespace}",
+            ok=False,
+            detail=f"missing, so no {use}",
+            remedy="ask the cluster's administrator for a Role with it",
+        )
+
+
+def _crds(cluster: Cluster) -> Finding:
+    """Argo's CRDs are there and full: with the minimal ones one malformed Workflow stops the controller for all."""
+    missing = []
+    minimal = []
+    for name in ("workflows", "workflowtemplates", "cronworkflows", "workflowtaskresults"):
+        crd = cluster.find(CRD, f"{name}.{WORKFLOW.group}")
+        if crd is None:
+            missing.append(name)
+        elif not _is_full(crd):
+            minimal.append(name)
+    if missing:
+        return Finding(
+            "Argo's CRDs",
+            ok=False,
+            detail=f"missing: {', '.join(missing)}",
+            remedy="install Argo Workflows with its full CRDs",
+        )
+    if minimal:
+        return Finding(
+            "Argo's CRDs",
+            ok=False,
+            detail=f"only the minimal ones of {', '.join(minimal)}, which check nothing",
+            remedy="apply Argo's manifests/base/crds/full, or one malformed Workflow can stop Argo for everybody",
+        )
+    return Finding("Argo's CRDs", ok=True, detail="the full ones")
+
+
+def _is_full(crd: dict[str, Any]) -> bool:
+    """The schema of the spec says what is in it. (Of what a pod reports, even the full CRDs say it at the top.)"""
+    for version in crd["spec"]["versions"]:
+        properties = (version.get("schema") or {}).get("openAPIV3Schema", {}).get("properties") or {}
+        spec = properties.get("spec")
+        if spec is not None and not spec.get("properties"):
+            return False
+        if spec is None and "outputs" not in properties and "phase" not in properties:
+            return False
+    return True
+
+
+def _argo(cluster: Cluster) -> Finding:
+    found = argo.controller_version(cluster)
+    what = "Argo's workflow controller"
+    if found is None:
+        return Finding(
+            what, ok=False, detail="not found in any namespace", remedy="install Argo Workflows 3.7 or newer"
+        )
+    problem = argo.is_too_old(found)
+    return Finding(what, ok=not problem, detail=problem or argo.version_text(found), remedy="upgrade Argo Workflows")
+
+
+def _probe(cluster: Cluster, image: str | None) -> Iterator[Finding]:
+    try:
+        from diflow import conformance  # noqa: PLC0415 (only here, and only when it is asked for)
+    except ImportError:
+        yield Finding("conformance probe", ok=True, detail="skipped, as this installation does not have it")
+        return
+    note("measuring what diflow relies on in Argo; this takes a minute or two ...")
+    try:
+        settings = conformance.ProbeSettings(image=image) if image else None
+        found = conformance.probe(cluster, cluster.namespace, settings=settings)
+    except DiflowError as error:
+        yield Finding("conformance probe", ok=False, detail=str(error), remedy="mend the above first")
+        return
+    for fact in found:
+        yield Finding(
+            f"Argo, fact {fact.fact}: {fact.title}",
+            ok=fact.ok,
+            detail=fact.detail,
+            remedy="--probe-image names an image with a shell that the nodes can get"
+            if "cannot start" in fact.detail
+            else "this Argo behaves otherwise than diflow relies on: use a version that diflow is tested with",
+        )

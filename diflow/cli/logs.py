@@ -1,0 +1,336 @@
+"""The command `logs`: what the replicas of a job write, all at once."""
+
+from __future__ import annotations
+
+import heapq
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from diflow.cli.console import colours, note, paint, turn_colour
+from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, connect, detaching, resolve, seconds
+
+if TYPE_CHECKING:
+    from diflow.client.kube import Cluster
+    from diflow.observe import Attempt, Observation
+
+_RECONNECT_SECONDS: Final = 1.0
+_DRAIN_SECONDS: Final = 10.0
+_GONE: Final = "{replica}: its pod is gone, and its logs with it"
+# Argo's executor, which starts the user's command, writes a few lines of its own into the same stream.
+_ARGO_LINE: Final = re.compile(r"time=\S+ level=\w+ msg=.*\bargo=true")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which lines to show. `rank` counts within the task when one is named, else over the whole job."""
+
+    task: str = ""
+    rank: int | None = None
+    previous: bool = False
+    since: float | None = None
+    tail: int | None = None
+    grep: re.Pattern[str] | None = None
+    timestamps: bool = False
+
+    def takes(self, attempt: Attempt, rank: int) -> bool:
+        """Whether to show this replica."""
+        if self.task and attempt.task != self.task:
+            return False
+        if self.rank is None:
+            return True
+        return self.rank == (attempt.index if self.task else rank)
+
+
+def logs(
+    job: JobName,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    task: Annotated[str, typer.Option("--task", "-t", help="Only this task.", show_default=False)] = "",
+    rank: Annotated[
+        int | None,
+        typer.Option("--rank", "-r", min=0, help="Only this rank (with --task: within that task).", show_default=False),
+    ] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="What the replicas wrote before their last restart.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only the last 90s, 10m, 2h, ...", show_default=False)
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", min=0, help="Only so many last lines of each replica.", show_default=False)
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option("--grep", "-g", help="Only lines that match this expression.", show_default=False)
+    ] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="With the time of each line.")] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> int:
+    """Print what all replicas write, each line with its replica in front.
+
+    Without -f the lines are in the order of their time. With -f they come as they are written, also those of replicas
+    that start later or again. Ctrl-C detaches.
+    """
+    if follow and previous:
+        raise typer.BadParameter("--previous is over: there is nothing to follow")
+    wanted = Wanted(
+        task=task,
+        rank=rank,
+        previous=previous,
+        since=seconds(since, option="--since"),
+        tail=tail,
+        grep=_expression(grep),
+        timestamps=timestamps,
+    )
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    name = resolve(job, cluster)
+    with detaching(name, cluster):
+        return stream(cluster, name, wanted) if follow else _print_all(cluster, name, wanted)
+
+
+def _expression(text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise typer.BadParameter(f"--grep is not a regular expression: {error}") from None
+
+
+class Printer:
+    """Writes lines from several threads, each with its replica in front."""
+
+    def __init__(self, wanted: Wanted, width: int) -> None:
+        self.wanted = wanted
+        self.width = width
+        self.lock = threading.Lock()
+        self.colours = colours(sys.stdout)
+
+    def line(self, replica: str, rank: int, stamped: str) -> None:
+        """Print one line, which begins with its time and a space."""
+        time, _, text = stamped.partition(" ")
+        if _ARGO_LINE.match(text):
+            return
+        if self.wanted.grep is not None and not self.wanted.grep.search(text):
+            return
+        front = paint(f"{replica:<{self.width}} |", turn_colour(rank), on=self.colours)
+        shown = f"{time} {text}" if self.wanted.timestamps else text
+        with self.lock:
+            sys.stdout.write(f"{front} {shown}\n")
+            sys.stdout.flush()
+
+
+def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
+    """Print what there is, in the order of time."""
+    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.errors import NotFoundError  # noqa: PLC0415
+    from diflow.observe import observe  # noqa: PLC0415
+
+    job = jobs.get(name, cluster=cluster)
+    seen = observe(job.workflow, job.pods)
+    chosen = [(a, rank) for a, rank in _chosen(seen, wanted)]
+    _check_choice(seen, wanted, chosen)
+    pods = {_node(pod): pod for pod in job.pods}
+    printer = Printer(wanted, _width(chosen))
+    streams = []
+    for attempt, rank in chosen:
+        pod = pods.get(attempt.node_id)
+        if pod is None:
+            note(_GONE.format(replica=attempt.replica))
+        elif not _has_begun(pod):
+            note(f"{attempt.replica}: has written nothing yet: {attempt.waiting or attempt.phase}")
+        else:
+            streams.append(_read(cluster, pod, attempt.replica, rank, wanted))
+    for _, replica, rank, line in heapq.merge(*streams, key=lambda item: item[0]):
+        printer.line(replica, rank, line)
+    if wanted.previous and not chosen:
+        raise NotFoundError(f"no replica of {name} was started again: there are no previous logs")
+    return 0
+
+
+def _read(
+    cluster: Cluster, pod: dict[str, Any], replica: str, rank: int, wanted: Wanted
+) -> Iterator[tuple[str, str, int, str]]:
+    from diflow.errors import DiflowError, NotFoundError  # noqa: PLC0415
+
+    try:
+        for line in cluster.logs(
+            pod["metadata"]["name"],
+            timestamps=True,
+            tail=wanted.tail,
+            since_seconds=int(wanted.since) if wanted.since is not None else None,
+        ):
+            yield (line.partition(" ")[0], replica, rank, line)
+    except NotFoundError:
+        note(_GONE.format(replica=replica))
+    except DiflowError as error:
+        note(f"{replica}: {error}")
+
+
+def _chosen(seen: Observation, wanted: Wanted) -> list[tuple[Attempt, int]]:
+    """The attempts to show, each with its rank: the newest of each replica, or the one before it."""
+    ranks = _ranks(seen)
+    by_replica: dict[tuple[str, int], list[Attempt]] = {}
+    for attempt in seen.attempts:
+        if attempt.round == seen.round:
+            by_replica.setdefault((attempt.task, attempt.index), []).append(attempt)
+    back = 2 if wanted.previous else 1
+    found = [
+        (attempts[-back], ranks.get(key, len(ranks))) for key, attempts in by_replica.items() if len(attempts) >= back
+    ]
+    return sorted((f for f in found if wanted.takes(*f)), key=lambda f: f[1])
+
+
+def _ranks(seen: Observation) -> dict[tuple[str, int], int]:
+    keys = [(task, index) for task in seen.tasks for index in range(seen.granted.get(task, 0))]
+    return {key: rank for rank, key in enumerate(keys)}
+
+
+def _check_choice(seen: Observation, wanted: Wanted, chosen: list[tuple[Attempt, int]]) -> None:
+    from diflow.errors import NotFoundError  # noqa: PLC0415
+
+    if wanted.task and wanted.task not in seen.tasks:
+        raise NotFoundError(f"{seen.name} has no task {wanted.task}: it has {', '.join(seen.tasks)}")
+    count = seen.granted.get(wanted.task, 0) if wanted.task else sum(seen.granted.values())
+    if wanted.rank is not None and wanted.rank >= count and not chosen:
+        what = f"{wanted.task} of {seen.name}" if wanted.task else seen.name
+        raise NotFoundError(f"{what} has no rank {wanted.rank}: its ranks are 0 to {count - 1}")
+
+
+def _width(chosen: list[tuple[Attempt, int]]) -> int:
+    return max((len(attempt.replica) for attempt, _ in chosen), default=0)
+
+
+def _has_begun(pod: dict[str, Any]) -> bool:
+    """The container of the work has been started."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or []:
+        if container.get("name") == "main":
+            state = container.get("state") or {}
+            return "running" in state or "terminated" in state
+    return False
+
+
+def _node(pod: dict[str, Any]) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get("workflows.argoproj.io/node-id") or "")
+
+
+def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None = None) -> int:
+    """Print what the replicas write until the job has ended. Returns 1 if it failed.
+
+    Each pod is read by a thread of its own, from when its container has started: none waits for another.
+    """
+    from diflow.client.follow import follow  # noqa: PLC0415
+    from diflow.client.jobs import get  # noqa: PLC0415
+    from diflow.errors import NotFoundError  # noqa: PLC0415
+    from diflow.observe import observe  # noqa: PLC0415
+    from diflow.status import derive_seen  # noqa: PLC0415
+
+    get(name, cluster=cluster)
+    readers: dict[str, threading.Thread] = {}
+    passed: set[str] | None = None  # attempts that were over before we came
+    printer = Printer(wanted, 0)
+    ended = threading.Event()
+    status = None
+    for snapshot in follow(cluster, name, seconds=limit):
+        if snapshot.workflow is None:
+            note(f"job {name} was deleted")
+            ended.set()
+            return NotFoundError.exit_code
+        seen = observe(snapshot.workflow, snapshot.pods)
+        status = derive_seen(snapshot.workflow, seen)
+        first = passed is None
+        if passed is None:
+            _check_choice(seen, wanted, _chosen(seen, wanted))
+            passed = {a.node_id for a in seen.attempts if _is_old(a, seen)}
+        printer.width = max([printer.width, *(len(f"{t}-{n - 1}") for t, n in seen.granted.items() if n)])
+        ranks = _ranks(seen)
+        by_node = {a.node_id: a for a in seen.attempts if a.node_id not in passed}
+        for pod in snapshot.pods:
+            attempt = by_node.get(_node(pod))
+            if attempt is None or attempt.node_id in readers or not _has_begun(pod):
+                continue
+            rank = ranks.get((attempt.task, attempt.index), len(ranks))
+            if not wanted.takes(attempt, rank):
+                continue
+            if not first and (attempt.tries or attempt.uncounted):
+                note(f"{attempt.replica}: a new pod runs")
+            reader = threading.Thread(
+                target=_follow_pod,
+                args=(cluster, pod["metadata"]["name"], attempt.replica, rank),
+                kwargs={"wanted": wanted, "printer": printer, "ended": ended.is_set, "fresh": not first},
+                daemon=True,
+            )
+            readers[attempt.node_id] = reader
+            reader.start()
+        if status.ended:
+            break
+    ended.set()
+    for reader in readers.values():
+        reader.join(_DRAIN_SECONDS)
+    if status is None or not status.ended:
+        raise TimeoutError(f"job {name} has not ended within the time allowed")
+    note(f"{name} {status.phase}: {status.message}")
+    return 0 if status.phase == "Succeeded" else 1
+
+
+def _is_old(attempt: Attempt, seen: Observation) -> bool:
+    """A newer attempt of the same replica exists."""
+    newest = seen.latest().get((attempt.task, attempt.index))
+    return attempt.round != seen.round or (newest is not None and newest.order > attempt.order)
+
+
+def _follow_pod(
+    cluster: Cluster,
+    pod: str,
+    replica: str,
+    rank: int,
+    *,
+    wanted: Wanted,
+    printer: Printer,
+    ended: Callable[[], bool],
+    fresh: bool,
+) -> None:
+    """Print the lines of one pod until it ends. A lost connection is taken up at the last line that was seen."""
+    from diflow.errors import DiflowError, NotFoundError, UnauthorizedError, UnavailableError  # noqa: PLC0415
+
+    last = ""
+    same: set[str] = set()  # lines with the time of the last one: a new connection begins with them again
+    while True:
+        try:
+            for line in cluster.logs(
+                pod,
+                follow=True,
+                timestamps=True,
+                since_time=last or None,
+                since_seconds=int(wanted.since) if wanted.since is not None and not last and not fresh else None,
+                tail=wanted.tail if not last and not fresh else None,
+            ):
+                stamp = line.partition(" ")[0]
+                if stamp < last or line in same:
+                    continue
+                if stamp != last:
+                    last, same = stamp, set()
+                same.add(line)
+                printer.line(replica, rank, line)
+            return
+        except NotFoundError:
+            return
+        except (UnauthorizedError, BrokenPipeError) as error:
+            note(f"{replica}: {error}")
+            return
+        except UnavailableError as error:
+            if ended():
+                return
+            note(f"{replica}: {error}; reading on")
+            time.sleep(_RECONNECT_SECONDS)
+        except DiflowError as error:
+            note(f"{replica}: {error}")
+            return

@@ -1,0 +1,78 @@
+"""Runs a command and turns whatever ends it into one line and an exit code."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from diflow.cli.console import complain, note
+from diflow.errors import DiflowError
+
+TIMED_OUT = 124  # as timeout(1) has it
+_COLLECT_AFTER_OBJECTS = 200_000
+INTERRUPTED = 130  # as shells have it: 128 + SIGINT
+
+
+class DetachedError(Exception):
+    """Ctrl-C while a job was being followed: the job goes on. The text says how to come back to it."""
+
+
+def run(args: Sequence[str] | None = None) -> NoReturn:
+    """Run `diflow` with these arguments (by default those of the process), and exit."""
+    # A list of a thousand Workflows is millions of small objects and no cycles: Python's collector, at its usual
+    # thresholds, would spend three quarters of the time to read them on looking through them again and again.
+    gc.set_threshold(_COLLECT_AFTER_OBJECTS, 50, 50)
+    sys.exit(code_of(args))
+
+
+def code_of(args: Sequence[str] | None = None) -> int:
+    """Run `diflow` and return its exit code. No trace-back is shown, unless DIFLOW_DEBUG is set."""
+    from diflow.cli.app import app  # noqa: PLC0415 (its errors must be caught here too)
+
+    try:
+        given = _in_full(sys.argv[1:] if args is None else args)
+        result = app(args=given, prog_name="diflow", standalone_mode=False)
+        sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:
+        code = _ended_by(error)
+        if code is None:
+            raise
+        return code
+    return result if isinstance(result, int) else 0
+
+
+def _in_full(args: Sequence[str]) -> list[str]:
+    """`--dry-run` alone means the client's: typer has no option whose value may be left out."""
+    return ["--dry-run=client" if arg == "--dry-run" else arg for arg in args]
+
+
+def _ended_by(error: BaseException) -> int | None:
+    """Say what ended the command and return its exit code; None for what is to be shown with its trace-back."""
+    code: int | None = 1
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        code = INTERRUPTED
+    elif isinstance(error, DetachedError):
+        note(str(error))
+        code = INTERRUPTED
+    elif isinstance(error, BrokenPipeError):
+        # The reader (head, a pager) has enough. Nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    elif hasattr(error, "show") and hasattr(error, "exit_code"):  # typer's own, of wrong usage
+        error.show()
+        code = int(error.exit_code)
+    elif os.environ.get("DIFLOW_DEBUG", "") not in ("", "0"):
+        code = None
+    elif isinstance(error, DiflowError):
+        complain(str(error))
+        code = error.exit_code
+    elif isinstance(error, TimeoutError):
+        complain(str(error))
+        code = TIMED_OUT
+    else:
+        text = " ".join(str(error).split()) or "no message"
+        complain(f"unexpected {type(error).__name__}: {text} (DIFLOW_DEBUG=1 shows where; please report it)")
+    return code

@@ -1,0 +1,100 @@
+"""Options that many commands share, and what they mean: the cluster, the namespace, the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diflow.cli.main import DetachedError
+
+if TYPE_CHECKING:
+    from diflow.client.kube import Cluster
+
+_CLUSTER_PANEL = "Which cluster"
+
+
+class Output(StrEnum):
+    """Forms in which things are listed."""
+
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+    WIDE = "wide"
+
+
+def complete_job(incomplete: str) -> list[str]:
+    """Names of jobs for the shell to complete. A cluster that does not answer completes nothing."""
+    from diflow.client.jobs import LATEST, names  # noqa: PLC0415
+    from diflow.client.kube import Cluster  # noqa: PLC0415
+
+    try:
+        found = names(cluster=Cluster.connect())
+    except Exception:
+        return []
+    return [name for name in [LATEST, *found] if name.startswith(incomplete)]
+
+
+JobName = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="The job's name; @latest is the newest one.", autocompletion=complete_job),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="The namespace (default: that of the context).", show_default=False),
+]
+Context = Annotated[str | None, typer.Option("--context", help="The context of the kubeconfig.", show_default=False)]
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option("--kubeconfig", help="The kubeconfig (default: $KUBECONFIG, ~/.kube/config).", show_default=False),
+]
+OutputForm = Annotated[
+    Output | None, typer.Option("--output", "-o", help="Another form than the table.", show_default=False)
+]
+Timeout = Annotated[
+    str | None,
+    typer.Option("--timeout", help="Give up after this long, such as 90s, 10m or 2h.", show_default=False),
+]
+
+
+def connect(*, kubeconfig: str | None, context: str | None, namespace: str | None) -> Cluster:
+    """The cluster that the options name."""
+    from diflow.client.kube import Cluster  # noqa: PLC0415 (takes 0.4 s to import)
+
+    return Cluster.connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+
+
+def resolve(job: str, cluster: Cluster) -> str:
+    """The job's name: `@latest` becomes that of the newest job."""
+    from diflow.client.jobs import LATEST, latest  # noqa: PLC0415
+
+    if job != LATEST:
+        return job
+    return latest(cluster=cluster)
+
+
+def seconds(text: str | None, *, option: str) -> float | None:
+    """A length of time such as 90s, 10m, 2h, or a plain number of seconds."""
+    if text is None:
+        return None
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
+    try:
+        value = float(number) * unit
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < 1e9:
+        raise typer.BadParameter(f"{option} is a length of time such as 90s, 10m or 2h, not {text!r}")
+    return value
+
+
+@contextmanager
+def detaching(name: str, cluster: Cluster) -> Iterator[None]:
+    """Ctrl-C in here leaves the job alone and says how to come back to it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise DetachedError(f"\ndetached; the job goes on: diflow watch {name} -n {cluster.namespace}") from None

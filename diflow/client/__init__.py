@@ -1,0 +1,1 @@
+"""How diflow talks to the outside. Importing this package imports nothing: take the module that you need."""

@@ -1,0 +1,49 @@
+"""The kinds of Kubernetes objects that diflow handles, and the paths under which an API server keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of object and where the API server keeps it."""
+
+    name: str
+    group: str
+    version: str
+    plural: str
+    namespaced: bool = True
+
+    def path(self, namespace: str | None, name: str = "", *parts: str) -> str:
+        """The URL's path of the objects of this kind, or of one of them. `namespace` None means all."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        if self.namespaced and namespace is not None:
+            root += f"/namespaces/{quote(namespace, safe='')}"
+        pieces = [root, self.plural, *([quote(name, safe="")] if name else []), *parts]
+        return "/".join(pieces)
+
+    def about(self, name: str = "") -> str:
+        """How a message speaks of an object."""
+        return f"{self.name} {name}" if name else f"{self.plural}"
+
+    @property
+    def resource(self) -> str:
+        """As RBAC and `kubectl` call it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+WORKFLOW: Final = Kind("Workflow", "argoproj.io", "v1alpha1", "workflows")
+POD: Final = Kind("Pod", "", "v1", "pods")
+SERVICE: Final = Kind("Service", "", "v1", "services")
+EVENT: Final = Kind("Event", "", "v1", "events")
+NAMESPACE: Final = Kind("Namespace", "", "v1", "namespaces", namespaced=False)
+NODE: Final = Kind("Node", "", "v1", "nodes", namespaced=False)
+SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "", "v1", "serviceaccounts")
+DEPLOYMENT: Final = Kind("Deployment", "apps", "v1", "deployments")
+PRIORITY_CLASS: Final = Kind("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
+CRD: Final = Kind(
+    "CustomResourceDefinition", "apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False
+)

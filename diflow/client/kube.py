@@ -1,0 +1,600 @@
+"""Talks to Kubernetes: the one module that imports the `kubernetes` package.
+
+Objects are plain dictionaries, as the API server sends them: a list of a thousand Workflows is read without building a
+model of each. The package itself only supplies what is hard to get right: kubeconfigs with their logins, TLS and the
+pool of connections. Every call has a time-out, only reads are tried again, and every error becomes one of
+`diflow.errors` with a line that says what to do.
+
+It knows nothing of DIJobs.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlencode
+
+from diflow.client import pages, refusals
+from diflow.client.kinds import POD, Kind
+from diflow.client.refusals import GoneError
+from diflow.errors import NotFoundError, UnauthorizedError, UnavailableError
+
+if TYPE_CHECKING:
+    from urllib3.response import BaseHTTPResponse
+
+Json = dict[str, Any]
+
+_CONNECT_SECONDS: Final = 5.0
+_READ_SECONDS: Final = 30.0
+# The server sends a bookmark each minute: a stream that is silent for longer is dead.
+_WATCH_READ_SECONDS: Final = 75.0
+_WATCH_SERVER_SECONDS: Final = (240, 300)
+_READ_MARGIN_SECONDS: Final = 2.0
+_BACKOFF_SECONDS: Final = (0.5, 30.0)
+_READ_TRIES: Final = 3
+_PAGE: Final = 200
+_JSON: Final = "application/json"
+_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that a watch has seen: `kind` is ADDED, MODIFIED or DELETED."""
+
+    kind: str
+    object: Json
+
+
+class Cluster:
+    """A Kubernetes cluster, and the namespace that is meant when none is named.
+
+    `transport` has `request(method, url, ...)` like urllib3's PoolManager; `authorise` gives the headers of a login.
+    """
+
+    def __init__(
+        self,
+        *,
+        server: str,
+        transport: Any,
+        authorise: Callable[[], Mapping[str, str]] = dict,
+        namespace: str = "default",
+        context: str = "",
+        source: str = "",
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[float, float], float] = random.uniform,
+        read_seconds: float = _READ_SECONDS,
+        connect_seconds: float = _CONNECT_SECONDS,
+        watch_read_seconds: float = _WATCH_READ_SECONDS,
+    ) -> None:
+        self.target = refusals.Target(server=server.rstrip("/"), source=source)
+        self.namespace = namespace
+        self.context = context
+        self._transport = transport
+        self._authorise = authorise
+        self._sleep = sleep
+        self._jitter = jitter
+        self._read_seconds = read_seconds
+        self._connect_seconds = connect_seconds
+        self._watch_read_seconds = watch_read_seconds
+        self._clock_skew_seconds: float | None = None
+
+    @classmethod
+    def connect(
+        cls, *, kubeconfig: str | None = None, context: str | None = None, namespace: str | None = None
+    ) -> Self:
+        """The cluster of a kubeconfig (by default $KUBECONFIG or ~/.kube/config), else the one that this runs in.
+
+        Nothing is sent yet. Raises UnavailableError when there is no usable kubeconfig.
+        """
+        from kubernetes.client import ApiClient, Configuration  # noqa: PLC0415 (takes 0.4 s to import)
+        from kubernetes.config import (  # noqa: PLC0415
+            ConfigException,
+            list_kube_config_contexts,
+            load_incluster_config,
+            load_kube_config,
+        )
+
+        configuration = Configuration()
+        configuration.retries = False
+        configuration.connection_pool_maxsize = 16
+        source = kubeconfig or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
+        found = any(os.path.exists(os.path.expanduser(part)) for part in source.split(os.pathsep) if part)
+        default = "default"
+        active: dict[str, Any] = {}
+        try:
+            if found:
+                load_kube_config(  # type: ignore[no-untyped-call]
+                    source, context=context, client_configuration=configuration, persist_config=False
+                )
+                contexts, current = list_kube_config_contexts(source)  # type: ignore[no-untyped-call]
+                active = next((c for c in contexts if c["name"] == context), current) if context else current
+                default = (active.get("context") or {}).get("namespace") or default
+            elif kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+                source = "the service account of this pod"
+                with open(f"{_SERVICE_ACCOUNT}/namespace", encoding="utf-8") as file:
+                    default = file.read().strip() or default
+            else:
+                raise UnavailableError(refusals.no_kubeconfig(source, named=bool(kubeconfig)))
+        except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnavailableError(refusals.bad_kubeconfig(source, error)) from None
+        except Exception as error:
+            if type(error).__module__.startswith("yaml"):
+                raise UnavailableError(refusals.bad_kubeconfig(source, error)) from None
+            raise
+        client = ApiClient(configuration)
+
+        def authorise() -> dict[str, str]:
+            token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+            return {"Authorization": token} if token else {}
+
+        return cls(
+            server=configuration.host,
+            transport=client.rest_client.pool_manager,
+            authorise=authorise,
+            namespace=namespace or default,
+            context=str(active.get("name") or ""),
+            source=source,
+        )
+
+    # --- objects ------------------------------------------------------------------------------------------------------
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json:
+        """One object. Raises NotFoundError."""
+        return self._json("GET", kind.path(self._space(kind, namespace), name), about=kind.about(name))
+
+    def find(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json | None:
+        """One object, or None if there is none."""
+        try:
+            return self.get(kind, name, namespace=namespace)
+        except NotFoundError:
+            return None
+
+    def list_all(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        everywhere: bool = False,
+        labels: str = "",
+        fields: str = "",
+        limit: int | None = None,
+        metadata_only: bool = False,
+    ) -> list[Json]:
+        """All objects of a kind in the namespace (or `everywhere`) that the selectors choose, read in pages."""
+        return self.snapshot(
+            kind,
+            namespace=namespace,
+            everywhere=everywhere,
+            labels=labels,
+            fields=fields,
+            limit=limit,
+            metadata_only=metadata_only,
+        )[0]
+
+    def snapshot(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        everywhere: bool = False,
+        labels: str = "",
+        fields: str = "",
+        limit: int | None = None,
+        metadata_only: bool = False,
+    ) -> tuple[list[Json], str]:
+        """As `list_all`, with the resourceVersion to watch from."""
+        path = kind.path(None if everywhere else self._space(kind, namespace))
+        accept = _METADATA_ONLY if metadata_only else _JSON
+
+        def fetch(token: str, size: int = limit or _PAGE) -> bytes:
+            query = {"labelSelector": labels, "fieldSelector": fields, "limit": size, "continue": token}
+            return self._bytes("GET", path, query=query, accept=accept, about=kind.about())
+
+        items: list[Json] = []
+        page: Json = {}
+        try:
+            for page in pages.read(fetch, self._parse):
+                items += page.get("items") or []
+                if limit is not None and len(items) >= limit:
+                    break
+        except GoneError:  # the list changed too much while its pages were read: once more, in one piece
+            page = self._parse(fetch("", 0))
+            items = page.get("items") or []
+        return items, (page.get("metadata") or {}).get("resourceVersion") or ""
+
+    def create(
+        self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
+    ) -> Json:
+        """Create an object. Raises ConflictError if its name is taken, InvalidError if the server refuses it."""
+        name = (body.get("metadata") or {}).get("name") or ""
+        return self._json(
+            "POST",
+            kind.path(self._space(kind, namespace)),
+            query={"dryRun": "All", "fieldValidation": "Strict"} if dry_run else {},
+            body=body,
+            about=kind.about(name),
+        )
+
+    def replace(self, kind: Kind, name: str, body: Mapping[str, Any], *, namespace: str | None = None) -> Json:
+        """Replace an object. Raises ConflictError if it was changed since `body` was read."""
+        return self._json("PUT", kind.path(self._space(kind, namespace), name), body=body, about=kind.about(name))
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Mapping[str, Any] | list[Any],
+        *,
+        namespace: str | None = None,
+    ) -> Json:
+        """Change an object: a mapping is merged into it, a list is a JSON patch."""
+        content = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
+        return self._json(
+            "PATCH",
+            kind.path(self._space(kind, namespace), name),
+            body=body,
+            content_type=content,
+            about=kind.about(name),
+        )
+
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        foreground: bool = False,
+        grace_seconds: int | None = None,
+    ) -> bool:
+        """Delete an object. Returns whether it was there. `foreground`: it goes after all that it owns."""
+        options: Json = {"propagationPolicy": "Foreground" if foreground else "Background"}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        try:
+            self._json("DELETE", kind.path(self._space(kind, namespace), name), body=options, about=kind.about(name))
+        except NotFoundError:
+            return False
+        return True
+
+    # --- streams ------------------------------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        kind: Kind,
+        *,
+        name: str = "",
+        namespace: str | None = None,
+        everywhere: bool = False,
+        labels: str = "",
+        since: str | None = None,
+        seconds: float | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        troubled: Callable[[UnavailableError | None], None] = lambda _: None,
+    ) -> Iterator[Change]:
+        """All changes of one object, or of those that the selectors choose, for as long as the caller reads them.
+
+        It begins with what is there (as ADDED), unless `since` is the resourceVersion of a list that the caller has. A
+        stream that breaks or goes silent is taken up again where it ended; when the server no longer knows that
+        place, everything is listed again, and what has gone meanwhile comes as DELETED. Errors that another try does
+        not mend are raised. It ends after `seconds`, or when `stop` says so. `troubled` is told of an error that
+        another try has not mended yet, and of None when all is well again.
+        """
+        deadline = time.monotonic() + seconds if seconds is not None else math.inf
+        fields = f"metadata.name={name}" if name else ""
+        path = kind.path(None if everywhere else self._space(kind, namespace))
+        known: dict[str, Json] = {}
+        version = since
+        failures = 0
+        while not stop() and time.monotonic() < deadline:
+            try:
+                if version is None:
+                    items, version = self.snapshot(
+                        kind, namespace=namespace, everywhere=everywhere, labels=labels, fields=fields
+                    )
+                    yield from _differences(known, items)
+                began = time.monotonic()
+                for change in self._stream(
+                    path,
+                    labels=labels,
+                    fields=fields,
+                    version=version,
+                    seconds=deadline - began,
+                    opened=lambda: troubled(None),
+                ):
+                    version = (change.object.get("metadata") or {}).get("resourceVersion") or version
+                    failures = 0
+                    if change.kind == "BOOKMARK":
+                        continue
+                    if _remember(known, change):
+                        yield change
+                    if stop():
+                        return
+                if time.monotonic() - began < 1.0:
+                    failures += 1  # a server that ends each stream at once is not asked in a tight loop
+                    self._pause(failures)
+            except GoneError:
+                version = None
+                failures += 1
+                if failures > 1:
+                    self._pause(failures)
+            except UnauthorizedError:
+                raise
+            except UnavailableError as error:
+                failures += 1
+                if failures > 1:
+                    troubled(error)
+                self._pause(failures, at_least=error.retry_after_seconds)
+
+    def _stream(
+        self, path: str, *, labels: str, fields: str, version: str, seconds: float, opened: Callable[[], None]
+    ) -> Iterator[Change]:
+        """One connection of a watch, for about `seconds` at most."""
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "labelSelector": labels,
+            "fieldSelector": fields,
+            "timeoutSeconds": max(1, int(min(self._jitter(*_WATCH_SERVER_SECONDS), seconds))),
+        }
+        silence = min(self._watch_read_seconds, max(seconds, 1.0) + _READ_MARGIN_SECONDS)
+        with self._open("GET", path, query=query, read_seconds=silence, about="a watch") as response:
+            opened()
+            for line in _lines(response):
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    raise UnavailableError("the watch was cut off in the middle of an event") from None
+                kind, obj = event.get("type"), event.get("object") or {}
+                if kind == "ERROR":
+                    code = obj.get("code")
+                    if code == 410:
+                        raise GoneError(obj.get("message") or "too old")
+                    raise UnavailableError(f"the watch failed: {obj.get('message') or code}")
+                (obj.get("metadata") or {}).pop("managedFields", None)
+                yield Change(kind, obj)
+
+    def logs(
+        self,
+        pod: str,
+        *,
+        namespace: str | None = None,
+        container: str = "main",
+        follow: bool = False,
+        previous: bool = False,
+        since_seconds: int | None = None,
+        since_time: str | None = None,
+        tail: int | None = None,
+        timestamps: bool = False,
+        read_seconds: float | None = None,
+    ) -> Iterator[str]:
+        """The lines that a container wrote, without their line ends. With `follow`, also those to come."""
+        query: dict[str, Any] = {
+            "container": container,
+            "follow": "true" if follow else "",
+            "previous": "true" if previous else "",
+            "sinceSeconds": since_seconds if since_seconds is not None else "",
+            "sinceTime": since_time or "",
+            "tailLines": tail if tail is not None else "",
+            "timestamps": "true" if timestamps else "",
+        }
+        path = POD.path(self._space(POD, namespace), pod, "log")
+        seconds = read_seconds if read_seconds is not None else (None if follow else self._read_seconds)
+        with self._open("GET", path, query=query, read_seconds=seconds, about=POD.about(pod)) as response:
+            for line in _lines(response):
+                yield line.decode("utf-8", errors="replace").removesuffix("\r")
+
+    # --- the cluster itself -------------------------------------------------------------------------------------------
+
+    def may(
+        self,
+        verb: str,
+        kind: Kind,
+        *,
+        subresource: str = "",
+        namespace: str | None = None,
+    ) -> bool:
+        """Whether the user has a right (a SelfSubjectAccessReview)."""
+        attributes = {
+            "verb": verb,
+            "group": kind.group,
+            "resource": kind.plural,
+            "subresource": subresource,
+            "namespace": (namespace or self.namespace) if kind.namespaced else "",
+        }
+        review = self._json(
+            "POST",
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            body={
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": attributes},
+            },
+            about="a SelfSubjectAccessReview",
+        )
+        return bool((review.get("status") or {}).get("allowed"))
+
+    def version(self) -> str:
+        """The server's version, such as v1.34.4."""
+        return str(self._json("GET", "/version").get("gitVersion") or "unknown")
+
+    def clock_skew_seconds(self) -> float | None:
+        """How far the server's clock is ahead of ours, to a second, as of its last answer."""
+        return self._clock_skew_seconds
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _space(self, kind: Kind, namespace: str | None) -> str | None:
+        return (namespace or self.namespace) if kind.namespaced else None
+
+    def _json(self, method: str, path: str, **request: Any) -> Json:
+        return self._parse(self._bytes(method, path, **request))
+
+    def _parse(self, data: bytes) -> Json:
+        try:
+            parsed = json.loads(data)
+        except ValueError:
+            raise UnavailableError(
+                f"{self.target.server} does not answer as a Kubernetes API does: check the server's address in "
+                f"{self.target.kubeconfig}"
+            ) from None
+        return parsed if isinstance(parsed, dict) else {}
+
+    def _bytes(self, method: str, path: str, **request: Any) -> bytes:
+        """The answer to a request. A read is tried again when that may help; a write never is."""
+        tries = _READ_TRIES if method == "GET" else 1
+        for attempt in range(1, tries):
+            try:
+                return self._once(method, path, **request)
+            except refusals.PassingError as error:
+                self._pause(attempt, at_least=error.retry_after_seconds)
+        return self._once(method, path, **request)
+
+    def _once(self, method: str, path: str, **request: Any) -> bytes:
+        with self._open(method, path, **request) as response:
+            return _read_all(response)
+
+    @contextmanager
+    def _open(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        content_type: str = _JSON,
+        accept: str = _JSON,
+        read_seconds: float | None = -1,
+        about: str = "",
+    ) -> Iterator[BaseHTTPResponse]:
+        import urllib3  # noqa: PLC0415 (comes with `kubernetes`, and is as slow to import)
+
+        given = {key: value for key, value in (query or {}).items() if value not in ("", None)}
+        url = f"{self.target.server}{path}" + (f"?{urlencode(given)}" if given else "")
+        read = self._read_seconds if read_seconds == -1 else read_seconds
+        headers = {"Accept": accept, "User-Agent": "diflow", **self._authorise()}
+        data = None
+        if body is not None:
+            headers["Content-Type"] = content_type
+            data = json.dumps(body).encode()
+        response = None
+        try:
+            response = self._transport.request(
+                method,
+                url,
+                body=data,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=self._connect_seconds, read=read),
+                preload_content=False,
+                retries=False,
+                redirect=False,
+            )
+            self._note_clock(response.headers.get("Date"))
+            if response.status >= 300:
+                raise refusals.refused(
+                    self.target,
+                    status=response.status,
+                    body=_read_all(response),
+                    headers=response.headers,
+                    path=path,
+                    about=about,
+                )
+            yield response
+        except urllib3.exceptions.HTTPError as error:
+            raise refusals.unreachable(self.target, error, streaming=response is not None) from None
+        except OSError as error:
+            raise refusals.unreachable(self.target, error, streaming=response is not None) from None
+        finally:
+            if response is not None:
+                _close(response)
+
+    def _pause(self, failures: int, *, at_least: float | None = None) -> None:
+        """Wait before another try: full jitter, or what the server asked for."""
+        low, high = _BACKOFF_SECONDS
+        pause = self._jitter(0.0, min(high, low * 2 ** min(failures, 10)))
+        self._sleep(max(pause, min(at_least or 0.0, high)))
+
+    def _note_clock(self, date: str | None) -> None:
+        if not date:
+            return
+        try:
+            server = email.utils.parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return
+        self._clock_skew_seconds = server - time.time()
+
+
+def _read_all(response: BaseHTTPResponse) -> bytes:
+    data: bytes = response.read(decode_content=True)
+    return data
+
+
+def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:
+    """The lines of a stream as they come. An end in the middle of a line gives what there is of it."""
+    rest = b""
+    for chunk in response.stream(amt=None, decode_content=True) if _is_chunked(response) else _blocks(response):
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
+
+
+def _is_chunked(response: BaseHTTPResponse) -> bool:
+    return bool(getattr(response, "chunked", False))
+
+
+def _blocks(response: BaseHTTPResponse) -> Iterator[bytes]:
+    while block := response.read1(65536, decode_content=True):
+        yield block
+
+
+def _close(response: BaseHTTPResponse) -> None:
+    """Give a finished connection back; close one in the middle of a stream, as reading it out could take for ever."""
+    drained = response.closed or getattr(response, "_fp", None) is None or response.length_remaining == 0
+    fp = getattr(response, "_fp", None)
+    if drained or (fp is not None and getattr(fp, "closed", False)):
+        response.release_conn()
+    else:
+        response.close()
+
+
+def _differences(known: dict[str, Json], items: list[Json]) -> Iterator[Change]:
+    """What a new list says that is not known yet. Updates `known`."""
+    present = {_key(item): item for item in items}
+    for key in [key for key in known if key not in present]:
+        yield Change("DELETED", known.pop(key))
+    for key, item in present.items():
+        old = known.get(key)
+        if old is None or _version(old) != _version(item):
+            known[key] = item
+            yield Change("ADDED" if old is None else "MODIFIED", item)
+
+
+def _remember(known: dict[str, Json], change: Change) -> bool:
+    """Note a change. False if nothing is new in it."""
+    key = _key(change.object)
+    if change.kind == "DELETED":
+        known.pop(key, None)
+        return True
+    old = known.get(key)
+    known[key] = change.object
+    return old is None or _version(old) != _version(change.object)
+
+
+def _key(item: Json) -> str:
+    metadata = item.get("metadata") or {}
+    return str(metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}")
+
+
+def _version(item: Json) -> str:
+    return str((item.get("metadata") or {}).get("resourceVersion") or "")

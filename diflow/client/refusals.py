@@ -1,0 +1,198 @@
+"""What a refused or lost request means: an error of `diflow.errors`, in one line that says what to do.
+
+It knows the API server's answers, and nothing of how they are fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diflow.client.kinds import WORKFLOW
+from diflow.errors import (
+    ConflictError,
+    DiflowError,
+    InvalidError,
+    NotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+)
+
+# Longer answers of a server are cut: they are shown in one line.
+_LONGEST_MESSAGE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server that was asked, and the kubeconfig that names it."""
+
+    server: str
+    source: str = ""
+
+    @property
+    def kubeconfig(self) -> str:
+        """How to speak of the kubeconfig."""
+        return f"the kubeconfig {self.source}" if self.source else "the kubeconfig"
+
+
+class PassingError(UnavailableError):
+    """Another try may mend it."""
+
+
+class GoneError(UnavailableError):
+    """HTTP 410: the place in the history that was asked for is no longer known."""
+
+
+def refused(
+    target: Target, *, status: int, body: bytes, headers: Mapping[str, str], path: str, about: str
+) -> DiflowError:
+    """The error for an answer that is not a success. `about` names the object, such as "Workflow cartpole"."""
+    message, reason, details = _read(body, status)
+    error: DiflowError
+    if status == 401:
+        error = UnauthorizedError(
+            f"{target.server} does not know who you are: log in again, or check the user in {target.kubeconfig}"
+        )
+    elif status == 403:
+        error = UnauthorizedError(_forbidden(message, about))
+    elif status == 404:
+        error = _absent(path, about, message)
+    elif status == 409 and reason == "AlreadyExists":
+        error = ConflictError(f"{about} exists already: choose another name, or delete it first")
+    elif status == 409:
+        error = ConflictError(f"{about} was changed by somebody else meanwhile: try again ({message})")
+    elif status == 410:
+        error = GoneError(message)
+    elif status in (400, 422):
+        error = _invalid(message, details, about)
+    elif status == 429 or status >= 500:
+        error = PassingError(
+            f"{target.server} cannot answer now (HTTP {status}: {message}): try again in a moment",
+            retry_after_seconds=_retry_after(headers),
+        )
+    else:
+        error = UnavailableError(
+            f"{target.server} gives HTTP {status} for {about}, which no Kubernetes API does: check the server's "
+            f"address in {target.kubeconfig}"
+        )
+    return error
+
+
+def unreachable(target: Target, error: Exception, *, streaming: bool = False) -> UnavailableError:
+    """The error for a connection that failed, or that was lost when it was already `streaming`."""
+    text = _root_cause(error)
+    name = type(error).__name__
+    whose = target.kubeconfig[0].upper() + target.kubeconfig[1:]
+    if streaming:
+        return PassingError(f"the connection to {target.server} was lost: {text}")
+    if "CERTIFICATE_VERIFY_FAILED" in text or name == "SSLError":
+        return UnavailableError(
+            f"no trusted connection to {target.server} ({text}): check certificate-authority-data in "
+            f"{target.kubeconfig}, or log in to the cluster again"
+        )
+    if "Timeout" in name or isinstance(error, TimeoutError):
+        return PassingError(
+            f"no answer from {target.server} in time: is the cluster up, and is there a firewall in between? "
+            f"{whose} names this server"
+        )
+    return PassingError(f"no cluster answers at {target.server} ({text}): is it up? {whose} names it")
+
+
+def no_kubeconfig(source: str, *, named: bool) -> str:
+    """What to say when the kubeconfig does not exist; `named`: the user gave its path."""
+    if named or os.environ.get("KUBECONFIG"):
+        return f"there is no kubeconfig at {source}: check --kubeconfig or $KUBECONFIG"
+    return (
+        f"no cluster is known: there is no kubeconfig at {source}. Set KUBECONFIG or give --kubeconfig "
+        "(`make cluster` starts a cluster on this machine)"
+    )
+
+
+def bad_kubeconfig(source: str, error: Exception) -> str:
+    """What to say when the kubeconfig cannot be used."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"the kubeconfig {source} cannot be used: {text}"
+
+
+def _read(body: bytes, status: int) -> tuple[str, str, Mapping[str, Any]]:
+    """The message, reason and details of a Kubernetes Status, or what there is instead."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = {}
+    answer = answer if isinstance(answer, dict) else {}
+    message = str(answer.get("message") or body.decode(errors="replace").strip() or f"HTTP {status}")
+    details = answer.get("details")
+    return (
+        " ".join(message.split())[:_LONGEST_MESSAGE],
+        str(answer.get("reason") or ""),
+        details if isinstance(details, dict) else {},
+    )
+
+
+def _absent(path: str, about: str, message: str) -> DiflowError:
+    if not about or "could not find the requested resource" in message or "page not found" in message:
+        if path.startswith(f"/apis/{WORKFLOW.group}/"):
+            return UnavailableError(
+                f"Argo Workflows is not installed: no {WORKFLOW.resource} in this cluster. "
+                "Install it and diflow's manifests/, then look at `diflow doctor`"
+            )
+        return UnavailableError(f"this server knows no {path}: is it a Kubernetes API server?")
+    match = re.match(r'namespaces "([^"]*)" not found', message)
+    if match:
+        return NotFoundError(f"there is no namespace {match[1]!r}: check -n, or create it")
+    return NotFoundError(f"there is no {about}: check the name and the namespace")
+
+
+def _forbidden(message: str, about: str) -> str:
+    """Name the missing right, out of the API server's own sentence."""
+    match = re.search(
+        r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)"'
+        r'(?: in API group "(?P<group>[^"]*)")?(?: in the namespace "(?P<namespace>[^"]*)")?',
+        message,
+    )
+    if match is None:
+        return f"the cluster does not allow it ({about}): {message}"
+    resource = match["resource"] + (f".{match['group']}" if match["group"] else "")
+    where = f" in the namespace {match['namespace']!r}" if match["namespace"] else " in the whole cluster"
+    return (
+        f"the user {match['user']!r} lacks the right to {match['verb']} {resource}{where}: "
+        "ask the cluster's administrator for it (`diflow doctor` lists all that is needed)"
+    )
+
+
+def _invalid(message: str, details: Mapping[str, Any], about: str) -> InvalidError:
+    causes = details.get("causes") or []
+    if causes and isinstance(causes[0], dict):
+        more = f" (and {len(causes) - 1} more)" if len(causes) > 1 else ""
+        return InvalidError(
+            f"the cluster refuses {about}: {causes[0].get('message') or message}{more}",
+            path=str(causes[0].get("field") or ""),
+        )
+    return InvalidError(f"the cluster refuses {about}: {message}")
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    try:
+        return float(headers.get("Retry-After") or "")
+    except ValueError:
+        return None
+
+
+def _root_cause(error: BaseException) -> str:
+    """The shortest telling text of an error of urllib3, which wraps others several times."""
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, BaseException):
+        return _root_cause(reason)
+    text = str(error)
+    for known in ("Connection refused", "Name or service not known", "No route to host", "timed out"):
+        if known in text:
+            return known.lower()
+    match = re.search(r"\[SSL: (\w+)\][^(]*", text)
+    if match:
+        return match.group(0).strip()
+    return " ".join(text.split())[:200] or type(error).__name__

@@ -1,0 +1,112 @@
+"""Makes an ended Workflow ready to run again: what failed is forgotten, what succeeded is kept.
+
+This does what `argo retry` does, for the shape that diflow's Workflows have, and one thing more: the step that makes
+the job's Service runs again too, in case somebody removed the Service since the job failed. It is a pure function of
+the Workflow, so that no Argo server and no `argo` command has to be at hand. Nodes are told apart by their names, which
+are paths in Argo's tree (`job.round(0:1).learner(0:0)(1).learner(0)`).
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from diflow.errors import ConflictError, UnavailableError
+from diflow.observe import read_nodes
+
+_KEPT = frozenset({"Succeeded"})
+_GROUPS = frozenset({"DAG", "TaskGroup", "Steps", "StepGroup"})
+_COMPLETED = "workflows.argoproj.io/completed"
+_ARCHIVING = "workflows.argoproj.io/workflow-archiving-status"
+_PHASE = "workflows.argoproj.io/phase"
+
+
+def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[str]]:
+    """The Workflow to put in place of `workflow`, and the ids of the nodes whose pods must be deleted before.
+
+    `now` is the present time (RFC 3339). Raises ConflictError if the Workflow did not fail.
+    """
+    metadata, status = workflow["metadata"], workflow.get("status") or {}
+    name = metadata["name"]
+    phase = status.get("phase")
+    if phase not in ("Failed", "Error"):
+        raise ConflictError(
+            f"job {name} is {phase or 'Pending'}: only a failed job can be retried"
+            + (" (to run it again, delete it and submit it anew)" if phase == "Succeeded" else "")
+        )
+    nodes, offloaded = read_nodes(workflow)
+    if offloaded:
+        raise UnavailableError(f"Argo keeps the nodes of {name} in its database: use `argo retry {name}`")
+    keep, reset = _sort(name, {node["name"]: node for node in nodes.values()})
+    new = copy.deepcopy(workflow)
+    new["status"] = _fresh(status, now=now)
+    kept = {node_id for node_id, node in nodes.items() if node["name"] in keep}
+    new["status"]["nodes"] = {
+        node_id: _node(node, kept, reset=node["name"] in reset, now=now)
+        for node_id, node in nodes.items()
+        if node_id in kept
+    }
+    labels = new["metadata"].get("labels") or {}
+    for label in (_COMPLETED, _ARCHIVING, _PHASE):
+        labels.pop(label, None)
+    new["spec"].pop("shutdown", None)
+    return new, {node_id for node_id, node in nodes.items() if node_id not in kept and node.get("type") == "Pod"}
+
+
+def _sort(root: str, nodes: dict[str, Any]) -> tuple[set[str], set[str]]:
+    """The names of the nodes to keep, and of those among them that must run on.
+
+    From the top: what succeeded stays with all that is under it; a group of nodes that did not is opened again; a Retry
+    that did not, and any leaf, is forgotten with all that is under it.
+    """
+    keep: set[str] = set()
+    reset: set[str] = set()
+    gone: set[str] = set()
+    for name in sorted(nodes, key=len):
+        above = _above(name, keep | gone)
+        if above in gone or name.startswith((f"{root}.onExit", f"{root}.service")):
+            gone.add(name)
+        elif (above is not None and above not in reset) or nodes[name].get("phase") in _KEPT:
+            keep.add(name)
+        elif nodes[name].get("type") in _GROUPS:
+            keep.add(name)
+            reset.add(name)
+        else:
+            gone.add(name)
+    return keep, reset
+
+
+def _above(name: str, names: set[str]) -> str | None:
+    """The longest of `names` that `name` lies under."""
+    for end in range(len(name) - 1, 0, -1):
+        if name[end] in ".(" and name[:end] in names:
+            return name[:end]
+    return None
+
+
+def _node(node: Any, kept: set[str], *, reset: bool, now: str) -> dict[str, Any]:
+    out = copy.deepcopy(dict(node))
+    for field in ("children", "outboundNodes"):
+        if field in out:
+            out[field] = [node_id for node_id in out[field] if node_id in kept]
+    if reset:
+        out.update(phase="Running", startedAt=now, finishedAt=None)
+        out.pop("message", None)
+    return out
+
+
+def _fresh(status: dict[str, Any], *, now: str) -> dict[str, Any]:
+    new = {
+        key: value
+        for key, value in copy.deepcopy(status).items()
+        if key not in ("phase", "message", "finishedAt", "compressedNodes", "nodes", "persistentVolumeClaims")
+    }
+    new["startedAt"] = now
+    new["finishedAt"] = None
+    stored = new.get("storedWorkflowTemplateSpec")
+    if isinstance(stored, dict):
+        stored.pop("shutdown", None)
+    for condition in new.get("conditions") or []:
+        if condition.get("type") == "Completed":
+            condition["status"] = "False"
+    return new

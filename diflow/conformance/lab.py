@@ -1,0 +1,277 @@
+"""Runs small Workflows on a cluster, waits with a limit, and clears up whatever happens.
+
+A `Lab` is one probe in one namespace; a `Run` is one Workflow of it. Everything carries the probe's random id, so two
+probes in one namespace do not meet, and a Workflow whose probe was killed ends and goes by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from diflow import DIJob, keys
+from diflow.client.kinds import POD, WORKFLOW, Kind
+from diflow.conformance import reading
+from diflow.conformance.finding import FactFailedError
+from diflow.errors import ConflictError, DiflowError
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+LABEL: Final = "diflow/probe"
+_ARGO_LABEL: Final = "workflows.argoproj.io/workflow"
+_POLL_SECONDS: Final = 0.5
+_CLEAN_SECONDS: Final = 45.0
+# Argo 3.7 writes what it has saved back into its cache, and so overlooks a patch that came in between until the next
+# change (INFORMER_WRITE_BACK, off since 4.0). After this long without an effect the Workflow is touched.
+_NUDGE_SECONDS: Final = 12.0
+_NUDGED: Final = "diflow/probe-nudged"
+# A Workflow whose probe was killed is ended by Argo, and deleted by it later. Far above any probe's length.
+_ABANDONED_SECONDS: Final = 1800
+
+
+class Verbs(Protocol):
+    """What a probe needs of a cluster; `diflow.client.kube.Cluster` has it."""
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json: ...
+
+    def find(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json | None: ...
+
+    def list_all(
+        self, kind: Kind, *, namespace: str | None = None, labels: str = "", fields: str = ""
+    ) -> list[Json]: ...
+
+    def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None) -> Json: ...
+
+    def patch(
+        self, kind: Kind, name: str, body: Mapping[str, Any] | list[Any], *, namespace: str | None = None
+    ) -> Json: ...
+
+    def delete(
+        self, kind: Kind, name: str, *, namespace: str | None = None, grace_seconds: int | None = None
+    ) -> bool: ...
+
+    def logs(self, pod: str, *, namespace: str | None = None, container: str = "main") -> Iterator[str]: ...
+
+
+class StoppedError(Exception):
+    """The probe is to end now."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One probe: where it runs, and its limits. `limit_seconds` bounds each single wait."""
+
+    cluster: Verbs
+    namespace: str
+    image: str
+    id: str
+    limit_seconds: float
+    texts: tuple[str, ...] = ()
+    stop: threading.Event = field(default_factory=threading.Event)
+    clock: Callable[[], float] = time.monotonic
+
+    def name(self, scenario: str) -> str:
+        """The name of a scenario's Workflow."""
+        return f"probe-{scenario}-{self.id}"
+
+    @contextmanager
+    def run(self, workflow: Json) -> Iterator[Run]:
+        """Create the Workflow; at the end of the block it is deleted with its pods."""
+        name = workflow["metadata"]["name"]
+        labels = workflow["metadata"].setdefault("labels", {})
+        labels[LABEL] = self.id
+        spec = workflow["spec"]
+        spec["ttlStrategy"] = {"secondsAfterCompletion": _ABANDONED_SECONDS}
+        spec.setdefault("serviceAccountName", keys.WORKER_ACCOUNT)
+        mine = True
+        try:
+            try:
+                # Inside the block: a creation that is cut off may have happened all the same.
+                self.cluster.create(WORKFLOW, workflow, namespace=self.namespace)
+            except ConflictError:
+                mine = False
+                raise
+            yield Run(self, name)
+        finally:
+            if mine:
+                self._clear(name)
+
+    def run_job(self, job: DIJob) -> Any:
+        """Create a job's Workflow as diflow renders it."""
+        from diflow.workflows import render  # noqa: PLC0415 (Hera takes half a second to import)
+
+        return self.run(render(job))
+
+    def until(self, what: str, look: Callable[[], T | None], *, explain: Callable[[], str] = str) -> T:
+        """Ask `look` until it gives something. Raises FactFailedError after the limit, StoppedError on a stop."""
+        end = self.clock() + self.limit_seconds
+        while True:
+            if self.stop.is_set():
+                raise StoppedError
+            found = look()
+            if found is not None:
+                return found
+            if self.clock() >= end:
+                reason = explain()
+                raise FactFailedError(
+                    f"{self.limit_seconds:.0f} s were not enough to see {what}" + (f" ({reason})" if reason else "")
+                )
+            self.stop.wait(_POLL_SECONDS)
+
+    def _clear(self, name: str) -> None:
+        """Delete a Workflow and its pods, and wait until they are gone. Errors of a lost cluster end it quietly."""
+        end = time.monotonic() + _CLEAN_SECONDS
+        try:
+            self.cluster.delete(WORKFLOW, name, namespace=self.namespace)
+        except DiflowError:
+            return
+        while time.monotonic() < end:
+            try:
+                pods = self.cluster.list_all(POD, namespace=self.namespace, labels=f"{_ARGO_LABEL}={name}")
+                for pod in pods:
+                    if (
+                        "deletionTimestamp" not in pod["metadata"]
+                        or pod["metadata"].get("deletionGracePeriodSeconds", 0) > 1
+                    ):
+                        self.cluster.delete(POD, pod["metadata"]["name"], namespace=self.namespace, grace_seconds=1)
+            except DiflowError:
+                return
+            if not pods:
+                return
+            time.sleep(_POLL_SECONDS)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One Workflow of a probe."""
+
+    lab: Lab
+    name: str
+    nudges: list[str] = field(default_factory=list)
+    """What was being waited for when the Workflow was touched."""
+    changes: list[str] = field(default_factory=list)
+    """The parameters that were changed since anything was last seen to happen."""
+
+    def workflow(self) -> Json:
+        """The Workflow as it is now."""
+        return self.lab.cluster.get(WORKFLOW, self.name, namespace=self.lab.namespace)
+
+    def pods(self) -> list[Json]:
+        """All pods of the Workflow, Argo's steps among them. Raises FactFailedError if one can never start."""
+        pods = self.lab.cluster.list_all(POD, namespace=self.lab.namespace, labels=f"{_ARGO_LABEL}={self.name}")
+        why = reading.trouble(pods)
+        if why:
+            raise FactFailedError(why)
+        return pods
+
+    def set(self, **parameters: str) -> None:
+        """Change parameters of the running Workflow, all in one patch."""
+        workflow = self.workflow()
+        self.lab.cluster.patch(
+            WORKFLOW,
+            self.name,
+            [
+                {
+                    "op": "replace",
+                    "path": f"/spec/arguments/parameters/{reading.parameter_index(workflow, name)}/value",
+                    "value": value,
+                }
+                for name, value in parameters.items()
+            ],
+            namespace=self.lab.namespace,
+        )
+        self.changes[:] = list(parameters)
+
+    def patch_pod(self, name: str, body: Mapping[str, Any] | list[Any]) -> Json:
+        """Change a pod."""
+        return self.lab.cluster.patch(POD, name, body, namespace=self.lab.namespace)
+
+    def stop_pod(self, pod: Json) -> None:
+        """Stop a running pod as diflow does: gracefully, with its exit code and logs kept."""
+        self.patch_pod(pod["metadata"]["name"], {"spec": {"activeDeadlineSeconds": 1}})
+
+    def logs(self, pod: Json) -> list[str]:
+        """What the user's container of a pod wrote."""
+        return list(self.lab.cluster.logs(pod["metadata"]["name"], namespace=self.lab.namespace))
+
+    def worker(self, index: int, *, round_: str = "1", task: str = "worker") -> Json | None:
+        """The pod of a replica."""
+        return reading.workers(self.pods(), round_=round_).get(f"{self.name}-{task}-{index}")
+
+    def until_running(self, index: int, *, round_: str = "1") -> Json:
+        """Wait until the container of a replica runs."""
+
+        def look() -> Json | None:
+            pod = self.worker(index, round_=round_)
+            if pod is None:
+                self._check_alive()
+                return None
+            if reading.has_ended(pod):
+                raise FactFailedError(f"replica {index} ended before it was seen running: {pod['status']}")
+            return pod if reading.main_is_running(pod) else None
+
+        return self.until(f"replica {index} of round {round_} running", look)
+
+    def until_ended(self, index: int, *, round_: str = "1") -> Json:
+        """Wait until the pod of a replica has ended."""
+
+        def look() -> Json | None:
+            pod = self.worker(index, round_=round_)
+            return pod if pod is not None and reading.has_ended(pod) else None
+
+        return self.until(f"the end of replica {index} of round {round_}", look)
+
+    def until_node(self, what: str, accept: Callable[[Json], T | None]) -> T:
+        """Wait until `accept` finds something in the Workflow."""
+        return self.until(what, lambda: accept(self.workflow()))
+
+    def until_succeeded(self) -> Json:
+        """Wait until the Workflow has succeeded. Raises FactFailedError if it ends otherwise."""
+
+        def look() -> Json | None:
+            workflow = self.workflow()
+            if reading.phase(workflow) in ("Failed", "Error"):
+                raise FactFailedError(f"the Workflow ended {_end(workflow)}, not Succeeded")
+            return workflow if reading.phase(workflow) == "Succeeded" else None
+
+        return self.until("the Workflow Succeeded", look)
+
+    def until(self, what: str, look: Callable[[], T | None]) -> T:
+        """As the lab's, with what the cluster says about pods that wait."""
+
+        def explain() -> str:
+            return reading.waiting(self.pods()) or f"the Workflow is {_end(self.workflow())}"
+
+        due = self.lab.clock() + _NUDGE_SECONDS
+
+        def look_and_nudge() -> T | None:
+            nonlocal due
+            found = look()
+            if found is None and self.changes and self.lab.clock() >= due:
+                due = self.lab.clock() + _NUDGE_SECONDS
+                self.nudges.append(what)
+                annotations = {_NUDGED: str(len(self.nudges))}
+                self.lab.cluster.patch(
+                    WORKFLOW, self.name, {"metadata": {"annotations": annotations}}, namespace=self.lab.namespace
+                )
+            return found
+
+        found = self.lab.until(what, look_and_nudge, explain=explain)
+        self.changes.clear()
+        return found
+
+    def _check_alive(self) -> None:
+        workflow = self.workflow()
+        if reading.phase(workflow) in ("Succeeded", "Failed", "Error"):
+            raise FactFailedError(f"the Workflow ended {_end(workflow)} too early")
+
+
+def _end(workflow: Json) -> str:
+    message = (workflow.get("status") or {}).get("message") or reading.first_failure(workflow)
+    phase = reading.phase(workflow) or "not looked at by Argo: is its controller up, and does it watch this namespace?"
+    return f"{phase}: {message}" if message else phase

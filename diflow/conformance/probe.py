@@ -1,0 +1,182 @@
+"""Runs the scenarios side by side and makes a finding of each fact."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Final
+
+from diflow import keys
+from diflow.client.kinds import PRIORITY_CLASS, SERVICE_ACCOUNT, Kind
+from diflow.conformance import groups, growth, pods, retries, rounds, texts
+from diflow.conformance.finding import TITLES, FactFailedError, Finding, Measured
+from diflow.conformance.lab import Lab, StoppedError, Verbs
+from diflow.conformance.outcome import Outcome
+from diflow.errors import DiflowError, InvalidError, NotFoundError, UnauthorizedError
+
+DEFAULT_IMAGE: Final = "docker.io/library/busybox:1.37"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """What may be changed about a probe."""
+
+    image: str = DEFAULT_IMAGE
+    """The image of the probe's pods. It needs `sh`, `sleep`, `hostname` and `base64`; busybox is the smallest that has
+    them. It is pulled only where it is missing."""
+
+    limit_seconds: float = 180.0
+    """How long a single step may take, such as a pod's start. A node that has to pull images takes the longest."""
+
+    texts: tuple[str, ...] = ()
+    """More texts for fact 9, beside the probe's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scenario:
+    facts: tuple[int, ...]
+    run: Callable[[Lab], Iterable[Outcome]]
+
+
+# The longest first.
+_SCENARIOS: Final = (
+    _Scenario((1, 3, 6), growth.resize),
+    _Scenario((3,), growth.drop_too_early),
+    _Scenario((8, 10), rounds.new_round),
+    _Scenario((7,), retries.expressions),
+    _Scenario((2,), groups.names),
+    _Scenario((4,), groups.empty),
+    _Scenario((5, 13), pods.gated),
+    _Scenario((9,), texts.byte_for_byte),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What one scenario gave: an outcome for each fact, or the reason why there is none for the rest."""
+
+    scenario: _Scenario
+    outcomes: Mapping[int, Outcome]
+    failure: str
+    seconds: float
+
+
+def probe(
+    cluster: Verbs,
+    namespace: str,
+    *,
+    facts: Collection[int] | None = None,
+    settings: ProbeSettings | None = None,
+    on_finding: Callable[[Finding], None] | None = None,
+) -> list[Finding]:
+    """Measure `facts` (all by default) in a namespace of a real cluster, and leave nothing behind.
+
+    It takes one to two minutes and at most a dozen small pods at a time. `on_finding` is told of each finding as soon
+    as it is there. Raises NotFoundError when the namespace cannot run DIJobs, InvalidError for an unknown fact, and
+    UnauthorizedError when Workflows may not be made; a fact that does not hold is a finding with `ok` False.
+    """
+    settings = settings or ProbeSettings()
+    wanted = _wanted(facts)
+    _check_ready(cluster, namespace)
+    lab = Lab(
+        cluster=cluster,
+        namespace=namespace,
+        image=settings.image,
+        id=secrets.token_hex(3),
+        limit_seconds=settings.limit_seconds,
+        texts=settings.texts,
+    )
+    scenarios = [scenario for scenario in _SCENARIOS if wanted & set(scenario.facts)]
+    reports: list[_Report] = []
+    findings: dict[int, Finding] = {}
+    with ThreadPoolExecutor(max_workers=len(scenarios), thread_name_prefix="diflow-probe") as pool:
+        futures = [pool.submit(_run, scenario, lab) for scenario in scenarios]
+        try:
+            for future in as_completed(futures):
+                reports.append(future.result())
+                for fact in sorted(wanted - set(findings)):
+                    if _is_complete(fact, reports, scenarios):
+                        findings[fact] = _finding(fact, reports)
+                        if on_finding is not None:
+                            on_finding(findings[fact])
+        except BaseException:
+            # Ctrl-C, or a right that is missing: every scenario clears up and ends before this goes on.
+            lab.stop.set()
+            raise
+    return [findings[fact] for fact in sorted(findings)]
+
+
+def _wanted(facts: Collection[int] | None) -> frozenset[int]:
+    wanted = frozenset(TITLES if facts is None else facts)
+    unknown = sorted(wanted - set(TITLES))
+    if unknown:
+        known = ", ".join(map(str, TITLES))
+        raise InvalidError(f"there is no fact {unknown[0]} to measure: choose among {known}")
+    return wanted
+
+
+def _check_ready(cluster: Verbs, namespace: str) -> None:
+    """Whether DIJobs can run at all: told at once, and not by pods that never appear."""
+    for account in (keys.WORKER_ACCOUNT, keys.STEPS_ACCOUNT):
+        if _may_be_missing(cluster, SERVICE_ACCOUNT, account, namespace):
+            raise NotFoundError(
+                f"namespace {namespace} has no service account {account}: run `kubectl apply -n {namespace} -k "
+                "manifests/jobs` first"
+            )
+    if _may_be_missing(cluster, PRIORITY_CLASS, keys.PRIORITY_CLASSES["normal"], namespace):
+        raise NotFoundError(
+            f"the cluster has no PriorityClass {keys.PRIORITY_CLASSES['normal']}: run `kubectl apply -k "
+            "manifests/cluster` first"
+        )
+
+
+def _may_be_missing(cluster: Verbs, kind: Kind, name: str, namespace: str) -> bool:
+    try:
+        return cluster.find(kind, name, namespace=namespace) is None
+    except UnauthorizedError:
+        return False  # a user who may not look at these may still run jobs
+
+
+def _run(scenario: _Scenario, lab: Lab) -> _Report:
+    began = time.monotonic()
+    outcomes: dict[int, Outcome] = {}
+    failure = ""
+    try:
+        for outcome in scenario.run(lab):
+            outcomes[outcome.fact] = outcome
+    except FactFailedError as error:
+        failure = str(error)
+    except StoppedError:
+        failure = "the probe was stopped"
+    except UnauthorizedError:
+        raise
+    except DiflowError as error:
+        failure = f"it could not be measured: {error}"
+    return _Report(scenario, outcomes, failure, time.monotonic() - began)
+
+
+def _is_complete(fact: int, reports: list[_Report], scenarios: list[_Scenario]) -> bool:
+    done = [report.scenario for report in reports]
+    return all(scenario in done for scenario in scenarios if fact in scenario.facts)
+
+
+def _finding(fact: int, reports: list[_Report]) -> Finding:
+    """Put together what the scenarios of a fact say of it: it holds if all of them say so."""
+    mine = [report for report in reports if fact in report.scenario.facts]
+    mine.sort(key=lambda report: _SCENARIOS.index(report.scenario))
+    outcomes = [report.outcomes[fact] for report in mine if fact in report.outcomes]
+    failures = [report.failure for report in mine if fact not in report.outcomes]
+    measured: dict[str, Measured] = {}
+    for outcome in outcomes:
+        measured.update(outcome.measured)
+    return Finding(
+        fact=fact,
+        title=TITLES[fact],
+        ok=not failures,
+        detail="; ".join([*failures, *(outcome.detail for outcome in outcomes)]),
+        seconds=round(max(report.seconds for report in mine), 1),
+        measured=measured,
+    )

@@ -1,0 +1,161 @@
+"""Reads Workflows and pods as the API server sends them. Pure, and forgiving: what is missing is None or empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from diflow import keys
+
+Json = dict[str, Any]
+Test = Callable[[Json], bool]
+
+_FULFILLED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
+_ENDED_PODS = frozenset({"Succeeded", "Failed"})
+# Why the kubelet holds a container back for good, or as good as.
+_STUCK = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+    }
+)
+_UNSCHEDULABLE = "Unschedulable"
+
+
+def phase(workflow: Json) -> str:
+    """The Workflow's phase, "" before Argo has looked at it."""
+    return str((workflow.get("status") or {}).get("phase") or "")
+
+
+def node(workflow: Json, path: str) -> Json | None:
+    """The node with this path under the Workflow: `round(0:1).worker(1:1)`."""
+    wanted = f"{workflow['metadata']['name']}.{path}"
+    return next((item for item in _nodes(workflow) if item.get("name") == wanted), None)
+
+
+def members(workflow: Json, group: str) -> list[str]:
+    """The names of a group's members without the Workflow's: `group(0:a)`, in the order of their names."""
+    head = f"{workflow['metadata']['name']}.{group}("
+    skip = len(workflow["metadata"]["name"]) + 1
+    return sorted(
+        item["name"][skip:]
+        for item in _nodes(workflow)
+        if str(item.get("name")).startswith(head)
+        and item["name"].endswith(")")
+        and "." not in item["name"][len(head) :]
+    )
+
+
+def phase_of(workflow: Json, path: str) -> str:
+    """The phase of the node with this path, "" if there is none."""
+    return str((node(workflow, path) or {}).get("phase") or "")
+
+
+def attempts(workflow: Json, path: str) -> list[Json]:
+    """The attempts of a node with retries, in their order."""
+    names = [f"{path}({i})" for i in range(100)]
+    return [found for name in names if (found := node(workflow, name)) is not None]
+
+
+def is_fulfilled(item: Json | None) -> bool:
+    """Whether a node has come to an end, good or bad."""
+    return item is not None and item.get("phase") in _FULFILLED
+
+
+def parameter_index(workflow: Json, name: str) -> int:
+    """The place of a parameter in `spec.arguments.parameters`."""
+    return [item["name"] for item in workflow["spec"]["arguments"]["parameters"]].index(name)
+
+
+def workers(pods: Iterable[Json], *, round_: str = "1") -> dict[str, Json]:
+    """The job's own pods of one round by their host name, the newest of each; Argo's steps are none of them."""
+    found: dict[str, Json] = {}
+    for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp"))):
+        labels = pod["metadata"].get("labels") or {}
+        if labels.get(keys.ROUND) == round_ and keys.POD in labels:
+            found[labels[keys.POD]] = pod
+    return found
+
+
+def pod_phase(pod: Json) -> str:
+    """The pod's phase."""
+    return str((pod.get("status") or {}).get("phase") or "")
+
+
+def main_is_running(pod: Json) -> bool:
+    """Whether the user's container runs (the pod's phase says so already while Argo's own one does)."""
+    return "running" in (_status(pod, "main").get("state") or {})
+
+
+def has_ended(pod: Json) -> bool:
+    """Whether all of the pod's containers have ended."""
+    return pod_phase(pod) in _ENDED_PODS
+
+
+def main_end(pod: Json) -> Json:
+    """How the user's container ended: exitCode, reason; empty while it runs."""
+    return dict((_status(pod, "main").get("state") or {}).get("terminated") or {})
+
+
+def main_container(pod: Json) -> Json:
+    """The user's container as it was sent."""
+    return next((item for item in pod["spec"]["containers"] if item.get("name") == "main"), {})
+
+
+def env(pod: Json) -> dict[str, str]:
+    """The environment of the user's container, of plain values."""
+    return {item["name"]: item.get("value", "") for item in main_container(pod).get("env") or []}
+
+
+def gates(pod: Json) -> list[str]:
+    """The names of the pod's scheduling gates."""
+    return [gate["name"] for gate in pod["spec"].get("schedulingGates") or []]
+
+
+def scheduled_reason(pod: Json) -> str:
+    """What the scheduler says about a pod that has no node yet: SchedulingGated, Unschedulable or ""."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return next((str(item.get("reason") or "") for item in conditions if item.get("type") == "PodScheduled"), "")
+
+
+def first_failure(workflow: Json) -> str:
+    """The node that failed with a message of its own, and the message; "" if there is none."""
+    for item in _nodes(workflow):
+        if item.get("phase") in ("Failed", "Error") and item.get("message"):
+            return f"{item.get('name')} {item['phase']}: {item['message']}"
+    return ""
+
+
+def trouble(pods: Iterable[Json]) -> str | None:
+    """Why a pod will not start, in a line, or None."""
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        status = pod.get("status") or {}
+        for item in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+            waiting = (item.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") in _STUCK:
+                return f"pod {name} cannot start: {waiting['reason']}: {waiting.get('message') or 'no message'}"
+    return None
+
+
+def waiting(pods: Iterable[Json]) -> str:
+    """Why pods are not running yet, for the message of a time limit; "" if nothing tells."""
+    for pod in pods:
+        for condition in (pod.get("status") or {}).get("conditions") or []:
+            if condition.get("reason") == _UNSCHEDULABLE:
+                return f"pod {pod['metadata']['name']} is unschedulable: {condition.get('message') or 'no message'}"
+    return ""
+
+
+def _nodes(workflow: Json) -> Iterable[Json]:
+    return ((workflow.get("status") or {}).get("nodes") or {}).values()
+
+
+def _status(pod: Json, container: str) -> Json:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((item for item in statuses if item.get("name") == container), {})

@@ -1,0 +1,92 @@
+"""Facts 8 and 10: a preemptible job moves to a new round with more replicas, and each pod knows its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diflow import keys, names
+from diflow.conformance import reading, shapes
+from diflow.conformance.finding import FactFailedError
+from diflow.conformance.lab import Lab, Run
+from diflow.conformance.outcome import Outcome
+from diflow.conformance.pods import admit
+from diflow.job import canonical_json
+
+_OLD, _NEW = 2, 3
+# The old round runs until it is stopped; the new one ends at once.
+_SCRIPT = f'[ "$WORLD_SIZE" = {_NEW} ] && exit 0; {shapes.until_stopped()}'
+
+
+def new_round(lab: Lab) -> Iterator[Outcome]:
+    """Fact 8: 2 → 3 replicas, in the order of a live resize; and fact 10 on both rounds' pods."""
+    job = shapes.job(
+        lab.name("round"),
+        lab.image,
+        _SCRIPT,
+        replicas=_OLD,
+        preemptible=True,
+        schedulingGates=[{"name": shapes.GATE}],
+    )
+    with lab.run_job(job) as run:
+        old = _admit_round(run, "1", _OLD)
+        _check_env(lab, run, old)
+        for index in range(_OLD):
+            run.until_running(index)
+        began = lab.clock()
+        run.set(
+            **{
+                keys.PARAM_ROUNDS: canonical_json(["1", "2"]),
+                keys.PARAM_CURRENT: "2",
+                keys.PARAM_GRANTED: canonical_json({"1": {shapes.TASK: _OLD}, "2": {shapes.TASK: _NEW}}),
+            }
+        )
+        for pod in old.values():
+            run.stop_pod(pod)
+        for index in range(_OLD):
+            run.until_ended(index)
+        ended = lab.clock() - began
+        new = _admit_round(run, "2", _NEW)
+        admitted = lab.clock() - began
+        _check_env(lab, run, new)
+        workflow = run.until_succeeded()
+        superseded = reading.phase_of(workflow, "round(0:1)")
+    if superseded != "Succeeded":
+        raise FactFailedError(f"the round that was replaced counts as {superseded}, not as Succeeded")
+    yield Outcome(
+        8,
+        f"{_OLD} → {_NEW} replicas: old pods gone {ended:.1f} s after the patch, new ones admitted after "
+        f"{admitted:.1f} s; the Workflow succeeded",
+        {
+            "seconds_to_old_pods_ended": round(ended, 1),
+            "seconds_to_new_pods_admitted": round(admitted, 1),
+            "succeeded_after_seconds": round(lab.clock() - began, 1),
+        },
+    )
+    yield Outcome(10, f"DI_NODES, ranks and world of {_OLD} and {_NEW} pods are right in both rounds")
+
+
+def _admit_round(run: Run, round_: str, replicas: int) -> dict[str, reading.Json]:
+    """Wait for all pods of a round, then admit them together."""
+
+    def look() -> dict[str, reading.Json] | None:
+        pods = reading.workers(run.pods(), round_=round_)
+        return pods if len(pods) == replicas else None
+
+    pods = run.until(f"the {replicas} gated pods of round {round_}", look)
+    for pod in pods.values():
+        admit(run, pod)
+    return pods
+
+
+def _check_env(lab: Lab, run: Run, pods: dict[str, reading.Json]) -> None:
+    hosts = [names.hostname(run.name, shapes.TASK, i) for i in range(len(pods))]
+    domain = f"{names.service(run.name)}.{lab.namespace}.svc.cluster.local"
+    nodes = ",".join(f"{host}.{domain}" for host in hosts)
+    for rank, host in enumerate(hosts):
+        if host not in pods:
+            raise FactFailedError(f"there is no pod with the host name {host}")
+        given = reading.env(pods[host])
+        wanted = {"DI_NODES": nodes, "DI_RANK": str(rank), "WORLD_SIZE": str(len(pods))}
+        wrong = {key: given.get(key) for key, value in wanted.items() if given.get(key) != value}
+        if wrong:
+            raise FactFailedError(f"pod {host} was told {wrong}, not {wanted}")

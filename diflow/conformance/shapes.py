@@ -1,0 +1,169 @@
+"""The small jobs and Workflows that a probe runs. Pure.
+
+Jobs are rendered by diflow itself. Where a fact needs a shape that diflow never makes (a reordered group, an empty one,
+a bare retry), a Workflow of the same build is written out here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from diflow import DIJob, Task, keys
+
+Json = dict[str, Any]
+
+TASK: Final = "worker"
+# A gate of the probe's own, so that an allocator on the cluster leaves its pods alone.
+GATE: Final = "diflow/probe"
+STOPPED_EXIT_CODE: Final = 17
+STOPPED_WORD: Final = "saving a checkpoint"
+# A pod that nothing stops ends by itself, long after the probe would have.
+LIFETIME_SECONDS: Final = 900
+# The same for what has no pod that could end.
+_DEADLINE_SECONDS: Final = 900
+
+_RESOURCES: Final = {"requests": {"cpu": "10m", "memory": "8Mi"}}
+
+
+def until_stopped(seconds: int = LIFETIME_SECONDS) -> str:
+    """A shell script that succeeds after `seconds`; on SIGTERM it writes a word and ends with STOPPED_EXIT_CODE."""
+    # The shell is no interactive one and a signal does not reach it inside a foreground sleep, hence `wait`.
+    return f"trap 'echo {STOPPED_WORD}; exit {STOPPED_EXIT_CODE}' TERM; echo started; sleep {seconds} & wait"
+
+
+def job(
+    name: str,
+    image: str,
+    script: str,
+    *,
+    replicas: int = 1,
+    preemptible: bool = False,
+    backoff_limit: int = 2,
+    container: Json | None = None,
+    **pod: Any,
+) -> DIJob:
+    """A DIJob of one task, whose container runs a shell script. `pod` are fields of its pods' spec."""
+    main = {
+        "name": keys.MAIN_CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+        "resources": _RESOURCES,
+        **(container or {}),
+    }
+    template = {"spec": {"terminationGracePeriodSeconds": 10, **pod, "containers": [main]}}
+    return DIJob(
+        name=name,
+        tasks=(Task(name=TASK, replicas=replicas, template=template),),
+        preemptible=preemptible,
+        backoff_limit=backoff_limit,
+        clean_pod_policy="None",
+    )
+
+
+def named_group(name: str) -> Json:
+    """A group over the list in the parameter `members`, of leaves that wait and have no pods."""
+    return _workflow(
+        name,
+        {"members": '["a","b","c"]'},
+        [{**_group(), "withParam": "{{workflow.parameters.members}}"}],
+        [_leaf()],
+    )
+
+
+def counted_groups(name: str) -> Json:
+    """Two groups as long as the parameters `empty` (0) and `shrinks` (2) say, and a leaf that never ends."""
+    return _workflow(
+        name,
+        {"empty": "0", "shrinks": "2"},
+        [
+            {**_group(group), "withSequence": {"count": f"{{{{workflow.parameters.{group}}}}}"}}
+            for group in ("empty", "shrinks")
+        ]
+        + [_group("rest", item="0")],
+        [_leaf()],
+    )
+
+
+def retries(name: str, image: str) -> Json:
+    """Three leaves with pods that fail, each retried as its expression says.
+
+    `sees` fails at once and is retried while the expression finds each variable as expected; `bare` names a workflow
+    parameter without braces; `anew` runs until it is stopped and is retried as the parameters say at that moment.
+    """
+    sees = (
+        "retries == '0' && lastRetry.exitCode == '7' && lastRetry.status == 'Failed'"
+        " && lastRetry.message contains 'exit code 7' && float(lastRetry.duration) >= 0"
+    )
+    anew = "'{{workflow.parameters.global}}' == 'yes' || '{{inputs.parameters.local}}' == 'yes'"
+    return _workflow(
+        name,
+        {"global": "yes", "local": "no"},
+        [
+            {"name": "sees", "template": "sees"},
+            {"name": "bare", "template": "bare"},
+            {
+                "name": "anew",
+                "template": "anew",
+                "arguments": {"parameters": [{"name": "local", "value": "{{workflow.parameters.local}}"}]},
+            },
+        ],
+        [
+            {**_pod(image, "exit 7"), "name": "sees", "retryStrategy": _retry(sees)},
+            {**_pod(image, "exit 7"), "name": "bare", "retryStrategy": _retry("workflow.parameters.global == 'yes'")},
+            {
+                **_pod(image, until_stopped()),
+                "name": "anew",
+                "inputs": {"parameters": [{"name": "local"}]},
+                "retryStrategy": _retry(anew),
+            },
+        ],
+    )
+
+
+def _workflow(name: str, parameters: dict[str, str], tasks: list[Json], templates: list[Json]) -> Json:
+    return {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"name": name, "labels": {keys.MANAGED_BY: f"{keys.MANAGED_BY_VALUE}-probe"}},
+        "spec": {
+            "entrypoint": "main",
+            "activeDeadlineSeconds": _DEADLINE_SECONDS,
+            "arguments": {"parameters": [{"name": key, "value": value} for key, value in parameters.items()]},
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "templates": [{"name": "main", "dag": {"failFast": False, "tasks": tasks}}, *templates],
+        },
+    }
+
+
+def _group(name: str = "group", *, item: str = "{{item}}") -> Json:
+    return {
+        "name": name,
+        "template": "leaf",
+        "arguments": {"parameters": [{"name": "item", "value": item}]},
+    }
+
+
+def _leaf() -> Json:
+    return {"name": "leaf", "inputs": {"parameters": [{"name": "item"}]}, "suspend": {}}
+
+
+def _pod(image: str, script: str) -> Json:
+    return {
+        "container": {
+            "image": image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", script],
+            "resources": _RESOURCES,
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        },
+        "podSpecPatch": "terminationGracePeriodSeconds: 5",
+    }
+
+
+def _retry(expression: str) -> Json:
+    return {"limit": "4", "retryPolicy": "Always", "expression": expression}

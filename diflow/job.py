@@ -1,0 +1,353 @@
+"""The DIJob: what a user asks for, as a frozen and validated model.
+
+It knows the manifest's shape (`diengine.opendilab.org/v2alpha1`, kind DIJob) and nothing of Argo or of a cluster;
+`workflow()`, `submit()`, `wait()` and `delete()` hand over to the rooms that do.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Set
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from diflow import keys, names
+from diflow.errors import InvalidError
+from diflow.podtemplate import as_invalid, check_pod_template, check_volumes, describe
+
+if TYPE_CHECKING:
+    from hera.workflows import Workflow
+
+    from diflow.client.kube import Cluster
+    from diflow.status import JobStatus
+
+TaskType = Literal["learner", "collector", "evaluator", "none"]
+Priority = Literal["normal", "high"]
+CleanPodPolicy = Literal["Running", "All", "None"]
+Scheduling = Literal["none", "gang"]
+
+# Fields of DI-orchestrator's own manifests that mean nothing to a single job any more: dropped without a warning.
+_IGNORED = frozenset({"group"})
+_MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
+_IN_METADATA = frozenset({"name", "namespace", "labels", "annotations"})
+# What the API server adds to an object's metadata: a manifest taken from `kubectl get -o yaml` carries it.
+_SERVER_METADATA = frozenset(
+    {
+        "creationTimestamp",
+        "generation",
+        "resourceVersion",
+        "uid",
+        "managedFields",
+        "selfLink",
+        "ownerReferences",
+        "finalizers",
+    }
+)
+
+
+class UnknownFieldWarning(UserWarning):
+    """A manifest has a field that diflow does not know; it is dropped. Its arguments are the text and the path."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class _Model(BaseModel):
+    """Frozen, camelCase outside, and its errors are InvalidError with the field's path."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        strict=False,
+        validate_default=True,
+    )
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise as_invalid(error) from None
+
+
+class Task(_Model):
+    """One role of a job: `replicas` pods made from one `template`.
+
+    `template` is a Kubernetes PodTemplateSpec as plain data. The work runs in the container named `di-container`,
+    or in the first one. A preemptible job's task may be run with any number from `min_replicas` to `max_replicas`.
+    """
+
+    type: TaskType = "none"
+    name: str = ""
+    replicas: int = Field(1, ge=1)
+    min_replicas: int | None = Field(None, ge=1)
+    max_replicas: int | None = Field(None, ge=1)
+    template: dict[str, Any]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_type(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not data.get("name") and data.get("type", "none") != "none":
+            data = {**data, "name": data["type"]}
+        if isinstance(data, dict) and "template" in data:
+            template, unknown = check_pod_template(data["template"], path="template")
+            _warn(unknown)
+            data = {**data, "template": template}
+        return data
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Self:
+        low = self.min_replicas if self.min_replicas is not None else self.replicas
+        high = self.max_replicas if self.max_replicas is not None else self.replicas
+        if self.min_replicas is not None and self.min_replicas > high:
+            raise InvalidError(f"minReplicas {low} is above {high}", path="minReplicas")
+        if self.min_replicas is not None and self.replicas < low:
+            raise InvalidError(f"replicas {self.replicas} is below minReplicas {low}", path="replicas")
+        if self.replicas > high:
+            raise InvalidError(f"replicas {self.replicas} is above maxReplicas {high}", path="replicas")
+        return self
+
+
+class DIJob(_Model):
+    """A job of one or more tasks, run as one Argo Workflow.
+
+    `namespace` None means the namespace of the current context. `backoff_limit` is how often a failed replica is
+    started again (for a preemptible job: the whole round). Eviction, preemption and lost nodes are not counted.
+    """
+
+    name: str
+    namespace: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    tasks: tuple[Task, ...] = Field(min_length=1)
+    priority: Priority = "normal"
+    preemptible: bool = False
+    backoff_limit: int = Field(3, ge=0, le=1000)
+    clean_pod_policy: CleanPodPolicy = "Running"
+    volumes: tuple[dict[str, Any], ...] = ()
+    queue: str | None = None
+    scheduling: Scheduling = "none"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parts_are_checked_with_their_path(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        if isinstance(data.get("tasks"), list | tuple):
+            data["tasks"] = tuple(_task(item, i) for i, item in enumerate(data["tasks"]))
+        if data.get("volumes"):
+            volumes, unknown = check_volumes(list(data["volumes"]), path="spec.volumes")
+            _warn(unknown)
+            data["volumes"] = tuple(volumes)
+        return data
+
+    @model_validator(mode="after")
+    def _tasks_go_together(self) -> Self:
+        """DI-orchestrator's rules, in its order and with its words."""
+        for kind in ("learner", "collector", "evaluator"):
+            if sum(task.type == kind for task in self.tasks) > 1:
+                raise InvalidError(f"the number of {kind} task is more than one", path="spec.tasks")
+        for i, task in enumerate(self.tasks):
+            if task.type == "none" and not task.name:
+                raise InvalidError("none type task has no name", path=f"spec.tasks[{i}]")
+        seen: set[str] = set()
+        for i, task in enumerate(self.tasks):
+            if task.name in seen:
+                raise InvalidError(f"there is more than one task named {task.name}", path=f"spec.tasks[{i}].name")
+            seen.add(task.name)
+        return self
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Self:
+        names.check_job(self.name, path="metadata.name")
+        if self.namespace is not None:
+            names.check_label(self.namespace, what="the namespace", path="metadata.namespace")
+        if self.queue is not None:
+            names.check_label(self.queue, what="the queue's name", path="spec.queue")
+        for i, task in enumerate(self.tasks):
+            path = f"spec.tasks[{i}].name"
+            names.check_task(task.name, path=path)
+            names.check_hostname(self.name, task.name, task.max_replicas or task.replicas, path=path)
+        return self
+
+    @classmethod
+    def from_manifest(cls, manifest: Any) -> Self:
+        """Read a DIJob manifest given as plain data. Unknown fields warn (UnknownFieldWarning) and are dropped."""
+        if not isinstance(manifest, dict):
+            raise InvalidError(
+                f"a DIJob is a mapping with apiVersion, kind, metadata and spec, not {describe(manifest)}"
+            )
+        kind, version = manifest.get("kind"), manifest.get("apiVersion")
+        if kind != keys.KIND:
+            raise InvalidError(f"must be {keys.KIND}, not {describe(kind)}", path="kind")
+        if version != keys.API_VERSION:
+            raise InvalidError(f"must be {keys.API_VERSION}, not {describe(version)}", path="apiVersion")
+        _warn([key for key in manifest if key not in _MANIFEST])
+        fields = {to_camel(name) for name in cls.model_fields} - _IN_METADATA
+        metadata = _known(manifest, "metadata", _IN_METADATA, ignored=_SERVER_METADATA)
+        spec = _known(manifest, "spec", fields, ignored=_IGNORED)
+        if "name" not in metadata:
+            raise InvalidError("is missing: give the job a name", path="metadata.name")
+        if "tasks" not in spec:
+            raise InvalidError("is missing: a job has at least one task", path="spec.tasks")
+        try:
+            return cls(**metadata, **spec)
+        except InvalidError as error:
+            raise _in_manifest(error) from None
+
+    @classmethod
+    def from_yaml(cls, source: str | Path) -> Self:
+        """Read a DIJob from YAML text, or from the file at a Path (a str is always the text itself)."""
+        try:
+            text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
+        except FileNotFoundError:
+            raise InvalidError(f"there is no file {source}: check the path") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidError(f"{source} cannot be read: {error}") from None
+        return cls.from_manifest(load_yaml(text))
+
+    def to_manifest(self) -> dict[str, Any]:
+        """The job as a DIJob manifest, without the fields that have their default."""
+        spec = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        metadata = {key: spec.pop(key) for key in list(spec) if key in _IN_METADATA}
+        for task in spec["tasks"]:
+            if task.get("type") == task.get("name"):
+                task.pop("name", None)
+        if "volumes" in spec:
+            spec["volumes"] = list(spec["volumes"])
+        return {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": metadata, "spec": spec}
+
+    def to_yaml(self) -> str:
+        """The job as a DIJob manifest in YAML."""
+        return dump_yaml(self.to_manifest())
+
+    def workflow(self) -> Workflow:
+        """The Argo Workflow of this job, as a Hera Workflow. Nothing is sent."""
+        from diflow.workflows import build  # noqa: PLC0415 (Hera takes half a second to import)
+
+        return build(self)
+
+    def submit(self, *, cluster: Cluster | None = None) -> Self:
+        """Create the job's Workflow. Raises ConflictError if the name is taken. Returns the job with its namespace."""
+        from diflow.client import jobs  # noqa: PLC0415
+
+        return jobs.submit(self, cluster=cluster)
+
+    def wait(self, *, timeout_seconds: float | None = None, cluster: Cluster | None = None) -> JobStatus:
+        """Wait until the job has ended and return its status.
+
+        Raises JobFailedError if it failed, TimeoutError when `timeout_seconds` have passed first.
+        """
+        from diflow.client import jobs  # noqa: PLC0415
+
+        return jobs.wait(self.name, namespace=self.namespace, timeout_seconds=timeout_seconds, cluster=cluster)
+
+    def delete(self, *, cluster: Cluster | None = None) -> None:
+        """Delete the job's Workflow with all that it owns. A job that is already gone is no error."""
+        from diflow.client import jobs  # noqa: PLC0415
+
+        jobs.delete(self.name, namespace=self.namespace, cluster=cluster)
+
+    def _repr_html_(self) -> str:
+        from diflow.html import job_card  # noqa: PLC0415
+
+        return job_card(self)
+
+
+def load_yaml(text: str) -> Any:
+    """Read one YAML document. Raises InvalidError with line and column."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        documents = [doc for doc in yaml.load_all(text, Loader=loader) if doc is not None]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise InvalidError(f"broken YAML{where}: {problem}") from None
+    if not documents:
+        raise InvalidError("the file is empty: it should hold one DIJob")
+    if len(documents) > 1:
+        raise InvalidError(f"the file holds {len(documents)} documents: put each job in a file of its own")
+    return documents[0]
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+    """Block style, text of several lines as a literal block, and no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def dump_yaml(data: Any) -> str:
+    """Plain data as YAML text, in the order given."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def canonical_json(data: Any) -> str:
+    """Plain data as JSON with no spaces, in the order given: the same data is the same bytes."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+
+
+def _task(item: Any, index: int) -> Task:
+    if isinstance(item, Task):
+        return item
+    path = f"spec.tasks[{index}]"
+    data = _mapping(item, path)
+    known = {to_camel(name) for name in Task.model_fields} | set(Task.model_fields)
+    _warn([f"{path}.{key}" for key in data if key not in known])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UnknownFieldWarning)
+        try:
+            task = Task(**{key: value for key, value in data.items() if key in known and value is not None})
+        except InvalidError as error:
+            raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
+    for warning in caught:
+        if isinstance(warning.message, UnknownFieldWarning):
+            _warn([f"{path}.{warning.message.args[1]}"])
+    return task
+
+
+def _mapping(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidError(f"must be a mapping, not {describe(value)}", path=path)
+    for key in value:
+        if not isinstance(key, str):
+            raise InvalidError(f"the key {describe(key)} must be text: put it in quotes", path=path)
+    return value
+
+
+def _known(manifest: dict[str, Any], part: str, known: Set[str], *, ignored: Set[str]) -> dict[str, Any]:
+    """The known fields of `part` that are set; the others warn unless they are `ignored`."""
+    given = _mapping(manifest.get(part) or {}, part)
+    _warn([f"{part}.{key}" for key in given if key not in known and key not in ignored])
+    return {key: value for key, value in given.items() if key in known and value is not None}
+
+
+def _in_manifest(error: InvalidError) -> InvalidError:
+    """Give a field of the model the path that it has in a manifest."""
+    head = error.path.split(".", 1)[0].split("[", 1)[0]
+    if head in ("", "spec", "metadata", "kind", "apiVersion"):
+        return error
+    root = "metadata" if head in _IN_METADATA else "spec"
+    return InvalidError(error.message, path=f"{root}.{error.path}")
+
+
+def _warn(paths: list[str]) -> None:
+    for path in paths:
+        warning = UnknownFieldWarning(f"{path} is not known and is left out", path)
+        warnings.warn(warning, stacklevel=4)

@@ -1,0 +1,73 @@
+"""Every label, annotation, parameter and fixed name that diflow writes or reads, in one place.
+
+`diengine/...` are the keys that users of DI-orchestrator know; `diflow/...` are our own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+API_GROUP: Final = "diengine.opendilab.org"
+API_VERSION: Final = f"{API_GROUP}/v2alpha1"
+KIND: Final = "DIJob"
+
+# Labels of the Workflow.
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY_VALUE: Final = "diflow"
+PRIORITY: Final = "diflow/priority"
+PREEMPTIBLE: Final = "diflow/preemptible"
+QUEUE: Final = "diflow/queue"
+SCHEDULING: Final = "diflow/scheduling"
+
+# Annotations of the Workflow.
+DIJOB: Final = "diflow/dijob"  # the DIJob as it was submitted, JSON
+VERSION: Final = "diflow/version"  # the diflow that rendered it
+TITLE: Final = "workflows.argoproj.io/title"
+DESCRIPTION: Final = "workflows.argoproj.io/description"
+DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the name of its node in the Argo UI
+
+# Labels of the pods.
+JOB: Final = "diengine/job"
+OPERATOR: Final = "diengine/operator"
+OPERATOR_VALUE: Final = "diflow"
+POD: Final = "diengine/pod"
+TASK_TYPE: Final = "diengine/task-type"
+TASK_NAME: Final = "diengine/task-name"
+ROUND: Final = "diflow/round"
+
+# Annotations of the pods.
+REPLICAS: Final = "diengine/replicas"
+RANK: Final = "diengine/rank"
+TASK_RANK: Final = "diengine/task-rank"
+NODE: Final = "diengine/node"
+
+# Workflow parameters: the live state of a job (design: "One job, one Workflow"). All are text.
+PARAM_ROUNDS: Final = "rounds"  # JSON list of the rounds so far, append-only
+PARAM_CURRENT: Final = "current"  # the round that counts
+PARAM_GRANTED: Final = "granted"  # JSON {round: {task: replicas}}: what may run
+PARAM_RELEASED: Final = "released"  # JSON list of "round/task/index" that diflow stops on purpose
+PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: what the user asks for
+PARAM_PROFILINGS: Final = "profilings"  # JSON: what the job reports about itself
+
+# Names of templates inside the Workflow that are not tasks of the user.
+TEMPLATE_JOB: Final = "job"
+TEMPLATE_ROUND: Final = "round"
+TEMPLATE_PODS_FIRST: Final = "pods-first"
+TEMPLATE_SERVICE: Final = "make-service"
+TEMPLATE_CLEANUP: Final = "clean-up"
+TEMPLATE_GIVE_UP: Final = "give-up"
+TEMPLATE_SUPERSEDED: Final = "superseded"
+
+MAIN_CONTAINER: Final = "di-container"
+SERVICE_PREFIX: Final = "di-"
+PORT_NAME: Final = "di-port"
+PORT: Final = 22270
+MASTER_PORT: Final = 29500  # torchrun's own default
+
+WORKER_ACCOUNT: Final = "diflow-worker"
+STEPS_ACCOUNT: Final = "diflow-steps"
+GATE: Final = "diflow/gang"
+PRIORITY_CLASSES: Final = {"normal": "diflow-normal", "high": "diflow-high"}
+WORKFLOW_PRIORITIES: Final = {"normal": 0, "high": 100}
+
+LABEL_LIMIT: Final = 63  # of a DNS label and of a label's value

@@ -1,0 +1,106 @@
+"""Checks names before anything is sent, and builds the names that a job's pods go by.
+
+A job's name becomes the Workflow's name, part of each pod's hostname (a DNS label of at most 63 characters), the
+subdomain `di-<job>` and a label's value. A task's name becomes part of a hostname, of an environment variable and of an
+Argo DAG task's name, which may not begin with a digit.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from diflow import keys
+from diflow.errors import InvalidError
+
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_RESERVED_TASKS: Final = frozenset(
+    {
+        keys.TEMPLATE_JOB,
+        keys.TEMPLATE_ROUND,
+        keys.TEMPLATE_PODS_FIRST,
+        keys.TEMPLATE_SERVICE,
+        keys.TEMPLATE_CLEANUP,
+        keys.TEMPLATE_GIVE_UP,
+        keys.TEMPLATE_SUPERSEDED,
+    }
+)
+
+
+def service(job: str) -> str:
+    """Name of the job's headless Service, which is also its pods' subdomain."""
+    return f"{keys.SERVICE_PREFIX}{job}"
+
+
+def hostname(job: str, task: str, index: int | str) -> str:
+    """Name by which the other replicas find replica `index` of `task`."""
+    return f"{job}-{task}-{index}"
+
+
+def nodes_variable(task: str) -> str:
+    """Name of the environment variable that lists the hosts of one task."""
+    return f"DI_{task.upper().replace('-', '_')}_NODES"
+
+
+def check_label(name: str, *, what: str, path: str) -> None:
+    """Check that `name` is a DNS label. Raises InvalidError that says which rule it breaks."""
+    if not name:
+        raise InvalidError(f"{what} is empty: give it a name", path=path)
+    if len(name) > keys.LABEL_LIMIT:
+        raise InvalidError(f"{what} has {len(name)} characters, at most {keys.LABEL_LIMIT} are allowed", path=path)
+    if _LABEL.fullmatch(name):
+        return
+    hint = _suggest(name)
+    suggestion = f"; {hint!r} would do" if hint else ""
+    if any(c.isupper() for c in name):
+        reason = "has capital letters"
+    elif "_" in name:
+        reason = "has an underscore"
+    elif "." in name:
+        reason = "has a dot"
+    elif name[0] == "-" or name[-1] == "-":
+        reason = "begins or ends with a dash"
+    else:
+        reason = "has a character that host names do not allow"
+    raise InvalidError(
+        f"{what} {name!r} {reason}: use lower-case letters, digits and dashes, as in a host name{suggestion}", path=path
+    )
+
+
+def check_job(name: str, *, path: str) -> None:
+    """Check a job's name."""
+    check_label(name, what="the job's name", path=path)
+    limit = keys.LABEL_LIMIT - len(keys.SERVICE_PREFIX)
+    if len(name) > limit:
+        raise InvalidError(
+            f"the job's name has {len(name)} characters, at most {limit} leave room for its Service {service(name)!r}",
+            path=path,
+        )
+
+
+def check_task(name: str, *, path: str) -> None:
+    """Check a task's name."""
+    check_label(name, what="the task's name", path=path)
+    if name[0].isdigit():
+        raise InvalidError(
+            f"the task's name {name!r} begins with a digit, which Argo does not allow in a DAG: begin with a letter",
+            path=path,
+        )
+    if name in _RESERVED_TASKS:
+        raise InvalidError(f"the task's name {name!r} is used by diflow itself: choose another", path=path)
+
+
+def check_hostname(job: str, task: str, replicas: int, *, path: str) -> None:
+    """Check that the hostname of the task's last replica still fits a DNS label."""
+    longest = hostname(job, task, replicas - 1)
+    if len(longest) > keys.LABEL_LIMIT:
+        over = len(longest) - keys.LABEL_LIMIT
+        raise InvalidError(
+            f"the host name {longest!r} has {len(longest)} characters, at most {keys.LABEL_LIMIT} are allowed: "
+            f"shorten the job's or the task's name by {over}",
+            path=path,
+        )
+
+
+def _suggest(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[: keys.LABEL_LIMIT]

@@ -1,0 +1,461 @@
+"""Reads what Argo's nodes and the pods show of a job: every attempt of every replica.
+
+This is the one place that knows how Argo names the nodes of a diflow Workflow. It is pure, and it imports neither Hera
+nor pydantic, because `diflow list` runs it over a thousand Workflows. Times stay the text that Kubernetes writes
+(`2026-11-21T09:40:44Z`), whose alphabetical order is the order in time.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diflow import keys
+from diflow.reasons import tell
+
+Object = Mapping[str, Any]
+
+_NODE_ID = "workflows.argoproj.io/node-id"
+_NODE_NAME = "workflows.argoproj.io/node-name"
+_ARGO_MAIN = "main"  # the name that Argo gives to the container of the work
+STOPS = ("Stop", "Terminate")
+_GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
+_FULFILLED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
+# <round index>:<round>)(<restart of the round>).<task>(<index>:<index>)(<counted attempt>).<task>(<uncounted attempt>)
+_REPLICA = re.compile(
+    r"(\d+):([^()]*)\)(?:\((\d+)\))?"
+    r"(?:\.([a-z0-9-]+)\(\d+:(\d+)\)(?:\((\d+)\))?(?:\.\4(?:\((\d+)\))?)?)?"
+)
+# What Argo writes into a node whose pod was taken away rather than failed on its own.
+_TAKEN_AWAY = re.compile(
+    r"pod deleted|evict|preempt|node (was )?(lost|shutdown|is shutting)|nodelost|OutOf|UnexpectedAdmissionError"
+    r"|terminat(ed|ion) by|DisruptionTarget|taint",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One pod of one replica. `restart` and `counted` use the backoffLimit up, `uncounted` does not."""
+
+    round: str
+    round_index: int
+    restart: int
+    task: str
+    index: int
+    counted: int
+    uncounted: int
+    node_id: str
+    phase: str  # as of a pod: Pending, Running, Succeeded, Failed or Unknown
+    message: str
+    waiting: str  # why it does not start, or ""
+    exit_code: int | None
+    host: str
+    created: str
+    placed: str  # when it got a machine, or ""
+    ready: str  # when it was ready, or "" if it never was
+    is_ready: bool
+    is_ending: bool  # the work has ended, and Argo is still collecting what it left
+    finished: str
+
+    @property
+    def replica(self) -> str:
+        """The replica's name within its job."""
+        return f"{self.task}-{self.index}"
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """Later attempts of one replica are greater."""
+        return (self.round_index, self.restart, self.counted, self.uncounted)
+
+    @property
+    def key(self) -> str:
+        """As the parameter `released` names it."""
+        return f"{self.round}/{self.task}/{self.index}"
+
+    @property
+    def tries(self) -> int:
+        """How much of the backoffLimit was used up before it."""
+        return self.counted + self.restart
+
+    @property
+    def was_stopped(self) -> bool:
+        """Argo ended it because the whole Workflow was stopped."""
+        return "shutdown with strategy" in self.message
+
+    @property
+    def was_taken_away(self) -> bool:
+        """It ended by eviction, preemption, a lost machine or the like, and not by its own fault."""
+        return self.phase == "Failed" and _TAKEN_AWAY.search(self.message) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All that can be seen of a job.
+
+    `attempts` are in the order of `Attempt.order`. `granted` is what may run in the current round, `initial` what the
+    first one began with. `closing`: Argo starts nothing more, because the Workflow has ended or was told to stop;
+    `gave_up`: it was told so by the job itself, whose tries are used up.
+    """
+
+    name: str
+    round: str
+    rounds: tuple[str, ...]
+    tasks: tuple[str, ...]
+    granted: dict[str, int]
+    initial: dict[str, int]
+    released: frozenset[str]
+    backoff_limit: int
+    attempts: tuple[Attempt, ...]
+    restarts: int
+    reschedules: int
+    closing: bool
+    gave_up: bool
+    offloaded: bool
+    step_failure: str  # why a step of diflow's own failed, or ""
+    step_waiting: str
+    profilings: dict[str, Any]
+
+    @property
+    def wanted(self) -> frozenset[tuple[str, int]]:
+        """The replicas that should run now, each as (task, index)."""
+        return frozenset(
+            (task, index)
+            for task, count in self.granted.items()
+            for index in range(count)
+            if f"{self.round}/{task}/{index}" not in self.released
+        )
+
+    def latest(self) -> dict[tuple[str, int], Attempt]:
+        """The newest attempt of each replica in the current round, by (task, index)."""
+        current = [a for a in self.attempts if a.round == self.round]
+        restart = max((a.restart for a in current), default=0)
+        return {(a.task, a.index): a for a in current if a.restart == restart}
+
+
+def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
+    """Read a Workflow and, where they are given, its pods."""
+    metadata = workflow.get("metadata") or {}
+    name = metadata.get("name") or ""
+    parameters = _parameters(workflow)
+    rounds = [str(r) for r in _json(parameters.get(keys.PARAM_ROUNDS), [])] or ["1"]
+    current = parameters.get(keys.PARAM_CURRENT) or rounds[-1]
+    dijob = _mapping(_json((metadata.get("annotations") or {}).get(keys.DIJOB), {}))
+    initial = _replicas_of(dijob)
+    granted = _counts(_mapping(_json(parameters.get(keys.PARAM_GRANTED), {})).get(current)) or initial
+    found = {**initial, **granted}
+    nodes, offloaded = read_nodes(workflow, pods)
+    by_node = {_annotation(pod, _NODE_ID): pod for pod in pods}
+
+    attempts: list[Attempt] = []
+    gave_up = False
+    failures: list[str] = []
+    waits: list[str] = []
+    prefix = f"{name}.round("
+    for node_id, node in nodes.items():
+        node_name = node.get("name") or ""
+        if not node_name.startswith(prefix):
+            if node.get("type") in ("Pod", "Retry") and node_name.startswith(f"{name}.service"):
+                _read_step(node, by_node.get(node_id), failures, waits)
+            gave_up = gave_up or _has_given_up(node)
+            continue
+        match = _REPLICA.fullmatch(node_name, len(prefix))
+        if match is None:
+            gave_up = gave_up or _has_given_up(node)
+            continue
+        round_index, round_, restart, task, index, counted, uncounted = match.groups()
+        if task is not None and node.get("type") == "Pod":
+            attempts.append(
+                _attempt(
+                    node,
+                    by_node.get(node_id),
+                    where=(round_, int(round_index), int(restart or 0)),
+                    replica=(task, int(index), int(counted or 0), int(uncounted or 0)),
+                )
+            )
+    attempts = sorted((a for a in attempts if not _is_stillborn(a)), key=lambda a: (a.order, a.created))
+    for attempt in attempts:
+        found.setdefault(attempt.task, 0)
+    return Observation(
+        name=name,
+        round=current,
+        rounds=tuple(rounds),
+        tasks=tuple(found),
+        granted=granted,
+        initial=initial,
+        released=frozenset(str(r) for r in _json(parameters.get(keys.PARAM_RELEASED), [])),
+        backoff_limit=_backoff_limit(dijob),
+        attempts=tuple(attempts),
+        restarts=_restarts(attempts),
+        reschedules=_moves(attempts) + len(rounds) - 1,
+        closing=(workflow.get("spec") or {}).get("shutdown") in STOPS
+        or (workflow.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Error"),
+        gave_up=gave_up,
+        offloaded=offloaded,
+        step_failure=failures[0] if failures else "",
+        step_waiting=waits[0] if waits else "",
+        profilings=_mapping(_json(parameters.get(keys.PARAM_PROFILINGS), {})),
+    )
+
+
+def read_nodes(workflow: Object, pods: Sequence[Object] = ()) -> tuple[dict[str, Object], bool]:
+    """The Workflow's nodes by their id, unpacked where Argo packed them.
+
+    The second value says that Argo keeps the nodes of this Workflow in its database: then they are put together from
+    the pods, as far as those go.
+    """
+    status = workflow.get("status") or {}
+    nodes = status.get("nodes")
+    if nodes:
+        return nodes, False
+    packed = status.get("compressedNodes")
+    if packed:
+        try:
+            unpacked = json.loads(gzip.decompress(base64.b64decode(packed)))
+        except (ValueError, OSError, EOFError):
+            return {}, False
+        return (unpacked or {}), False
+    if status.get("offloadNodeStatusVersion"):
+        return dict(_nodes_of_pods(pods)), True
+    return {}, False
+
+
+def waiting_reason(pod: Object) -> str:
+    """Why a pod does not start and what to do, or "" when it is on its way."""
+    status = pod.get("status") or {}
+    if status.get("phase") not in (None, "", "Pending"):
+        return ""
+    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    for container in statuses:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason") or ""
+        if reason and reason not in ("ContainerCreating", "PodInitializing"):
+            return tell(_sentence(reason, waiting.get("message") or ""))
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            if condition.get("reason") == "SchedulingGated":
+                gates = [g.get("name", "") for g in (pod.get("spec") or {}).get("schedulingGates") or []]
+                return f"waits to be admitted (gate {', '.join(gates)})" if gates else "waits to be admitted"
+            return tell(_sentence(condition.get("reason") or "", condition.get("message") or ""))
+    return ""
+
+
+def _attempt(
+    node: Object, pod: Object | None, *, where: tuple[str, int, int], replica: tuple[str, int, int, int]
+) -> Attempt:
+    round_, round_index, restart = where
+    task, index, counted, uncounted = replica
+    argo = node.get("phase") or "Pending"
+    ended = argo in _FULFILLED
+    message = (node.get("message") or "").removeprefix(f"{_ARGO_MAIN}: ")
+    exit_code = _number((node.get("outputs") or {}).get("exitCode"))
+    phase = "Failed" if argo == "Error" else argo
+    created = node.get("startedAt") or ""
+    finished = (node.get("finishedAt") or "") if ended else ""
+    host = node.get("hostNodeName") or ""
+    waiting = tell(message) if phase == "Pending" and not _is_on_its_way(message) else ""
+    # Of a pod that is gone, only what Argo kept: with an exit code it has run; taken away from a machine, most likely.
+    told = exit_code is not None or "exit code" in message or (host != "" and _TAKEN_AWAY.search(message) is not None)
+    ran = phase == "Running" or (ended and (phase == "Succeeded" or told))
+    placed = created if host or ran else ""
+    ready = created if ran else ""
+    is_ready = phase == "Running"
+    is_ending = False
+    if pod is not None:
+        status = pod.get("status") or {}
+        host = (pod.get("spec") or {}).get("nodeName") or host
+        conditions = {c.get("type"): c for c in status.get("conditions") or []}
+        placed = _since(conditions.get("PodScheduled")) or placed
+        main = _main_state(status)
+        terminated = main.get("terminated") or {}
+        if not ended:
+            phase = status.get("phase") or phase
+            waiting = waiting_reason(pod)
+            is_ending = phase == "Running" and bool(terminated)
+            is_ready = phase == "Running" and (conditions.get("Ready") or {}).get("status") == "True"
+            if phase in ("Succeeded", "Failed"):
+                finished = terminated.get("finishedAt") or finished or created
+                message = message or _ending(status, terminated)
+        exit_code = exit_code if exit_code is not None else _number(terminated.get("exitCode"))
+        ready = _since(conditions.get("Ready")) or _started(main) or ("" if not ended else ready)
+        if phase == "Running" and not is_ready and not conditions.get("Ready"):
+            ready = ""
+    return Attempt(
+        round=round_,
+        round_index=round_index,
+        restart=restart,
+        task=task,
+        index=index,
+        counted=counted,
+        uncounted=uncounted,
+        node_id=node.get("id") or "",
+        phase=phase if phase in ("Pending", "Running", "Succeeded", "Failed") else _other(argo),
+        message=message,
+        waiting=waiting,
+        exit_code=exit_code,
+        host=host,
+        created=created,
+        placed=placed,
+        ready=ready,
+        is_ready=is_ready,
+        is_ending=is_ending,
+        finished=finished,
+    )
+
+
+def _other(phase: str) -> str:
+    return "Succeeded" if phase in ("Skipped", "Omitted") else "Unknown"
+
+
+def _is_on_its_way(message: str) -> bool:
+    return not message or message.startswith(("ContainerCreating", "PodInitializing"))
+
+
+def _is_stillborn(attempt: Attempt) -> bool:
+    """Argo noted another try of a pod that it had stopped itself, and never made it."""
+    return attempt.was_stopped and not attempt.host and (attempt.tries > 0 or attempt.uncounted > 0)
+
+
+def _restarts(attempts: Sequence[Attempt]) -> int:
+    """How often the backoffLimit was drawn on: by single replicas, or by the whole round."""
+    alone: dict[object, int] = {}
+    together: dict[str, int] = {}
+    for a in attempts:
+        key = (a.round, a.restart, a.task, a.index)
+        alone[key] = max(alone.get(key, 0), a.counted)
+        together[a.round] = max(together.get(a.round, 0), a.restart)
+    return sum(alone.values()) + sum(together.values())
+
+
+def _moves(attempts: Sequence[Attempt]) -> int:
+    """How many pods were made anew without drawing on the backoffLimit."""
+    return sum(1 for a in attempts if a.uncounted)
+
+
+def _has_given_up(node: Object) -> bool:
+    """The step that stops a failed job has got a machine.
+
+    It may end as Failed all the same: by its own condition, or because Argo stops it with the rest. After a user's stop
+    it fails too, as Argo then starts nothing more, but it never gets a machine.
+    """
+    if _GIVE_UP not in (node.get("name") or "") or node.get("phase") in ("Skipped", "Omitted"):
+        return False
+    return node.get("phase") not in ("Failed", "Error") or bool(node.get("hostNodeName"))
+
+
+def _read_step(node: Object, pod: Object | None, failures: list[str], waits: list[str]) -> None:
+    phase, message = node.get("phase"), node.get("message") or ""
+    if phase in ("Failed", "Error") and node.get("type") == "Retry":
+        failures.append(message or "it failed")
+    elif phase == "Pending" and node.get("type") == "Pod":
+        reason = waiting_reason(pod) if pod is not None else ("" if _is_on_its_way(message) else tell(message))
+        if reason:
+            waits.append(reason)
+
+
+def _since(condition: Object | None) -> str:
+    if condition and condition.get("status") == "True":
+        return condition.get("lastTransitionTime") or ""
+    return ""
+
+
+def _main_state(status: Object) -> Object:
+    for container in status.get("containerStatuses") or []:
+        if container.get("name") == _ARGO_MAIN:
+            state: Object = container.get("state") or {}
+            return state
+    return {}
+
+
+def _started(state: Object) -> str:
+    """When a container that has ended, or that runs without being ready, was started."""
+    return (state.get("terminated") or {}).get("startedAt") or ""
+
+
+def _ending(status: Object, terminated: Object) -> str:
+    if status.get("reason"):
+        return _sentence(status["reason"], status.get("message") or "")
+    code = terminated.get("exitCode")
+    reason = terminated.get("reason") or "Error"
+    return f"{reason} (exit code {code})" if code else ""
+
+
+def _nodes_of_pods(pods: Sequence[Object]) -> Iterator[tuple[str, Object]]:
+    for pod in pods:
+        status = pod.get("status") or {}
+        node_id = _annotation(pod, _NODE_ID)
+        yield (
+            node_id,
+            {
+                "id": node_id,
+                "name": _annotation(pod, _NODE_NAME),
+                "type": "Pod",
+                "phase": "Pending",
+                "startedAt": (pod.get("metadata") or {}).get("creationTimestamp") or "",
+                "message": status.get("message") or "",
+            },
+        )
+
+
+def _annotation(pod: Object, key: str) -> str:
+    return ((pod.get("metadata") or {}).get("annotations") or {}).get(key) or ""
+
+
+def _parameters(workflow: Object) -> dict[str, str]:
+    arguments = (workflow.get("spec") or {}).get("arguments") or {}
+    return {p.get("name", ""): str(p.get("value", "")) for p in arguments.get("parameters") or []}
+
+
+def _json(text: Any, default: Any) -> Any:
+    """Read JSON that anybody may have written; what cannot be read, or is of another kind, counts as absent."""
+    if not text:
+        return default
+    try:
+        value = json.loads(text)
+    except (ValueError, TypeError):
+        return default
+    return value if isinstance(value, type(default)) else default
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _counts(value: Any) -> dict[str, int]:
+    return {task: count for task, count in _mapping(value).items() if isinstance(count, int)}
+
+
+def _replicas_of(dijob: Mapping[str, Any]) -> dict[str, int]:
+    tasks = _mapping(dijob.get("spec")).get("tasks")
+    out: dict[str, int] = {}
+    for task in tasks if isinstance(tasks, list) else []:
+        if isinstance(task, dict):
+            name = task.get("name") or task.get("type")
+            count = task.get("replicas", 1)
+            if name and isinstance(count, int):
+                out[str(name)] = count
+    return out
+
+
+def _backoff_limit(dijob: Mapping[str, Any]) -> int:
+    limit = _mapping(dijob.get("spec")).get("backoffLimit", 3)
+    return limit if isinstance(limit, int) else 3
+
+
+def _number(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _sentence(reason: str, message: str) -> str:
+    message = " ".join(message.split())
+    if not message or message.startswith(reason):
+        return message or reason
+    return f"{reason}: {message}"

@@ -1,0 +1,48 @@
+"""Turns what Kubernetes and Argo write about a pod in trouble into a short line that also says what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_IMAGE: Final = re.compile(r'image "?([^\s":]+(?::[^\s"]+)?)"?')
+# What Kubernetes writes after the part that a user can act on.
+_SCHEDULER_TAIL: Final = re.compile(r"\.? (no new claims to deallocate|preemption:).*", re.DOTALL)
+_ADVICE: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull"),
+     "check the image's name and the login to its registry"),
+    (re.compile(r"Insufficient "), "ask for less, or wait until there is room"),
+    (re.compile(r"didn't match .*(selector|affinity)"), "check nodeSelector and affinity"),
+    (re.compile(r"had untolerated taint"), "check tolerations"),
+    (re.compile(r"CreateContainerConfigError"), "check the Secrets and ConfigMaps that the template names"),
+    (re.compile(r"unbound immediate PersistentVolumeClaims|persistentvolumeclaim .* not found"),
+     "check the PersistentVolumeClaims that the job names"),
+    (re.compile(r"executable file not found|exec: .*no such file or directory"),
+     "check `command`: the image has no such program"),
+    (re.compile(r"OOMKilled"), "it needs more memory than its limit"),
+)  # fmt: skip
+_LONGEST: Final = 240
+
+
+def tell(text: str) -> str:
+    """The text in one line of bounded length, with advice where there is some."""
+    line = " ".join(text.split())
+    advice = next((advice for pattern, advice in _ADVICE if pattern.search(line)), "")
+    line = _pulling(line)
+    line = _SCHEDULER_TAIL.sub("", line).rstrip(".")
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST - 3]}..."
+    if not advice:
+        return line
+    return f"{line}; {advice}" if line.endswith(")") else f"{line} ({advice})"
+
+
+def _pulling(line: str) -> str:
+    """Of a failed pull only the image and the last cause matter; containerd writes each step that led there."""
+    match = re.match(r"(ErrImagePull|ImagePullBackOff): ", line)
+    image = _IMAGE.search(line)
+    if not match or not image:
+        return line
+    last = line.rsplit(": ", 1)[-1]
+    cause = "" if image[1] in last or last.startswith("Back-off") else f": {last}"
+    return f"{match[1]}: image {image[1]}{cause}"

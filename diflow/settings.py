@@ -1,0 +1,63 @@
+"""Settings that decide how a DIJob is rendered, each read from the environment.
+
+A setting stands with its meaning, its unit and the reason for its default.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from typing import Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from diflow.errors import InvalidError
+
+_DEFAULT_RESOURCES = '{"resources": {"requests": {"cpu": "1", "memory": "2Gi"}}}'
+
+
+class RenderSettings(BaseSettings):
+    """What an administrator may change about every job's pods."""
+
+    model_config = SettingsConfigDict(env_prefix="DIFLOW_", frozen=True, extra="ignore")
+
+    server_url: str = "http://diflow-server.diflow-system.svc.cluster.local:8081"
+    """Where pods find the REST API (env DI_SERVER_URL). Default: the Service that manifests/ will make; 8081 is the
+    port of DI-orchestrator v1.1's server, so its clients need no change."""
+
+    run_as_user: int = Field(65532, ge=1)
+    """User and group id of containers whose template names none. Any id but 0 would do; 65532 is the `nonroot` user of
+    widely used base images."""
+
+    resources_json: str = Field(_DEFAULT_RESOURCES, validation_alias="DI_JOB_DEFAULT_RESOURCES")
+    """Resources of a work container that asks for none, as DI-orchestrator reads them: 1 CPU and 2 GiB. Limits equal
+    the requests unless they are given too."""
+
+    @cached_property
+    def default_resources(self) -> dict[str, dict[str, str]]:
+        """The parsed `resources_json`: {"requests": {...}, "limits": {...}} with quantities as text."""
+        try:
+            given = json.loads(self.resources_json)["resources"]
+            requests = _quantities(given["requests"])
+            limits = _quantities(given["limits"]) if "limits" in given else dict(requests)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InvalidError(
+                'DI_JOB_DEFAULT_RESOURCES must look like {"resources": {"requests": {"cpu": 2, "memory": "3Gi"}}}, '
+                f"not {self.resources_json!r}"
+            ) from None
+        return {"requests": requests, "limits": limits}
+
+
+def render_settings() -> RenderSettings:
+    """Read the settings from the environment. Raises InvalidError that names the variable."""
+    try:
+        return RenderSettings()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = f"DIFLOW_{str(first['loc'][0]).upper()}"
+        raise InvalidError(f"the environment variable {name} is wrong: {first['msg']}") from None
+
+
+def _quantities(values: dict[str, Any]) -> dict[str, str]:
+    return {str(name): str(quantity) for name, quantity in values.items()}
