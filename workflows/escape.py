@@ -1,0 +1,39 @@
+"""Keeps a user's text out of Argo's templating.
+
+Argo substitutes `{{...}}` in a template several times over, and what one pass leaves behind the next one reads, so no
+amount of nesting is safe. What Argo never looks into is the *meaning* of `podSpecPatch`: it is text that is parsed as
+JSON after the last substitution. A field with `{{` in it is therefore moved there whole, with each brace pair written
+as the JSON escape `\\u007b\\u007b`. It holds for every text: no pass ever sees two braces in a row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_OPEN = "{{"
+# Characters that JSON allows raw but YAML 1.1, as which Argo reads the patch, does not or not everywhere.
+_NOT_IN_YAML = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+def has_template(value: Any) -> bool:
+    """Whether any text inside `value` (plain data) would be read by Argo as a template."""
+    # Between the parts of plain data Python writes no two braces in a row, and it leaves those inside text alone.
+    return _OPEN in repr(value)
+
+
+def patch_json(ours: dict[str, Any], users: dict[str, Any]) -> str:
+    """A podSpecPatch: `ours` may hold Argo templates, the text in `users` is inert. Their keys must not overlap."""
+    parts = [_object(ours)[1:-1], _inert(_object(users))[1:-1]]
+    return "{" + ",".join(part for part in parts if part) + "}"
+
+
+def _object(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _inert(text: str) -> str:
+    # In JSON text two braces in a row occur inside strings only: between nested objects there is always a key.
+    text = text.replace(_OPEN, "\\u007b\\u007b")
+    return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match.group()):04x}", text)

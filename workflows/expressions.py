@@ -1,0 +1,112 @@
+"""The expressions that Argo evaluates for a job: how many replicas, who is who, and which failures count.
+
+They read the workflow parameters (see `diflow.keys`), so a patch of those changes a running job, and a job needs no
+daemon to know its ranks. Language: expr (expr-lang), as in Argo's `{{=...}}`, `retryStrategy.expression` and hooks.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from diflow import keys
+
+_ROUND = "inputs.parameters.round"
+_INDEX = "inputs.parameters.index"
+
+# What Argo's message says when a replica ended for no fault of its own. Argo shows the pod's status message if there is
+# one (kubelet: evictions, rejections, shutdowns), else "<container>: <reason> (exit code n)", so anchors at the start
+# keep a program from writing such a message itself.
+# Sources: kubelet's pkg/kubelet/{eviction,lifecycle,nodeshutdown,preemption} and Argo's inferFailedReason.
+UNCOUNTED_MESSAGES = (
+    # the pod object vanished: the node was lost, or somebody deleted the pod
+    "^pod deleted",
+    # killed by SIGTERM or SIGKILL from outside: eviction by the API, preemption by the scheduler, a drained node.
+    # Out of memory is told apart by its reason, OOMKilled.
+    "^(main|wait): Error [(]exit code (137|143)[)]",
+    # OutOfcpu, OutOfmemory, UnexpectedAdmissionError and the like
+    "^Pod was rejected: ",
+    # eviction by the kubelet because the node ran short (a pod over its own limits reads otherwise, and counts)
+    "^The node (was|had) ",
+    "^Preempted in order to admit critical pod",
+    "^Pod was terminated in response to imminent node shutdown",
+    # the node died with the pod on it, and no container's end was ever seen
+    "^pod failed: neither main nor wait container completed",
+    "^can.t find failed message for pod",
+)
+
+
+@lru_cache(maxsize=256)
+def granted(task: str) -> str:
+    """How many replicas of `task` the round of this template may run, as an int.
+
+    Argo 4.0 evaluates it once more for a round that has ended, with the raw text `{{item}}` in the round's place, and
+    ends the job in Error if that fails. The result of that visit is thrown away, so any number will do.
+    """
+    of_round = f"(fromJSON(workflow.parameters.{keys.PARAM_GRANTED})[{_ROUND}] ?? {{}})"
+    return f"int({of_round}['{task}'] ?? 1)"
+
+
+@lru_cache(maxsize=256)
+def replicas(tasks: tuple[str, ...]) -> str:
+    """How many replicas all of `tasks` have together in this round."""
+    return " + ".join(granted(task) for task in tasks) if tasks else "0"
+
+
+def rank(earlier: tuple[str, ...]) -> str:
+    """The rank over the whole job of replica `index` of the task that stands behind the tasks `earlier`."""
+    return f"{replicas(earlier)} + int({_INDEX})" if earlier else f"int({_INDEX})"
+
+
+def host(task: str, index: str) -> str:
+    """The full host name of one replica; `index` is an expression."""
+    return (
+        f"workflow.name + '-{task}-' + string({index}) + '.{keys.SERVICE_PREFIX}' + workflow.name"
+        f" + '.' + workflow.namespace + '.svc.cluster.local'"
+    )
+
+
+@lru_cache(maxsize=256)
+def hosts(tasks: tuple[str, ...]) -> str:
+    """The hosts of all replicas of `tasks`, in the order of their ranks, comma-joined."""
+    lists = [f"map(0..({granted(task)} - 1), {{{host(task, '#')}}})" for task in tasks]
+    joined = lists[0] if len(lists) == 1 else f"concat({', '.join(lists)})"
+    return f"join({joined}, ',')"
+
+
+def template(expression: str) -> str:
+    """The expression as an Argo template. A blank keeps a closing brace of its own apart from the tag's."""
+    return "{{=" + expression + (" }}" if expression.endswith("}") else "}}")
+
+
+def is_current() -> str:
+    """Whether this template's round is the one that counts. Argo substitutes it anew at each evaluation."""
+    return f"'{{{{{_ROUND}}}}}' == '{{{{workflow.parameters.{keys.PARAM_CURRENT}}}}}'"
+
+
+def is_wanted(task: str) -> str:
+    """Whether this replica is to run: its round counts, and diflow does not stop it on purpose."""
+    member = f'"{{{{{_ROUND}}}}}/{task}/{{{{{_INDEX}}}}}"'
+    return f"{is_current()} && !('{{{{workflow.parameters.{keys.PARAM_RELEASED}}}}}' contains '{member}')"
+
+
+def is_unwanted(task: str) -> str:
+    """As `is_wanted`, the other way round and in the language of `{{=...}}`, for a `when`.
+
+    Argo reads the rest of a `when` with another parser, which cannot take the quotes inside `released`.
+    """
+    member = f"'\"' + {_ROUND} + '/{task}/' + {_INDEX} + '\"'"
+    return (
+        f"{_ROUND} != workflow.parameters.{keys.PARAM_CURRENT}"
+        f" || workflow.parameters.{keys.PARAM_RELEASED} contains ({member})"
+    )
+
+
+@lru_cache(maxsize=256)
+def is_uncounted() -> str:
+    """Whether the last attempt ended for no fault of the job's own, so that it does not use the limit up."""
+    return f"(lastRetry.message matches '{'|'.join(UNCOUNTED_MESSAGES)}')"
+
+
+def has_failed(task: str) -> str:
+    """Whether the DAG task `task` beside this hook has failed."""
+    return f"(tasks['{task}'].status == 'Failed' || tasks['{task}'].status == 'Error')"

@@ -1,0 +1,247 @@
+"""Task → the Argo template of its pods: what the user wrote, and what diflow adds to it.
+
+Fields that an Argo template has stay where an Argo user looks for them; the others, and all text with braces in it,
+go into `podSpecPatch` (see `escape`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from diflow import keys, names
+from diflow.errors import InvalidError
+from diflow.job import DIJob, Task, canonical_json
+from diflow.settings import RenderSettings
+from diflow.workflows import expressions as expr
+from diflow.workflows.escape import has_template, patch_json
+
+# Pod fields that an Argo template has under the same name.
+_NATIVE = (
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "hostAliases",
+    "schedulerName",
+    "priorityClassName",
+    "automountServiceAccountToken",
+)
+# Pod fields that diflow or Argo decides: a pod of a job is never restarted in place by the kubelet, and is found by the
+# name that DI_NODES gives it.
+_OURS = ("restartPolicy", "hostname", "subdomain")
+_HANDLED = frozenset(
+    (*_NATIVE, *_OURS, "containers", "initContainers", "volumes", "securityContext", "serviceAccount",
+     "serviceAccountName", "activeDeadlineSeconds", "schedulingGates")
+)  # fmt: skip
+
+
+@dataclass
+class _Parts:
+    """A pod template on its way: Argo's own fields, and the user's part of the patch."""
+
+    native: dict[str, Any] = field(default_factory=dict)
+    patch: dict[str, Any] = field(default_factory=dict)
+
+    def put(self, name: str, value: Any) -> None:
+        (self.patch if has_template(value) else self.native)[name] = value
+
+
+def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, Any]:
+    """The Argo template for the pods of `job.tasks[index]`, without its inputs and retries, as plain data."""
+    task = job.tasks[index]
+    spec: dict[str, Any] = task.template["spec"]
+    path = f"spec.tasks[{index}].template"
+    parts = _Parts()
+    env = job_env(job, task, settings)
+
+    containers = list(spec["containers"])
+    main = next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
+    work = containers.pop(main)
+    if not work.get("resources"):
+        work = {**work, "resources": settings.default_resources}
+    root = _runs_as_root(spec)
+    patched = [_container(work, env, parts, "container", name="main", root=root)]
+    patched += [_container(c, env, parts, "sidecars", name=c.get("name"), root=root) for c in containers]
+    inits = [
+        _container(c, env, parts, "initContainers", name=c.get("name"), root=root)
+        for c in spec.get("initContainers", [])
+    ]
+    _patch_containers(parts, "containers", patched)
+    _patch_containers(parts, "initContainers", inits)
+
+    for name in _NATIVE:
+        if name in spec:
+            parts.put(name, spec[name])
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount")
+    if account:
+        parts.native["serviceAccountName"] = account
+    if "activeDeadlineSeconds" in spec:
+        parts.native["activeDeadlineSeconds"] = spec["activeDeadlineSeconds"]
+    volumes = _volumes(spec.get("volumes", []), job)
+    if volumes:
+        if has_template(volumes):
+            raise InvalidError("a volume cannot hold {{: Argo would read it as a template", path=f"{path}.spec.volumes")
+        parts.native["volumes"] = volumes
+    if "securityContext" in spec:  # else the Workflow's own holds, which is the default for all its pods
+        parts.native["securityContext"] = pod_security(spec["securityContext"], settings)
+    for name, value in spec.items():
+        if name not in _HANDLED:
+            parts.patch[name] = value
+    gates = list(spec.get("schedulingGates", []))
+    if job.scheduling == "gang":
+        gates.append({"name": keys.GATE})
+    if gates:
+        parts.patch["schedulingGates"] = gates
+
+    hostname = names.hostname("{{workflow.name}}", task.name, "{{inputs.parameters.index}}")
+    return {
+        "metadata": _metadata(job, task, path, hostname),
+        **parts.native,
+        "podSpecPatch": patch_json(
+            {"hostname": hostname, "subdomain": names.service("{{workflow.name}}")}, parts.patch
+        ),
+    }
+
+
+def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, str]]:
+    """What every container of `task` is told about its job: DI_* and torchrun's variables."""
+    rank = _rank(job, task)
+    world, master, nodes = _roster(_task_names(job))
+    values = {
+        "DI_JOB_ID": "{{workflow.namespace}}/{{workflow.name}}",
+        "DI_SERVER_URL": settings.server_url,
+        "DI_RANK": rank,
+        **nodes,
+        "MASTER_ADDR": master,
+        "MASTER_PORT": str(keys.MASTER_PORT),
+        "WORLD_SIZE": world,
+        "RANK": rank,
+        "PET_NNODES": world,
+        "PET_NODE_RANK": rank,
+        "PET_RDZV_ENDPOINT": f"{master}:{keys.MASTER_PORT}",
+    }
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+@lru_cache(maxsize=64)
+def _roster(tasks: tuple[str, ...]) -> tuple[str, str, dict[str, str]]:
+    """What all replicas are told alike: their number, the host of rank 0, and the variables that list hosts."""
+    nodes = {"DI_NODES": expr.template(expr.hosts(tasks))}
+    nodes |= {names.nodes_variable(task): expr.template(expr.hosts((task,))) for task in tasks}
+    return expr.template(expr.replicas(tasks)), expr.template(expr.host(tasks[0], "0")), nodes
+
+
+def _rank(job: DIJob, task: Task) -> str:
+    all_tasks = _task_names(job)
+    return expr.template(expr.rank(all_tasks[: all_tasks.index(task.name)]))
+
+
+def _task_names(job: DIJob) -> tuple[str, ...]:
+    return tuple(task.name for task in job.tasks)
+
+
+def pod_security(given: dict[str, Any], settings: RenderSettings) -> dict[str, Any]:
+    """The pod's security context: what the user gave, and non-root where that says nothing."""
+    user = {"runAsUser": settings.run_as_user, "runAsGroup": settings.run_as_user, "fsGroup": settings.run_as_user}
+    defaults: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if given.get("runAsUser") != 0 and given.get("runAsNonRoot") is not False:
+        defaults["runAsNonRoot"] = True
+        if "runAsUser" not in given:
+            defaults |= user
+    return {**defaults, **given}
+
+
+def _runs_as_root(spec: dict[str, Any]) -> bool:
+    given = spec.get("securityContext", {})
+    return given.get("runAsUser") == 0 or given.get("runAsNonRoot") is False
+
+
+def _container(
+    given: dict[str, Any], env: Sequence[dict[str, str]], parts: _Parts, where: str, *, name: str | None, root: bool
+) -> dict[str, Any]:
+    """Put a container among Argo's fields. Returns the part of it that must go into the patch, with its name."""
+    container = {**given, "name": name}
+    own = container.pop("env", [])
+    taken = {item.get("name") for item in own}
+    # What diflow sets cannot be overridden where the field's clients rely on it (DI_*); torchrun's variables can.
+    ours = [item for item in env if item["name"] not in taken or item["name"].startswith("DI_")]
+    mine = {item["name"] for item in ours}
+    patch: dict[str, Any] = {}
+    rest = [item for item in own if item.get("name") not in mine]
+    container["env"] = ours + rest
+    if has_template(given):
+        braced = [item for item in rest if has_template(item)]
+        if braced:
+            # Each keeps its place in the list, for $(NAME) references, and gets its value from the patch.
+            container["env"] = ours + [_placeholder(item) if item in braced else item for item in rest]
+            patch["env"] = braced
+        for key, value in given.items():
+            if key not in ("env", "name") and has_template(value):
+                patch[key] = container.pop(key)
+    container["securityContext"] = _container_security(given.get("securityContext"), root=root)
+    if where == "container":
+        container.pop("name")  # Argo names it `main`
+        parts.native[where] = container
+    else:
+        parts.native.setdefault(where, []).append(container)
+    return {"name": name, **patch} if patch else {}
+
+
+def _placeholder(item: dict[str, Any]) -> dict[str, Any]:
+    return {"name": item["name"], "value": ""}
+
+
+def _container_security(given: dict[str, Any] | None, *, root: bool) -> dict[str, Any]:
+    if given is not None:
+        # An explicit root container in a pod that is non-root by default would be refused by the kubelet.
+        return {"runAsNonRoot": False, **given} if given.get("runAsUser") == 0 else given
+    if root:
+        return {}
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def _patch_containers(parts: _Parts, key: str, containers: Sequence[dict[str, Any]]) -> None:
+    patches = [container for container in containers if container]
+    if patches:
+        parts.patch[key] = patches
+
+
+def _volumes(own: Sequence[dict[str, Any]], job: DIJob) -> list[dict[str, Any]]:
+    """The task's volumes and the job's; the task's own wins over one of the same name."""
+    taken = {volume.get("name") for volume in own}
+    return [*own, *(volume for volume in job.volumes if volume.get("name") not in taken)]
+
+
+def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any]:
+    given = task.template.get("metadata") or {}
+    for kind in ("labels", "annotations"):
+        for key, value in (given.get(kind) or {}).items():
+            if has_template([key, value]):
+                raise InvalidError(
+                    "cannot hold {{: Argo would read it as a template", path=f"{path}.metadata.{kind}.{key}"
+                )
+    world, _, _ = _roster(_task_names(job))
+    return {
+        "labels": {
+            **(given.get("labels") or {}),
+            keys.JOB: "{{workflow.name}}",
+            keys.OPERATOR: keys.OPERATOR_VALUE,
+            keys.POD: hostname,
+            keys.TASK_TYPE: task.type,
+            keys.TASK_NAME: task.name,
+            keys.ROUND: "{{inputs.parameters.round}}",
+        },
+        "annotations": {
+            **(given.get("annotations") or {}),
+            keys.REPLICAS: world,
+            keys.RANK: _rank(job, task),
+            keys.TASK_RANK: "{{inputs.parameters.index}}",
+        },
+    }
+
+
+def dijob_annotation(job: DIJob) -> str:
+    """The job as it was submitted, for everybody who reads the Workflow later."""
+    return canonical_json(job.to_manifest())
