@@ -1,0 +1,1 @@
+"""The parts of the fair policy: shares, orders, and victims, as small functions."""

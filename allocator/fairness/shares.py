@@ -1,0 +1,119 @@
+"""What each queue deserves: weighted max-min fairness in each resource by itself, nested, with guarantees and caps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.snapshot import Snapshot
+
+
+def water_fill(total: float, weight: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """Shares x with low ≤ x ≤ high and x = weight·λ in between, that use up `total` as far as `high` lets them.
+
+    Lows that exceed the total together are cut in proportion. What the weighted ones leave goes to weight 0, evenly.
+    """
+    low = np.minimum(low, high)
+    if low.sum() > total:
+        return low * (total / low.sum()) if low.sum() > 0 else np.zeros_like(low)
+    heavy = weight > 0
+    out = low.copy()
+    if heavy.any():
+        out[heavy] = _level(total - low[~heavy].sum(), weight[heavy], low[heavy], high[heavy])
+    if (~heavy).any():
+        rest = total - out[heavy].sum()
+        out[~heavy] = _level(rest, np.ones(int((~heavy).sum())), low[~heavy], high[~heavy])
+    return out
+
+
+def _level(total: float, weight: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    if high.sum() <= total:
+        return high.copy()
+    # The level at which each starts to rise above its low, and at which it has reached its high.
+    points = np.unique(np.concatenate([low / weight, high / weight]))
+    used = np.clip(points[:, None] * weight, low, high).sum(axis=1)
+    at = int(np.searchsorted(used, total))
+    if at == 0:
+        return low.copy()
+    below, above = points[at - 1], points[min(at, len(points) - 1)]
+    gap = used[min(at, len(points) - 1)] - used[at - 1]
+    level = below + (above - below) * ((total - used[at - 1]) / gap if gap > 0 else 0.0)
+    out: FloatArray = np.clip(level * weight, low, high)
+    return out
+
+
+def total_room(snapshot: Snapshot) -> IntArray:
+    """R: what all jobs together may use: open nodes less foreign pods, and what our pods hold on closed ones."""
+    room = np.maximum(snapshot.node_allocatable - snapshot.node_foreign, 0)
+    held = snapshot.usage(snapshot.held_role, snapshot.held_node, snapshot.held_count)
+    out: IntArray = np.where(snapshot.node_open[:, None], room, np.minimum(held, room)).sum(axis=0)
+    return out
+
+
+def deserved(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) -> FloatArray:
+    """Q×R: what each queue deserves of each resource, its children's part included.
+
+    `demand` (Q×R) is what the queue's own jobs ask for. A parent divides what it deserves among its children and
+    its own jobs (which count as one more child of weight 1).
+    """
+    queues, resources = demand.shape
+    children: list[list[int]] = [[] for _ in range(queues)]
+    roots: list[int] = []
+    for q in range(queues):
+        chain, above = {q}, int(snapshot.queue_parent[q])
+        while above >= 0 and above not in chain:
+            chain.add(above)
+            above = int(snapshot.queue_parent[above])
+        if above >= 0 or snapshot.queue_parent[q] < 0:
+            # A circle of parents is cut: all in it stand at the top.
+            roots.append(q)
+        else:
+            children[int(snapshot.queue_parent[q])].append(q)
+    wants = np.zeros((queues, resources))
+    floors = np.zeros((queues, resources))
+
+    def gather(q: int) -> None:
+        for child in children[q]:
+            gather(child)
+        below = sum((wants[c] for c in children[q]), np.zeros(resources))
+        low = sum((floors[c] for c in children[q]), np.zeros(resources))
+        wants[q] = np.minimum(demand[q] + below, snapshot.queue_cap[q])
+        floors[q] = np.minimum(np.maximum(low, snapshot.queue_guarantee[q]), wants[q])
+
+    out = np.zeros((queues, resources))
+
+    def divide(members: list[int], amount: FloatArray, own: FloatArray | None) -> None:
+        if not members:
+            return
+        weight = snapshot.queue_weight[members]
+        low, high = floors[members], wants[members]
+        if own is not None and own.any():
+            weight = np.append(weight, 1.0)
+            low, high = np.vstack([low, np.zeros(resources)]), np.vstack([high, own])
+        share = np.column_stack([water_fill(float(amount[r]), weight, low[:, r], high[:, r]) for r in range(resources)])
+        for i, q in enumerate(members):
+            out[q] = share[i]
+        for q in members:
+            divide(children[q], out[q], np.minimum(demand[q], snapshot.queue_cap[q]).astype(np.float64))
+
+    for q in roots:
+        gather(q)
+    divide(roots, (total_room(snapshot) if total is None else total).astype(np.float64), None)
+    return out
+
+
+def queue_demand(snapshot: Snapshot, wanted: IntArray, *, within: BoolArray | None = None) -> IntArray:
+    """Q×R: what the jobs of each queue ask for with `wanted` replicas of each role; `within` (J): only these jobs."""
+    by_job = snapshot.demand_by_job(wanted)
+    if within is not None:
+        by_job = by_job * within[:, None]
+    out = np.zeros((snapshot.queues, len(snapshot.resources)), dtype=np.int64)
+    known = snapshot.job_queue >= 0
+    np.add.at(out, snapshot.job_queue[known], by_job[known])
+    return out
+
+
+def dominant_share(amount: IntArray, total: IntArray) -> FloatArray:
+    """Largest part of any resource (DRF) for rows of amounts."""
+    out: FloatArray = (amount / np.maximum(total, 1)).max(axis=-1)
+    return out

@@ -1,0 +1,689 @@
+"""`goodput`: all preemptible jobs are re-allocated from what they report.
+
+The value of an allocation is Σ w·s^p: s is the job's speedup at its goodput-best batch size against its smallest
+configuration, w is larger for jobs with little left, for old ones, and for higher priorities. A move multiplies s by
+the part of the coming time that is not lost by it. The greedy on concave hulls chooses the counts, placement leaves
+unchanged jobs where they are, and the result is taken only if it is worth more than keeping everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.goodput.exact import Job as Searched
+from diflow.allocator.goodput.exact import Option, search
+from diflow.allocator.goodput.optimise import Problem, exact_counts, greedy, improve, worth
+from diflow.allocator.goodput.table import Table, Tables
+from diflow.allocator.ledger import Ledger, Placement
+from diflow.allocator.packing import slots
+from diflow.allocator.plan import Action, Plan, Why
+from diflow.allocator.settings import PolicySettings
+from diflow.allocator.settle import settled
+from diflow.allocator.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.waiting import (
+    Feasibility,
+    Kept,
+    Reasons,
+    explain_waiting,
+    grow_in_place,
+    minimum_gang,
+    reserve,
+    start_order,
+)
+
+SERVED_FACTOR = 1e3
+"""What the minimum of the job that waited longest is worth, in largest weights: more than anything else reaches."""
+YOUNG_SECONDS = 60.0
+"""What a job of which nothing is known is taken to have left, at least: one period."""
+MARGIN = 1e-6
+"""A plan must beat keeping by this part of it: below is rounding."""
+SILENT_PERIODS = 5
+"""Periods after which a job that runs and reports nothing is taken for one that never will."""
+TINY_JOBS = 8
+TINY_NODES = 6
+SEARCH_STEPS = 600
+"""Placements that the exhaustive search tries at most: about 10 ms."""
+CLOSE = 0.995
+"""What is this near to a bound is good enough."""
+EXACT_WORK = 1500
+"""Jobs × configurations up to which the counts are solved exactly: about 2 ms."""
+
+
+Quota = Callable[[Snapshot], IntArray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _View:
+    """Per job: its elastic role, bounds, what it holds, and what its other roles cost."""
+
+    elastic: IntArray
+    low: IntArray
+    high: IntArray
+    wanted: IntArray
+    held: IntArray
+    held_nodes: IntArray
+    others: IntArray
+    per_node: IntArray
+    running: BoolArray
+    free_to_move: BoolArray
+    pool: IntArray
+
+
+class GoodputPolicy:
+    """Goodput-optimal re-allocation."""
+
+    def __init__(self, settings: PolicySettings | None = None, *, name: str = "goodput") -> None:
+        self.name = name
+        self._settings = settings or PolicySettings()
+        self._tables = Tables()
+
+    def allocate(self, job: int, snapshot: Snapshot) -> Plan:
+        """Start the newcomer in what is free, as large as it is worth; nobody else is touched."""
+        only = np.zeros(snapshot.jobs, dtype=np.bool_)
+        only[job] = True
+        return self.plan(snapshot, considered=only)
+
+    def optimize(self, snapshot: Snapshot) -> Plan:
+        return self.plan(snapshot)
+
+    def measure(self, snapshot: Snapshot, plan: Plan) -> float:
+        """Σ of the jobs' values under the plan, moves paid for."""
+        case = Case(snapshot, self._settings, self._tables, None, None)
+        return case.total(plan)
+
+    def plan(self, snapshot: Snapshot, *, considered: BoolArray | None = None, quota: Quota | None = None) -> Plan:
+        """The plan; `quota` gives the most that each queue's jobs may hold together (Q×R), if somebody decides that."""
+
+        def solve(present: Snapshot) -> Plan:
+            return Case(present, self._settings, self._tables, considered, quota(present) if quota else None).solve(
+                self.name
+            )
+
+        if considered is not None:
+            return solve(snapshot)
+        plan = settled(snapshot, solve)
+        if not np.isin(plan.action, (int(Action.RESIZE), int(Action.PREEMPT))).any():
+            return plan
+        # Each step was worth it, but by what holds then; the whole way must be worth it by what holds now.
+        case = Case(snapshot, self._settings, self._tables, None, quota(snapshot) if quota else None)
+        keep = case.reach(case.view.held, None, self.name)
+        return keep if case.total(plan) < case.total(keep) - 1e-9 else plan
+
+
+class Case:
+    """One call: everything that is derived from one snapshot."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        settings: PolicySettings,
+        tables: Tables,
+        considered: BoolArray | None,
+        quota: IntArray | None,
+    ) -> None:
+        self.snapshot, self.settings, self.quota = snapshot, settings, quota
+        self.considered = considered
+        self.starts = snapshot.role_starts()
+        self.bound = np.inf
+        self.view = view = _look(snapshot, settings, considered)
+        everyone = np.arange(snapshot.jobs)
+        self.table: Table = tables.make(
+            snapshot,
+            everyone,
+            low=view.low,
+            high=view.high,
+            wanted=view.wanted,
+            per_node=view.per_node,
+            held=view.held,
+            held_nodes=view.held_nodes,
+            growth=settings.largest_growth,
+            between_nodes=settings.between_nodes,
+            patience_seconds=SILENT_PERIODS * settings.period_seconds,
+        )
+        self.weight, left = _weights(snapshot, settings, self.table)
+        # What it is worth that a job runs at all, beside how fast: nothing, but for those that waited too long.
+        self.bonus = np.zeros(snapshot.jobs)
+        self.starved = self._longest_waiting()
+        self.reserved_for = -1
+        self.kept: Kept = []
+        base = np.where(self.table.goodput[:, 0] > 0, self.table.goodput[:, 0], 1.0)
+        self.speed = self.table.goodput / base[:, None]
+        self.present_speed = self.table.present / base
+        table_spread = self.table.spread
+        # A job whose reports make no sense of its own minimum is still worth starting.
+        hopeless = self.table.goodput.max(axis=1, initial=0.0) <= 0
+        self.speed[hopeless, 0] = 1.0
+        self.spread_speed = np.where(hopeless, 1.0, table_spread / base)
+        self.present_speed = np.where(hopeless & (view.held > 0), 1.0, self.present_speed)
+        # What a move leaves of the speed: it must pay off in what is left of the job, or before the next change.
+        with np.errstate(divide="ignore"):
+            ahead = np.minimum(left[:, None] / np.maximum(self.speed, 1e-9), settings.horizon_seconds)
+        self.penalty = ahead / (ahead + settings.restart_seconds)
+
+    def _longest_waiting(self) -> int:
+        """The job that waits longest for its first start, if that is long, or -1: it is served whatever it is worth.
+
+        One that was served so keeps its place for as long as it had to wait: or the next cycle would stop it again.
+        """
+        snapshot, limit = self.snapshot, self.settings.reserve_after_seconds
+        now = snapshot.now_seconds
+        lately = self.view.running & (snapshot.job_started_seconds - snapshot.job_created_seconds >= limit)
+        lately &= now - snapshot.job_started_seconds < limit
+        waits = ~self.view.running & self.view.free_to_move & (snapshot.job_started_seconds < 0)
+        waits &= now - snapshot.job_created_seconds >= limit
+        # The same for all of them, or one would only change places with the next.
+        self.bonus[(lately | waits) & self.view.free_to_move] = SERVED_FACTOR * float(self.weight.max(initial=0.0))
+        if not waits.any():
+            return -1
+        order = start_order(snapshot)
+        feasible, ledger = Feasibility(snapshot), Ledger(snapshot)
+        for j in order[waits[order]].tolist():
+            if feasible.reason(ledger, j) is None and not self._quota_is_full(ledger, j):
+                return int(j)
+        return -1
+
+    def _quota_is_full(self, ledger: Ledger, job: int) -> bool:
+        if ledger.capped and any(ledger.queue_room(job, r) < n for r, n in minimum_gang(ledger, job).items()):
+            return True
+        return self.quota is not None and not self._within_quota(ledger, job, minimum_gang(ledger, job))
+
+    def value_of(self, speed: FloatArray, weight: FloatArray) -> FloatArray:
+        out: FloatArray = weight * np.power(np.maximum(speed, 0.0), self.settings.concavity)
+        return out
+
+    def total(self, plan: Plan) -> float:
+        """Value of a plan: what every job would be worth under it, moves paid for."""
+        snapshot, view, table = self.snapshot, self.view, self.table
+        if snapshot.jobs == 0:
+            return 0.0
+        count = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles).astype(np.int64)[view.elastic]
+        nodes = np.bincount(plan.role, minlength=snapshot.roles)[view.elastic]
+        at = np.maximum(((table.replicas <= count[:, None]) & (table.replicas > 0)).sum(axis=1) - 1, 0)
+        speed = np.where(count > 0, self.speed[np.arange(snapshot.jobs), at], 0.0)
+        speed = np.where((count == view.low) & (nodes > 1) & (count <= view.per_node), self.spread_speed, speed)
+        moved = (plan.action == int(Action.RESIZE)) & snapshot.job_preemptible
+        kept = plan.action == int(Action.KEEP)
+        paid = self.penalty[np.arange(snapshot.jobs), at]
+        speed = np.where(kept, self.present_speed, np.where(moved, speed * paid, speed))
+        return float((self.value_of(speed, self.weight) + np.where(speed > 0, self.bonus, 0.0)).sum())
+
+    def solve(self, name: str) -> Plan:
+        """The better of the best plan found and the one that keeps everything and starts whoever fits."""
+        keep = self.reach(self.view.held, None, name)
+        problem = self.problem()
+        target = self._choose(problem)
+        if (target == self.view.held)[self.view.free_to_move].all():
+            return keep
+        plan = self.reach(target, problem, name)
+        best = max(self.total(plan), self.total(keep))
+        # The search knows nothing of caps: where there are any, the greedy's answer stands.
+        plain = self.quota is None and bool((self.snapshot.queue_cap >= UNLIMITED).all())
+        if plain and snapshot_is_tiny(self.snapshot) and best < CLOSE * self.bound:
+            plan = self._search(problem, best, name) or plan
+        kept = self.total(keep)
+        return plan if self.total(plan) > kept + MARGIN * abs(kept) else keep
+
+    def _search(self, problem: Problem, best: float, name: str) -> Plan | None:
+        """The exhaustive search, where counts alone leave more than a percent open."""
+        snapshot, view = self.snapshot, self.view
+        movable = np.flatnonzero(view.free_to_move).tolist()
+        if any(len(range(*self._span(j))) != 1 for j in movable):
+            return None
+        ledger = self._ledger()
+        for j in movable:
+            ledger.release(j)
+        free = np.where(snapshot.node_open[:, None], ledger.free, 0)
+        # Pods may stay on a closed node; nothing else may use it.
+        jobs = [self._options(problem, ledger, j) for j in movable]
+        rest = best - sum(self.value_of(self.present_speed, self.weight)[~view.free_to_move])
+        found = search(
+            jobs, free.tolist(), self._scarce(problem), start=rest, most_steps=SEARCH_STEPS, good_enough=CLOSE
+        )
+        if found is None:
+            return None
+        marks = Reasons(snapshot)
+        ledger = self._ledger()
+        self.reserved_for, self.kept = -1, []
+        places = dict(zip(movable, found[1], strict=True))
+        now = {j: self._present(j) for j in movable}
+        changed = [j for j in movable if (places[j] or ()) != now[j]]
+        for j in changed:
+            ledger.release(j)
+        for j in changed:
+            if places[j]:
+                nodes, counts = (np.array(part, dtype=np.int64) for part in zip(*(places[j] or ()), strict=True))
+                ledger.take(j, int(view.elastic[j]), nodes, counts)
+            self._explain(ledger, j, marks)
+        self._fill(ledger, marks)
+        return marks.plan(ledger, name)
+
+    def _options(self, problem: Problem, ledger: Ledger, job: int) -> Searched:
+        snapshot, view = self.snapshot, self.view
+        role = int(view.elastic[job])
+        nodes = snapshot.eligible(role)
+        if snapshot.job_pinned[job] and ledger.home(job).any():
+            nodes &= ledger.home(job)
+        weight, bonus = float(self.weight[job]), float(self.bonus[job])
+        out: list[Option] = []
+        for c in np.flatnonzero(np.isfinite(problem.value[job])).tolist():
+            count = int(self.table.replicas[job, c])
+            paid = float(self.penalty[job, c]) if view.running[job] and snapshot.job_preemptible[job] else 1.0
+            value = bonus + weight * float(self.speed[job, c] * paid) ** self.settings.concavity
+            out.append(Option(value, count, spread=count > view.per_node[job]))
+            if count == view.low[job] and 1 < count <= view.per_node[job]:
+                value = bonus + weight * float(self.spread_speed[job] * paid) ** self.settings.concavity
+                out.append(Option(value, count, spread=True))
+        if view.running[job]:
+            value = bonus + weight * float(self.present_speed[job]) ** self.settings.concavity
+            out.append(Option(value, int(view.held[job]), fixed=self._present(job)))
+        out.sort(key=lambda option: (-option.value, option.count))
+        request = tuple(snapshot.role_request[role].tolist())
+        return Searched(request, tuple(np.flatnonzero(nodes).tolist()), tuple(out))
+
+    def _span(self, job: int) -> tuple[int, int]:
+        return int(self.starts[job]), int(self.starts[job + 1])
+
+    def _present(self, job: int) -> tuple[tuple[int, int], ...]:
+        mine = self.snapshot.held_role == self.view.elastic[job]
+        nodes, counts = self.snapshot.held_node[mine], self.snapshot.held_count[mine]
+        return tuple(zip(nodes.tolist(), counts.tolist(), strict=True))
+
+    def _scarce(self, problem: Problem) -> int:
+        largest = np.where(np.isfinite(problem.value)[:, :, None], problem.amount, 0).max(axis=1).sum(axis=0)
+        return int(np.argmax(largest / np.maximum(problem.room[-1], 1)))
+
+    def _ledger(self) -> Ledger:
+        ledger = Ledger(self.snapshot)
+        for j in np.flatnonzero(self.view.pool >= 0).tolist():
+            ledger.pool_of[j] = int(self.view.pool[j])
+        return ledger
+
+    def reach(self, target: IntArray, problem: Problem | None, name: str) -> Plan:
+        """Place these targets, then start and raise what still fits."""
+        ledger = self._ledger()
+        marks = Reasons(self.snapshot)
+        self.reserved_for, self.kept = -1, []
+        self._place(ledger, target, marks)
+        self._fill(ledger, marks)
+        if problem is not None:
+            self._raise(ledger, problem, marks)
+        return marks.plan(ledger, name)
+
+    def problem(self) -> Problem:
+        snapshot, view, table = self.snapshot, self.view, self.table
+        resources = len(snapshot.resources)
+        free = snapshot.node_allocatable - snapshot.node_foreign
+        stays = ~view.free_to_move[snapshot.role_job[snapshot.held_role]]
+        free = free - snapshot.usage(snapshot.held_role[stays], snapshot.held_node[stays], snapshot.held_count[stays])
+        free = np.where(snapshot.node_open[:, None], np.maximum(free, 0), 0)
+        pools = len(snapshot.pool_names)
+        queues = snapshot.queues if self.quota is not None else 0
+        room = np.zeros((pools + queues + 1, resources), dtype=np.int64)
+        for pool in range(pools):
+            room[pool] = free[snapshot.node_pool == pool].sum(axis=0)
+        room[-1] = free.sum(axis=0)
+        groups = np.full((snapshot.jobs, 2), -1, dtype=np.int64)
+        groups[:, 0] = np.where(view.pool >= 0, view.pool, len(room) - 1) if pools > 1 else len(room) - 1
+        if self.quota is not None:
+            held = snapshot.demand_by_job(snapshot.held_by_role())
+            left = self.quota.copy()
+            fixed = ~view.free_to_move & (snapshot.job_queue >= 0)
+            np.subtract.at(left, snapshot.job_queue[fixed], held[fixed])
+            room[pools : pools + queues] = np.maximum(left, 0)
+            groups[:, 1] = np.where(snapshot.job_queue >= 0, pools + snapshot.job_queue, -1)
+        request = snapshot.role_request[view.elastic] if snapshot.roles else np.zeros((0, resources), dtype=np.int64)
+        amount = table.replicas[:, :, None] * request[:, None, :] + view.others[:, None, :]
+        share = amount / np.maximum(room[-1], 1)
+        cost = np.maximum(share.max(axis=2), 1e-12 * np.maximum(table.replicas, 1))
+        speed = self.speed * np.where(view.running[:, None], self.penalty, 1.0)
+        same = (table.replicas == view.held[:, None]) & view.running[:, None]
+        speed = np.where(same, self.present_speed[:, None], speed)
+        value = self.value_of(speed, self.weight[:, None]) + self.bonus[:, None]
+        usable = (table.replicas > 0) & (speed > 0) & view.free_to_move[:, None]
+        # What cannot be moved later is started at what its user asked for, or at its minimum.
+        rigid = ~snapshot.job_preemptible[:, None] & (table.replicas != view.wanted[:, None])
+        usable &= ~(rigid & (table.replicas != view.low[:, None]))
+        value = np.where(usable, value, -np.inf)
+        return Problem(value, amount, cost, room, groups, np.zeros(snapshot.jobs))
+
+    def _choose(self, problem: Problem) -> IntArray:
+        """Replicas of each job's elastic role that the optimiser wants."""
+        rows = np.arange(self.snapshot.jobs)
+        column = greedy(problem)
+        used = np.zeros_like(problem.room)
+        some = np.flatnonzero(column >= 0)
+        for k in range(problem.groups.shape[1]):
+            mine = some[problem.groups[some, k] >= 0]
+            np.add.at(used, problem.groups[mine, k], problem.amount[mine, column[mine]])
+        rounds = 12 if self.snapshot.jobs <= 1000 else 2
+        column, _ = improve(problem, column, problem.room - used, movable=self.view.free_to_move, rounds=rounds)
+        exact, self.bound = exact_counts(problem, most_work=EXACT_WORK)
+        if exact is not None and worth(problem, exact) > worth(problem, column):
+            column = exact
+        picked = self.table.replicas[rows, np.maximum(column, 0)]
+        return np.where(column >= 0, picked, np.where(self.view.free_to_move, 0, self.view.held))
+
+    def _place(self, ledger: Ledger, target: IntArray, marks: Reasons) -> None:
+        """Bring the allocation to the targets: unchanged jobs stay, the others are placed anew, large ones first."""
+        view = self.view
+        changed = np.flatnonzero(view.free_to_move & (target != view.held))
+        before: dict[int, Placement] = {j: ledger.release(j) for j in changed[view.running[changed]].tolist()}
+        if self.starved >= 0 and target[self.starved] == 0:
+            low = int(view.low[self.starved])
+            # Its place comes before all that is placed anew; if it has none yet, room is kept until it has.
+            if self._put(ledger, self.starved, low, spread=True) or self._minimum(ledger, self.starved):
+                target = target.copy()
+                target[self.starved] = low
+                changed = changed[changed != self.starved]
+                self._explain(ledger, self.starved, marks)
+            else:
+                self.kept = reserve(ledger, self.starved)
+                self.reserved_for = self.starved if self.kept else -1
+        gain = self.weight[changed]
+        order = changed[np.lexsort((changed, -gain, -target[changed]))]
+        failed: list[int] = []
+        for j in order[target[order] > 0].tolist():
+            if not self._put(ledger, j, int(target[j])):
+                failed.append(j)
+        for j in failed:
+            self._put_smaller(ledger, j, int(target[j]), before.get(j))
+        for j in changed.tolist():
+            self._explain(ledger, j, marks)
+
+    def _put(self, ledger: Ledger, job: int, count: int, *, spread: bool = False) -> bool:
+        """Give the job `count` replicas of its elastic role and its other roles; inside one node if that can be."""
+        view = self.view
+        role = int(view.elastic[job])
+        want = {r: self._others_count(r) for r in ledger.roles_of(job)}
+        want[role] = count
+        together = role if count <= view.per_node[job] and not spread else -1
+        if self.quota is not None and not self._within_quota(ledger, job, want):
+            return False
+        return ledger.try_gang(job, want, together=together) is not None
+
+    def _others_count(self, role: int) -> int:
+        return int(
+            np.clip(self.snapshot.role_desired[role], self.snapshot.role_min[role], self.snapshot.role_max[role])
+        )
+
+    def _within_quota(self, ledger: Ledger, job: int, want: dict[int, int]) -> bool:
+        assert self.quota is not None
+        queue = int(self.snapshot.job_queue[job])
+        if queue < 0:
+            return True
+        need = sum(self.snapshot.role_request[role] * count for role, count in want.items())
+        used = ledger.queue_used[queue] + need
+        return bool(((used <= self.quota[queue]) | (need == 0)).all())
+
+    def _put_smaller(self, ledger: Ledger, job: int, wanted: int, before: Placement | None) -> None:
+        """The largest configuration below `wanted` that can be placed; where it was, if that still fits."""
+        row = self.table.replicas[job]
+        for count in row[(row > 0) & (row < wanted)][::-1].tolist():
+            if before is not None and count == self.view.held[job] and _back(ledger, job, before):
+                return
+            if self._put(ledger, job, count):
+                return
+        if before is not None and _back(ledger, job, before):
+            return
+        self._put(ledger, job, int(self.view.low[job]), spread=True)
+
+    def _fill(self, ledger: Ledger, marks: Reasons) -> None:
+        """Start whoever still waits and fits: by weight. Room for the gang that waits longest is kept."""
+        snapshot, view = self.snapshot, self.view
+        holds = np.zeros(snapshot.jobs, dtype=np.bool_)
+        holds[snapshot.role_job[ledger.replicas > 0]] = True
+        idle = np.flatnonzero(~holds)
+        if len(idle) == 0:
+            return
+        feasible = Feasibility(snapshot)
+        order = start_order(snapshot)
+        reserved_for = self._try_the_starved_again(ledger, marks)
+        holds[snapshot.role_job[ledger.replicas > 0]] = True
+        order = order[~holds[order]]
+        failed: dict[tuple[int, int], int] = {}
+        for j in order.tolist():
+            impossible = (
+                feasible.reason(ledger, j) if snapshot.job_queue[j] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
+            )
+            if impossible is not None:
+                marks.set(j, impossible[0], impossible[1], int(snapshot.job_queue[j]))
+                continue
+            low = int(view.low[j])
+            key = (ledger.shape(int(view.elastic[j])), int(snapshot.job_queue[j]))
+            if j != reserved_for and failed.get(key, 2**62) > low and (self.considered is None or self.considered[j]):
+                if self._put(ledger, j, low) or self._put(ledger, j, low, spread=True) or self._minimum(ledger, j):
+                    marks.set(j, Why.FITS, (float(ledger.replicas[view.elastic[j]]), float(view.wanted[j]), 0.0))
+                    continue
+                if len(ledger.roles_of(j)) == 1:
+                    failed[key] = low
+            self._wait(ledger, j, reserved_for, marks)
+            waited = snapshot.now_seconds - snapshot.job_created_seconds[j]
+            if j == reserved_for:
+                marks.set(j, Why.NO_ROOM, (float(low), 0.0, 0.0))
+            long = waited >= self.settings.reserve_after_seconds
+            if reserved_for < 0 and long and marks.why[j] == int(Why.NO_ROOM) and reserve(ledger, j):
+                reserved_for = j
+                failed.clear()
+
+    def _try_the_starved_again(self, ledger: Ledger, marks: Reasons) -> int:
+        """Whom room is kept for may fit by now (then -1); else it is kept on."""
+        job = self.reserved_for
+        if job < 0:
+            return -1
+        for nodes, amount in self.kept:
+            ledger.unblock(nodes, amount)
+        low = int(self.view.low[job])
+        if self._put(ledger, job, low) or self._put(ledger, job, low, spread=True) or self._minimum(ledger, job):
+            self._explain(ledger, job, marks)
+            self.reserved_for = -1
+        else:
+            self.kept = reserve(ledger, job)
+        return self.reserved_for
+
+    def _minimum(self, ledger: Ledger, job: int) -> bool:
+        ledger.pool_of.pop(job, None)
+        want = minimum_gang(ledger, job)
+        if self.quota is not None and not self._within_quota(ledger, job, want):
+            return False
+        return ledger.try_gang(job, want) is not None
+
+    def _wait(self, ledger: Ledger, job: int, reserved_for: int, marks: Reasons) -> None:
+        if self.quota is not None and not self._within_quota(ledger, job, minimum_gang(ledger, job)):
+            marks.set(job, Why.QUEUE_SHARE, (float(self.view.low[job]), 0.0, 0.0), int(self.snapshot.job_queue[job]))
+            return
+        explain_waiting(ledger, job, reserved_for, marks)
+
+    def _raise(self, ledger: Ledger, problem: Problem, marks: Reasons) -> None:
+        """Use what placement left over: raise jobs that are being placed anyway, best slope first."""
+        snapshot, view = self.snapshot, self.view
+        everyone = np.ones(snapshot.jobs, dtype=np.bool_)
+        allowed = everyone if self.considered is None else self.considered
+        grow_in_place(ledger, start_order(snapshot), allowed, marks)
+        attempts = 24 if snapshot.jobs <= 1000 else 8
+        column = np.full(snapshot.jobs, -1, dtype=np.int64)
+        now = ledger.replicas[view.elastic] if snapshot.roles else np.zeros(0, dtype=np.int64)
+        match = (self.table.replicas == now[:, None]) & (now[:, None] > 0)
+        column[match.any(axis=1)] = match.argmax(axis=1)[match.any(axis=1)]
+        movable = view.free_to_move & (column >= 0) & snapshot.job_preemptible
+        rows = np.arange(snapshot.jobs)
+        value = problem.value.copy()
+        for _ in range(attempts):
+            free = np.maximum(ledger.free[snapshot.node_open].sum(axis=0), 0)
+            if not free.any():
+                return
+            at = np.maximum(column, 0)
+            need = problem.amount - problem.amount[rows, at][:, None, :]
+            ok = np.isfinite(value) & (np.arange(value.shape[1]) > column[:, None]) & movable[:, None]
+            ok &= ((need <= free) | (need <= 0)).all(axis=2)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                steep = (value - value[rows, at][:, None]) / (problem.cost - problem.cost[rows, at][:, None])
+            steep = np.where(ok & np.isfinite(steep), steep, -np.inf)
+            if steep.size == 0:
+                return
+            job, col = divmod(int(steep.argmax()), steep.shape[1])
+            if not steep[job, col] > 0:
+                return
+            held = ledger.release(job)
+            if self._put(ledger, job, int(self.table.replicas[job, col])):
+                column[job] = col
+                self._explain(ledger, job, marks)
+            else:
+                ledger.restore(job, held)
+                value[job, col] = -np.inf
+
+    def _explain(self, ledger: Ledger, job: int, marks: Reasons) -> None:
+        """Why a job got what it got: its speed under the plan and before, and its weight."""
+        count = int(ledger.replicas[self.view.elastic[job]])
+        row = self.table.replicas[job]
+        at = max(0, int(np.searchsorted(row[row > 0], count, side="right")) - 1)
+        speed = float(self.speed[job, at]) if count else 0.0
+        running = bool(self.view.running[job])
+        if count == 0:
+            why = Why.SHRUNK_FOR_OTHERS if running else Why.NO_ROOM
+        elif not running:
+            why = Why.GAIN if self.table.known[job] else Why.EXPLORES
+        elif count >= self.view.held[job]:
+            why = Why.GAIN
+        else:
+            why = Why.SHRUNK_FOR_OTHERS
+        marks.set(job, why, (speed, float(self.present_speed[job]), float(self.weight[job])))
+
+
+def snapshot_is_tiny(snapshot: Snapshot) -> bool:
+    """Few enough jobs and nodes to search exhaustively."""
+    return snapshot.jobs <= TINY_JOBS and snapshot.nodes <= TINY_NODES
+
+
+def _back(ledger: Ledger, job: int, held: Placement) -> bool:
+    """Put the job back where it was, if the room is still there."""
+    request = ledger.snapshot.role_request
+    need: dict[int, IntArray] = {}
+    for role, (nodes, counts) in held.items():
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            need[node] = need.get(node, np.zeros(request.shape[1], dtype=np.int64)) + count * request[role]
+    if any(((amount > ledger.free[node]) & (amount > 0)).any() for node, amount in need.items()):
+        return False
+    if not ledger.within_caps(job, {role: int(counts.sum()) for role, (_, counts) in held.items()}):
+        return False
+    ledger.restore(job, held)
+    return True
+
+
+def _look(snapshot: Snapshot, settings: PolicySettings, considered: BoolArray | None) -> _View:
+    jobs = snapshot.jobs
+    starts = snapshot.role_starts()
+    held_by_role = snapshot.held_by_role()
+    elastic_roles = snapshot.role_max > snapshot.role_min
+    elastic = starts[:-1].copy()
+    # The first role that may vary; the first of all when none may.
+    candidates = np.flatnonzero(elastic_roles)[::-1]
+    elastic[snapshot.role_job[candidates]] = candidates
+    nodes_of = np.bincount(snapshot.held_role, minlength=snapshot.roles)
+    low = snapshot.role_min[elastic]
+    high = np.minimum(snapshot.role_max[elastic], np.maximum(settings.most_replicas, low))
+    wanted = np.clip(snapshot.role_desired[elastic], low, high)
+    other_count = np.clip(snapshot.role_desired, snapshot.role_min, snapshot.role_max)
+    other_count[elastic] = 0
+    others = snapshot.demand_by_job(other_count)
+    running = np.zeros(jobs, dtype=np.bool_)
+    running[snapshot.role_job[snapshot.held_role]] = True
+    # Held gangs that are not whole (pods lost, minimum raised) and jobs without a queue are left as they are.
+    broken = np.zeros(jobs, dtype=np.bool_)
+    partial = (held_by_role < snapshot.role_min) | (held_by_role > snapshot.role_max)
+    broken[snapshot.role_job[partial]] = True
+    free = (snapshot.job_queue >= 0) & ~(running & (broken | ~snapshot.job_preemptible | snapshot.job_pinned))
+    if considered is not None:
+        free &= considered
+    return _View(
+        elastic=elastic,
+        low=low,
+        high=high,
+        wanted=wanted,
+        held=held_by_role[elastic],
+        held_nodes=nodes_of[elastic].astype(np.int64),
+        others=others,
+        per_node=_per_node(snapshot, elastic),
+        running=running,
+        free_to_move=free,
+        pool=_pools(snapshot, running, elastic),
+    )
+
+
+def _per_node(snapshot: Snapshot, elastic: IntArray) -> IntArray:
+    """The most replicas of each job's elastic role that one node could take."""
+    base = snapshot.node_allocatable - snapshot.node_foreign
+    known: dict[tuple[int, bytes], int] = {}
+    out = np.ones(snapshot.jobs, dtype=np.int64)
+    classes = snapshot.role_class[elastic].tolist()
+    requests = snapshot.role_request[elastic]
+    for j in range(snapshot.jobs):
+        key = (classes[j], requests[j].tobytes())
+        most = known.get(key)
+        if most is None:
+            room = slots(base, requests[j], snapshot.eligible(int(elastic[j])))
+            most = known[key] = max(1, min(int(room.max(initial=0)), 2**31))
+        out[j] = most
+    return out
+
+
+def _pools(snapshot: Snapshot, running: BoolArray, elastic: IntArray) -> IntArray:
+    """The pool that each job is confined to: where it runs, or the fastest that still has room; -1 with one pool."""
+    out = np.full(snapshot.jobs, -1, dtype=np.int64)
+    pools = len(snapshot.pool_names)
+    if pools <= 1 or len(np.unique(snapshot.node_pool)) <= 1:
+        return out
+    first = np.searchsorted(snapshot.role_job[snapshot.held_role], np.arange(snapshot.jobs))
+    out[running] = snapshot.node_pool[snapshot.held_node[first[running]]]
+    room = np.zeros((pools, len(snapshot.resources)))
+    np.add.at(room, snapshot.node_pool, np.where(snapshot.node_open[:, None], np.maximum(snapshot.settled(), 0), 0))
+    total = np.maximum(room.sum(axis=0), 1.0)
+    ok: dict[tuple[int, bytes], BoolArray] = {}
+    for j in np.flatnonzero(~running).tolist():
+        role = int(elastic[j])
+        request = snapshot.role_request[role]
+        key = (int(snapshot.role_class[role]), request.tobytes())
+        if key not in ok:
+            nodes = slots(snapshot.node_allocatable - snapshot.node_foreign, request, snapshot.eligible(role)) > 0
+            ok[key] = np.bincount(snapshot.node_pool[nodes], minlength=pools) > 0
+        need = request * snapshot.role_min[role]
+        spare = ((room - need) / total).min(axis=1)
+        score = np.where(ok[key], snapshot.pool_speed * np.where(spare >= 0, 1.0 + spare, 0.1), -1.0)
+        best = int(score.argmax())
+        out[j] = best
+        room[best] -= need
+    return out
+
+
+def _weights(snapshot: Snapshot, settings: PolicySettings, table: Table) -> tuple[FloatArray, FloatArray]:
+    """(weight of each job, seconds that it has left in its smallest configuration)."""
+    now = snapshot.now_seconds
+    # Nothing known of the end: as much again as it has had so far, which is what heavy tails say.
+    # In steps of four, or ranks would change each cycle, and each change costs a restart.
+    unknown = np.maximum(snapshot.job_service_seconds, YOUNG_SECONDS)
+    unknown = YOUNG_SECONDS * np.power(4.0, np.floor(np.log(unknown / YOUNG_SECONDS) / np.log(4.0)))
+    left = np.where(np.isfinite(table.left_seconds), np.maximum(table.left_seconds, YOUNG_SECONDS), unknown)
+    age = np.maximum(now - snapshot.job_created_seconds, 0.0)
+    weight = np.power(left / YOUNG_SECONDS, -settings.shortness)
+    weight = weight * _ahead(left, snapshot, settings.queue_ahead)
+    if settings.patience > 0:
+        slow = age / (age + left)
+        weight = weight * np.exp2(settings.patience * slow)
+    priority = np.clip(snapshot.job_priority - snapshot.job_priority.min(initial=0), 0, 32)
+    weight = weight * np.power(settings.priority_factor, priority)
+    return weight, left
+
+
+def _ahead(left: FloatArray, snapshot: Snapshot, exponent: float) -> FloatArray:
+    """How much later everybody ends for each second that a job has left: [i^q - (i-1)^q]^(1/q), i from the longest.
+
+    That is the derivative of the optimal total completion time when all speedups are k^(1-1/q) (heSRPT).
+    """
+    order = np.lexsort((np.arange(snapshot.jobs), -snapshot.job_created_seconds, -left))
+    place = np.empty(snapshot.jobs)
+    place[order] = np.arange(1, snapshot.jobs + 1)
+    out: FloatArray = np.power(np.power(place, exponent) - np.power(place - 1, exponent), 1.0 / exponent)
+    return out

@@ -1,0 +1,116 @@
+"""What a policy is, how one is found by name, and how a call to one can do no harm.
+
+A policy is pure: no clock, no I/O, no randomness that is not in the snapshot. Anybody may add one: a package names it
+in the entry-point group `diflow.policies`, as a callable that takes PolicySettings and returns a Policy.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Protocol, runtime_checkable
+
+from diflow.allocator.plan import Plan, Why, keep_plan
+from diflow.allocator.settings import PolicySettings
+from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.validate import faults
+from diflow.errors import InvalidError, NotFoundError
+
+GROUP = "diflow.policies"
+
+_BUILT_IN = {
+    "fit": "diflow.allocator.policies.fit:FitPolicy",
+    "fair": "diflow.allocator.policies.fair:FairPolicy",
+    "goodput": "diflow.allocator.policies.goodput:GoodputPolicy",
+    "fair+goodput": "diflow.allocator.policies.together:TogetherPolicy",
+    "tiresias": "diflow.allocator.policies.tiresias:TiresiasPolicy",
+    "optimus": "diflow.allocator.policies.optimus:OptimusPolicy",
+}
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides who holds what.
+
+    1. Both methods are deterministic and depend on nothing but their arguments.
+    2. A plan covers every job of the snapshot.
+    3. `allocate` places the newcomer `job` (an index) and touches nobody else; `optimize` may touch everybody.
+    4. `measure` is the policy's own figure for a plan, higher is better; an optimised plan is never below keeping.
+    """
+
+    name: str
+
+    def allocate(self, job: int, snapshot: Snapshot) -> Plan: ...
+
+    def optimize(self, snapshot: Snapshot) -> Plan: ...
+
+    def measure(self, snapshot: Snapshot, plan: Plan) -> float: ...
+
+
+def policy_names() -> list[str]:
+    """Every name that `load_policy` knows, ours and other packages'."""
+    return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+
+
+def load_policy(name: str, settings: PolicySettings | None = None) -> Policy:
+    """The policy of that name. Raises NotFoundError with the names there are, InvalidError if its package is broken."""
+    settings = settings or PolicySettings()
+    if name in _BUILT_IN:
+        module, attribute = _BUILT_IN[name].split(":")
+        made: object = getattr(import_module(module), attribute)(settings)
+    else:
+        found = [entry for entry in entry_points(group=GROUP) if entry.name == name]
+        if not found:
+            raise NotFoundError(f"there is no policy {name!r}: take one of {', '.join(policy_names())}")
+        try:
+            made = found[0].load()(settings)
+        except Exception as error:  # another package's code: whatever it raises, the message names it
+            raise InvalidError(f"policy {name!r} ({found[0].value}) cannot be loaded: {error}") from error
+    if not isinstance(made, Policy):
+        raise InvalidError(f"policy {name!r} lacks allocate, optimize, measure or name")
+    return made
+
+
+def guarded(
+    call: Callable[[Snapshot], Plan],
+    snapshot: Snapshot,
+    *,
+    name: str,
+    limit_seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Plan, str]:
+    """Call a policy so that it cannot do harm: (plan, "") or (the plan that changes nothing, what went wrong).
+
+    It runs in a thread of its own; one that does not come back within the limit is left behind and its answer ignored.
+    """
+    box: list[Plan] = []
+    trouble: list[str] = []
+
+    def run() -> None:
+        try:
+            box.append(call(snapshot))
+        except Exception as error:  # a policy may be anybody's code; nothing it raises may stop the allocator
+            trouble.append(f"{type(error).__name__}: {error}")
+
+    began = clock()
+    worker = threading.Thread(target=run, name=f"policy-{name}", daemon=True)
+    worker.start()
+    worker.join(limit_seconds)
+    if worker.is_alive() or clock() - began > limit_seconds:
+        return _nothing(snapshot, name), f"policy {name} took longer than {limit_seconds:g} s; nothing is changed"
+    if trouble:
+        return _nothing(snapshot, name), f"policy {name} failed ({trouble[0]}); nothing is changed"
+    try:
+        wrong = faults(snapshot, box[0])
+    except Exception as error:  # an object that is no plan at all
+        wrong = [f"{type(error).__name__}: {error}"]
+    if wrong:
+        return _nothing(snapshot, name), f"policy {name} returned a bad plan ({wrong[0]}); nothing is changed"
+    return box[0], ""
+
+
+def _nothing(snapshot: Snapshot, name: str) -> Plan:
+    return keep_plan(snapshot, name, Why.KEPT)

@@ -1,0 +1,87 @@
+"""Where a pod may run, compiled once into a mask over nodes: selector, node affinity, taints.
+
+Pod counts and host ports need no predicate: the builder turns both into resources of the node (`pods`,
+`hostport/N` with one a node), so that no policy can forget them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A node's taint. `PreferNoSchedule` forbids nothing."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A pod's toleration, with Kubernetes' rules: an empty key with Exists tolerates all, an empty effect any."""
+
+    key: str = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def covers(self, taint: Taint) -> bool:
+        if self.effect and self.effect != taint.effect:
+            return False
+        if not self.key:
+            return self.operator == "Exists"
+        return self.key == taint.key and (self.operator == "Exists" or self.value == taint.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One line of a required node affinity term."""
+
+    key: str
+    operator: Operator
+    values: tuple[str, ...] = ()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        present = self.key in labels
+        value = labels.get(self.key, "")
+        match self.operator:
+            case "In":
+                return present and value in self.values
+            case "NotIn":
+                return not present or value not in self.values
+            case "Exists":
+                return present
+            case "DoesNotExist":
+                return not present
+            case "Gt" | "Lt":
+                try:
+                    return present and (
+                        int(value) > int(self.values[0]) if self.operator == "Gt" else int(value) < int(self.values[0])
+                    )
+                except (ValueError, IndexError):
+                    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A role's conditions on nodes. `affinity`: any of the terms, each with all of its requirements."""
+
+    selector: tuple[tuple[str, str], ...] = ()
+    affinity: tuple[tuple[Requirement, ...], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+    def admits(self, labels: Mapping[str, str], taints: tuple[Taint, ...]) -> bool:
+        """Whether a pod with these conditions may run on a node with these labels and taints."""
+        if any(labels.get(key) != value for key, value in self.selector):
+            return False
+        if self.affinity and not any(all(line.holds(labels) for line in term) for term in self.affinity):
+            return False
+        return all(
+            taint.effect == "PreferNoSchedule" or any(t.covers(taint) for t in self.tolerations) for taint in taints
+        )

@@ -1,0 +1,99 @@
+"""Queues as an administrator writes them: the text of a ConfigMap's key `queues.yaml`, validated.
+
+    queues:
+      - name: vision
+        weight: 2
+        guarantee: {cpu: "4", nvidia.com/gpu: 1}
+        cap: {nvidia.com/gpu: 8}
+      - name: vision-ann
+        parent: vision
+
+Amounts are Kubernetes quantities; in snapshots cpu is in millicores, memory and storage in MiB, others in units.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+from typing import Any
+
+import yaml
+
+from diflow import names
+from diflow.allocator.views import QueueView
+from diflow.errors import InvalidError
+
+_QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$")
+_SUFFIX = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTP", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTP", 1)},
+}
+_FIELDS = frozenset({"name", "weight", "guarantee", "cap", "parent"})
+
+
+def read_queues(text: str) -> list[QueueView]:
+    """The queues in this text. Raises InvalidError with the path of the first field that is wrong."""
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidError(f"not YAML: {str(error).splitlines()[0]}", path="queues.yaml") from None
+    if not isinstance(data, dict) or not isinstance(data.get("queues"), list):
+        raise InvalidError("must be a mapping with a list `queues`", path="queues.yaml")
+    queues = [_queue(item, f"queues[{i}]") for i, item in enumerate(data["queues"])]
+    known = {queue.name for queue in queues}
+    if len(known) < len(queues):
+        twice = next(q.name for i, q in enumerate(queues) if q.name in {other.name for other in queues[:i]})
+        raise InvalidError(f"the queue {twice!r} is there twice", path="queues")
+    parents = {queue.name: queue.parent for queue in queues}
+    for i, queue in enumerate(queues):
+        if queue.parent is not None and queue.parent not in known:
+            raise InvalidError(f"there is no queue {queue.parent!r}", path=f"queues[{i}].parent")
+        seen, above = {queue.name}, queue.parent
+        while above is not None:
+            if above in seen:
+                raise InvalidError(f"{queue.name!r} would be above itself", path=f"queues[{i}].parent")
+            seen.add(above)
+            above = parents[above]
+    return queues
+
+
+def amount(resource: str, quantity: object, path: str) -> int:
+    """A Kubernetes quantity as a snapshot's whole number of this resource's base unit (rounded up)."""
+    found = _QUANTITY.match(str(quantity)) if isinstance(quantity, str | int | float) else None
+    if found is None or isinstance(quantity, bool):
+        raise InvalidError(f"must be a quantity such as 2, 500m or 4Gi, not {quantity!r}", path=path)
+    value = Decimal(found.group(1)) * _SUFFIX[found.group(2) or ""]
+    if resource == "cpu":
+        value *= 1000
+    elif resource in ("memory", "ephemeral-storage"):
+        value /= 1024 * 1024
+    return math.ceil(value)
+
+
+def _queue(item: Any, path: str) -> QueueView:
+    if not isinstance(item, dict):
+        raise InvalidError("must be a mapping with a name", path=path)
+    unknown = sorted(str(key) for key in item if key not in _FIELDS)
+    if unknown:
+        raise InvalidError(f"unknown field; known are {', '.join(sorted(_FIELDS))}", path=f"{path}.{unknown[0]}")
+    name, parent, weight = item.get("name"), item.get("parent"), item.get("weight", 1)
+    if not isinstance(name, str):
+        raise InvalidError("must be text", path=f"{path}.name")
+    names.check_label(name, what="the queue's name", path=f"{path}.name")
+    if parent is not None and not isinstance(parent, str):
+        raise InvalidError("must be the name of a queue", path=f"{path}.parent")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < 1e6:
+        raise InvalidError(f"must be a number from 0 to a million, not {weight!r}", path=f"{path}.weight")
+    tables: dict[str, dict[str, int]] = {}
+    for field in ("guarantee", "cap"):
+        given = item.get(field) or {}
+        if not isinstance(given, dict):
+            raise InvalidError("must be a mapping from resources to quantities", path=f"{path}.{field}")
+        tables[field] = {str(r): amount(str(r), q, f"{path}.{field}[{r}]") for r, q in given.items()}
+    for resource, least in tables["guarantee"].items():
+        if least > tables["cap"].get(resource, least):
+            raise InvalidError("the guarantee is above the cap", path=f"{path}.guarantee[{resource}]")
+    return QueueView(name, float(weight), tables["guarantee"], tables["cap"], parent)

@@ -1,0 +1,83 @@
+"""Settings of the policies: each with its meaning, its unit and the reason for its default."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from diflow.errors import InvalidError
+
+JobOrder = Literal["priority", "gang", "drf", "created"]
+QueueOrder = Literal["proportion", "created"]
+NodeOrder = Literal["most_requested", "least_requested", "balanced"]
+Step = Literal["allocate", "backfill", "preempt", "reclaim"]
+
+
+class PolicySettings(BaseSettings):
+    """What an administrator may change about the policies (environment: DIFLOW_POLICY_...)."""
+
+    model_config = SettingsConfigDict(env_prefix="DIFLOW_POLICY_", frozen=True, extra="ignore")
+
+    reserve_after_seconds: float = Field(300.0, ge=0)
+    """How long the first waiting gang is passed by smaller jobs before room is kept for it. Five periods of a minute:
+    long enough that ordinary churn places most gangs, short beside any training job."""
+
+    steps: tuple[Step, ...] = ("allocate", "backfill", "preempt", "reclaim")
+    """What the fair policy does, in this order (kube-batch's actions). A step left out is not done."""
+
+    job_order: tuple[JobOrder, ...] = ("priority", "gang", "drf", "created")
+    """Which job of a queue comes first: the first function that tells two jobs apart decides (kube-batch's tiers)."""
+
+    queue_order: tuple[QueueOrder, ...] = ("proportion", "created")
+    """Which queue comes first; `proportion`: the smallest allocated share of what it deserves."""
+
+    node_order: tuple[tuple[NodeOrder, float], ...] = (("most_requested", 1.0),)
+    """Weights of the scores that choose between nodes which fit equally well. Packing keeps whole nodes for gangs."""
+
+    restart_seconds: float = Field(30.0, ge=0)
+    """What a move costs a job, in seconds of standing still. Pollux measured about 30 s for its applications."""
+
+    period_seconds: float = Field(60.0, gt=0)
+    """Time between two cycles; the optimiser plans no finer than this."""
+
+    between_nodes: float = Field(1.0, ge=1)
+    """How many times slower synchronisation over several nodes is taken to be than inside one, until a job has been on
+    several. The applications measured on 4-GPU nodes show 5 to 30; 1 all the same, because a job that is thought slow
+    there never goes and never shows that it is not: 3 and more cost 5 % of the mean completion time."""
+
+    shortness: float = Field(0.4, ge=0, le=2)
+    """How much sooner short jobs are served: a job's weight is its time left to the power of minus this."""
+
+    queue_ahead: float = Field(2.2, ge=1, le=10)
+    """How much a job's weight counts the jobs that wait behind it: 1 not at all. For speedups k^p the optimum of the
+    mean completion time (heSRPT, Berg et al. 2020) is 1/(1-p); it also breaks ties between jobs of one size,
+    which otherwise share the cluster and all end late."""
+
+    concavity: float = Field(0.5, gt=0, le=1)
+    """Exponent of the speedup in the value of an allocation: 1 adds up speedups, near 0 shares them out evenly."""
+
+    horizon_seconds: float = Field(250.0, gt=0)
+    """A move must pay off within this time, or within what is left of the job."""
+
+    patience: float = Field(0.1, ge=0)
+    """Ageing: the weight of a job doubles each time its slow-down so far grows by 1/patience. 0 switches it off."""
+
+    priority_factor: float = Field(4.0, ge=1)
+    """A job of one priority more weighs this many times as much."""
+
+    largest_growth: float = Field(2.0, ge=1)
+    """A job may grow to this many times the largest replica count it has reported: nothing is known beyond (Pollux)."""
+
+    most_replicas: int = Field(64, ge=1)
+    """No job is given more replicas than this, whatever it asks; the tables of goodput end here."""
+
+
+def policy_settings(**given: object) -> PolicySettings:
+    """Settings from the environment and `given`. Raises InvalidError that names the field."""
+    try:
+        return PolicySettings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InvalidError(str(first["msg"]), path=f"DIFLOW_POLICY_{str(first['loc'][0]).upper()}") from None

@@ -1,0 +1,60 @@
+"""Follow a plan in thought until the next cycle would leave it alone.
+
+A plan that the next cycle would undo or mend is not worth its restarts. What comes out is one plan from the present to
+the place where a policy comes to rest, or the first plan if it does not within a few rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from diflow.allocator.plan import Action, Plan, carry_out, changes, make_plan
+from diflow.allocator.snapshot import Snapshot
+
+ROUNDS = 8
+MOST_JOBS = 200
+"""Above this number of jobs a plan is taken as it is: single replicas weigh little there, and time is short."""
+
+
+def settled(snapshot: Snapshot, solve: Callable[[Snapshot], Plan]) -> Plan:
+    """`solve`, repeated on its own result until nothing changes any more."""
+    plan = solve(snapshot)
+    if snapshot.jobs > MOST_JOBS:
+        return plan
+    for _ in range(ROUNDS):
+        if not changes(plan):
+            return plan
+        after = carry_out(snapshot, plan)
+        again = solve(after)
+        if not changes(again):
+            return plan
+        if _leaves_home(snapshot, again):
+            return plan
+        # A job that the second look leaves alone keeps the reason of the first.
+        kept = again.action == int(Action.KEEP)
+        plan = make_plan(
+            snapshot,
+            plan.policy,
+            again.role,
+            again.node,
+            again.count,
+            why=np.where(kept, plan.why, again.why),
+            values=np.where(kept[:, None], plan.values, again.values),
+            subject=np.where(kept, plan.subject, again.subject),
+        )
+    return plan
+
+
+def _leaves_home(snapshot: Snapshot, plan: Plan) -> bool:
+    """Whether a job that cannot leave its nodes would be elsewhere: stopped in one step, started again in the next."""
+    pinned = snapshot.job_pinned[snapshot.role_job]
+    if not pinned[snapshot.held_role].any():
+        return False
+    width = max(1, snapshot.nodes)
+    job = snapshot.role_job
+    had = np.unique(job[snapshot.held_role])
+    mine = pinned[plan.role] & np.isin(job[plan.role], had)
+    home = job[snapshot.held_role] * width + snapshot.held_node
+    return bool((~np.isin((job[plan.role] * width + plan.node)[mine], home)).any())

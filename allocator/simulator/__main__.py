@@ -1,0 +1,22 @@
+"""`python -m diflow.allocator.simulator`: the same commands without the rest of the CLI."""
+
+from __future__ import annotations
+
+import sys
+
+from diflow.allocator.simulator.cli import app
+from diflow.errors import DiflowError
+
+
+def main() -> int:
+    """Run; a mistake is one line on stderr and the error's exit code."""
+    try:
+        app()
+    except DiflowError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""The figures of a replay."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from diflow.allocator.simulator.replay import Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Seconds, but for restarts, GPU hours, and fairness (finish-time fairness: 1 is a fair share)."""
+
+    policy: str
+    jobs: int
+    mean: float
+    median: float
+    p90: float
+    p99: float
+    makespan: float
+    restarts: float
+    gpu_hours: float
+    worst_fairness: float
+    unfair_share: float
+    """Share of jobs with a finish-time fairness above 1."""
+    very_unfair_share: float
+    """The same above 2."""
+    decision_ms: float
+    """95th percentile of a policy call on the machine that ran it."""
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def metrics(result: Replay) -> Metrics:
+    """Average, percentiles and the rest of one replay."""
+    times = np.array([o.completion for o in result.outcomes]) if result.outcomes else np.zeros(1)
+    fair = np.array([o.fairness for o in result.outcomes]) if result.outcomes else np.zeros(1)
+    return Metrics(
+        policy=result.policy,
+        jobs=len(result.outcomes),
+        mean=float(times.mean()),
+        median=float(np.median(times)),
+        p90=float(np.percentile(times, 90)),
+        p99=float(np.percentile(times, 99)),
+        makespan=max((o.finished for o in result.outcomes), default=0.0),
+        restarts=float(np.mean([o.restarts for o in result.outcomes])) if result.outcomes else 0.0,
+        gpu_hours=sum(o.gpu_seconds for o in result.outcomes) / 3600.0,
+        worst_fairness=float(fair.max()),
+        unfair_share=float((fair > 1).mean()),
+        very_unfair_share=float((fair > 2).mean()),
+        decision_ms=1000 * float(np.percentile(result.decision_seconds, 95)) if result.decision_seconds else 0.0,
+    )

@@ -1,0 +1,473 @@
+"""The replay: jobs of a workload arrive, a policy is called each period, and the applications behave as measured.
+
+Deterministic: the same workload, profiles, policy and seed give the same numbers. The replay refuses a plan that the
+validator finds fault with, and one that overfills a node by its own count.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from diflow.allocator.arrays import FloatArray
+from diflow.allocator.goodput.fitting import fit_all
+from diflow.allocator.goodput.model import BATCHES, Limits, best_batches
+from diflow.allocator.plan import Action, Plan
+from diflow.allocator.policy import Policy
+from diflow.allocator.profile import COLUMNS, Profile, clean
+from diflow.allocator.simulator.truth import Application, Arrival
+from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.validate import faults
+from diflow.allocator.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.errors import DiflowError, InvalidError
+
+GPU = "nvidia.com/gpu"
+ROLE = "worker"
+
+Mode = Literal["rigid", "elastic", "adaptive"]
+"""What the jobs let a policy change: nothing (replicas and batch as the user fixed them), the replicas, or both."""
+
+MODES: Mapping[str, Mode] = {"fit": "rigid", "fair": "rigid", "tiresias": "rigid", "optimus": "elastic"}
+"""The mode that each policy was made for; adaptive if it is not here."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The cluster and the rules of a replay."""
+
+    nodes: int = 16
+    gpus: int = 4
+    period_seconds: float = 60.0
+    restart_seconds: float = 30.0
+    interference: float = 0.0
+    """Slow-down of a job that spans nodes while another such job shares one of them (Pollux's experiment: 0.5)."""
+    noise: float = 0.0
+    """Reported times are off by a factor drawn evenly from 1 ± noise."""
+    load: float = 1.0
+    """Arrivals are spaced by 1/load."""
+    report_progress: bool = True
+    """Whether jobs say how far they are; without it nobody knows how much is left."""
+    seed: int = 0
+    longest_seconds: float = 30 * 86400.0
+
+
+@dataclass
+class _Job:
+    """A job in the replay: its true state and what it reported."""
+
+    arrival: Arrival
+    app: Application
+    mode: Mode
+    created: float
+    placement: tuple[tuple[int, int], ...] = ()
+    local: int = 0
+    steps: int = 0
+    epoch: int = 0
+    progress: float = 0.0
+    pause: float = 0.0
+    restarts: int = -1
+    started: float | None = None
+    changed: float | None = None
+    finished: float | None = None
+    service: float = 0.0
+    observed: dict[tuple[int, int, int], tuple[float, float]] = field(default_factory=dict)
+    params: FloatArray | None = None
+    noise: tuple[float, float] | None = None
+    version: int = 0
+    observations_version: int = 0
+    stale: bool = False
+    profile: Profile | None = None
+    contention: float = 0.0
+    cycles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One job's figures. Times in seconds from the start of the replay."""
+
+    name: str
+    application: str
+    created: float
+    started: float
+    finished: float
+    restarts: int
+    gpu_seconds: float
+    fairness: float
+
+    @property
+    def completion(self) -> float:
+        return self.finished - self.created
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one job held on one node for a while, for the Gantt chart."""
+
+    job: str
+    node: int
+    gpus: int
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The result of one run."""
+
+    policy: str
+    outcomes: tuple[Outcome, ...]
+    spans: tuple[Span, ...]
+    utilisation: tuple[tuple[float, int, int], ...]
+    """(time, GPUs held, jobs present) at each cycle."""
+    decision_seconds: tuple[float, ...]
+    """Time of each policy call; not part of the deterministic result."""
+
+
+class _Chart:
+    """Who held what, for how long."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.open: dict[str, tuple[float, tuple[tuple[int, int], ...]]] = {}
+
+    def close(self, job: _Job, now: float) -> None:
+        begun = self.open.pop(job.arrival.name, None)
+        if begun is not None and now > begun[0]:
+            self.spans.extend(Span(job.arrival.name, node, count, begun[0], now) for node, count in begun[1])
+
+
+def replay(
+    arrivals: Sequence[Arrival],
+    apps: Mapping[str, Application],
+    policy: Policy,
+    world: World | None = None,
+    *,
+    mode: Mode | None = None,
+    on_plan: Callable[[Snapshot, Plan], None] | None = None,
+) -> Replay:
+    """Run a workload to its end under a policy. Raises InvalidError for an unknown application or a bad plan."""
+    world = world or World()
+    mode = mode or MODES.get(policy.name, "adaptive")
+    for arrival in arrivals:
+        if arrival.application not in apps:
+            raise InvalidError(
+                f"job {arrival.name}: no profile of {arrival.application!r}; there are {', '.join(apps)}"
+            )
+    waiting = sorted(
+        (_Job(a, apps[a.application], mode, a.seconds / world.load) for a in arrivals),
+        key=lambda job: (job.created, job.arrival.name),
+    )
+    rng = np.random.default_rng(world.seed)
+    nodes = [NodeView(f"node-{i:03d}", {GPU: world.gpus}) for i in range(world.nodes)]
+    queues = [QueueView("default")]
+    active: list[_Job] = []
+    done: list[_Job] = []
+    chart = _Chart()
+    utilisation: list[tuple[float, int, int]] = []
+    decisions: list[float] = []
+    now = 0.0
+    while waiting or active:
+        if now > world.longest_seconds:
+            names = ", ".join(job.arrival.name for job in active[:5])
+            raise DiflowError(f"the replay did not end within {world.longest_seconds:g} s; still there: {names}")
+        while waiting and waiting[0].created <= now:
+            active.append(waiting.pop(0))
+        if active:
+            _refit(active)
+            snapshot = build(nodes, [_view(job, nodes, world) for job in active], queues, now_seconds=now)
+            began = time.perf_counter()
+            plan = policy.optimize(snapshot)
+            decisions.append(time.perf_counter() - began)
+            _check(snapshot, plan, world)
+            if on_plan is not None:
+                on_plan(snapshot, plan)
+            _apply(snapshot, plan, active, world=world, now=now, chart=chart)
+        held = sum(count for job in active for _, count in job.placement)
+        utilisation.append((now, held, len(active)))
+        shared = _crowded_nodes(active)
+        for job in active:
+            job.contention += len(active)
+            job.cycles += 1
+            _advance(job, now, world, rng, crowded=any(node in shared for node, _ in job.placement))
+        for job in [job for job in active if job.finished is not None]:
+            chart.close(job, job.finished or now)
+            active.remove(job)
+            done.append(job)
+        now += world.period_seconds
+    gpus = world.nodes * world.gpus
+    return Replay(
+        policy=policy.name,
+        outcomes=tuple(sorted((_outcome(job, gpus, world) for job in done), key=lambda o: (o.created, o.name))),
+        spans=tuple(chart.spans),
+        utilisation=tuple(utilisation),
+        decision_seconds=tuple(decisions),
+    )
+
+
+def _view(job: _Job, nodes: Sequence[NodeView], world: World) -> JobView:
+    app = job.app
+    if job.mode == "rigid":
+        size = max(1, min(job.arrival.replicas, app.max_replicas, world.nodes * world.gpus))
+        role = RoleView(ROLE, {GPU: 1}, size, size, size)
+    else:
+        most = min(app.max_replicas, world.nodes * world.gpus)
+        role = RoleView(ROLE, {GPU: 1}, 1, most, min(most, max(1, job.arrival.replicas)))
+    return JobView(
+        name=job.arrival.name,
+        roles=(role,),
+        created_seconds=job.created,
+        started_seconds=job.started,
+        changed_seconds=job.changed,
+        restarts=max(0, job.restarts),
+        service_seconds=job.service,
+        placed={ROLE: {nodes[node].name: count for node, count in job.placement}},
+        profile=_profile(job, world) if job.mode != "rigid" else None,
+    )
+
+
+def _profile(job: _Job, world: World) -> Profile | None:
+    if job.profile is not None and job.profile.version == job.version:
+        return job.profile
+    if not job.observed:
+        return None
+    app = job.app
+    begin = float(app.progress[job.epoch - 1]) if job.epoch else 0.0
+    inside = (job.progress - begin) / (float(app.progress[job.epoch]) - begin)
+    fixed = _fixed_batch(job)
+    job.profile = Profile(
+        version=job.version,
+        observations_version=job.observations_version,
+        observations=_table(job),
+        parameters=job.params,
+        grad_sqr=job.noise[0] if job.noise else None,
+        grad_var=job.noise[1] if job.noise else None,
+        initial_batch=app.initial_batch,
+        min_batch=fixed or app.initial_batch,
+        max_batch=fixed or app.max_batch,
+        min_local_batch=app.min_local if fixed is None else 1,
+        max_local_batch=app.max_local,
+        fraction_done=(job.epoch + inside) / app.epochs if world.report_progress else None,
+        work_done=job.progress if world.report_progress else None,
+    )
+    return job.profile
+
+
+def _fixed_batch(job: _Job) -> int | None:
+    return job.app.fixed_batch or (job.arrival.batch if job.mode == "elastic" else None)
+
+
+def _table(job: _Job) -> FloatArray:
+    rows = [(n, r, b, own, step, 0.0) for (n, r, b), (own, step) in job.observed.items()]
+    return np.array(rows, dtype=np.float64).reshape(-1, COLUMNS)
+
+
+def _refit(active: Sequence[_Job]) -> None:
+    """Fit the models of all jobs that saw something new, together, each from its last fit."""
+    stale = [job for job in active if job.stale]
+    if stale:
+        start = np.array([np.full(7, np.nan) if job.params is None else job.params for job in stale])
+        for job, params in zip(stale, fit_all([clean(_table(job)) for job in stale], start), strict=True):
+            job.params = params if np.isfinite(params).all() else None
+            job.stale = False
+            _choose_batch(job)
+
+
+def _choose_batch(job: _Job) -> None:
+    """The job's own choice of local batch and accumulation for its placement, from its own model."""
+    if not job.placement:
+        return
+    app = job.app
+    replicas = sum(count for _, count in job.placement)
+    fixed = job.arrival.batch if job.mode != "adaptive" else app.fixed_batch
+    if fixed is None and job.params is None:
+        fixed = max(app.initial_batch, app.min_local * replicas)
+    if fixed is not None:
+        local = math.ceil(fixed / replicas)
+        job.steps = max(0, math.ceil(local / app.max_local) - 1)
+        job.local = math.ceil(local / (job.steps + 1))
+        return
+    noise = job.noise[1] / job.noise[0] if job.noise and job.noise[0] > 0 else math.inf
+    one = np.ones(1)
+    limits = Limits(
+        initial=one * app.initial_batch,
+        least=one * app.initial_batch,
+        most=one * app.max_batch,
+        local_least=one * app.min_local,
+        local_most=one * app.max_local,
+        accumulation=np.ones(1, dtype=np.bool_),
+        noise=one * noise,
+    )
+    assert job.params is not None
+    good, local_batch, steps = best_batches(
+        job.params[None, :],
+        limits,
+        np.array([[replicas]]),
+        np.array([[len(job.placement) > 1]]),
+        batches=2 * BATCHES,
+    )
+    if good[0, 0] > 0:
+        job.local, job.steps = int(local_batch[0, 0]), int(steps[0, 0])
+    else:
+        job.local, job.steps = app.min_local, 0
+
+
+def _check(snapshot: Snapshot, plan: Plan, world: World) -> None:
+    wrong = faults(snapshot, plan)
+    if wrong:
+        raise InvalidError(f"policy {plan.policy} returned a bad plan at {snapshot.now_seconds:g} s: {wrong[0]}")
+    use = np.zeros(world.nodes, dtype=np.int64)
+    np.add.at(use, plan.node, plan.count)
+    if (use > world.gpus).any():
+        node = snapshot.node_names[int(use.argmax())]
+        raise InvalidError(f"policy {plan.policy} overfills {node} at {snapshot.now_seconds:g} s")
+
+
+def _apply(
+    snapshot: Snapshot,
+    plan: Plan,
+    active: Sequence[_Job],
+    *,
+    world: World,
+    now: float,
+    chart: _Chart,
+) -> None:
+    job_of = {job.arrival.name: job for job in active}
+    bounds = np.searchsorted(snapshot.role_job[plan.role], np.arange(snapshot.jobs + 1))
+    for j in np.flatnonzero((plan.action != Action.KEEP) & (plan.action != Action.WAIT)).tolist():
+        job = job_of[snapshot.job_names[j]]
+        part = slice(int(bounds[j]), int(bounds[j + 1]))
+        chart.close(job, now)
+        job.placement = tuple(zip(plan.node[part].tolist(), plan.count[part].tolist(), strict=True))
+        job.changed = now
+        if job.placement:
+            job.started = now if job.started is None else job.started
+            job.restarts += 1
+            job.pause = world.restart_seconds
+            _choose_batch(job)
+            chart.open[job.arrival.name] = (now, job.placement)
+
+
+def _crowded_nodes(active: Sequence[_Job]) -> set[int]:
+    seen: set[int] = set()
+    crowded: set[int] = set()
+    for job in active:
+        if len(job.placement) > 1:
+            mine = {node for node, _ in job.placement}
+            crowded |= mine & seen
+            seen |= mine
+    return crowded
+
+
+def _advance(job: _Job, now: float, world: World, rng: np.random.Generator, *, crowded: bool) -> None:
+    """Let one period pass for a job: it stands still after a move, then makes true progress, epoch by epoch."""
+    if not job.placement:
+        return
+    app = job.app
+    left = world.period_seconds
+    replicas = sum(count for _, count in job.placement)
+    shape = tuple(count for _, count in job.placement)
+    still = min(job.pause, left)
+    job.pause -= still
+    left -= still
+    while left > 1e-9:
+        step, sync = app.step_and_sync(shape, job.local)
+        own = step - sync
+        total = replicas * job.local * (job.steps + 1)
+        _observe(job, shape, (own, step), total, world=world, rng=rng)
+        rate = app.gain(total, job.epoch) / (step + job.steps * own)
+        if crowded and len(shape) > 1:
+            rate *= 1.0 - world.interference
+        end = float(app.progress[job.epoch])
+        if job.progress + rate * left < end:
+            job.progress += rate * left
+            left = 0.0
+        else:
+            left -= max(0.0, (end - job.progress) / rate)
+            job.progress = end
+            job.epoch += 1
+            if job.epoch == app.epochs:
+                job.finished = now + world.period_seconds - left
+                break
+            _choose_batch(job)
+        job.version += 1
+    job.service += replicas * (world.period_seconds - (left if job.finished is not None else 0.0))
+
+
+def _observe(
+    job: _Job, shape: tuple[int, ...], times: tuple[float, float], total: int, *, world: World, rng: np.random.Generator
+) -> None:
+    """The job reports a configuration: its own time a step, and the whole step's."""
+    own, step = times
+    key = (len(shape), sum(shape), job.local)
+    job.noise = job.app.gradient(total, job.epoch)
+    job.version += 1
+    if world.noise > 0:
+        own, step = own * (1 + world.noise * rng.uniform(-1, 1)), step * (1 + world.noise * rng.uniform(-1, 1))
+        own = min(own, step)
+    if key not in job.observed or world.noise > 0:
+        # A clock that is off each time: the newest report of a configuration stands, as a running job would send it.
+        fresh = key not in job.observed
+        job.observed[key] = (own, step)
+        job.observations_version += 1
+        job.stale = job.stale or fresh or world.noise > 0
+
+
+def _outcome(job: _Job, gpus: int, world: World) -> Outcome:
+    assert job.finished is not None
+    assert job.started is not None
+    crowd = max(1.0, job.contention / max(1, job.cycles))
+    next_period = math.ceil(job.created / world.period_seconds) * world.period_seconds - job.created
+    alone = isolated_seconds(job.app, max(1, int(gpus / crowd)), per_node=world.gpus)
+    return Outcome(
+        name=job.arrival.name,
+        application=job.arrival.application,
+        created=job.created,
+        started=job.started,
+        finished=job.finished,
+        restarts=max(0, job.restarts),
+        gpu_seconds=job.service,
+        fairness=(job.finished - job.created) / (next_period + world.restart_seconds + alone),
+    )
+
+
+def isolated_seconds(app: Application, gpus: int, *, per_node: int = 4) -> float:
+    """Time of the application alone on its fair share of the cluster, with the best batch in each epoch.
+
+    The share is what finish-time fairness (Themis, NSDI 2020) compares with: the cluster over the mean number of jobs
+    that were present, at least one GPU, at the application's true speed and with no restart. What every job waits for
+    under any policy is added by the caller: the next period, and its first start.
+    """
+    share = min(gpus, app.max_replicas)
+    if share not in app.alone:
+        app.alone[share] = min(_alone(app, size, per_node) for size in _sizes(share, per_node))
+    return app.alone[share]
+
+
+def _sizes(gpus: int, per_node: int) -> list[int]:
+    return [size for size in range(1, gpus + 1) if size <= per_node or size % per_node == 0]
+
+
+def _alone(app: Application, size: int, per_node: int) -> float:
+    shape = (size,) if size <= per_node else (per_node,) * (size // per_node)
+    best = np.zeros(app.epochs)
+    low, high = max(app.initial_batch, app.min_local * size), app.max_batch
+    totals = [app.fixed_batch] if app.fixed_batch else np.unique(np.geomspace(low, max(low, high), 16).astype(int))
+    for total in totals:
+        if total > high:
+            continue
+        wanted = math.ceil(total / size)
+        steps = max(0, math.ceil(wanted / app.max_local) - 1)
+        local = math.ceil(wanted / (steps + 1))
+        step, sync = app.step_and_sync(shape, max(local, app.min_local))
+        seconds = step + steps * (step - sync)
+        real = size * local * (steps + 1)
+        best = np.maximum(best, app.gains(real) / seconds)
+    if (best <= 0).any():
+        return math.inf
+    length = np.diff(np.concatenate([[0.0], app.progress]))
+    return float((length / best).sum())

@@ -1,0 +1,220 @@
+"""How an application truly behaves: its measured step times, gradient statistics and epochs, read from a folder.
+
+The folder is the data of the Pollux artifact (see docs/policies.md): `APP/placements.csv`, `APP/scalability.csv`,
+`APP/validation-B.csv`. Nothing of a policy is known here.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+
+from diflow.allocator.arrays import FloatArray, IntArray
+from diflow.errors import InvalidError, NotFoundError
+
+EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
+MOST_LOCAL = {"yolov3": 8}
+"""Largest local batch where the table's own is not what the application can hold."""
+FIXED_BATCH = {"ncf": 32768}
+MOST_REPLICAS = {"ncf": 1}
+REPLICAS_LIMIT = 64
+
+
+@dataclass
+class Application:
+    """One application's measured behaviour. Make it with `load`."""
+
+    name: str
+    epochs: int
+    batches: IntArray
+    progress: FloatArray
+    grad_sqr: FloatArray
+    grad_var: FloatArray
+    min_local: int
+    max_local: int
+    max_replicas: int
+    fixed_batch: int | None
+    by_placement: dict[tuple[int, ...], FloatArray]
+    _linear: LinearNDInterpolator = field(repr=False)
+    _nearest: NearestNDInterpolator = field(repr=False)
+    alone: dict[int, float] = field(default_factory=dict, repr=False)
+    """Remembered times of a run alone, by GPUs."""
+    _gradients: dict[tuple[float, int], tuple[float, float]] = field(default_factory=dict, repr=False)
+    _times: dict[tuple[tuple[int, ...], int], tuple[float, float]] = field(default_factory=dict, repr=False)
+
+    @property
+    def initial_batch(self) -> int:
+        return int(self.batches[0])
+
+    @property
+    def max_batch(self) -> int:
+        return self.fixed_batch or int(self.batches[-1])
+
+    @property
+    def work(self) -> float:
+        """Iterations of M0 to the end."""
+        return float(self.progress[-1])
+
+    def step_and_sync(self, placement: tuple[int, ...], local_batch: int) -> tuple[float, float]:
+        """True seconds of a step and of its synchronisation on this placement (GPUs on each node)."""
+        key = (placement, local_batch)
+        known = self._times.get(key)
+        if known is None:
+            known = self._times[key] = self._look_up(placement, local_batch)
+        return known
+
+    def gradient(self, total_batch: float, epoch: int) -> tuple[float, float]:
+        """True (grad_sqr, grad_var) in this epoch, linear between the two nearest measured batch sizes."""
+        key = (total_batch, min(epoch, self.epochs - 1))
+        known = self._gradients.get(key)
+        if known is None:
+            low, part = self._between(total_batch)
+            pair = [
+                float(table[low, key[1]] * (1 - part) + table[low + 1, key[1]] * part)
+                for table in (self.grad_sqr, self.grad_var)
+            ]
+            known = self._gradients[key] = (pair[0], pair[1])
+        return known
+
+    def gains(self, total_batch: float) -> FloatArray:
+        """`gain` in every epoch."""
+        low, part = self._between(total_batch)
+        sqr = self.grad_sqr[low] * (1 - part) + self.grad_sqr[low + 1] * part
+        var = self.grad_var[low] * (1 - part) + self.grad_var[low + 1] * part
+        out: FloatArray = (var + sqr) / (var * self.initial_batch / total_batch + sqr)
+        return out
+
+    def _between(self, total_batch: float) -> tuple[int, float]:
+        """Index of the measured batch size below, and how far towards the next (clipped to the table)."""
+        low = min(max(int(np.searchsorted(self.batches, total_batch, side="right")) - 1, 0), len(self.batches) - 2)
+        below, above = float(self.batches[low]), float(self.batches[low + 1])
+        return low, min(max((total_batch - below) / (above - below), 0.0), 1.0)
+
+    def gain(self, total_batch: float, epoch: int) -> float:
+        """Iterations of M0 that one step of this batch is worth."""
+        sqr, var = self.gradient(total_batch, epoch)
+        scale = total_batch / self.initial_batch
+        return (var + sqr) / (var / scale + sqr)
+
+    def _look_up(self, placement: tuple[int, ...], local_batch: int) -> tuple[float, float]:
+        turned = min(placement[i:] + placement[:i] for i in range(len(placement)))
+        table = self.by_placement.get(turned)
+        if table is not None:
+            at = table[:, 0]
+            return float(np.interp(local_batch, at, table[:, 1])), float(np.interp(local_batch, at, table[:, 2]))
+        point = [[min(len(placement), 16), sum(placement), local_batch]]
+        step, sync = self._linear(point)[0]
+        if not np.isfinite(step) or not np.isfinite(sync):
+            step, sync = self._nearest(point)[0]
+        return float(step), float(sync)
+
+
+def load(folder: Path) -> dict[str, Application]:
+    """Every application in the folder. Raises NotFoundError when there is none, InvalidError naming a broken file."""
+    if not folder.is_dir():
+        raise NotFoundError(f"there is no folder {folder}: give the folder of the profiles with --profiles")
+    found = sorted(path for path in folder.iterdir() if (path / "placements.csv").is_file())
+    if not found:
+        raise NotFoundError(f"{folder} holds no APP/placements.csv: give the folder of the profiles with --profiles")
+    return {path.name: _application(path) for path in found}
+
+
+def _application(folder: Path) -> Application:
+    name = folder.name
+    placements = _read(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time"))
+    scalability = _read(
+        folder / "scalability.csv", ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
+    )
+    by_placement: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
+    groups: dict[tuple[int, int, float], list[tuple[float, float]]] = {}
+    for code, local, step, sync in placements:
+        digits = tuple(int(d) for d in str(int(code)))
+        turned = min(digits[i:] + digits[:i] for i in range(len(digits)))
+        by_placement.setdefault(turned, []).append((local, step, sync))
+        groups.setdefault((len(digits), sum(digits), local), []).append((step, sync))
+    points = [(*key, *np.mean(values, axis=0)) for key, values in groups.items()]
+    table = np.array([*points, *scalability], dtype=np.float64)
+    # The interpolation wants each point once.
+    _, first = np.unique(table[:, :3], axis=0, return_index=True)
+    table = table[np.sort(first)]
+    validation = sorted(
+        (int(path.stem.split("-")[1]), _read(path, ("progress", "grad_sqr", "grad_var")))
+        for path in folder.glob("validation-*.csv")
+    )
+    if not validation:
+        raise InvalidError(f"{folder} has no validation-B.csv")
+    epochs = min(EPOCHS.get(name, 10**9), *(len(rows) for _, rows in validation))
+    columns = np.array([rows[:epochs] for _, rows in validation])
+    fixed = FIXED_BATCH.get(name)
+    local = placements[:, 1]
+    return Application(
+        name=name,
+        epochs=epochs,
+        batches=np.array([batch for batch, _ in validation], dtype=np.int64),
+        progress=columns[:, :, 0].min(axis=0),
+        grad_sqr=columns[:, :, 1],
+        grad_var=columns[:, :, 2],
+        min_local=int(local.min()),
+        max_local=min(int(local.max()), MOST_LOCAL.get(name, 10**9)),
+        max_replicas=MOST_REPLICAS.get(name, REPLICAS_LIMIT),
+        fixed_batch=fixed,
+        by_placement={key: np.array(sorted(rows)) for key, rows in by_placement.items()},
+        _linear=LinearNDInterpolator(table[:, :3], table[:, 3:]),
+        _nearest=NearestNDInterpolator(table[:, :3], table[:, 3:]),
+    )
+
+
+def _read(path: Path, columns: tuple[str, ...]) -> FloatArray:
+    try:
+        with path.open(newline="") as file:
+            rows = [[float(row[c]) for c in columns] for row in csv.DictReader(file)]
+    except OSError as error:
+        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from None
+    except (KeyError, ValueError) as error:
+        raise InvalidError(f"{path} is no table with the columns {', '.join(columns)} ({error})") from None
+    if not rows:
+        raise InvalidError(f"{path} is empty")
+    return np.array(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One line of a workload: a job that comes at `seconds`. The last two are what a user would have fixed by hand."""
+
+    name: str
+    seconds: float
+    application: str
+    replicas: int
+    batch: int
+
+
+def read_workload(path: Path) -> list[Arrival]:
+    """The workload in this CSV (name, time, application, num_replicas, batch_size), in the order of arrival."""
+    try:
+        with path.open(newline="") as file:
+            rows = [
+                Arrival(
+                    row["name"],
+                    float(row["time"]),
+                    row["application"],
+                    int(row["num_replicas"]),
+                    int(row["batch_size"]),
+                )
+                for row in csv.DictReader(file)
+            ]
+    except OSError as error:
+        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from None
+    except (KeyError, ValueError, TypeError) as error:
+        raise InvalidError(
+            f"{path} is no workload: it needs name, time, application, num_replicas and batch_size ({error})"
+        ) from None
+    rows.sort(key=lambda row: (row.seconds, row.name))
+    for first, second in itertools.pairwise(sorted(row.name for row in rows)):
+        if first == second:
+            raise InvalidError(f"{path} names the job {first!r} twice")
+    return rows

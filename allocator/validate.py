@@ -1,0 +1,181 @@
+"""The independent judge of every plan, before anything is written.
+
+It shares no code with the policies and reads nothing but the snapshot and the plan. Each fault is one line that names
+the job or the node. An empty list means: the plan may be carried out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diflow.allocator.arrays import IntArray
+from diflow.allocator.plan import Action, Plan
+from diflow.allocator.snapshot import UNLIMITED, Snapshot
+
+MOST_FAULTS = 20
+"""A plan with more faults than this is no better understood by reading them all."""
+
+
+def faults(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """What is wrong with the plan, at most MOST_FAULTS lines; nothing if it is sound."""
+    shape = _shape(snapshot, plan)
+    if shape:
+        return shape
+    found: list[str] = []
+    for check in (_gangs, _not_moved, _places, _nodes, _caps, _actions):
+        found += check(snapshot, plan)
+        if len(found) >= MOST_FAULTS:
+            break
+    return found[:MOST_FAULTS]
+
+
+def _shape(s: Snapshot, p: Plan) -> list[str]:
+    return _lengths(s, p) or _placements(s, p)
+
+
+def _lengths(s: Snapshot, p: Plan) -> list[str]:
+    if len({len(p.role), len(p.node), len(p.count)}) != 1:
+        return ["the plan's role, node and count differ in length"]
+    for name in ("action", "bind_now", "why", "subject"):
+        if len(getattr(p, name)) != s.jobs:
+            return [f"the plan's {name} has {len(getattr(p, name))} entries for {s.jobs} jobs"]
+    if p.values.shape != (s.jobs, 3) or not np.isfinite(p.values).all():
+        return ["the plan's values are not three finite numbers a job"]
+    return []
+
+
+def _placements(s: Snapshot, p: Plan) -> list[str]:
+    if len(p.role) and not (
+        (p.role >= 0).all() and (p.role < s.roles).all() and (p.node >= 0).all() and (p.node < s.nodes).all()
+    ):
+        return ["the plan names a role or a node that is not in the snapshot"]
+    if (p.count <= 0).any():
+        return ["the plan places a count that is not positive"]
+    key = p.role * max(1, s.nodes) + p.node
+    if (np.diff(key) <= 0).any():
+        return ["the plan's placements are not sorted by role and node, or name a pair twice"]
+    return []
+
+
+def _dense_difference(s: Snapshot, p: Plan) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """(role, node, before, after) of every pair that occurs before or after."""
+    width = max(1, s.nodes)
+    key = np.concatenate([s.held_role * width + s.held_node, p.role * width + p.node])
+    before = np.concatenate([s.held_count, np.zeros_like(p.count)])
+    after = np.concatenate([np.zeros_like(s.held_count), p.count])
+    unique, where = np.unique(key, return_inverse=True)
+    b, a = np.zeros(len(unique), dtype=np.int64), np.zeros(len(unique), dtype=np.int64)
+    np.add.at(b, where, before)
+    np.add.at(a, where, after)
+    return unique // width, unique % width, b, a
+
+
+def _untouched(s: Snapshot, p: Plan) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    role, _, before, after = _dense_difference(s, p)
+    out = np.ones(s.jobs, dtype=np.bool_)
+    out[s.role_job[role[before != after]]] = False
+    return out
+
+
+def _gangs(s: Snapshot, p: Plan) -> list[str]:
+    total = np.zeros(s.roles, dtype=np.int64)
+    np.add.at(total, p.role, p.count)
+    some, all_ready = np.zeros(s.jobs, dtype=np.bool_), np.ones(s.jobs, dtype=np.bool_)
+    some[s.role_job[total > 0]] = True
+    all_ready[s.role_job[(total < s.role_min) | (total > s.role_max)]] = False
+    bad = some & ~all_ready & ~_untouched(s, p)
+    return [f"job {s.job_names[j]}: its gang would have neither 0 nor between min and max" for j in np.flatnonzero(bad)]
+
+
+def _not_moved(s: Snapshot, p: Plan) -> list[str]:
+    role, _, before, after = _dense_difference(s, p)
+    job = s.role_job[role]
+    moved = np.unique(job[(after < before) & ~s.job_preemptible[job]])
+    out = [f"job {s.job_names[j]} is not preemptible and would lose pods" for j in moved]
+    held = np.zeros(s.jobs, dtype=np.bool_)
+    held[s.role_job[s.held_role]] = True
+    # A pinned job may shrink, or grow on the nodes that it is on.
+    width = max(1, s.nodes)
+    _, node, _, _ = _dense_difference(s, p)
+    at_home = np.isin(job * width + node, s.role_job[s.held_role] * width + s.held_node)
+    left = np.unique(job[(after > before) & ~at_home & s.job_pinned[job] & held[job]])
+    return out + [f"job {s.job_names[j]} cannot leave its nodes and would" for j in left]
+
+
+def _places(s: Snapshot, p: Plan) -> list[str]:
+    role, node, before, after = _dense_difference(s, p)
+    more = after > before
+    allowed = s.class_nodes[s.role_class[role], node] & s.node_open[node]
+    bad = more & ~allowed
+    return [
+        f"job {s.job_names[s.role_job[r]]}: new pods on {s.node_names[n]}, where they may not run"
+        for r, n in zip(role[bad], node[bad], strict=True)
+    ]
+
+
+def _amounts(s: Snapshot, role: IntArray, node: IntArray, count: IntArray) -> IntArray:
+    out = np.zeros((s.nodes, len(s.resources)), dtype=np.int64)
+    np.add.at(out, node, s.role_request[role] * count[:, None])
+    return out
+
+
+def _nodes(s: Snapshot, p: Plan) -> list[str]:
+    """At the end no node is over because of the plan; at this instant neither, terminating pods counted."""
+    role, node, before, after = _dense_difference(s, p)
+    held = _amounts(s, role, node, before)
+    final = _amounts(s, role, node, after)
+    room = s.node_allocatable - s.node_foreign
+    # A node that was over already (it shrank, or a foreign pod came) is no fault as long as it gets no more.
+    over = ((final > room) & (final > held)).any(axis=1)
+    out = [f"node {s.node_names[n]} would be given more than it has" for n in np.flatnonzero(over)]
+    more = after > before
+    now = p.bind_now[s.role_job[role]] & more
+    added = _amounts(s, role[now], node[now], (after - before)[now])
+    burst = ((held + s.node_releasing + added > room) & (added > 0)).any(axis=1)
+    return out + [
+        f"node {s.node_names[n]}: pods would be bound before the terminating ones have gone"
+        for n in np.flatnonzero(burst)
+    ]
+
+
+def _caps(s: Snapshot, p: Plan) -> list[str]:
+    if (s.queue_cap >= UNLIMITED).all():
+        return []
+    role, _, before, after = _dense_difference(s, p)
+    out: list[str] = []
+    queue = s.job_queue[s.role_job[role]]
+    for q in range(s.queues):
+        inside = np.zeros(s.queues + 1, dtype=np.bool_)
+        inside[q] = True
+        for _ in range(s.queues):
+            grown = inside.copy()
+            grown[:-1] |= inside[s.queue_parent] & (s.queue_parent >= 0)
+            if (grown == inside).all():
+                break
+            inside = grown
+        mine = inside[queue] & (queue >= 0)
+        use = (s.role_request[role[mine]] * after[mine, None]).sum(axis=0)
+        had = (s.role_request[role[mine]] * before[mine, None]).sum(axis=0)
+        if ((use > s.queue_cap[q]) & (use > had)).any():
+            out.append(f"queue {s.queue_names[q]} would be above its cap")
+    return out
+
+
+def _actions(s: Snapshot, p: Plan) -> list[str]:
+    role, _, before, after = _dense_difference(s, p)
+    job = s.role_job[role]
+    had, has = np.zeros(s.jobs, dtype=np.int64), np.zeros(s.jobs, dtype=np.int64)
+    np.add.at(had, job, before)
+    np.add.at(has, job, after)
+    same = _untouched(s, p)
+    want = np.where(
+        same,
+        np.where(has > 0, Action.KEEP, Action.WAIT),
+        np.where(had == 0, Action.ADMIT, np.where(has == 0, Action.PREEMPT, Action.RESIZE)),
+    )
+    out = [f"job {s.job_names[j]}: its action does not say what its pods do" for j in np.flatnonzero(want != p.action)]
+    # Pods of a job that moves come after its old ones have gone; only what does not move may grow beside itself.
+    wrong = p.bind_now & ~((p.action == Action.ADMIT) | ((p.action == Action.RESIZE) & ~s.job_preemptible))
+    return out + [
+        f"job {s.job_names[j]}: it is bound now though nothing of it starts afresh" for j in np.flatnonzero(wrong)
+    ]

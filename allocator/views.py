@@ -1,0 +1,250 @@
+"""Nodes, queues and jobs as plain values, and the one way to make a Snapshot of them.
+
+The daemon fills these from its caches, the simulator from its state, tests by hand. `build` brings everything into
+canonical order and compiles predicates, pod limits and host ports into arrays.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeVar
+
+import numpy as np
+
+from diflow.allocator.arrays import BoolArray, FloatArray, IntArray, frozen, ints
+from diflow.allocator.predicates import Taint, Where
+from diflow.allocator.profile import Profile
+from diflow.allocator.snapshot import UNLIMITED, Snapshot
+from diflow.errors import InvalidError
+
+_EMPTY: Mapping[str, int] = MappingProxyType({})
+_NO_SPEEDS: Mapping[str, float] = MappingProxyType({})
+
+DEFAULT_QUEUE = "default"
+PODS = "pods"
+POOL_LABEL = "nvidia.com/gpu.product"
+"""The node label that names a pool of like nodes; the builder takes another on request."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node. Amounts are whole numbers in base units (millicores, MiB, devices)."""
+
+    name: str
+    allocatable: Mapping[str, int]
+    foreign: Mapping[str, int] = field(default_factory=dict)
+    releasing: Mapping[str, int] = field(default_factory=dict)
+    is_open: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A share of the cluster. `parent` nests it (a team and its users)."""
+
+    name: str
+    weight: float = 1.0
+    guarantee: Mapping[str, int] = field(default_factory=dict)
+    cap: Mapping[str, int] = field(default_factory=dict)
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoleView:
+    """One task of a job: its pods are alike. The gang is `minimum`..`maximum` replicas; `desired` is what was asked."""
+
+    name: str
+    request: Mapping[str, int]
+    minimum: int = 1
+    maximum: int | None = None
+    desired: int | None = None
+    where: Where = field(default_factory=Where)
+    host_ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job under the allocator. `placed` is role → node → replicas, as it holds them now."""
+
+    name: str
+    roles: tuple[RoleView, ...]
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    preemptible: bool = True
+    pinned: bool = False
+    created_seconds: float = 0.0
+    started_seconds: float | None = None
+    changed_seconds: float | None = None
+    restarts: int = 0
+    service_seconds: float = 0.0
+    placed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    profile: Profile | None = None
+
+
+_Named = TypeVar("_Named", NodeView, QueueView, JobView)
+
+
+def build(
+    nodes: Iterable[NodeView],
+    jobs: Iterable[JobView],
+    queues: Iterable[QueueView] = (),
+    *,
+    now_seconds: float = 0.0,
+    pool_label: str = POOL_LABEL,
+    pool_speed: Mapping[str, float] = _NO_SPEEDS,
+) -> Snapshot:
+    """The snapshot of these objects.
+
+    Without any queue there is one, `default`, for all jobs. A job of a queue that does not exist has queue -1.
+    Pods that a job holds on a node that is gone are left out: they are lost. `pool_speed` says how fast a pool is
+    until a job's own profile knows better. Raises InvalidError for two objects of one name and for negative amounts.
+    """
+    ordered_nodes = _by_name(nodes, "node")
+    ordered_jobs = _by_name(jobs, "job")
+    ordered_queues = _by_name(queues, "queue") or [QueueView(DEFAULT_QUEUE)]
+    everything_is_default = len(ordered_queues) == 1 and ordered_queues[0] == QueueView(DEFAULT_QUEUE)
+    roles = [(j, role) for j, job in enumerate(ordered_jobs) for role in job.roles]
+    requests = [_with_ports(role, limited=_pods_are_limited(ordered_nodes)) for _, role in roles]
+    resources = _resource_names(ordered_nodes, requests)
+    ports = {name for name in resources if name.startswith("hostport/")}
+    pools = sorted({node.labels.get(pool_label, "") for node in ordered_nodes}) or [""]
+    queue_index = {queue.name: i for i, queue in enumerate(ordered_queues)}
+    node_index = {node.name: i for i, node in enumerate(ordered_nodes)}
+    classes, class_of = _classes(ordered_nodes, [role.where for _, role in roles])
+    held = _held(ordered_jobs, node_index)
+    count = len(ordered_jobs)
+    return Snapshot(
+        now_seconds=now_seconds,
+        resources=resources,
+        node_names=tuple(node.name for node in ordered_nodes),
+        node_allocatable=_table([{**dict.fromkeys(ports, 1), **n.allocatable} for n in ordered_nodes], resources, 0),
+        node_foreign=_table([n.foreign for n in ordered_nodes], resources, 0),
+        node_releasing=_table([n.releasing for n in ordered_nodes], resources, 0),
+        node_open=frozen(np.array([n.is_open for n in ordered_nodes], dtype=np.bool_)),
+        node_pool=frozen(ints([pools.index(n.labels.get(pool_label, "")) for n in ordered_nodes], (-1,))),
+        pool_names=tuple(pools),
+        pool_speed=frozen(np.array([_positive(pool_speed.get(pool, 1.0)) for pool in pools], dtype=np.float64)),
+        queue_names=tuple(queue.name for queue in ordered_queues),
+        queue_parent=frozen(ints([queue_index.get(q.parent or "", -1) for q in ordered_queues], (-1,))),
+        queue_weight=frozen(np.array([max(0.0, float(q.weight)) for q in ordered_queues], dtype=np.float64)),
+        queue_guarantee=_table([q.guarantee for q in ordered_queues], resources, 0),
+        queue_cap=_table([q.cap for q in ordered_queues], resources, UNLIMITED),
+        job_names=tuple(job.name for job in ordered_jobs),
+        job_queue=frozen(
+            ints([0 if everything_is_default else queue_index.get(job.queue, -1) for job in ordered_jobs], (count,))
+        ),
+        job_queue_name=tuple(job.queue for job in ordered_jobs),
+        job_priority=frozen(ints([job.priority for job in ordered_jobs], (count,))),
+        job_preemptible=frozen(np.array([job.preemptible for job in ordered_jobs], dtype=np.bool_)),
+        job_pinned=frozen(np.array([job.pinned for job in ordered_jobs], dtype=np.bool_)),
+        job_created_seconds=frozen(np.array([job.created_seconds for job in ordered_jobs], dtype=np.float64)),
+        job_started_seconds=_times([job.started_seconds for job in ordered_jobs]),
+        job_changed_seconds=_times([job.changed_seconds for job in ordered_jobs]),
+        job_restarts=frozen(ints([job.restarts for job in ordered_jobs], (count,))),
+        job_service_seconds=frozen(np.array([job.service_seconds for job in ordered_jobs], dtype=np.float64)),
+        job_profile=tuple(job.profile for job in ordered_jobs),
+        role_names=tuple(role.name for _, role in roles),
+        role_job=frozen(ints([j for j, _ in roles], (len(roles),))),
+        role_request=_table(requests, resources, 0),
+        role_min=frozen(ints([max(1, role.minimum) for _, role in roles], (len(roles),))),
+        role_max=frozen(ints([_maximum(role) for _, role in roles], (len(roles),))),
+        role_desired=frozen(ints([_desired(role) for _, role in roles], (len(roles),))),
+        role_class=class_of,
+        class_nodes=classes,
+        held_role=frozen(held[0]),
+        held_node=frozen(held[1]),
+        held_count=frozen(held[2]),
+    )
+
+
+def _by_name(items: Iterable[_Named], what: str) -> list[_Named]:
+    ordered = sorted(items, key=lambda item: item.name)
+    for first, second in itertools.pairwise(ordered):
+        if first.name == second.name:
+            raise InvalidError(f"two {what}s are named {first.name!r}: a snapshot needs one of each name")
+    return ordered
+
+
+def _desired(role: RoleView) -> int:
+    wanted = role.desired if role.desired is not None else (role.maximum if role.maximum is not None else role.minimum)
+    return min(max(wanted, role.minimum, 1), _maximum(role))
+
+
+def _maximum(role: RoleView) -> int:
+    highest = role.maximum if role.maximum is not None else (role.desired if role.desired is not None else role.minimum)
+    return max(highest, role.minimum, 1)
+
+
+def _pods_are_limited(nodes: Sequence[NodeView]) -> bool:
+    return any(PODS in node.allocatable for node in nodes)
+
+
+def _with_ports(role: RoleView, *, limited: bool) -> dict[str, int]:
+    request = {**role.request, **{f"hostport/{port}": 1 for port in role.host_ports}}
+    if limited:
+        request[PODS] = 1
+    return request
+
+
+def _resource_names(nodes: Sequence[NodeView], requests: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
+    names: set[str] = set()
+    for node in nodes:
+        names.update(node.allocatable)
+    for request in requests:
+        names.update(request)
+    return tuple(sorted(names)) or (PODS,)
+
+
+def _table(rows: Sequence[Mapping[str, int]], resources: tuple[str, ...], missing: int) -> IntArray:
+    out = np.full((len(rows), len(resources)), missing, dtype=np.int64)
+    column = {name: i for i, name in enumerate(resources)}
+    for i, row in enumerate(rows):
+        for name, amount in row.items():
+            if amount < 0:
+                raise InvalidError(f"an amount of {name} is negative: {amount}")
+            if name in column:
+                out[i, column[name]] = min(int(amount), UNLIMITED)
+    frozen(out)
+    return out
+
+
+def _times(values: Sequence[float | None]) -> FloatArray:
+    out = np.array([-1.0 if value is None else value for value in values], dtype=np.float64)
+    frozen(out)
+    return out
+
+
+def _positive(value: float) -> float:
+    return float(value) if np.isfinite(value) and value > 0 else 1.0
+
+
+def _classes(nodes: Sequence[NodeView], wheres: Sequence[Where]) -> tuple[BoolArray, IntArray]:
+    """One mask over nodes for each distinct set of conditions."""
+    rows: dict[Where, int] = {}
+    class_of = [rows.setdefault(where, len(rows)) for where in wheres]
+    mask = np.ones((max(1, len(rows)), len(nodes)), dtype=np.bool_)
+    tainted = any(node.taints for node in nodes)
+    for where, row in rows.items():
+        if tainted or where.selector or where.affinity:
+            mask[row] = [where.admits(node.labels, node.taints) for node in nodes]
+    out = ints(class_of, (len(wheres),))
+    frozen(mask)
+    frozen(out)
+    return mask, out
+
+
+def _held(jobs: Sequence[JobView], node_index: Mapping[str, int]) -> tuple[IntArray, IntArray, IntArray]:
+    triples: list[tuple[int, int, int]] = []
+    g = 0
+    for job in jobs:
+        for role in job.roles:
+            for node, count in job.placed.get(role.name, _EMPTY).items():
+                if count > 0 and node in node_index:
+                    triples.append((g, node_index[node], count))
+            g += 1
+    table = ints(sorted(triples), (-1, 3))
+    return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()

@@ -1,0 +1,1 @@
+"""The REST API's room. It may import `diflow` and `diflow.workflows`. Empty today."""
