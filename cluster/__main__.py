@@ -1,0 +1,7 @@
+"""Entry point of `python3 -m cluster`."""
+
+import sys
+
+from cluster.cli import main
+
+sys.exit(main())

@@ -1,0 +1,144 @@
+"""Installs Argo Workflows the way its users do: upstream's manifests with the full CRDs, through kustomize.
+
+The manifests are those of Argo's own Go module. A cluster of ours gets three changes, which a foreign one never gets:
+the server speaks plain HTTP with its own rights, it is reachable from the host, and it is asked early if it is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cluster import build
+from cluster.errors import ClusterError
+from cluster.kube import Kubectl
+from cluster.parts import ARGO
+from cluster.paths import cache_root
+from cluster.plan import ARGO_SERVER_NODE_PORT
+from cluster.progress import Progress
+
+NAMESPACE = "argo"
+_IMAGES = ("argocli", "workflow-controller")
+_DEPLOYMENTS = ("workflow-controller", "argo-server")
+
+
+def kustomization(version: str, manifests: str, *, ours: bool) -> dict[str, object]:
+    """All but the CRDs of one version; `manifests` is the folder of upstream's, relative to the kustomization."""
+    whole: dict[str, object] = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["namespace.yaml", f"{manifests}/cluster-install-no-crds"],
+        "images": [{"name": f"quay.io/argoproj/{i}", "newTag": f"v{version}"} for i in _IMAGES],
+    }
+    if ours:
+        whole["patches"] = [
+            _patch("Deployment", "argo-server", _OPEN_SERVER),
+            _patch("Service", "argo-server", _NODE_PORT),
+        ]
+    return whole
+
+
+_CONTAINER = "/spec/template/spec/containers/0"
+_OPEN_SERVER: list[dict[str, object]] = [
+    {"op": "replace", "path": f"{_CONTAINER}/args", "value": ["server", "--auth-mode=server", "--secure=false"]},
+    {"op": "replace", "path": f"{_CONTAINER}/readinessProbe/httpGet/scheme", "value": "HTTP"},
+    {"op": "replace", "path": f"{_CONTAINER}/readinessProbe/initialDelaySeconds", "value": 1},
+    {"op": "replace", "path": f"{_CONTAINER}/readinessProbe/periodSeconds", "value": 2},
+]
+_NODE_PORT: list[dict[str, object]] = [
+    {"op": "add", "path": "/spec/type", "value": "NodePort"},
+    {"op": "add", "path": "/spec/ports/0/nodePort", "value": ARGO_SERVER_NODE_PORT},
+]
+
+
+def _apply(kubectl: Kubectl, *what: str) -> None:
+    kubectl("apply", "--server-side", "--force-conflicts", *what, timeout_seconds=180)
+
+
+def _patch(kind: str, name: str, operations: list[dict[str, object]]) -> dict[str, object]:
+    return {"target": {"kind": kind, "name": name}, "patch": json.dumps(operations)}
+
+
+def apply(kubectl: Kubectl, version: str, progress: Progress, *, ours: bool) -> None:
+    """Applies CRDs and manifests. Running it twice does no harm."""
+    manifests = _manifests(version)
+    # One by one but side by side: they hold a megabyte each, which an API server is slow to take.
+    definitions = sorted((manifests / "base" / "crds" / "full").glob("argoproj.io_*.yaml"))
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        list(pool.map(lambda file: _apply(kubectl, "-f", str(file)), definitions))
+    progress(f"Argo {version}: {len(definitions)} CRDs applied")
+    with tempfile.TemporaryDirectory() as folder:
+        overlay = Path(folder).resolve()
+        # Kustomize takes folders by a relative path only.
+        relative = os.path.relpath(manifests.resolve(), overlay)
+        (overlay / "kustomization.yaml").write_text(json.dumps(kustomization(version, relative, ours=ours)))
+        (overlay / "namespace.yaml").write_text(
+            json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        )
+        _apply(kubectl, "-k", str(overlay))
+    progress(f"Argo {version}: manifests applied")
+
+
+def await_ready(kubectl: Kubectl, version: str, progress: Progress, *, timeout_seconds: float) -> None:
+    """Waits until controller and server can work; else says what their pods say."""
+    for deployment in _DEPLOYMENTS:
+        try:
+            kubectl(
+                "rollout", "status", f"deployment/{deployment}", "-n", NAMESPACE, f"--timeout={timeout_seconds:.0f}s",
+                timeout_seconds=timeout_seconds + 10,
+            )  # fmt: skip
+        except ClusterError as error:
+            why = _why(kubectl, deployment) or str(error)
+            raise ClusterError(f"Argo's {deployment} did not become ready: {why}") from error
+        progress(f"Argo {version}: {deployment} is ready")
+
+
+def is_ready(kubectl: Kubectl) -> bool:
+    """Whether both Deployments have a replica that can work."""
+    found = kubectl(
+        "get",
+        "deployments",
+        "-n",
+        NAMESPACE,
+        "-o",
+        "jsonpath={range .items[*]}{.metadata.name}={.status.readyReplicas} {end}",
+    )
+    ready = dict(item.partition("=")[::2] for item in found.split())
+    return all(ready.get(name, "") not in ("", "0") for name in _DEPLOYMENTS)
+
+
+def _why(kubectl: Kubectl, deployment: str) -> str:
+    """The reasons that the pods give for not running."""
+    try:
+        text = kubectl("get", "pods", "-n", NAMESPACE, "-l", f"app={deployment}", "-o", "json")
+    except ClusterError:
+        return ""
+    reasons = []
+    for pod in json.loads(text)["items"]:
+        statuses = pod.get("status", {}).get("containerStatuses", [])
+        waiting = [s["state"]["waiting"] for s in statuses if "waiting" in s.get("state", {})]
+        reasons += [f"{w.get('reason')}: {w.get('message', '')}".strip(": ") for w in waiting]
+        reasons += [
+            c["message"] for c in pod.get("status", {}).get("conditions", []) if c.get("reason") == "Unschedulable"
+        ]
+    return "; ".join(reasons) + (f" (kubectl -n {NAMESPACE} describe pods -l app={deployment})" if reasons else "")
+
+
+def _manifests(version: str) -> Path:
+    """Upstream's manifests: from the cache, else from the Go module itself."""
+    part = ARGO[version]
+    kept = build.part_folder(part) / "manifests"
+    if kept.exists():
+        return kept
+    folder = cache_root() / "go" / f"argo-manifests-{version}"
+    if not folder.exists():
+        staged = folder.with_name(f".{folder.name}.{os.getpid()}")
+        shutil.copytree(build.module_folder(part) / "manifests", staged)
+        for path in (staged, *staged.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        staged.rename(folder)
+    return folder

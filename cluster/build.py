@@ -1,0 +1,178 @@
+"""Builds the Go programs into the cache.
+
+A binary is keyed by the content of its go.mod, go.sum and main file and by the recipe here, written beside its place
+and renamed into it: a build that is killed leaves nothing half-made, and a changed version never meets an old file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cluster.errors import ClusterError
+from cluster.parts import Part, Program
+from cluster.paths import PACKAGE, cache_root
+from cluster.progress import Progress
+
+# Raise this when the way of building changes in a manner that no file below go/ shows.
+_RECIPE = 1
+
+
+def part_key(part: Part, source: Path | None = None) -> str:
+    """Twelve hex digits that change with anything that changes the binaries."""
+    folder = source or PACKAGE / "go" / part.name
+    digest = hashlib.sha256()
+    digest.update(json.dumps([_RECIPE, part.ldflags, part.patch, part.keep]).encode())
+    for path in sorted(folder.iterdir()):
+        if path.name in ("go.mod", "go.sum") or path.suffix == ".go":
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for program in part.programs:
+        digest.update(f"{program.name} {program.package} {program.cgo}\0".encode())
+    return digest.hexdigest()[:12]
+
+
+def part_folder(part: Part) -> Path:
+    """Where the binaries of a part lie, or will lie."""
+    version = "" if part.name.endswith(part.version) else f"-{part.version}"
+    return cache_root() / "go" / f"{part.name}{version}-{part_key(part)}"
+
+
+def binary(part: Part, name: str) -> Path:
+    """The path of a built program; `build` makes it."""
+    return part_folder(part) / name
+
+
+def is_built(part: Part) -> bool:
+    """Whether nothing of the part is missing from the cache."""
+    folder = part_folder(part)
+    names = [p.name for p in part.programs] + list(part.keep)
+    return all((folder / name).exists() for name in names)
+
+
+@contextmanager
+def locked(name: str, progress: Progress) -> Iterator[None]:
+    """Holds a lock in the cache, so that two builds of the same thing take turns; says so when it waits."""
+    folder = cache_root() / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"{name}: another process is building it; waiting")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def build(parts: Iterable[Part], progress: Progress) -> None:
+    """Builds what is missing."""
+    for part in parts:
+        if not is_built(part):
+            with locked(part.name, progress):
+                _build_part(part, part.programs, progress)
+
+
+def build_one(part: Part, name: str, progress: Progress) -> Path:
+    """Builds one program of a part, for those who need no more of it."""
+    path = binary(part, name)
+    if not path.exists():
+        with locked(part.name, progress):
+            _build_part(part, [p for p in part.programs if p.name == name], progress)
+    return path
+
+
+def _build_part(part: Part, programs: Iterable[Program], progress: Progress) -> None:
+    folder = part_folder(part)
+    folder.mkdir(parents=True, exist_ok=True)
+    work = _work_folder(part)
+    try:
+        for program in programs:
+            if not (folder / program.name).exists():
+                _build_program(part, program, work, folder, progress)
+        for kept in part.keep:
+            if not (folder / kept).exists():
+                staged = folder / f".{kept}.{os.getpid()}"
+                shutil.copytree(work / "src" / kept, staged)
+                staged.rename(folder / kept)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _build_program(part: Part, program: Program, work: Path, folder: Path, progress: Progress) -> None:
+    log = cache_root() / "logs" / f"build-{part.name}-{program.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    progress(f"building {program.name} ({part.module} v{part.version}), log {log}")
+    began = time.monotonic()
+    staged = folder / f".{program.name}.{os.getpid()}"
+    environment = _go_environment() | {"CGO_ENABLED": "1" if program.cgo else "0"}
+    command = ["go", "build", "-trimpath", "-ldflags", part.ldflags, "-o", str(staged), program.package]
+    try:
+        with log.open("w") as out:
+            done = subprocess.run(command, cwd=work, env=environment, stdout=out, stderr=subprocess.STDOUT, check=False)
+        if done.returncode != 0:
+            tail = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
+            raise ClusterError(f"building {program.name} failed: {tail} (whole log: {log})")
+        staged.rename(folder / program.name)
+    finally:
+        staged.unlink(missing_ok=True)
+    progress(f"built {program.name} in {time.monotonic() - began:.0f} s")
+
+
+def _work_folder(part: Part) -> Path:
+    """A copy of the part's go.mod to build in; the checkout itself is never written to."""
+    work = cache_root() / "work" / f"{part.name}-{os.getpid()}"
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(PACKAGE / "go" / part.name, work)
+    if part.patch == "argo":
+        _patch_argo(part, work)
+    return work
+
+
+def _patch_argo(part: Part, work: Path) -> None:
+    """Copies Argo's module beside the go.mod and gives it the two things that a Go module cannot carry."""
+    source = work / "src"
+    shutil.copytree(module_folder(part), source)
+    for path in (source, *source.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    link = source / "workflow" / "executor" / "osspecific" / "signal_linux.go"
+    if not link.exists():
+        link.symlink_to("signal_darwin.go")
+    page = source / "ui" / "dist" / "app" / "index.html"
+    if not page.exists():
+        page.parent.mkdir(parents=True)
+        page.write_text(_UI_PAGE.format(version=part.version))
+    _go(["go", "mod", "edit", f"-replace={part.module}=./src"], work)
+
+
+_UI_PAGE = """<!doctype html>
+<title>Argo Workflows v{version}</title>
+<h1>Argo Workflows v{version}</h1>
+<p>This server was built from its Go module, which does not hold the web interface; its API is all here.</p>
+"""
+
+
+def module_folder(part: Part) -> Path:
+    """The part's module in Go's module cache, fetched when it is not there."""
+    answer = _go(["go", "mod", "download", "-json", f"{part.module}@v{part.version}"], PACKAGE / "go" / part.name)
+    return Path(json.loads(answer)["Dir"])
+
+
+def _go_environment() -> dict[str, str]:
+    # The toolchain at hand is used: none is fetched in the middle of a build.
+    return os.environ | {"GOFLAGS": "-buildvcs=false -mod=readonly", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+
+
+def _go(command: list[str], folder: Path) -> str:
+    if shutil.which("go") is None:
+        raise ClusterError("no `go` on the PATH: install Go 1.25 or newer (https://go.dev/doc/install), then try again")
+    done = subprocess.run(command, cwd=folder, env=_go_environment(), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"`{' '.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout

@@ -1,0 +1,230 @@
+"""What each command does, put together from the parts of this package. Returns what goes to stdout."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from cluster import argo, build, diflowimage, fakenodes, lifecycle, load, packages, seed, smallimages
+from cluster.errors import ClusterError, UsageError
+from cluster.kube import Kubectl
+from cluster.parts import ARGO, COREDNS, DEFAULT_ARGO, ETCD, KUBERNETES, KWOK
+from cluster.paths import REPOSITORY, cluster_paths
+from cluster.plan import Plan
+from cluster.progress import Progress
+from cluster.tarimage import Image, write_image
+
+_ARGO_SECONDS = 120.0
+
+
+def build_everything(versions: list[str], progress: Progress) -> str:
+    """All programs and images."""
+    lifecycle.require_root()
+    packages.require(packages.RUN | packages.BUILD, progress)
+    _build_programs(versions, progress)
+    for version in versions or ["none"]:
+        _seed(version, [version] if version in ARGO else [], progress)
+    progress("everything is built")
+    return ""
+
+
+def images(versions: list[str], folder: Path | None, progress: Progress) -> str:
+    """All images; with a folder, their files' paths."""
+    lifecycle.require_root()
+    packages.require(packages.BUILD, progress)
+    build.build([ARGO[v] for v in versions], progress)
+    lines = []
+    for image in _images(versions, progress):
+        if folder is None:
+            lines.append(f"{image.reference} sha256:{image.digest}")
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / (image.reference.rpartition("/")[2].replace(":", "-") + ".tar")
+        with path.open("wb") as out:
+            write_image(image, out)
+        lines.append(str(path))
+    return "\n".join(lines)
+
+
+def up(name: str, version: str | None, progress: Progress) -> str:
+    """A running cluster; prints the path of its kubeconfig."""
+    lifecycle.require_root()
+    paths = cluster_paths(name)
+    with lifecycle.held(name):
+        now = lifecycle.health(name)
+        if now.phase == "Broken":
+            raise ClusterError(
+                f"cluster {name!r} is there but broken: {'; '.join(now.problems)}. "
+                f"python3 -m cluster down --name {name} removes it"
+            )
+        if now.phase in ("Running", "Starting"):
+            plan = lifecycle.load(name)
+            if version is not None and version != plan.argo:
+                raise UsageError(
+                    f"cluster {name!r} runs Argo {plan.argo}, not {version}: "
+                    "take another --name, or this one down first"
+                )
+            if now.phase == "Starting":
+                # An earlier start was interrupted, or a server of it died just now.
+                lifecycle.settle(plan, progress)
+        else:
+            chosen = version or DEFAULT_ARGO
+            packages.require(packages.RUN | packages.BUILD, progress)
+            versions = [] if chosen == "none" else [chosen]
+            _build_programs(versions, progress)
+            plan = lifecycle.start(name, chosen, _seed(chosen, versions, progress), progress)
+        _furnish(plan, progress)
+    progress(
+        f"{name}: up; KUBECONFIG={paths.kubeconfig}" + (f", Argo at {plan.argo_url}" if plan.argo != "none" else "")
+    )
+    return str(paths.kubeconfig)
+
+
+def _furnish(plan: Plan, progress: Progress) -> None:
+    """Images and Argo. A first try may have failed half-way, and the code may have changed since."""
+    done = plan.paths.root / "furnished"
+    if not done.exists():
+        versions = [] if plan.argo == "none" else [plan.argo]
+        _build_programs(versions, progress)
+        kubectl = lifecycle.kubectl(plan)
+        # The two take long and do not meet: one keeps the API server busy, the other containerd.
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            applied = [pool.submit(argo.apply, kubectl, version, progress, ours=True) for version in versions]
+            load.load(plan, _small_images(versions, progress) + _diflow_images(progress), progress)
+            for future in applied:
+                future.result()
+        for version in versions:
+            argo.await_ready(kubectl, version, progress, timeout_seconds=_ARGO_SECONDS)
+        done.touch()
+        return
+    if plan.argo != "none" and not argo.is_ready(lifecycle.kubectl(plan)):
+        raise ClusterError(
+            f"cluster {plan.name!r} is up, but its Argo is not ready: KUBECONFIG={plan.paths.kubeconfig} "
+            f"kubectl -n {argo.NAMESPACE} get pods"
+        )
+    load.load(plan, _diflow_images(progress), progress)
+
+
+def down(names: list[str], progress: Progress) -> str:
+    """Takes each down; one that is not there is no error, for then what was asked for is so."""
+    lifecycle.require_root()
+    for name in names:
+        if not cluster_paths(name).root.exists():
+            progress(f"{name}: there is no such cluster")
+            continue
+        with lifecycle.held(name):
+            lifecycle.stop(name, progress)
+    return ""
+
+
+def all_names() -> list[str]:
+    """Every cluster of this machine."""
+    return lifecycle.names()
+
+
+def status(name: str | None) -> list[dict[str, Any]]:
+    """A row for each cluster."""
+    if name is not None:
+        lifecycle.load(name)
+    rows: list[dict[str, Any]] = []
+    for each in [name] if name else lifecycle.names():
+        paths, now = cluster_paths(each), lifecycle.health(each)
+        row: dict[str, Any] = {"name": each, "phase": now.phase, "problems": list(now.problems)}
+        row |= dict.fromkeys(("kubernetes", "argo", "kubeconfig", "api", "argoServer", "block")) | {"programs": {}}
+        if paths.state.exists():
+            plan = lifecycle.load(each)
+            row |= {"kubernetes": KUBERNETES.version, "argo": plan.argo, "kubeconfig": str(paths.kubeconfig)}
+            row |= {"api": plan.api_url, "argoServer": plan.argo_url if plan.argo != "none" else None}
+            row |= {"programs": plan.programs, "block": plan.block}
+        row |= {"logs": str(paths.logs), "components": lifecycle.component_status(each)}
+        rows.append(row)
+    return rows
+
+
+def as_table(rows: list[dict[str, Any]]) -> str:
+    """The same for people."""
+    if not rows:
+        return "no clusters"
+    lines = [f"{'NAME':<20} {'PHASE':<9} {'ARGO':<6} KUBECONFIG"]
+    for row in rows:
+        lines.append(f"{row['name']:<20} {row['phase']:<9} {row['argo'] or '':<6} {row['kubeconfig'] or ''}")
+        lines += [f"  {problem}" for problem in row["problems"]]
+    return "\n".join(lines)
+
+
+def kubeconfig(name: str) -> Path:
+    """Where the kubeconfig of an existing cluster is."""
+    return lifecycle.load(name).paths.kubeconfig
+
+
+def environment(name: str) -> str:
+    """For `eval "$(python3 -m cluster env)"`."""
+    plan = lifecycle.load(name)
+    folders = sorted({str(Path(plan.programs[p]).parent) for p in ("kubectl", "argo") if p in plan.programs})
+    return f"export KUBECONFIG={plan.paths.kubeconfig}\nexport PATH={':'.join(folders)}:$PATH"
+
+
+def load_images(name: str, files: list[Path], progress: Progress) -> str:
+    """Files of the user's, or else the image of this checkout's code."""
+    lifecycle.require_root()
+    plan = lifecycle.load(name)
+    with lifecycle.held(name):
+        for file in files:
+            load.load_file(plan, file, progress)
+        if not files:
+            load.load(plan, _diflow_images(progress), progress)
+    return ""
+
+
+def fake_nodes(name: str, count: int, size: fakenodes.Size, progress: Progress) -> str:
+    """Exactly that many fake nodes."""
+    lifecycle.require_root()
+    if count < 0:
+        raise UsageError(f"--count {count}: give 0 or more")
+    plan = lifecycle.load(name)
+    with lifecycle.held(name):
+        fakenodes.scale(plan, lifecycle.kubectl(plan), count, size, progress)
+    return ""
+
+
+def argo_install(kubeconfig_file: Path, version: str, timeout_seconds: float, progress: Progress) -> str:
+    """Argo on any cluster, ours or not."""
+    if not kubeconfig_file.is_file():
+        raise UsageError(f"no kubeconfig at {kubeconfig_file}")
+    kubectl = Kubectl(build.build_one(KUBERNETES, "kubectl", progress), kubeconfig_file)
+    ours = any(kubeconfig_file.resolve() == cluster_paths(n).kubeconfig.resolve() for n in lifecycle.names())
+    argo.apply(kubectl, version, progress, ours=ours)
+    argo.await_ready(kubectl, version, progress, timeout_seconds=timeout_seconds)
+    return ""
+
+
+def _build_programs(versions: list[str], progress: Progress) -> None:
+    build.build([ETCD, KUBERNETES, *(ARGO[v] for v in versions), COREDNS, KWOK], progress)
+
+
+def _small_images(versions: list[str], progress: Progress) -> list[Image]:
+    found = [smallimages.pause_image(progress), smallimages.busybox_image(progress)]
+    for version in versions:
+        found += smallimages.argo_images(version, progress)
+    return found
+
+
+def _seed(kind: str, versions: list[str], progress: Progress) -> Path:
+    images = _small_images(versions, progress)
+    if _has_project():
+        # Without the code, which changes far more often than all the rest.
+        images.append(diflowimage.base_image(progress))
+    return seed.seed(kind, images, progress)
+
+
+def _has_project() -> bool:
+    return (REPOSITORY / "pyproject.toml").exists()
+
+
+def _diflow_images(progress: Progress) -> list[Image]:
+    return [diflowimage.diflow_image(progress)] if _has_project() else []
+
+
+def _images(versions: list[str], progress: Progress) -> list[Image]:
+    return _small_images(versions, progress) + _diflow_images(progress)

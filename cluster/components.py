@@ -1,0 +1,189 @@
+"""The servers of a cluster: how each is started, what it waits for, and how one knows that it is well."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from cluster.plan import Plan
+
+_PROBE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One server. `probe` is an http(s) URL, or unix:PATH for a socket that must accept a connection."""
+
+    name: str
+    command: tuple[str, ...]
+    probe: str
+    after: tuple[str, ...] = ()
+    # How long it may take from its start to its first good answer.
+    ready_seconds: float = 60.0
+    # An optional one runs only while a file of its name lies in the folder `wanted`.
+    optional: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def components(plan: Plan) -> tuple[Component, ...]:
+    """Every component of a cluster, in the order of their start."""
+    return (
+        _etcd(plan),
+        _containerd(plan),
+        _apiserver(plan),
+        _controller_manager(plan),
+        _scheduler(plan),
+        _kubelet(plan),
+        _proxy(plan),
+        _coredns(plan),
+        _kwok(plan),
+    )
+
+
+def healthy(probe: str) -> bool:
+    """Asks once."""
+    if probe.startswith("unix:"):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(_PROBE_SECONDS)
+            return client.connect_ex(probe.removeprefix("unix:")) == 0
+    try:
+        with urllib.request.urlopen(probe, timeout=_PROBE_SECONDS, context=_any_certificate()) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError, ValueError):
+        return False
+
+
+@cache
+def _any_certificate() -> ssl.SSLContext:
+    """The probe is a question of life, asked over the loopback device: the certificate is not what it is about."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _etcd(plan: Plan) -> Component:
+    client = "http://127.0.0.1:2379"
+    peer = "http://127.0.0.1:2380"
+    command = (
+        plan.programs["etcd"],
+        "--name=etcd",
+        f"--data-dir={plan.root}/etcd",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=etcd={peer}",
+        # The data lives as long as the cluster; waiting for the disk would only slow the tests down.
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    )
+    return Component("etcd", command, f"{client}/health")
+
+
+def _containerd(plan: Plan) -> Component:
+    command = ("containerd", "--config", f"{plan.paths.config}/containerd.toml")
+    return Component(
+        "containerd",
+        command,
+        f"unix:{plan.paths.containerd_socket}",
+        environment={"TMPDIR": f"{plan.root}/tmp"},
+    )
+
+
+def _apiserver(plan: Plan) -> Component:
+    pki, addresses = plan.paths.pki, plan.addresses
+    command = (
+        plan.programs["kube-apiserver"],
+        "--etcd-servers=http://127.0.0.1:2379",
+        "--secure-port=6443",
+        f"--advertise-address={addresses.node_ip}",
+        f"--service-cluster-ip-range={addresses.services}",
+        f"--tls-cert-file={pki}/apiserver.crt",
+        f"--tls-private-key-file={pki}/apiserver.key",
+        f"--client-ca-file={pki}/ca.crt",
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+        f"--service-account-key-file={pki}/sa.pub",
+        f"--service-account-signing-key-file={pki}/sa.key",
+        f"--kubelet-certificate-authority={pki}/ca.crt",
+        f"--kubelet-client-certificate={pki}/apiserver-kubelet-client.crt",
+        f"--kubelet-client-key={pki}/apiserver-kubelet-client.key",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
+        "--allow-privileged=true",
+    )
+    return Component("kube-apiserver", command, "https://127.0.0.1:6443/readyz", after=("etcd",), ready_seconds=90)
+
+
+def _controller_manager(plan: Plan) -> Component:
+    kubeconfig = f"{plan.paths.config}/controller-manager.kubeconfig"
+    command = (
+        plan.programs["kube-controller-manager"],
+        f"--kubeconfig={kubeconfig}",
+        f"--root-ca-file={plan.paths.pki}/ca.crt",
+        f"--service-account-private-key-file={plan.paths.pki}/sa.key",
+        "--use-service-account-credentials=true",
+        "--leader-elect=false",
+        "--bind-address=127.0.0.1",
+        # Volumes for claims of the default StorageClass: folders of the host; see namespace.py.
+        "--enable-hostpath-provisioner=true",
+    )
+    return Component("kube-controller-manager", command, "https://127.0.0.1:10257/healthz", after=("kube-apiserver",))
+
+
+def _scheduler(plan: Plan) -> Component:
+    command = (
+        plan.programs["kube-scheduler"],
+        f"--kubeconfig={plan.paths.config}/scheduler.kubeconfig",
+        "--leader-elect=false",
+        "--bind-address=127.0.0.1",
+    )
+    return Component("kube-scheduler", command, "https://127.0.0.1:10259/healthz", after=("kube-apiserver",))
+
+
+def _kubelet(plan: Plan) -> Component:
+    command = (
+        plan.programs["kubelet"],
+        f"--config={plan.paths.config}/kubelet.json",
+        f"--kubeconfig={plan.paths.config}/kubelet.kubeconfig",
+        f"--root-dir={plan.root}/kubelet",
+        f"--hostname-override={plan.node}",
+        f"--node-ip={plan.addresses.node_ip}",
+    )
+    return Component("kubelet", command, "http://127.0.0.1:10248/healthz", after=("kube-apiserver", "containerd"))
+
+
+def _proxy(plan: Plan) -> Component:
+    command = (plan.programs["kube-proxy"], f"--config={plan.paths.config}/proxy.json")
+    return Component("kube-proxy", command, "http://127.0.0.1:10256/livez", after=("kube-apiserver",))
+
+
+def _coredns(plan: Plan) -> Component:
+    command = (plan.programs["coredns"], "-conf", f"{plan.paths.config}/Corefile")
+    return Component("coredns", command, "http://127.0.0.1:8181/ready", after=("kube-apiserver",))
+
+
+def _kwok(plan: Plan) -> Component:
+    command = (
+        plan.programs["kwok"],
+        f"--kubeconfig={plan.paths.config}/kwok.kubeconfig",
+        f"--config={plan.paths.config}/kwok.yaml",
+        "--manage-all-nodes=false",
+        "--manage-nodes-with-label-selector=kwok.x-k8s.io/node=fake",
+        f"--cidr={plan.addresses.fake_pods}",
+        f"--node-ip={plan.addresses.node_ip}",
+        "--node-lease-duration-seconds=40",
+        "--server-address=127.0.0.1:10247",
+    )
+    return Component("kwok", command, "http://127.0.0.1:10247/healthz", after=("kube-apiserver",), optional=True)
+
+
+def log_file(plan: Plan, name: str) -> Path:
+    """The log of one component."""
+    return plan.paths.logs / f"{name}.log"

@@ -1,0 +1,84 @@
+"""Fake nodes for tests of scale: kwok answers for them as a kubelet would, and runs nothing.
+
+They carry a taint and a label, kwok.x-k8s.io/node=fake, so that no ordinary pod ends up there by accident;
+a pod that is meant for them tolerates the one and selects the other. How fake pods live is told in kwok/*.yaml.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+
+from cluster.components import log_file
+from cluster.errors import ClusterError
+from cluster.kube import Kubectl
+from cluster.lifecycle import component_status
+from cluster.plan import Plan
+from cluster.progress import Progress
+
+KEY = "kwok.x-k8s.io/node"
+VALUE = "fake"
+_READY_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What a fake node claims to have, in Kubernetes' quantities."""
+
+    cpu: str = "32"
+    memory: str = "256Gi"
+    gpus: int = 0
+
+
+def node(index: int, size: Size) -> dict[str, object]:
+    """One Node object."""
+    name = f"fake-{index:05d}"
+    resources = {"cpu": size.cpu, "memory": size.memory, "pods": "250"}
+    if size.gpus:
+        resources["nvidia.com/gpu"] = str(size.gpus)
+    labels = {KEY: VALUE, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": [{"key": KEY, "value": VALUE, "effect": "NoSchedule"}]},
+        "status": {"capacity": resources, "allocatable": resources},
+    }
+
+
+def scale(plan: Plan, kubectl: Kubectl, count: int, size: Size, progress: Progress) -> None:
+    """Makes or removes fake nodes until there are `count`, all ready. Nodes that exist keep their size."""
+    names = set(kubectl("get", "nodes", "-l", f"{KEY}={VALUE}", "-o", "name").replace("node/", "").split())
+    wanted = {f"fake-{index:05d}": node(index, size) for index in range(count)}
+    surplus = sorted(names - set(wanted))
+    if surplus:
+        kubectl("delete", "node", *surplus, "--wait=false", timeout_seconds=300)
+    if count:
+        _start_kwok(plan)
+    missing = [wanted[name] for name in sorted(set(wanted) - names)]
+    if missing:
+        nodes = json.dumps({"apiVersion": "v1", "kind": "List", "items": missing})
+        kubectl("create", "-f", "-", stdin=nodes, timeout_seconds=300)
+    deadline = time.monotonic() + _READY_SECONDS
+    while (ready := _ready(kubectl)) < count:
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"{ready} of {count} fake nodes ready in {_READY_SECONDS:.0f} s; see {log_file(plan, 'kwok')}"
+            )
+        time.sleep(0.2)
+    progress(f"{plan.name}: {count} fake nodes ready (label and taint {KEY}={VALUE})")
+
+
+def _ready(kubectl: Kubectl) -> int:
+    path = 'jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}'
+    return kubectl("get", "nodes", "-l", f"{KEY}={VALUE}", "-o", path).split().count("True")
+
+
+def _start_kwok(plan: Plan) -> None:
+    (plan.paths.wanted / "kwok").touch()
+    deadline = time.monotonic() + _READY_SECONDS
+    while not component_status(plan.name).get("kwok", {}).get("healthy"):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"kwok not ready in {_READY_SECONDS:.0f} s; see {log_file(plan, 'kwok')}")
+        time.sleep(0.1)

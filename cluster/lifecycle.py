@@ -1,0 +1,287 @@
+"""Brings a cluster up, says how it is, and takes it down again."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster import build, cgroups, config, namespace, network, pki, seed
+from cluster.components import components, log_file
+from cluster.errors import ClusterError, MissingError, UsageError
+from cluster.kube import Kubectl
+from cluster.parts import ARGO, COREDNS, ETCD, KUBERNETES, KWOK
+from cluster.paths import PACKAGE, REPOSITORY, ClusterPaths, cluster_paths, state_root
+from cluster.plan import Plan
+from cluster.progress import Progress
+from cluster.supervisor import write_atomically
+
+_READY_SECONDS = 120.0
+_STOP_SECONDS = 20.0
+# The supervisor writes every two seconds; an older status means that it hangs or is starved.
+_STALE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a cluster is: `phase` is Running, Starting, Broken or Absent."""
+
+    phase: str
+    problems: tuple[str, ...] = ()
+
+
+def require_root() -> None:
+    """Namespaces, mounts and control groups are root's."""
+    if os.geteuid() != 0:
+        raise UsageError("a cluster needs root (it makes namespaces, mounts and control groups): run this with sudo")
+
+
+@contextmanager
+def held(name: str) -> Iterator[None]:
+    """One `up` or `down` of a cluster at a time. The lock's file goes with the cluster."""
+    root = state_root()
+    path = root / f".{name}.lock"
+    while True:
+        root.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = path.open("w")
+        except FileNotFoundError:
+            continue  # Another `down` removed the empty folder just now.
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if path.exists() and path.stat().st_ino == os.fstat(handle.fileno()).st_ino:
+            break
+        handle.close()  # Its holder removed it while we waited.
+    try:
+        yield
+    finally:
+        if not (root / name).exists():
+            path.unlink(missing_ok=True)
+        handle.close()
+        with suppress(OSError):
+            root.rmdir()  # Only when nothing is left in it.
+
+
+def names() -> list[str]:
+    """The clusters of this machine, running or broken."""
+    root = state_root()
+    if not root.is_dir():
+        return []
+    return sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def load(name: str) -> Plan:
+    """The plan of an existing cluster."""
+    paths = cluster_paths(name)
+    try:
+        return Plan.from_json(paths.state.read_text())
+    except FileNotFoundError:
+        raise MissingError(f"there is no cluster {name!r}: python3 -m cluster up --name {name} makes it") from None
+    except (ValueError, TypeError) as error:
+        raise ClusterError(f"{paths.state} cannot be read ({error}): python3 -m cluster down --name {name}") from error
+
+
+def health(name: str) -> Health:
+    """What the supervisor says, or what its absence says."""
+    paths = cluster_paths(name)
+    if not paths.root.exists():
+        return Health("Absent")
+    if _init_pid(paths) is None:
+        return Health("Broken", (f"its processes are gone; logs are in {paths.logs}",))
+    status = _status(paths)
+    if status is None:
+        return Health("Starting")
+    if time.time() - status["at"] > _STALE_SECONDS:
+        return Health("Broken", (f"its supervisor has been silent for long; see {paths.logs}/supervisor.log",))
+    parts: dict[str, Any] = status["components"]
+    problems = tuple(f"{n} {p['problem']}; see {p['log']}" for n, p in parts.items() if p["problem"])
+    if problems:
+        return Health("Broken", problems)
+    waiting = tuple(f"{n} is not ready yet; see {p['log']}" for n, p in parts.items() if not p["healthy"])
+    return Health("Starting", waiting) if waiting else Health("Running")
+
+
+def component_status(name: str) -> dict[str, Any]:
+    """The supervisor's last word on each component."""
+    status = _status(cluster_paths(name))
+    return dict(status["components"]) if status else {}
+
+
+def start(name: str, argo: str, images: Path, progress: Progress) -> Plan:
+    """Makes a cluster and waits until every server of it is well. The caller holds its lock; binaries are built, and
+    `images` is a containerd that has the large images (seed.py).
+    """
+    paths = cluster_paths(name)
+    programs = {"etcd": str(build.binary(ETCD, "etcd"))}
+    programs |= {p.name: str(build.binary(KUBERNETES, p.name)) for p in KUBERNETES.programs}
+    programs |= {"coredns": str(build.binary(COREDNS, "coredns")), "kwok": str(build.binary(KWOK, "kwok"))}
+    if argo != "none":
+        programs["argo"] = str(build.binary(ARGO[argo], "argo"))
+    with held(".addresses"):
+        used = network.host_networks()
+        used += [Plan.from_json(cluster_paths(n).state.read_text()).addresses.block for n in names() if _planned(n)]
+        addresses = network.choose(name, used)
+        plan = Plan(name=name, root=str(paths.root), block=str(addresses.block), argo=argo, programs=programs)
+        for folder in (paths.logs, paths.wanted, paths.volumes, *(paths.root / f for f in _FOLDERS)):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(paths.state, plan.to_json())
+    pki.create(paths.pki, pki.certificates(plan.node, addresses.node_ip, addresses.api_service_ip))
+    config.write_all(plan)
+    write_atomically(paths.root / "images.json", json.dumps(seed.plant(images, paths.root)) + "\n")
+    progress(f"{name}: addresses {addresses.block}, keys and configuration written")
+    _launch(plan)
+    settle(plan, progress)
+    return plan
+
+
+def settle(plan: Plan, progress: Progress) -> None:
+    """Waits until every server of a launched cluster is well; also after an `up` that was interrupted."""
+    seen = _await_health(plan, {"etcd", "kube-apiserver"}, set(), progress)
+    # CoreDNS is not well until it may list Services, so this comes between.
+    kubectl(plan)("apply", "--server-side", "-f", str(PACKAGE / "manifests" / "base.yaml"))
+    _await_health(plan, {c.name for c in components(plan) if not c.optional}, seen, progress)
+
+
+def kubectl(plan: Plan) -> Kubectl:
+    """The administrator's kubectl of one cluster."""
+    return Kubectl(Path(plan.programs["kubectl"]), plan.paths.kubeconfig)
+
+
+_FOLDERS = ("tmp", "varlog", "cni-cache")
+
+
+def _planned(name: str) -> bool:
+    return cluster_paths(name).state.exists()
+
+
+def _launch(plan: Plan) -> None:
+    """Starts the supervisor in namespaces of its own and joins them to the host."""
+    for point in namespace.MOUNT_POINTS:
+        point.mkdir(parents=True, exist_ok=True)
+    groups = cgroups.create(plan.name)
+    hierarchies = [[str(h.mount), h.options] for h in cgroups.hierarchies()]
+    # A shell moves itself into the control groups first: the namespace's root is wherever its maker stands.
+    enter = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
+    command = ["sh", "-c", enter, "sh", *(str(group / "cgroup.procs") for group in groups), "--"]
+    command += ["unshare", "--mount", "--propagation", "private", "--net", "--ipc", "--uts", "--cgroup"]
+    command += ["--pid", "--fork", "--kill-child", "--mount-proc"]
+    command += [sys.executable, "-m", "cluster.supervisor", plan.root]
+    with (plan.paths.logs / "supervisor.log").open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=_clean_environment(),
+        )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(hierarchies).encode())
+    process.stdin.close()
+    init = _wait_for_init(process)
+    write_atomically(plan.paths.root / "init", f"{init} {_start_time(init)}\n")
+    network.join(plan.name, plan.addresses, init)
+
+
+def _clean_environment() -> dict[str, str]:
+    # A proxy for the Internet or a user's kubeconfig must not leak into the servers.
+    unwanted = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "kubeconfig")
+    kept = {k: v for k, v in os.environ.items() if k.lower() not in unwanted}
+    kept["PATH"] = kept.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
+    return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _wait_for_init(process: subprocess.Popen[bytes]) -> int:
+    """The host's number of the first process in the new namespaces."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        found = children.read_text().split() if children.exists() else []
+        if found:
+            return int(found[0])
+        if process.poll() is not None:
+            break
+        time.sleep(0.005)
+    raise ClusterError("the namespaces of the cluster could not be made: see supervisor.log in its log folder")
+
+
+def _await_health(plan: Plan, expected: set[str], seen: set[str], progress: Progress) -> set[str]:
+    """Waits for the components `expected`; tells of each that is not in `seen` yet, and returns all seen."""
+    deadline = time.monotonic() + _READY_SECONDS
+    while True:
+        for component, status in component_status(plan.name).items():
+            if status["healthy"] and component not in seen:
+                seen = seen | {component}
+                progress(f"{plan.name}: {component} is ready")
+        if expected <= seen:
+            return seen
+        now = health(plan.name)
+        if now.phase == "Broken":
+            raise ClusterError(f"cluster {plan.name!r} did not start: {'; '.join(now.problems)}")
+        if time.monotonic() > deadline:
+            missing = sorted(expected - seen)
+            logs = ", ".join(str(log_file(plan, m)) for m in missing)
+            raise ClusterError(
+                f"cluster {plan.name!r}: {', '.join(missing)} not ready in {_READY_SECONDS:.0f} s; {logs}"
+            )
+        time.sleep(0.05)
+
+
+def stop(name: str, progress: Progress) -> None:
+    """Ends a cluster and removes all of it. The caller holds its lock. Works on half-made and broken ones as well."""
+    paths = cluster_paths(name)
+    init = _init_pid(paths)
+    if init is not None:
+        # Killing the first process of a PID namespace makes the kernel kill all others in it, containers too.
+        os.kill(init, signal.SIGKILL)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while Path(f"/proc/{init}").exists() and _init_pid(paths) is not None:
+            if time.monotonic() > deadline:
+                raise ClusterError(f"process {init} of cluster {name!r} does not end; something holds it in the kernel")
+            time.sleep(0.02)
+    for pid in cgroups.processes(name):
+        # Only where `up` was cut off before it knew the first process.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    network.unjoin(name)
+    left = cgroups.remove(name)
+    if left:
+        raise ClusterError(f"control groups of cluster {name!r} are still in use: {', '.join(map(str, left))}")
+    shutil.rmtree(paths.root, ignore_errors=False)
+    progress(f"{name}: gone")
+
+
+def _status(paths: ClusterPaths) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(paths.status.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
+
+
+def _init_pid(paths: ClusterPaths) -> int | None:
+    """The living first process of the cluster; its start time tells it from a stranger with the same number."""
+    try:
+        pid, started = (paths.root / "init").read_text().split()
+        return int(pid) if _start_time(int(pid)) == started else None
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _start_time(pid: int) -> str:
+    """Field 22 of /proc/PID/stat; empty when there is no such process or it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return "" if fields[0] == "Z" else fields[19]

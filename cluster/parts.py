@@ -1,0 +1,91 @@
+"""Which programs are built from which Go module, and how.
+
+The versions themselves are pinned in go/<part>/go.mod and go.sum; this table says what to make of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+ARGO_VERSIONS = ("4.0.2", "3.7.3")
+DEFAULT_ARGO = ARGO_VERSIONS[0]
+KUBERNETES_VERSION = "1.34.4"
+
+# What upstream's tags point to.
+_ARGO_COMMITS = {
+    "4.0.2": "32afec3c401c0920517bf1e890fa7dba6170cdf2",
+    "3.7.3": "bded09fe4abd37cb98d7fc81b4c14a6f5034e9ab",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One binary."""
+
+    name: str
+    package: str
+    # The kubelet's cAdvisor needs cgo; everything else is static.
+    cgo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The programs of one go.mod."""
+
+    name: str
+    module: str
+    version: str
+    programs: tuple[Program, ...]
+    ldflags: str = "-s -w"
+    # Argo's module lacks a symbolic link and the built web page, so a repaired copy of it is built instead.
+    patch: str = ""
+    keep: tuple[str, ...] = field(default=())
+
+
+def _kubernetes() -> Part:
+    commands = ("kube-apiserver", "kubelet", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubectl")
+    return Part(
+        name="kubernetes",
+        module="k8s.io/kubernetes",
+        version=KUBERNETES_VERSION,
+        programs=tuple(Program(c, f"k8s.io/kubernetes/cmd/{c}", cgo=c == "kubelet") for c in commands),
+        # Clients refuse a server that calls itself v0.0.0-master.
+        ldflags=f"-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION}",
+    )
+
+
+def _argo(version: str) -> Part:
+    module = f"github.com/argoproj/argo-workflows/v{version[0]}"
+    # Without the commit Argo calls itself "v4.0.2+unknown".
+    values = {
+        "version": f"v{version}",
+        "gitTag": f"v{version}",
+        "gitCommit": _ARGO_COMMITS[version],
+        "gitTreeState": "clean",
+    }
+    stamp = " ".join(f"-X {module}.{name}={value}" for name, value in values.items())
+    return Part(
+        name=f"argo-{version}",
+        module=module,
+        version=version,
+        programs=tuple(Program(c, f"{module}/cmd/{c}") for c in ("argoexec", "workflow-controller", "argo")),
+        ldflags=f"-s -w {stamp}",
+        patch="argo",
+        keep=("manifests",),
+    )
+
+
+ETCD = Part("etcd", "go.etcd.io/etcd/server/v3", "3.6.6", (Program("etcd", "."),))
+KUBERNETES = _kubernetes()
+COREDNS = Part("coredns", "github.com/coredns/coredns", "1.15.0", (Program("coredns", "github.com/coredns/coredns"),))
+KWOK = Part(
+    "kwok",
+    "sigs.k8s.io/kwok",
+    "0.7.0",
+    (Program("kwok", "sigs.k8s.io/kwok/cmd/kwok"),),
+    ldflags="-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.7.0",
+)
+ARGO = {version: _argo(version) for version in ARGO_VERSIONS}
+
+# In the order in which a cluster needs them.
+ALL_PARTS = (ETCD, KUBERNETES, ARGO["4.0.2"], COREDNS, KWOK, ARGO["3.7.3"])

@@ -1,0 +1,38 @@
+"""Which Python packages the diflow image holds: the project's own dependencies and those of its examples, as locked.
+
+Run by the Dockerfile too, hence a file that imports nothing of its neighbours:
+`python3 pythonpackages.py pyproject.toml requirements.lock WANTED PINNED` writes the two files that pip reads.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+# A pin and its marker, as in `numpy==2.4.0 ; python_version < '3.12' \\`.
+_PIN = re.compile(r"^([A-Za-z0-9][^\s;=]*==[^\s;\\]+)\s*(;[^\\]*)?", re.MULTILINE)
+
+
+def wanted(project: dict[str, Any]) -> list[str]:
+    """The requirements of the project and of its extra `examples`."""
+    table = project["project"]
+    return [*table.get("dependencies", []), *table.get("optional-dependencies", {}).get("examples", [])]
+
+
+def pinned(lock: str) -> list[str]:
+    """A constraint for each package that the lock file (in pip's form) names, with its marker and without hashes."""
+    return [f"{pin} {marker.strip()}".strip() for pin, marker in _PIN.findall(lock)]
+
+
+def main(arguments: list[str]) -> None:
+    """Writes both files."""
+    project = tomllib.loads(Path(arguments[0]).read_text())
+    Path(arguments[2]).write_text("\n".join(wanted(project)) + "\n")
+    Path(arguments[3]).write_text("\n".join(pinned(Path(arguments[1]).read_text())) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
