@@ -1,0 +1,47 @@
+"""`python -m benchmarks`: run the measurements, print a table, write out/bench.json.
+
+    --only starting,rendering,commands   some of them
+    --rounds 7                           how often the live measurement is repeated
+
+Each figure stands beside its limit. Machines differ and are shared, so the table is read by people: only ratios within
+the run are judged, and the exit code is 1 when one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks import commands, rendering, starting
+from benchmarks.figures import Figure, table
+
+OUT = Path(__file__).resolve().parents[1] / "out" / "bench.json"
+PARTS = ("starting", "rendering", "commands")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure diflow's speed.")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=7, help="repetitions of the live measurement (default: 7)")
+    options = parser.parse_args()
+    chosen = options.only.split(",")
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(PARTS)}")
+    figures: list[Figure] = []
+    if "rendering" in chosen:
+        figures += rendering.measure()
+    if "starting" in chosen:
+        figures += starting.measure(rounds=options.rounds)
+    if "commands" in chosen:
+        figures += commands.measure()
+    print(table(figures))
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps([figure.to_dict() for figure in figures], indent=2) + "\n", encoding="utf-8")
+    print(f"\nwritten to {OUT}")
+    return int(any(figure.is_missed for figure in figures if figure.is_ratio))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""One measured figure, and how figures are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with its unit, the most that it may be, and what it was measured beside."""
+
+    part: str
+    name: str
+    value: float
+    unit: str
+    limit: float | None = None
+    note: str = ""
+
+    @property
+    def is_ratio(self) -> bool:
+        return self.unit == "×"
+
+    @property
+    def is_missed(self) -> bool:
+        return self.limit is not None and self.value > self.limit
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "missed": self.is_missed}
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """The figures as aligned text."""
+    rows = [("part", "figure", "value", "limit", "", "note")]
+    for f in figures:
+        limit = "" if f.limit is None else f"≤ {f.limit:g} {f.unit}"
+        verdict = "" if f.limit is None else "MISSED" if f.is_missed else "ok"
+        rows.append((f.part, f.name, f"{f.value:.3g} {f.unit}", limit, verdict, f.note))
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:5], widths, strict=True)), row[5]]).rstrip()
+        for row in rows
+    )

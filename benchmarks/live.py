@@ -1,0 +1,18 @@
+"""The real cluster that the live measurements run on: one of their own, or the one of DIFLOW_TEST_KUBECONFIG."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from diflow.client.kube import Cluster
+from tests.clusters import TestCluster, cluster
+
+
+@contextmanager
+def namespace(prefix: str) -> Iterator[tuple[TestCluster, Cluster, str]]:
+    """A cluster with a fresh namespace on it."""
+    with cluster("4.0.2") as found, found.namespace(prefix) as name:
+        os.environ["KUBECONFIG"] = str(found.kubeconfig)
+        yield found, Cluster.connect(), name

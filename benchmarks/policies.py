@@ -1,0 +1,173 @@
+"""Quality and speed of the policies against published figures, as text and JSON; non-zero when one falls behind.
+
+    python -m benchmarks.policies --data ../shared/data/pollux [--out out/policies] [--laws 2000] [--full]
+
+Quality replays the four workloads; `--full` adds other restart costs, noise, interference, and half and double load.
+Speed is CPU time of one call on one core. Laws counts snapshots on which each policy was judged, and broken laws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.policies_speed import SIZES, measure
+from diflow.allocator.plan import keep_plan
+from diflow.allocator.policy import load_policy
+from diflow.allocator.settings import PolicySettings
+from diflow.allocator.simulator.metrics import Metrics, metrics
+from diflow.allocator.simulator.replay import World, replay
+from diflow.allocator.simulator.truth import load, read_workload
+
+POLLUX = {"1": 2089.0, "2": 3323.0, "3": 2188.0, "4": 2721.0}
+"""Mean completion time of Pollux's published runs, s; p99 over all eight published workloads 46,882 s."""
+RANGES = Path(__file__).with_name("policies_ranges.json")
+CALLS = {40: 40, 500: 12, 10_000: 4}
+VARIANTS: tuple[tuple[str, Callable[[World], World]], ...] = (
+    ("restart 60 s", lambda w: replace(w, restart_seconds=60.0)),
+    ("restart 120 s", lambda w: replace(w, restart_seconds=120.0)),
+    ("noise 20 %", lambda w: replace(w, noise=0.2)),
+    ("interference 50 %", lambda w: replace(w, interference=0.5)),
+    ("load 0.5", lambda w: replace(w, load=0.5)),
+    ("load 2", lambda w: replace(w, load=2.0)),
+    ("no progress told", lambda w: replace(w, report_progress=False)),
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with traces/ and workloads/")
+    parser.add_argument("--out", type=Path, default=Path("out/policies"))
+    parser.add_argument("--laws", type=int, default=1000, help="random snapshots to judge each policy on")
+    parser.add_argument("--full", action="store_true", help="other worlds too")
+    parser.add_argument("--skip-speed", action="store_true")
+    given = parser.parse_args(arguments)
+    ranges = json.loads(RANGES.read_text())
+    behind: list[str] = []
+    result: dict[str, Any] = {"quality": quality(given.data, ranges["quality"], behind)}
+    if given.full:
+        result["worlds"] = worlds(given.data)
+    if not given.skip_speed:
+        result["speed"] = speed(ranges, behind)
+    result["laws"] = laws(given.laws, behind)
+    result["behind"] = behind
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "policies.json").write_text(json.dumps(result, indent=2) + "\n")
+    _say(f"\nwrote {given.out / 'policies.json'}")
+    for line in behind:
+        _say(f"BEHIND: {line}")
+    return 1 if behind else 0
+
+
+def quality(data: Path, limits: dict[str, Any], behind: list[str]) -> dict[str, Any]:
+    """The four workloads under goodput, beside Pollux's published means. Tuned on 1 and 2 alone."""
+    apps = load(data / "traces")
+    rows: dict[str, Metrics] = {}
+    _say("workload   mean s   Pollux   ratio   p99 s  restarts  fairness worst  > 2")
+    for name, published in POLLUX.items():
+        row = rows[name] = metrics(
+            replay(read_workload(data / f"workloads/workload-{name}.csv"), apps, load_policy("goodput"))
+        )
+        _say(
+            f"{name:8} {row.mean:8.0f} {published:8.0f} {row.mean / published:7.3f} {row.p99:7.0f} {row.restarts:9.2f} "
+            f"{row.worst_fairness:15.2f} {row.very_unfair_share:5.1%}"
+        )
+        for what, value, limit in (
+            ("mean", row.mean, limits["mean"][name]),
+            ("p99", row.p99, limits["p99"][name]),
+            ("restarts", row.restarts, limits["restarts"]),
+            ("share above 2", row.very_unfair_share, limits["very_unfair_share"]),
+        ):
+            if value > limit:
+                behind.append(f"workload {name}: {what} {value:.4g} is above {limit:g}")
+    ratio = float(np.mean([rows[name].mean / POLLUX[name] for name in POLLUX]))
+    _say(f"mean of the ratios {ratio:.3f}")
+    if ratio > limits["mean_over_pollux"]:
+        behind.append(f"mean of the ratios to Pollux {ratio:.3f} is above {limits['mean_over_pollux']}")
+    return {"workloads": {k: v.as_dict() for k, v in rows.items()}, "pollux": POLLUX, "mean_ratio": ratio}
+
+
+def worlds(data: Path) -> dict[str, Any]:
+    """How the result moves with the world; all four workloads."""
+    apps = load(data / "traces")
+    out: dict[str, Any] = {}
+    for label, change in VARIANTS:
+        world = change(World())
+        settings = PolicySettings(restart_seconds=world.restart_seconds)
+        rows = [
+            metrics(
+                replay(
+                    read_workload(data / f"workloads/workload-{n}.csv"), apps, load_policy("goodput", settings), world
+                )
+            )
+            for n in POLLUX
+        ]
+        out[label] = {n: row.as_dict() for n, row in zip(POLLUX, rows, strict=True)}
+        _say(
+            f"{label:18} means "
+            + " ".join(f"{row.mean:7.0f}" for row in rows)
+            + f"   restarts {np.mean([row.restarts for row in rows]):.2f}"
+        )
+    return out
+
+
+def speed(ranges: dict[str, Any], behind: list[str]) -> list[dict[str, Any]]:
+    """CPU milliseconds of one call at three sizes, and the growth from size to size."""
+    out = []
+    _say("\npolicy         jobs  nodes   first ms   p50 ms   p95 ms   limit   growth")
+    for name, limits in ranges["speed_p95_ms"].items():
+        before = 0.0
+        for jobs, nodes, limit in SIZES:
+            row = measure(name, jobs, nodes, limit, CALLS[jobs])
+            growth = f"{row.p95_ms / before:8.1f}" if before else "       -"
+            before = row.p95_ms
+            mark = " " if row.p95_ms <= limit else "*"
+            _say(
+                f"{name:13} {jobs:5} {nodes:6} {row.first_ms:10.1f} {row.p50_ms:8.1f} {row.p95_ms:8.1f}{mark}"
+                f"{limit:7.0f} {growth}"
+            )
+            if row.p95_ms > limits[str(jobs)]:
+                behind.append(f"{name}, {jobs} jobs: p95 {row.p95_ms:.1f} ms is above {limits[str(jobs)]}")
+            out.append(asdict(row))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    _say(f"largest memory {memory:.0f} MiB; * above the limit of the issue")
+    if memory > ranges["memory_mib"]:
+        behind.append(f"memory {memory:.0f} MiB is above {ranges['memory_mib']}")
+    return out
+
+
+def laws(count: int, behind: list[str]) -> dict[str, Any]:
+    """Snapshots judged and laws broken."""
+    from tests.policies import laws as judged  # noqa: PLC0415 - tests are there in a checkout alone
+    from tests.policies.generators import snapshots  # noqa: PLC0415
+
+    out: dict[str, Any] = {}
+    for name in ("fit", "fair", "goodput", "fair+goodput"):
+        policy, broken = load_policy(name), []
+        for snapshot in snapshots(12345, count):
+            plan = policy.optimize(snapshot)
+            broken += judged.sound(snapshot, plan)
+            broken += judged.nobody_waits_for_nothing(snapshot, plan)
+            broken += judged.no_worse_than_keeping(policy, snapshot, plan, keep_plan(snapshot, name))
+            broken += judged.settles(policy, snapshot, plan)
+        out[name] = {"snapshots": count, "broken": len(broken)}
+        _say(f"laws 1-4, 6, 7: {name:13} {count} snapshots, {len(broken)} broken")
+        behind += [f"{name}: {line}" for line in broken[:5]]
+    return out
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Clusters of three sizes for the speed of the policies: the same kind of cluster, larger and larger.
+
+Jobs hold what a running cluster holds, report what jobs report, and a tenth of them is new: one call then has to place
+newcomers, move some, and leave the rest. Made straight as arrays, from a seed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diflow.allocator.arrays import FloatArray
+from diflow.allocator.ledger import Ledger
+from diflow.allocator.policy import Policy, load_policy
+from diflow.allocator.profile import Profile
+from diflow.allocator.snapshot import UNLIMITED, Snapshot
+
+SIZES = ((40, 16, 10.0), (500, 512, 100.0), (10_000, 2_000, 1_000.0))
+"""Jobs, nodes of 4 GPUs, and the limit in ms of the 95th percentile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One policy at one size; milliseconds."""
+
+    policy: str
+    jobs: int
+    nodes: int
+    first_ms: float
+    p50_ms: float
+    p95_ms: float
+    limit_ms: float
+
+
+def cluster(jobs: int, nodes: int, seed: int = 0) -> Snapshot:
+    """A busy cluster of this size."""
+    rng = np.random.default_rng(seed)
+    profiles = _profiles(rng, min(jobs, 400))
+    queues = 8
+    low = rng.choice([1, 1, 1, 1, 2, 4], jobs)
+    high = np.minimum(64, low * rng.choice([1, 4, 8, 16, 64], jobs))
+    request = np.column_stack([rng.choice([2, 4], jobs), np.ones(jobs)]).astype(np.int64)
+    now = 100_000.0
+    created = np.sort(now - rng.exponential(4_000.0, jobs))
+    none = np.zeros(0, dtype=np.int64)
+    snapshot = Snapshot(
+        now_seconds=now,
+        resources=("cpu", "nvidia.com/gpu"),
+        node_names=tuple(f"node-{i:05d}" for i in range(nodes)),
+        node_allocatable=np.tile(np.array([32, 4], dtype=np.int64), (nodes, 1)),
+        node_foreign=np.tile(np.array([2, 0], dtype=np.int64), (nodes, 1)),
+        node_releasing=np.zeros((nodes, 2), dtype=np.int64),
+        node_open=np.ones(nodes, dtype=np.bool_),
+        node_pool=np.zeros(nodes, dtype=np.int64),
+        pool_names=("",),
+        pool_speed=np.ones(1),
+        queue_names=tuple(f"queue-{i}" for i in range(queues)),
+        queue_parent=np.full(queues, -1, dtype=np.int64),
+        queue_weight=np.arange(1, queues + 1, dtype=np.float64),
+        queue_guarantee=np.zeros((queues, 2), dtype=np.int64),
+        queue_cap=np.full((queues, 2), UNLIMITED, dtype=np.int64),
+        job_names=tuple(f"job-{i:06d}" for i in range(jobs)),
+        job_queue=rng.integers(0, queues, jobs),
+        job_queue_name=("",) * jobs,
+        job_priority=(rng.random(jobs) < 0.1).astype(np.int64),
+        job_preemptible=rng.random(jobs) < 0.9,
+        job_pinned=np.zeros(jobs, dtype=np.bool_),
+        job_created_seconds=created,
+        job_started_seconds=np.full(jobs, -1.0),
+        job_changed_seconds=np.full(jobs, -1.0),
+        job_restarts=np.zeros(jobs, dtype=np.int64),
+        job_service_seconds=np.zeros(jobs),
+        job_profile=tuple(profiles[int(i)] for i in rng.integers(0, len(profiles), jobs)),
+        role_names=("worker",) * jobs,
+        role_job=np.arange(jobs),
+        role_request=request,
+        role_min=low.astype(np.int64),
+        role_max=high.astype(np.int64),
+        role_desired=np.minimum(high, low * 4).astype(np.int64),
+        role_class=np.zeros(jobs, dtype=np.int64),
+        class_nodes=np.ones((1, nodes), dtype=np.bool_),
+        held_role=none,
+        held_node=none,
+        held_count=none,
+    )
+    ledger = Ledger(snapshot)
+    for j in range(int(jobs * 0.9)):
+        ledger.try_gang(j, {j: int(rng.integers(low[j], min(high[j], 8) + 1))})
+    role, node, count = ledger.triples()
+    order = np.lexsort((node, role))
+    started = np.where(ledger.replicas > 0, created + 60.0, -1.0)
+    return replace(
+        snapshot,
+        held_role=role[order],
+        held_node=node[order],
+        held_count=count[order],
+        job_started_seconds=started,
+        job_changed_seconds=started,
+        job_service_seconds=np.where(started > 0, (now - started) * ledger.replicas, 0.0),
+    )
+
+
+def _profiles(rng: np.random.Generator, count: int) -> list[Profile]:
+    """Reports with their fits, as jobs send them; each job reports anew before each call (see `moved_on`)."""
+    out = []
+    for i in range(count):
+        params = np.array(
+            [
+                rng.uniform(0.01, 0.2),
+                rng.uniform(1e-4, 1e-2),
+                rng.uniform(0.02, 0.5),
+                rng.uniform(1e-4, 5e-3),
+                rng.uniform(0.005, 0.05),
+                rng.uniform(1e-4, 5e-3),
+                rng.uniform(1.0, 3.0),
+            ]
+        )
+        rows = [(1.0, r, 32.0, 0.1, 0.12, 0.0) for r in (1.0, 2.0, 4.0)] + [(2.0, 8.0, 32.0, 0.1, 0.2, 0.0)]
+        out.append(
+            Profile(
+                version=i,
+                observations_version=i,
+                observations=np.array(rows),
+                parameters=params,
+                grad_sqr=1.0,
+                grad_var=float(rng.uniform(1, 100)),
+                initial_batch=128,
+                max_batch=8192,
+                min_local_batch=16,
+                max_local_batch=512,
+                fraction_done=float(rng.uniform(0.05, 0.95)),
+                work_done=float(rng.uniform(1e3, 1e6)),
+            )
+        )
+    return out
+
+
+def moved_on(snapshot: Snapshot, version: int) -> Snapshot:
+    """The cluster a period later: every tenth job has reported something new, which forgets its table."""
+    profiles = tuple(
+        replace(p, version=1_000_000 * (version + 1) + j) if p is not None and (j + version) % 10 == 0 else p
+        for j, p in enumerate(snapshot.job_profile)
+    )
+    return replace(snapshot, now_seconds=snapshot.now_seconds + 60.0, job_profile=profiles)
+
+
+def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int) -> Speed:
+    """Time of a call on this machine: the first one with nothing remembered, then `calls` as in a running daemon."""
+    policy: Policy = load_policy(name)
+    snapshot = cluster(jobs, nodes)
+    # The interpreter's and numpy's own first times are not the policy's.
+    policy.optimize(cluster(8, 4, seed=1))
+    first = _time(policy, snapshot)
+    times = []
+    for version in range(calls):
+        snapshot = moved_on(snapshot, version)
+        times.append(_time(policy, snapshot))
+    table: FloatArray = np.array(times)
+    return Speed(
+        policy=name,
+        jobs=jobs,
+        nodes=nodes,
+        first_ms=first,
+        p50_ms=float(np.median(table)),
+        p95_ms=float(np.percentile(table, 95)),
+        limit_ms=limit_ms,
+    )
+
+
+def _time(policy: Policy, snapshot: Snapshot) -> float:
+    began = time.process_time()
+    policy.optimize(snapshot)
+    return 1000.0 * (time.process_time() - began)

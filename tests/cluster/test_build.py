@@ -1,0 +1,122 @@
+"""The cache of binaries: what changes a program changes its place, and nothing half-made is ever found there."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster import build
+from cluster.errors import ClusterError
+from cluster.parts import ALL_PARTS, ETCD, KUBERNETES, Part, Program
+from cluster.paths import PACKAGE
+
+
+def quiet(_: str) -> None:
+    """Takes the place of progress."""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("DIFLOW_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
+    """A part of one small program, in a package folder of its own."""
+    folder = tmp_path / "package" / "go" / "hello"
+    folder.mkdir(parents=True)
+    (folder / "go.mod").write_text("module example.invalid/hello\n\ngo 1.22\n")
+    (folder / "main.go").write_text('package main\n\nfunc main() { println("hello") }\n')
+    monkeypatch.setattr(build, "PACKAGE", tmp_path / "package")
+    return Part("hello", "example.invalid/hello", "1.0.0", (Program("hello", "."),))
+
+
+def test_a_changed_checksum_file_changes_the_key(tmp_path: Path) -> None:
+    before = build.part_key(ETCD)
+    copy = tmp_path / "etcd"
+    shutil.copytree(PACKAGE / "go" / "etcd", copy)
+    assert build.part_key(ETCD, copy) == before
+    with (copy / "go.sum").open("a") as file:
+        file.write("example.invalid v1.0.0 h1:x\n")
+    assert build.part_key(ETCD, copy) != before
+
+
+def test_a_changed_link_flag_or_cgo_changes_the_key() -> None:
+    before = build.part_key(KUBERNETES)
+    assert build.part_key(dataclasses.replace(KUBERNETES, ldflags="-s")) != before
+    static = tuple(dataclasses.replace(program, cgo=False) for program in KUBERNETES.programs)
+    assert build.part_key(dataclasses.replace(KUBERNETES, programs=static)) != before
+
+
+@pytest.mark.parametrize("part", ALL_PARTS, ids=lambda part: part.name)
+def test_each_part_requires_the_version_that_the_table_names(part: Part) -> None:
+    assert f"{part.module} v{part.version}" in (PACKAGE / "go" / part.name / "go.mod").read_text()
+
+
+@pytest.mark.parametrize("part", ALL_PARTS, ids=lambda part: part.name)
+def test_each_program_from_another_module_is_a_tool_of_its_go_mod(part: Part) -> None:
+    text = (PACKAGE / "go" / part.name / "go.mod").read_text()
+    for program in part.programs:
+        assert program.package == "." or program.package in text
+
+
+needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="no Go on this machine")
+
+
+@needs_go
+def test_a_program_is_built_once_and_then_taken_from_the_cache(hello: Part, cache: Path) -> None:
+    told: list[str] = []
+    build.build([hello], told.append)
+    said = subprocess.run([build.binary(hello, "hello")], capture_output=True, text=True, check=True).stderr
+    assert said == "hello\n"
+    first = len(told)
+    assert first > 0
+    build.build([hello], told.append)
+    assert len(told) == first
+    assert not list((cache / "work").iterdir())
+
+
+@needs_go
+def test_a_build_that_fails_names_its_log_and_leaves_no_binary(hello: Part, tmp_path: Path) -> None:
+    (tmp_path / "package" / "go" / "hello" / "main.go").write_text("package main\n\nfunc main() { nonsense() }\n")
+    with pytest.raises(ClusterError, match=r"building hello failed: .*nonsense.*build-hello-hello\.log"):
+        build.build([hello], quiet)
+    assert list(build.part_folder(hello).iterdir()) == []
+
+
+def test_without_go_the_message_says_to_install_it(hello: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ClusterError, match="install Go"):
+        build.module_folder(hello)
+
+
+def test_a_second_builder_waits_for_the_first_and_says_so(cache: Path) -> None:
+    script = (
+        "import sys\nfrom cluster import build\n"
+        "with build.locked('thing', print):\n    print('held', flush=True)\n    sys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=PACKAGE.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdin is not None
+        assert first.stdout is not None
+        assert first.stdout.readline() == "held\n"
+        told: list[str] = []
+
+        def let_go(line: str) -> None:
+            told.append(line)
+            assert first.stdin is not None
+            first.stdin.write("\n")
+            first.stdin.flush()
+
+        with build.locked("thing", let_go):
+            first.wait(timeout=30)
+    assert told == ["thing: another process is building it; waiting"]
+    assert (cache / "locks" / "thing").exists()

@@ -1,0 +1,145 @@
+"""The real clusters that tests run on: made by `cluster/`, or the one that DIFLOW_TEST_KUBECONFIG names.
+
+DIFLOW_TEST_KUBECONFIG and DIFLOW_TEST_KUBECONFIG_ARGO37 name clusters that are already up (with Argo 4.0.2 and 3.7.3);
+without them a cluster is started for the run, and taken down after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+ROOT = Path(__file__).resolve().parents[1]
+VARIABLES = {"4.0.2": "DIFLOW_TEST_KUBECONFIG", "3.7.3": "DIFLOW_TEST_KUBECONFIG_ARGO37"}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TestCluster:
+    """A cluster with Argo, as a user sees it: a kubeconfig, and kubectl and argo on the PATH."""
+
+    __test__ = False
+
+    argo_version: str
+    kubeconfig: Path
+    path: str
+    name: str | None = None
+    argo_server: str | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a process that works on this cluster."""
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": self.path, "PYTHONPATH": str(ROOT)}
+
+    def run(self, *command: str, check: bool = True, stdin: str | None = None, timeout: float = 150) -> str:
+        """Run a program on this cluster and return what it printed on stdout."""
+        done = subprocess.run(
+            command, env=self.environment, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def kubectl(self, *arguments: str, check: bool = True, stdin: str | None = None) -> str:
+        """Run kubectl."""
+        return self.run("kubectl", *arguments, check=check, stdin=stdin)
+
+    def get(self, *arguments: str) -> Any:
+        """`kubectl get ... -o json`, parsed."""
+        return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+
+    @contextmanager
+    def namespace(self, prefix: str) -> Iterator[str]:
+        """A fresh namespace that may run DIJobs, deleted in the end."""
+        name = f"{prefix}-{uuid.uuid4().hex[:6]}"
+        self.kubectl("create", "namespace", name)
+        try:
+            self.kubectl("apply", "-n", name, "-k", str(ROOT / "manifests" / "jobs"))
+            yield name
+        finally:
+            self.kubectl("delete", "workflows", "-n", name, "--all", "--wait=false", check=False)
+            self.kubectl("delete", "namespace", name, "--wait=false", check=False)
+
+
+@contextmanager
+def cluster(argo_version: str) -> Iterator[TestCluster]:
+    """The cluster with this version of Argo: the one that the environment names, or one started for this run."""
+    given = os.environ.get(VARIABLES[argo_version])
+    if given:
+        found = next((c for c in _status() if c["kubeconfig"] == given), None)
+        yield _prepared(_described(argo_version, found) if found else _foreign(argo_version, given))
+        return
+    name = f"test-{argo_version.replace('.', '')}-{os.getpid()}"
+    _cluster("up", "--name", name, "--argo", argo_version)
+    try:
+        found = next(c for c in _status() if c["name"] == name)
+        yield _hurried(_prepared(_described(argo_version, found)))
+    finally:
+        _cluster("down", "--name", name)
+
+
+def wait_until(what: str, probe: Callable[[], T | None], *, timeout: float = 120, every: float = 0.5) -> T:
+    """Ask `probe` until it gives something true, and return that. Raises AssertionError with `what` when time is up."""
+    deadline = time.monotonic() + timeout
+    while True:
+        found = probe()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout:.0f} s still not: {what}")
+        time.sleep(every)
+
+
+def _prepared(found: TestCluster) -> TestCluster:
+    found.kubectl("apply", "-k", str(ROOT / "manifests" / "cluster"))
+    return found
+
+
+def _hurried(found: TestCluster) -> TestCluster:
+    """Let Argo look at a Workflow again after 2 s, not 10: each test waits for that several times."""
+    controller = "deployment/workflow-controller"
+    found.kubectl("set", "env", "-n", "argo", controller, "DEFAULT_REQUEUE_TIME=2s")
+    found.kubectl("rollout", "status", "-n", "argo", controller, "--timeout=120s")
+    return found
+
+
+def _described(argo_version: str, found: dict[str, Any]) -> TestCluster:
+    folders = [str(Path(found["programs"][program]).parent) for program in ("kubectl", "argo")]
+    return TestCluster(
+        argo_version=argo_version,
+        kubeconfig=Path(found["kubeconfig"]),
+        path=os.pathsep.join([*folders, os.environ["PATH"]]),
+        name=found["name"],
+        argo_server=found["argoServer"],
+    )
+
+
+def _foreign(argo_version: str, kubeconfig: str) -> TestCluster:
+    for program in ("kubectl", "argo"):
+        if shutil.which(program) is None:
+            raise RuntimeError(f"{program} is not on the PATH: the tests on {kubeconfig} need it")
+    return TestCluster(argo_version=argo_version, kubeconfig=Path(kubeconfig), path=os.environ["PATH"])
+
+
+def _status() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(_cluster("status", "-o", "json"))
+    return found
+
+
+def _cluster(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "cluster", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"python3 -m cluster {' '.join(arguments)} ended with {done.returncode}")
+    return done.stdout

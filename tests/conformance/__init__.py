@@ -1,0 +1,1 @@
+"""The facts of the design, measured on real clusters with each supported version of Argo."""

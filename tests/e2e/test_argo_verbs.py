@@ -1,0 +1,112 @@
+"""A diflow job under the argo CLI: every verb does what an Argo user expects."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from tests.builders import job, task
+from tests.clusters import wait_until
+from tests.e2e.live import Live, pod_name
+
+QUICK = {"terminationGracePeriodSeconds": 2}
+RUN = "trap 'exit 143' TERM; echo hello from rank $DI_RANK; while true; do sleep 0.5; done"
+
+
+def long_job(live: Live, name: str, **fields: object) -> str:
+    submitted = live.submit(
+        job(task("learner", RUN, **QUICK), task("collector", RUN, replicas=2, **QUICK), name=name, **fields)
+    )
+    live.running(name, 3)
+    return submitted
+
+
+def nothing_runs(live: Live, name: str) -> bool:
+    return all(pod["status"]["phase"] not in ("Running", "Pending") for pod in live.pods(name))
+
+
+def test_get_and_list_and_logs_show_the_job(live: Live) -> None:
+    name = long_job(live, "seen")
+    shown = live.argo("get", name)
+    for word in ("round", "learner", "collector", "Running"):
+        assert word in shown
+    listed = live.argo("list", "-o", "json")
+    assert name in {item["metadata"]["name"] for item in json.loads(listed)}
+    logs = wait_until(
+        "all ranks are in the logs",
+        lambda: (t := live.argo("logs", name, "--no-color")).count("hello from rank") == 3 and t,
+    )
+    assert {line.split()[-1] for line in logs.splitlines() if "hello from rank" in line} == {"0", "1", "2"}
+    live.argo("delete", name)
+    wait_until("its pods are gone", lambda: live.pods(name) == [] or None)
+    assert live.kubectl("get", "service", f"di-{name}", "--ignore-not-found") == ""
+
+
+def test_stop_ends_the_job_with_time_to_save(live: Live) -> None:
+    name = long_job(live, "stopped", backoff_limit=3)
+    live.argo("stop", name)
+    assert live.ended(name) == "Failed"
+    wait_until("nothing runs", lambda: nothing_runs(live, name))
+    codes = [
+        status["state"]["terminated"]["exitCode"]
+        for pod in live.pods(name)
+        for status in pod["status"]["containerStatuses"]
+        if status["name"] == "main"
+    ]
+    assert codes == [143, 143, 143], "each was asked to end, once"
+
+
+def test_terminate_ends_the_job_at_once(live: Live) -> None:
+    name = long_job(live, "terminated")
+    live.argo("terminate", name)
+    assert live.ended(name) == "Failed"
+    wait_until("nothing runs", lambda: nothing_runs(live, name))
+
+
+def test_suspend_and_resume(live: Live) -> None:
+    later = int(time.time()) + 15
+    failing = f"if [ $(date +%s) -lt {later} ]; then exit 3; fi"
+    name = live.submit(job(task("learner", failing), name="suspended", backoff_limit=50))
+    live.argo("suspend", name)
+    wait_until("it is suspended", lambda: live.workflow(name)["spec"].get("suspend"))
+    time.sleep(max(0.0, later - time.time()))
+    assert live.workflow(name)["status"]["phase"] == "Running"
+    live.argo("resume", name)
+    assert live.ended(name) == "Succeeded"
+
+
+def test_retry_runs_what_failed_again(live: Live) -> None:
+    later = int(time.time()) + 30
+    failing = f"if [ $(date +%s) -lt {later} ]; then exit 3; fi"
+    name = live.submit(job(task("learner", RUN, **QUICK), task("collector", failing), name="retried", backoff_limit=0))
+    assert live.ended(name) == "Failed"
+    time.sleep(max(0.0, later - time.time()))
+    live.argo("retry", name)
+    wait_until(
+        "the collector succeeded",
+        lambda: any(pod["status"]["phase"] == "Succeeded" for pod in live.pods(name, "collector")),
+    )
+    live.running(name, 1)
+    wait_until("the hosts resolve", lambda: live.kubectl("get", "service", f"di-{name}", "--ignore-not-found"))
+    live.argo("stop", name)
+    assert live.ended(name) == "Failed"
+
+
+def test_resubmit_is_a_second_job_with_names_of_its_own(live: Live) -> None:
+    first = live.submit(job(task("learner", "hostname; echo $DI_NODES"), name="original"))
+    assert live.ended(first) == "Succeeded"
+    second = json.loads(live.argo("resubmit", first, "-o", "json"))["metadata"]["name"]
+    assert second != first
+    assert live.ended(second) == "Succeeded"
+    said = live.logs(pod_name(live.pods(second)[0]))
+    assert f"{second}-learner-0\n" in said
+    assert f"{second}-learner-0.di-{second}.{live.namespace}.svc.cluster.local" in said
+
+
+def test_submit_under_another_name(live: Live) -> None:
+    from diflow.workflows import to_yaml
+
+    yaml = to_yaml(job(task("learner", "hostname"), name="named"))
+    live.argo("submit", "-", "--name", "other", stdin=yaml)
+    assert live.ended("other") == "Succeeded"
+    assert live.pods("other")[0]["spec"]["hostname"] == "other-learner-0"

@@ -1,0 +1,132 @@
+"""One job from submission to its end: what its pods are told, who may do what, and what stays behind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from diflow import keys
+from tests.builders import job, task
+from tests.clusters import wait_until
+from tests.e2e.live import Live, pod_name
+
+WAIT = "trap 'exit 143' TERM; until [ -e /tmp/go ]; do sleep 0.2; done"
+ENV = "env | grep -E '^(DI_|MASTER_|WORLD_|RANK|PET_)'; id -u"
+
+
+@pytest.fixture(scope="module")
+def roles(live: Live) -> str:
+    """A job of a learner and two collectors that run until they are told to end."""
+    tmp = {
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        "container": {"volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]},
+    }
+    return live.submit(
+        job(
+            task("learner", f"{ENV}; {WAIT}", **tmp),
+            task("collector", f"{ENV}; {WAIT}", replicas=2, **tmp),
+            name="roles",
+        )
+    )
+
+
+def test_each_replica_is_told_who_it_is(live: Live, roles: str) -> None:
+    pods = live.running(roles, 3)
+    domain = f"di-roles.{live.namespace}.svc.cluster.local"
+    hosts = [f"roles-learner-0.{domain}", f"roles-collector-0.{domain}", f"roles-collector-1.{domain}"]
+    seen = {}
+    for pod in pods:
+        env = dict(
+            line.split("=", 1) for line in live.logs(pod_name(pod)).splitlines() if "=" in line and line[0].isupper()
+        )
+        seen[int(env["DI_RANK"])] = env
+        assert env["DI_NODES"].split(",") == hosts
+        assert env["DI_LEARNER_NODES"].split(",") == hosts[:1]
+        assert env["DI_COLLECTOR_NODES"].split(",") == hosts[1:]
+        assert env["DI_JOB_ID"] == f"{live.namespace}/roles"
+        assert env["MASTER_ADDR"] == hosts[0]
+        assert env["WORLD_SIZE"] == env["PET_NNODES"] == "3"
+        assert env["RANK"] == env["PET_NODE_RANK"] == env["DI_RANK"]
+        assert hosts[int(env["DI_RANK"])].startswith(f"{pod['spec']['hostname']}.")
+        assert pod["metadata"]["labels"][keys.POD] == pod["spec"]["hostname"]
+        assert pod["metadata"]["annotations"][keys.RANK] == env["DI_RANK"]
+        assert pod["metadata"]["annotations"][keys.REPLICAS] == "3"
+    assert sorted(seen) == [0, 1, 2]
+
+
+def test_the_hosts_of_di_nodes_resolve_to_the_pods(live: Live, roles: str) -> None:
+    pods = live.running(roles, 3)
+    wait_until("the Service is there", lambda: live.kubectl("get", "service", "di-roles", check=False))
+    for pod in pods:
+        host = f"{pod['spec']['hostname']}.di-roles.{live.namespace}.svc.cluster.local"
+        command = ["nslookup", host]
+        found = wait_until(
+            f"{host} resolves",
+            lambda command=command, ip=pod["status"]["podIP"]: (
+                ip in live.exec(pod_name(pods[0]), *command, check=False)
+            ),
+            timeout=60,
+        )
+        assert found
+
+
+def test_pods_are_not_root(live: Live, roles: str) -> None:
+    for pod in live.running(roles, 3):
+        assert live.exec(pod_name(pod), "id", "-u").strip() == "65532"
+
+
+def test_a_workers_token_allows_nothing_but_argos_reports(live: Live, roles: str) -> None:
+    del roles
+    account = f"system:serviceaccount:{live.namespace}:{keys.WORKER_ACCOUNT}"
+
+    def may(*what: str) -> bool:
+        return live.kubectl("auth", "can-i", *what, "--as", account, check=False).strip() == "yes"
+
+    assert may("create", "workflowtaskresults.argoproj.io")
+    assert may("patch", "workflowtaskresults.argoproj.io")
+    for verb in ("get", "list", "create", "delete", "patch"):
+        for kind in ("pods", "secrets", "services", "configmaps", "workflows.argoproj.io"):
+            assert not may(verb, kind), f"{verb} {kind}"
+
+
+def test_the_service_is_owned_by_the_workflow(live: Live, roles: str) -> None:
+    found = wait_until(
+        "the Service is there", lambda: live.kubectl("get", "service", "di-roles", "-o", "json", check=False)
+    )
+    service = json.loads(found)
+    owner = service["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["uid"]) == ("Workflow", live.workflow(roles)["metadata"]["uid"])
+
+
+def test_the_job_succeeds_and_its_service_goes(live: Live, roles: str) -> None:
+    for pod in live.running(roles, 3):
+        live.exec(pod_name(pod), "touch", "/tmp/go")
+    assert live.ended(roles) == "Succeeded"
+    assert live.kubectl("get", "service", "di-roles", "--ignore-not-found") == ""
+    assert len(live.pods(roles)) == 3, "cleanPodPolicy Running keeps what has ended"
+
+
+def test_clean_pod_policy_all_leaves_no_pod(live: Live) -> None:
+    name = live.submit(job(task("learner"), task("collector", replicas=2), name="clean", clean_pod_policy="All"))
+    assert live.ended(name) == "Succeeded"
+    selector = f"workflows.argoproj.io/workflow={name}"
+    wait_until("no pod is left", lambda: live.get("pods", "-l", selector)["items"] == [] or None)
+
+
+def test_pods_of_a_gang_wait_for_the_allocator(live: Live) -> None:
+    name = live.submit(job(task("learner", replicas=2), name="gang", scheduling="gang"))
+    pods = wait_until("both pods are there", lambda: (p := live.pods(name)) and len(p) == 2 and p)
+    for pod in pods:
+        assert pod["spec"]["schedulingGates"] == [{"name": "diflow/gang"}]
+        assert pod["spec"].get("nodeName") is None
+    node = live.get("nodes")["items"][0]["metadata"]["name"]
+    admit = json.dumps(
+        [
+            {"op": "remove", "path": "/spec/schedulingGates"},
+            {"op": "add", "path": "/spec/nodeSelector", "value": {"kubernetes.io/hostname": node}},
+        ]
+    )
+    for pod in pods:
+        live.kubectl("patch", "pod", pod_name(pod), "--type=json", "-p", admit)
+    assert live.ended(name) == "Succeeded"

@@ -1,0 +1,1 @@
+"""Tests of the examples: each is real code that users copy."""

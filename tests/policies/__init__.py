@@ -1,0 +1,1 @@
+"""Tests of the allocator's policies and of the simulator."""

@@ -1,0 +1,80 @@
+"""Brute force over small instances: every configuration of every job, on every set of nodes.
+
+It knows a job's value for a count inside one node and over several, and nothing of how the policy searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+
+from diflow.allocator.plan import Plan, make_plan
+from diflow.allocator.policies.goodput import GoodputPolicy
+from diflow.allocator.snapshot import Snapshot
+
+
+def packings(free: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
+    """Every way to put `count` replicas of 1 on nodes with this much free."""
+    if len(free) == 1:
+        if free[0] >= count:
+            yield (count,)
+        return
+    for here in range(min(free[0], count) + 1):
+        for rest in packings(free[1:], count - here):
+            yield (here, *rest)
+
+
+def best_value(policy: GoodputPolicy, snapshot: Snapshot) -> float:
+    """The best value by the policy's own measure, over all ways to place all jobs (nobody holds anything)."""
+    nodes = snapshot.nodes
+    values: list[dict[tuple[int, bool], float]] = []
+    for j in range(snapshot.jobs):
+        options: dict[tuple[int, bool], float] = {}
+        for count in range(int(snapshot.role_min[j]), int(snapshot.role_max[j]) + 1):
+            if not _known_configuration(policy, snapshot, j, count):
+                continue
+            for spread in (False, True):
+                if (not spread and count > 4) or (spread and count == 1):
+                    continue
+                if spread and count <= 4 and count != snapshot.role_min[j]:
+                    continue
+                options[count, spread] = policy.measure(snapshot, _alone(snapshot, j, count, spread=spread))
+        values.append(options)
+
+    @cache
+    def best(j: int, free: tuple[int, ...]) -> float:
+        if j == snapshot.jobs:
+            return 0.0
+        top = best(j + 1, free)
+        for (count, spread), value in values[j].items():
+            for places in packings(free, count):
+                if (sum(p > 0 for p in places) > 1) != spread:
+                    continue
+                left = tuple(sorted((f - p for f, p in zip(free, places, strict=True)), reverse=True))
+                top = max(top, value + best(j + 1, left))
+        return top
+
+    return best(0, (4,) * nodes)
+
+
+def _known_configuration(policy: GoodputPolicy, snapshot: Snapshot, job: int, count: int) -> bool:
+    """Whether the table has this count: growth is bounded, and beyond a node only whole nodes are tried."""
+    from diflow.allocator.policies.goodput import Case
+
+    case = Case(snapshot, policy._settings, policy._tables, None, None)
+    row = case.table.replicas[job]
+    return bool((row == count).any())
+
+
+def _alone(snapshot: Snapshot, job: int, count: int, *, spread: bool) -> Plan:
+    if not spread:
+        places = [(0, count)]
+    elif count <= 4:
+        places = [(0, 1), (1, count - 1)]
+    else:
+        places = [(n, min(4, count - 4 * n)) for n in range((count + 3) // 4)]
+    node, amount = (np.array(part, dtype=np.int64) for part in zip(*places, strict=True))
+    role = np.full(len(node), job, dtype=np.int64)
+    return make_plan(snapshot, "alone", role, node, amount, why=np.zeros(snapshot.jobs, dtype=np.int64))

@@ -1,0 +1,128 @@
+"""The twelve laws as functions over (policy, snapshot, plan): each returns the ways in which it is broken.
+
+They are written from the snapshot and the plan alone, apart from the policies' own code and from the validator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from diflow.allocator.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes
+from diflow.allocator.policy import Policy
+from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.validate import faults
+from tests.policies.permute import permuted, same_decisions
+
+EXCUSED = frozenset({Why.RESERVED, Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.NO_SUCH_QUEUE, Why.TOO_BIG, Why.NO_NODES})
+"""Reasons to wait other than room: a quota, a reservation, or a gang that no cluster like this can hold."""
+
+
+def sound(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Laws 1, 2, 3 at the end and at this instant, by the validator and by a count of its own."""
+    out = faults(snapshot, plan)
+    use = np.zeros_like(snapshot.node_allocatable)
+    np.add.at(use, plan.node, snapshot.role_request[plan.role] * plan.count[:, None])
+    held = np.zeros_like(use)
+    np.add.at(held, snapshot.held_node, snapshot.role_request[snapshot.held_role] * snapshot.held_count[:, None])
+    room = snapshot.node_allocatable - snapshot.node_foreign
+    if ((use > room) & (use > held)).any():
+        out.append("law 1: a node is over")
+    return out
+
+
+def nobody_waits_for_nothing(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Law 4, exactly, for jobs of one role: no job waits whose minimum fits in what the plan leaves free."""
+    waiting = np.flatnonzero((plan.action == Action.WAIT) | (plan.action == Action.PREEMPT))
+    if len(waiting) == 0:
+        return []
+    free = snapshot.node_allocatable - snapshot.node_foreign
+    free = free - snapshot.usage(plan.role, plan.node, plan.count)
+    starts = snapshot.role_starts()
+    out = []
+    for j in waiting.tolist():
+        if starts[j + 1] - starts[j] != 1 or Why(int(plan.why[j])) in EXCUSED:
+            continue
+        g = int(starts[j])
+        nodes = snapshot.class_nodes[snapshot.role_class[g]] & snapshot.node_open
+        if snapshot.job_pinned[j] and (snapshot.held_role == g).any():
+            continue
+        request = snapshot.role_request[g]
+        asked = request > 0
+        fits = int((np.maximum(free[nodes][:, asked], 0) // request[asked]).min(axis=1).sum()) if nodes.any() else 0
+        if fits >= snapshot.role_min[g] and not _capped(snapshot, plan, j, g):
+            out.append(f"law 4: {snapshot.job_names[j]} waits ({Why(int(plan.why[j])).name}) though {fits} fit")
+    return out
+
+
+def _capped(snapshot: Snapshot, plan: Plan, job: int, role: int) -> bool:
+    """Whether the gang would lift its queue, or one above it, over a cap: a quota too."""
+    queue = int(snapshot.job_queue[job])
+    amount = snapshot.role_request[plan.role] * plan.count[:, None]
+    owner = snapshot.job_queue[snapshot.role_job[plan.role]]
+    need = snapshot.role_min[role] * snapshot.role_request[role]
+    for _ in range(snapshot.queues):
+        inside = np.array([queue in _upwards(snapshot, q) for q in range(snapshot.queues)])
+        used = amount[(owner >= 0) & inside[owner]].sum(axis=0)
+        if ((used + need > snapshot.queue_cap[queue]) & (need > 0)).any():
+            return True
+        queue = int(snapshot.queue_parent[queue])
+        if queue < 0:
+            return False
+    return False
+
+
+def _upwards(snapshot: Snapshot, queue: int) -> list[int]:
+    chain = [queue]
+    while snapshot.queue_parent[chain[-1]] >= 0 and int(snapshot.queue_parent[chain[-1]]) not in chain:
+        chain.append(int(snapshot.queue_parent[chain[-1]]))
+    return chain
+
+
+def excuses_hold(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """A job told that it is too big, or that its queue is missing, is so."""
+    out = []
+    for j in np.flatnonzero(plan.action == Action.WAIT).tolist():
+        why = Why(int(plan.why[j]))
+        if why == Why.NO_SUCH_QUEUE and snapshot.job_queue[j] >= 0:
+            out.append(f"{snapshot.job_names[j]}: its queue exists")
+        if why == Why.NO_NODES and snapshot.node_open.any():
+            out.append(f"{snapshot.job_names[j]}: there are nodes")
+        if why == Why.RESERVED and (plan.subject[j] < 0 or plan.subject[j] == j):
+            out.append(f"{snapshot.job_names[j]}: waits for a reservation of nobody")
+    return out
+
+
+def same_bytes(policy: Policy, snapshot: Snapshot, plan: Plan, rng: np.random.Generator) -> list[str]:
+    """Law 5: the same input in another order gives the same bytes."""
+    out = []
+    if policy.optimize(snapshot).to_bytes(snapshot) != plan.to_bytes(snapshot):
+        out.append("law 5: a second call gave other bytes")
+    other = permuted(snapshot, rng)
+    if not same_decisions(snapshot, plan, other, policy.optimize(other)):
+        out.append("law 5: another order of the input gave other decisions")
+    return out
+
+
+def settles(policy: Policy, snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Law 6: after the plan, nothing more is to be done; in the middle of it, nothing else is begun."""
+    out = []
+    after = carry_out(snapshot, plan)
+    again = policy.optimize(after)
+    if changes(again):
+        changed = [snapshot.job_names[j] for j in np.flatnonzero((again.action >= 1) & (again.action <= 3))]
+        out.append(f"law 6: a second cycle changed {changed}")
+    middle = carry_out_first_step(snapshot, plan)
+    bad = faults(middle, policy.optimize(middle))
+    return out + [f"law 6, in the middle of a plan: {line}" for line in bad]
+
+
+def no_worse_than_keeping(policy: Policy, snapshot: Snapshot, plan: Plan, keep: Plan) -> list[str]:
+    """Law 7."""
+    now, kept = policy.measure(snapshot, plan), policy.measure(snapshot, keep)
+    return [f"law 7: {now} is below {kept} of keeping"] if now < kept - 1e-9 * max(1.0, abs(kept)) else []
+
+
+def without_profile(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, job_profile=(None,) * snapshot.jobs)

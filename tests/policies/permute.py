@@ -1,0 +1,103 @@
+"""The same cluster told in another order, and the comparison of what was decided about it.
+
+Snapshots are canonical (sorted by name), so another order of the input is one before `views.build`: the snapshot is
+turned back into objects, shuffled, and built again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diflow.allocator.plan import Plan
+from diflow.allocator.predicates import Requirement, Where
+from diflow.allocator.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.views import POOL_LABEL, JobView, NodeView, QueueView, RoleView, build
+
+
+def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
+    """The snapshot, built anew from its objects in a random order."""
+    s = snapshot
+    names = s.resources
+
+    def amounts(row: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> dict[str, int]:
+        return {name: int(value) for name, value in zip(names, row, strict=True)}
+
+    nodes = [
+        NodeView(
+            name=s.node_names[n],
+            allocatable=amounts(s.node_allocatable[n]),
+            foreign=amounts(s.node_foreign[n]),
+            releasing=amounts(s.node_releasing[n]),
+            is_open=bool(s.node_open[n]),
+            labels={
+                POOL_LABEL: s.pool_names[int(s.node_pool[n])],
+                **{f"class-{c}": "yes" for c in range(len(s.class_nodes)) if s.class_nodes[c, n]},
+            },
+        )
+        for n in range(s.nodes)
+    ]
+    queues = [
+        QueueView(
+            name=s.queue_names[q],
+            weight=float(s.queue_weight[q]),
+            guarantee=amounts(s.queue_guarantee[q]),
+            cap={k: v for k, v in amounts(s.queue_cap[q]).items() if v < UNLIMITED},
+            parent=s.queue_names[int(s.queue_parent[q])] if s.queue_parent[q] >= 0 else None,
+        )
+        for q in range(s.queues)
+    ]
+    starts = s.role_starts()
+    jobs = []
+    for j in range(s.jobs):
+        roles = range(int(starts[j]), int(starts[j + 1]))
+        placed = {
+            s.role_names[g]: {
+                s.node_names[int(n)]: int(c)
+                for n, c in zip(s.held_node[s.held_role == g], s.held_count[s.held_role == g], strict=True)
+            }
+            for g in roles
+        }
+        jobs.append(
+            JobView(
+                name=s.job_names[j],
+                roles=tuple(
+                    RoleView(
+                        name=s.role_names[g],
+                        request=amounts(s.role_request[g]),
+                        minimum=int(s.role_min[g]),
+                        maximum=int(s.role_max[g]),
+                        desired=int(s.role_desired[g]),
+                        where=Where(affinity=((Requirement(f"class-{int(s.role_class[g])}", "Exists"),),)),
+                    )
+                    for g in roles
+                ),
+                queue=s.queue_names[int(s.job_queue[j])] if s.job_queue[j] >= 0 else "gone",
+                priority=int(s.job_priority[j]),
+                preemptible=bool(s.job_preemptible[j]),
+                pinned=bool(s.job_pinned[j]),
+                created_seconds=float(s.job_created_seconds[j]),
+                started_seconds=_time(s.job_started_seconds[j]),
+                changed_seconds=_time(s.job_changed_seconds[j]),
+                restarts=int(s.job_restarts[j]),
+                service_seconds=float(s.job_service_seconds[j]),
+                placed=placed,
+                profile=s.job_profile[j],
+            )
+        )
+    order = [rng.permutation(len(part)).tolist() for part in (nodes, jobs, queues)]
+    return build(
+        [nodes[i] for i in order[0]],
+        [jobs[i] for i in order[1]],
+        [queues[i] for i in order[2]],
+        now_seconds=s.now_seconds,
+        pool_speed=dict(zip(s.pool_names, s.pool_speed.tolist(), strict=True)),
+    )
+
+
+def same_decisions(first: Snapshot, plan: Plan, second: Snapshot, other: Plan) -> bool:
+    """Whether both plans say the same about the same jobs, byte for byte."""
+    return plan.to_bytes(first) == other.to_bytes(second)
+
+
+def _time(value: float) -> float | None:
+    return None if value < 0 else float(value)

@@ -1,0 +1,126 @@
+"""The twelve laws over random snapshots, each policy on every one.
+
+The cheap laws (1-4, 7) are judged on every snapshot, the dear ones (5, 6: two to four more calls) on each twentieth;
+law 8 in test_queues.py, 9 in test_reservation.py, 11 in test_guard.py, 12 by brute force below. `DIFLOW_LAW_SNAPSHOTS`
+sets how many (about 10 ms each for the four policies together): 4,000 by default, so that the suite stays short; a
+hundred thousand takes some 20 minutes on one core, a million a night.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from diflow.allocator.plan import keep_plan
+from diflow.allocator.policies.goodput import GoodputPolicy
+from diflow.allocator.policy import load_policy
+from diflow.allocator.snapshot import Snapshot
+from tests.policies import brute, laws
+from tests.policies.generators import random_snapshot, snapshots, some_profile
+
+COUNT = int(os.environ.get("DIFLOW_LAW_SNAPSHOTS", "4000"))
+BLOCKS = 4
+DEAR_EACH = 20
+POLICIES = ("fit", "fair", "goodput", "fair+goodput")
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_random_snapshot_breaks_a_law(block: int) -> None:
+    policies = {name: load_policy(name) for name in POLICIES}
+    rng = np.random.default_rng(1000 + block)
+    for index, snapshot in enumerate(snapshots(block, COUNT // BLOCKS)):
+        keep = keep_plan(snapshot, "keep")
+        for name, policy in policies.items():
+            plan = policy.optimize(snapshot)
+            found = laws.sound(snapshot, plan)
+            found += laws.nobody_waits_for_nothing(snapshot, plan)
+            found += laws.excuses_hold(snapshot, plan)
+            found += laws.no_worse_than_keeping(policy, snapshot, plan, keep)
+            if index % DEAR_EACH == 0:
+                found += laws.same_bytes(policy, snapshot, plan, rng)
+                found += laws.settles(policy, snapshot, plan)
+            assert not found, f"{name}, seed {block}, snapshot {index}: {found}"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_newcomer_is_placed_and_nobody_else_is_touched(name: str) -> None:
+    policy = load_policy(name)
+    for snapshot in snapshots(77, 300):
+        held = np.zeros(snapshot.jobs, dtype=np.bool_)
+        held[snapshot.role_job[snapshot.held_role]] = True
+        for job in np.flatnonzero(~held)[:1].tolist():
+            plan = policy.allocate(job, snapshot)
+            others = np.arange(snapshot.jobs) != job
+            assert not laws.sound(snapshot, plan)
+            assert np.isin(plan.action[others], (0, 4)).all()
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_small_instances_come_within_a_percent_of_brute_force(block: int) -> None:
+    """Law 12: 6 jobs, 4 nodes of 4; every way to give every job any of its configurations, on any nodes."""
+    policy = GoodputPolicy()
+    rng = np.random.default_rng(block)
+    worst = 1.0
+    for _ in range(max(20, COUNT // 200)):
+        snapshot = _small(rng)
+        best = brute.best_value(policy, snapshot)
+        got = policy.measure(snapshot, policy.optimize(snapshot))
+        worst = min(worst, got / best if best > 0 else 1.0)
+        assert got >= 0.99 * best - 1e-12, f"{got} of {best}"
+    assert worst <= 1.0 + 1e-9, "brute force missed what the policy found: the test is wrong"
+
+
+def _small(rng: np.random.Generator) -> Snapshot:
+    snapshot = random_snapshot(rng, jobs=6, nodes=4)
+    jobs = snapshot.jobs
+    first = snapshot.role_starts()[:-1]
+    # One role a job, one queue, GPUs alone scarce; what is left is the choice of counts and nodes.
+    return replace(
+        random_snapshot(rng, jobs=1, nodes=1),
+        now_seconds=snapshot.now_seconds,
+        resources=("gpu",),
+        node_names=tuple(f"n{i}" for i in range(4)),
+        node_allocatable=np.full((4, 1), 4, dtype=np.int64),
+        node_foreign=np.zeros((4, 1), dtype=np.int64),
+        node_releasing=np.zeros((4, 1), dtype=np.int64),
+        node_open=np.ones(4, dtype=np.bool_),
+        node_pool=np.zeros(4, dtype=np.int64),
+        queue_names=("default",),
+        queue_parent=np.full(1, -1, dtype=np.int64),
+        queue_weight=np.ones(1),
+        queue_guarantee=np.zeros((1, 1), dtype=np.int64),
+        queue_cap=np.full((1, 1), 2**62, dtype=np.int64),
+        job_names=snapshot.job_names,
+        job_queue=np.zeros(jobs, dtype=np.int64),
+        job_queue_name=("default",) * jobs,
+        job_priority=snapshot.job_priority,
+        job_preemptible=np.ones(jobs, dtype=np.bool_),
+        job_pinned=np.zeros(jobs, dtype=np.bool_),
+        job_created_seconds=snapshot.job_created_seconds,
+        job_started_seconds=np.full(jobs, -1.0),
+        job_changed_seconds=np.full(jobs, -1.0),
+        job_restarts=snapshot.job_restarts,
+        job_service_seconds=snapshot.job_service_seconds,
+        job_profile=tuple(some_profile(rng) for _ in range(jobs)),
+        role_names=("worker",) * jobs,
+        role_job=np.arange(jobs),
+        role_request=np.ones((jobs, 1), dtype=np.int64),
+        role_min=np.minimum(snapshot.role_min[first], 4),
+        role_max=np.full(jobs, 16, dtype=np.int64),
+        role_desired=np.full(jobs, 4, dtype=np.int64),
+        role_class=np.zeros(jobs, dtype=np.int64),
+        class_nodes=np.ones((1, 4), dtype=np.bool_),
+        held_role=np.zeros(0, dtype=np.int64),
+        held_node=np.zeros(0, dtype=np.int64),
+        held_count=np.zeros(0, dtype=np.int64),
+    )
+
+
+def test_brute_force_knows_every_packing() -> None:
+    assert set(brute.packings((2, 2), 3)) == {(1, 2), (2, 1)}
+    assert sum(1 for _ in itertools.islice(brute.packings((4, 4, 4, 4), 4), 100)) == 35

@@ -1,0 +1,43 @@
+"""Queues as text: what is accepted, and how each mistake is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from diflow.allocator.queues import read_queues
+from diflow.allocator.views import QueueView
+from diflow.errors import InvalidError
+
+
+def test_queues_are_read_with_their_amounts_in_base_units() -> None:
+    text = """
+    queues:
+      - {name: vision, weight: 2, guarantee: {cpu: "4", nvidia.com/gpu: 1}, cap: {cpu: 5500m, memory: 2Gi}}
+      - {name: vision-ann, parent: vision}
+    """
+    with pytest.raises(InvalidError):
+        read_queues(text.replace("5500m", "3"))
+    assert read_queues(text) == [
+        QueueView("vision", 2.0, {"cpu": 4000, "nvidia.com/gpu": 1}, {"cpu": 5500, "memory": 2048}),
+        QueueView("vision-ann", parent="vision"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", "queues.yaml: not YAML"),
+        ("queues: 3", "queues.yaml: must be a mapping"),
+        ("queues: [a]", r"queues\[0\]: must be a mapping with a name"),
+        ("queues: [{name: A_b}]", r"queues\[0\].name"),
+        ("queues: [{name: a, wieght: 2}]", r"queues\[0\].wieght: unknown field"),
+        ("queues: [{name: a, weight: -1}]", r"queues\[0\].weight: must be a number"),
+        ("queues: [{name: a, cap: {cpu: lots}}]", r"queues\[0\].cap\[cpu\]: must be a quantity"),
+        ("queues: [{name: a}, {name: a}]", "queues: the queue 'a' is there twice"),
+        ("queues: [{name: a, parent: b}]", r"queues\[0\].parent: there is no queue 'b'"),
+        ("queues: [{name: a, parent: b}, {name: b, parent: a}]", "'a' would be above itself"),
+    ],
+)
+def test_a_mistake_is_named_with_its_path(text: str, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        read_queues(text)

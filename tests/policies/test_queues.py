@@ -1,0 +1,302 @@
+"""The queue semantics with numbers: every fault known of kube-batch, and its own tests, each as one case."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diflow.allocator import explain
+from diflow.allocator.fairness.shares import deserved, queue_demand, water_fill
+from diflow.allocator.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes, evictions
+from diflow.allocator.policies.fair import FairPolicy
+from diflow.allocator.settings import PolicySettings
+from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.validate import faults
+from diflow.allocator.views import JobView, NodeView, QueueView, RoleView, build
+
+
+def node(name: str = "n1", *, foreign: dict[str, int] | None = None, **amounts: int) -> NodeView:
+    return NodeView(name, amounts, foreign=foreign or {})
+
+
+def gang(
+    name: str,
+    replicas: int,
+    *,
+    low: int = 1,
+    queue: str = "default",
+    priority: int = 0,
+    created: float = 0.0,
+    placed: dict[str, int] | None = None,
+    preemptible: bool = True,
+    **request: int,
+) -> JobView:
+    return JobView(
+        name,
+        (RoleView("task", request, minimum=low, maximum=replicas, desired=replicas),),
+        queue=queue,
+        priority=priority,
+        created_seconds=created,
+        preemptible=preemptible,
+        placed={"task": placed or {}},
+        started_seconds=created if placed else None,
+    )
+
+
+def held(snapshot: Snapshot, plan: Plan) -> dict[str, int]:
+    assert faults(snapshot, plan) == []
+    out = dict.fromkeys(snapshot.job_names, 0)
+    for role, count in zip(plan.role, plan.count, strict=True):
+        out[snapshot.job_names[int(snapshot.role_job[role])]] += int(count)
+    return out
+
+
+def fair(snapshot: Snapshot) -> Plan:
+    return FairPolicy().optimize(snapshot)
+
+
+def test_a_queues_of_weight_one_on_12_cpu_asking_2_20_20_deserve_2_5_5() -> None:
+    queues = [QueueView(name) for name in "abc"]
+    jobs = [gang(q, n, queue=q, cpu=1) for q, n in zip("abc", (2, 20, 20), strict=True)]
+    snapshot = build([node(cpu=12)], jobs, queues)
+    shares = deserved(snapshot, queue_demand(snapshot, snapshot.role_desired))
+    assert shares[:, 0].tolist() == [2, 5, 5]
+    assert held(snapshot, fair(snapshot)) == {"a": 2, "b": 5, "c": 5}
+
+
+def test_b_one_queue_of_cpu_and_one_of_gpu_both_run() -> None:
+    snapshot = build(
+        [node(cpu=10, gpu=10)],
+        [
+            gang("A", 8, low=8, queue="a", cpu=1),
+            JobView(
+                "B",
+                (RoleView("cpu", {"cpu": 1}, 2, 2), RoleView("gpu", {"gpu": 1}, 10, 10)),
+                queue="b",
+            ),
+        ],
+        [QueueView("a"), QueueView("b")],
+    )
+    assert held(snapshot, fair(snapshot)) == {"A": 8, "B": 12}
+
+
+def test_c_a_gang_that_does_not_fit_holds_nothing_back() -> None:
+    nodes = [*(node(f"small{i}", cpu=32) for i in range(3)), *(node(f"large{i}", cpu=40) for i in range(3))]
+    snapshot = build(nodes, [gang("big", 6, low=4, cpu=35), gang("small", 1, created=1.0, cpu=1)])
+    assert held(snapshot, fair(snapshot)) == {"big": 0, "small": 1}
+    snapshot = build([node(cpu=10)], [gang("first", 3, low=3, cpu=4), gang("second", 1, created=1.0, cpu=3)])
+    assert held(snapshot, fair(snapshot)) == {"first": 0, "second": 1}
+
+
+def test_d_a_gang_loses_all_or_what_is_above_its_minimum() -> None:
+    running = gang("low", 4, low=3, placed={"n1": 4}, cpu=1)
+    snapshot = build([node(cpu=4)], [running, gang("high", 2, low=2, priority=1, cpu=1)])
+    plan = fair(snapshot)
+    assert evictions(snapshot, plan) in {0, 4}
+    assert held(snapshot, plan)["low"] in {0, 3, 4}
+    # One replica above the minimum is enough for one: the gang goes on with 3.
+    snapshot = build([node(cpu=4)], [running, gang("high", 1, priority=1, cpu=1)])
+    assert held(snapshot, fair(snapshot)) == {"low": 3, "high": 1}
+
+
+def test_e_two_cycles_of_reclaim_reach_a_fixed_point() -> None:
+    snapshot = build(
+        [node("n1", cpu=4), node("n2", cpu=4)],
+        [
+            gang("greedy", 8, queue="a", placed={"n1": 4, "n2": 4}, cpu=1),
+            gang("b1", 3, queue="b", cpu=1),
+            gang("b2", 3, queue="b", created=1.0, cpu=1),
+        ],
+        [QueueView("a"), QueueView("b")],
+    )
+    plan = fair(snapshot)
+    result = held(snapshot, plan)
+    assert result["greedy"] == 4
+    after = carry_out(snapshot, plan)
+    assert changes(fair(after)) == 0
+    # While the evicted pods are still terminating, nobody else is evicted for the same room.
+    middle = carry_out_first_step(snapshot, plan)
+    assert faults(middle, fair(middle)) == []
+    assert evictions(middle, fair(middle)) == 0
+
+
+def test_f_pods_that_are_not_ours_count() -> None:
+    snapshot = build([node(cpu=4, foreign={"cpu": 3})], [gang("a", 2, low=2, cpu=1)])
+    plan = fair(snapshot)
+    assert held(snapshot, plan) == {"a": 0}
+    assert Why(int(plan.why[0])) == Why.TOO_BIG
+
+
+def test_a_group_of_two_fits_on_one_node() -> None:
+    snapshot = build([node(cpu=2, memory=4)], [gang("a", 2, low=2, cpu=1, memory=1)])
+    assert held(snapshot, fair(snapshot)) == {"a": 2}
+
+
+def test_two_queues_of_one_weight_share_a_node_of_two() -> None:
+    jobs = [gang("a", 2, queue="q1", cpu=1), gang("b", 2, queue="q2", cpu=1)]
+    snapshot = build([node(cpu=2)], jobs, [QueueView("q1"), QueueView("q2")])
+    assert held(snapshot, fair(snapshot)) == {"a": 1, "b": 1}
+
+
+def test_nobody_is_evicted_while_something_is_idle() -> None:
+    snapshot = build([node(cpu=3)], [gang("a", 4, placed={"n1": 2}, cpu=1)])
+    plan = fair(snapshot)
+    assert evictions(snapshot, plan) == 0
+    assert held(snapshot, plan) == {"a": 3}
+
+
+def test_a_higher_priority_of_the_same_queue_takes_two() -> None:
+    snapshot = build(
+        [node(cpu=2)], [gang("low", 2, placed={"n1": 2}, cpu=1), gang("high", 2, low=2, priority=1, created=1.0, cpu=1)]
+    )
+    plan = fair(snapshot)
+    assert evictions(snapshot, plan) == 2
+    assert held(snapshot, plan) == {"low": 0, "high": 2}
+
+
+def test_a_queue_below_its_share_reclaims_one() -> None:
+    snapshot = build(
+        [node(cpu=3)],
+        [gang("a", 3, queue="q1", placed={"n1": 3}, cpu=1), gang("b", 1, queue="q2", created=1.0, cpu=1)],
+        [QueueView("q1"), QueueView("q2")],
+    )
+    plan = fair(snapshot)
+    assert evictions(snapshot, plan) == 1
+    assert held(snapshot, plan) == {"a": 2, "b": 1}
+    assert "above what it deserves" in explain.text(snapshot, plan, 0)
+
+
+def test_what_may_not_be_preempted_is_never_a_victim() -> None:
+    snapshot = build(
+        [node(cpu=2)],
+        [gang("low", 2, placed={"n1": 2}, preemptible=False, cpu=1), gang("high", 1, priority=5, created=1.0, cpu=1)],
+    )
+    plan = fair(snapshot)
+    assert held(snapshot, plan) == {"low": 2, "high": 0}
+
+
+def test_weights_divide_and_guarantees_and_caps_hold() -> None:
+    queues = [
+        QueueView("heavy", weight=3),
+        QueueView("light", weight=1),
+        QueueView("sure", weight=0, guarantee={"cpu": 2}),
+        QueueView("capped", weight=5, cap={"cpu": 1}),
+    ]
+    jobs = [gang(q.name, 20, queue=q.name, cpu=1) for q in queues]
+    snapshot = build([node(cpu=15)], jobs, queues)
+    assert held(snapshot, fair(snapshot)) == {"heavy": 9, "light": 3, "sure": 2, "capped": 1}
+
+
+def test_a_team_divides_among_its_users() -> None:
+    queues = [
+        QueueView("team", weight=2),
+        QueueView("team-ann", weight=3, parent="team"),
+        QueueView("team-bob", weight=1, parent="team"),
+        QueueView("other", weight=1),
+    ]
+    jobs = [gang(name, 20, queue=name, cpu=1) for name in ("team-ann", "team-bob", "other")]
+    snapshot = build([node(cpu=12)], jobs, queues)
+    assert held(snapshot, fair(snapshot)) == {"team-ann": 6, "team-bob": 2, "other": 4}
+
+
+def test_a_queue_of_weight_zero_gets_what_the_others_leave_and_no_error() -> None:
+    queues = [QueueView("none", weight=0), QueueView("some", weight=1)]
+    jobs = [gang("a", 9, queue="none", cpu=1), gang("b", 4, queue="some", cpu=1)]
+    snapshot = build([node(cpu=6)], jobs, queues)
+    assert held(snapshot, fair(snapshot)) == {"a": 2, "b": 4}
+
+
+def test_a_queue_deleted_while_in_use_keeps_its_running_job_and_tells_the_waiting_one() -> None:
+    jobs = [
+        gang("running", 2, queue="gone", placed={"n1": 2}, cpu=1),
+        gang("waiting", 1, queue="gone", created=1.0, cpu=1),
+        gang("other", 2, queue="here", created=2.0, cpu=1),
+    ]
+    snapshot = build([node(cpu=4)], jobs, [QueueView("here")])
+    plan = fair(snapshot)
+    assert held(snapshot, plan) == {"running": 2, "waiting": 0, "other": 2}
+    assert "'gone' does not exist" in explain.text(snapshot, plan, snapshot.job_names.index("waiting"))
+
+
+def test_pods_that_ask_for_nothing_run_on_a_full_node() -> None:
+    snapshot = build([node(cpu=1)], [gang("full", 1, placed={"n1": 1}, cpu=1), gang("free", 3, low=3)])
+    assert held(snapshot, fair(snapshot)) == {"full": 1, "free": 3}
+
+
+def test_a_queue_may_reclaim_only_down_to_what_the_other_deserves() -> None:
+    snapshot = build(
+        [node(cpu=6)],
+        [gang("a", 6, queue="q1", placed={"n1": 6}, cpu=1), gang("b", 6, low=4, queue="q2", created=1.0, cpu=1)],
+        [QueueView("q1"), QueueView("q2")],
+    )
+    # The gang of 4 would need more than the 3 that its queue deserves: nobody is stopped for it.
+    assert evictions(snapshot, fair(snapshot)) == 0
+
+
+@pytest.mark.parametrize("order", [("drf", "created"), ("created",), ("priority", "gang", "drf", "created")])
+def test_orders_of_jobs_are_composed_from_settings(order: tuple[str, ...]) -> None:
+    jobs = [gang("old", 1, cpu=1), gang("urgent", 1, priority=1, created=5.0, cpu=1)]
+    snapshot = build([node(cpu=1)], jobs)
+    plan = FairPolicy(PolicySettings(job_order=order, steps=("allocate",))).optimize(snapshot)
+    assert held(snapshot, plan)["urgent" if order[0] == "priority" else "old"] == 1
+
+
+def test_steps_that_are_left_out_are_not_done() -> None:
+    snapshot = build(
+        [node(cpu=2)], [gang("low", 2, placed={"n1": 2}, cpu=1), gang("high", 2, low=2, priority=1, created=1.0, cpu=1)]
+    )
+    plan = FairPolicy(PolicySettings(steps=("allocate", "backfill"))).optimize(snapshot)
+    assert evictions(snapshot, plan) == 0
+
+
+def test_node_order_spreads_or_packs() -> None:
+    nodes = [node(f"n{i}", cpu=4) for i in range(2)]
+    jobs = [gang(f"j{i}", 1, cpu=1) for i in range(2)]
+    snapshot = build(nodes, jobs)
+    packed = fair(snapshot)
+    assert len(set(packed.node.tolist())) == 1
+    spread = FairPolicy(PolicySettings(node_order=(("least_requested", 1.0),))).optimize(snapshot)
+    assert len(set(spread.node.tolist())) == 2
+
+
+def test_water_filling_is_max_min_fair() -> None:
+    """Law 8 for shares: nobody could get more but from somebody who has less for its weight."""
+    rng = np.random.default_rng(3)
+    for _ in range(20_000):
+        n = int(rng.integers(1, 6))
+        weight = rng.choice([0.0, 0.5, 1.0, 3.0], n)
+        high = rng.integers(0, 30, n).astype(float)
+        low = np.minimum(rng.integers(0, 6, n), high).astype(float) * (rng.random(n) < 0.3)
+        total = float(rng.integers(0, 60))
+        share = water_fill(total, weight, low, high)
+        assert share.sum() <= total + 1e-9
+        if low.sum() > total:
+            continue
+        assert (share >= low - 1e-9).all()
+        assert (share <= high + 1e-9).all()
+        short = share < high - 1e-9
+        assert share.sum() >= min(total, high.sum()) - 1e-6
+        level = np.where(weight > 0, share / np.maximum(weight, 1e-9), np.inf)
+        for i in np.flatnonzero(short & (weight > 0)):
+            richer = (level > level[i] + 1e-6) & (share > low + 1e-6)
+            assert not (richer & (weight > 0)).any()
+            assert not ((weight == 0) & (share > low + 1e-6)).any()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_divisible_demands_end_within_a_replica_of_what_they_deserve(seed: int) -> None:
+    """Law 8 for allocations: jobs of single replicas on nodes that hold any of them."""
+    rng = np.random.default_rng(seed)
+    queues = [QueueView(f"q{i}", weight=float(rng.integers(1, 4))) for i in range(int(rng.integers(2, 5)))]
+    jobs = [
+        gang(f"{q.name}-{i}", int(rng.integers(1, 9)), queue=q.name, created=float(i), cpu=1)
+        for q in queues
+        for i in range(int(rng.integers(1, 4)))
+    ]
+    snapshot = build([node(f"n{i}", cpu=int(rng.integers(2, 8))) for i in range(4)], jobs, queues)
+    plan = fair(snapshot)
+    shares = deserved(snapshot, queue_demand(snapshot, snapshot.role_desired))
+    got = np.zeros(snapshot.queues)
+    np.add.at(got, snapshot.job_queue[snapshot.role_job[plan.role]], plan.count)
+    assert (np.abs(got - shares[:, 0]) <= 1 + 1e-9).all(), (got, shares[:, 0])
+    assert (plan.action != Action.PREEMPT).all()

@@ -1,0 +1,335 @@
+"""A small Kubernetes API server on a real socket, which can be told to fail in the ways that real ones do.
+
+It keeps objects in memory, speaks lists in pages, watches, logs, patches and dry runs, and records each request.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import urllib3
+
+from diflow.client.kinds import Kind
+from diflow.client.kube import Cluster
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request that came in."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass(slots=True)
+class Answer:
+    """What to give to one request: a status with a body, lines of a stream, or a broken connection."""
+
+    status: int = 200
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    lines: list[str] | None = None
+    stall_seconds: float = 0.0
+    cut: bool = False
+
+
+Rule = Callable[[Request], Answer | None]
+
+
+class FakeApi:
+    """The server. `rules` are asked first, newest first; a rule that gives None lets the request through."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Json]] = {}
+        self.logs: dict[str, list[str]] = {}
+        self.requests: list[Request] = []
+        self.rules: list[Rule] = []
+        self.version = 100
+        self.changed = threading.Condition()
+        self.events: list[tuple[int, str, str, Json]] = []
+        self.denied: set[tuple[str, str]] = set()
+        self.closing = False
+        self.url = ""
+
+    # --- what tests put in and ask --------------------------------------------------------------------------------
+
+    def add(self, kind: Kind, body: Json, *, namespace: str = "default") -> Json:
+        """Put an object in, or in the place of the one of that name."""
+        collection = kind.path(namespace if kind.namespaced else None)
+        name = body["metadata"]["name"]
+        with self.changed:
+            self.version += 1
+            known = name in self.objects.setdefault(collection, {})
+            metadata = {
+                "namespace": namespace, "uid": f"uid-{name}", **body["metadata"], "resourceVersion": str(self.version),
+            }  # fmt: skip
+            stored = {"kind": kind.name, **body, "metadata": metadata}
+            self.objects[collection][name] = stored
+            self._happened("MODIFIED" if known else "ADDED", collection, stored)
+        return stored
+
+    def remove(self, kind: Kind, name: str, *, namespace: str = "default") -> None:
+        """Take an object out."""
+        collection = kind.path(namespace if kind.namespaced else None)
+        with self.changed:
+            self.version += 1
+            gone = self.objects[collection].pop(name)
+            gone["metadata"]["resourceVersion"] = str(self.version)
+            self._happened("DELETED", collection, gone)
+
+    def rule(self, rule: Rule) -> None:
+        """Ask this first."""
+        self.rules.insert(0, rule)
+
+    def fail(self, answer: Answer, *, method: str = "", path: str = "", times: int = 1) -> None:
+        """Give this answer to so many requests of the method whose path holds `path`."""
+        left = [times]
+
+        def rule(request: Request) -> Answer | None:
+            if left[0] > 0 and request.method == (method or request.method) and path in request.path:
+                left[0] -= 1
+                return answer
+            return None
+
+        self.rule(rule)
+
+    def seen(self, method: str, path: str = "") -> list[Request]:
+        """The requests so far of a method whose path holds `path`."""
+        return [r for r in self.requests if r.method == method and path in r.path]
+
+    def cluster(self, **options: Any) -> Cluster:
+        """A client of this server that waits no time between tries."""
+        given = {"sleep": lambda _: None, "jitter": lambda low, _: low, "read_seconds": 2.0, "connect_seconds": 1.0}
+        return Cluster(
+            server=self.url,
+            transport=urllib3.PoolManager(maxsize=8),
+            source="/home/me/kubeconfig",
+            **{**given, **options},
+        )
+
+    # --- how it answers -------------------------------------------------------------------------------------------
+
+    def _happened(self, what: str, collection: str, obj: Json) -> None:
+        self.events.append((self.version, what, collection, json.loads(json.dumps(obj))))
+        self.changed.notify_all()
+
+    def answer(
+        self, request: Request, write: Callable[[Answer], None], stream: Callable[[Iterator[str]], None]
+    ) -> None:
+        """Answer one request."""
+        with self.changed:
+            self.requests.append(request)
+            rules = list(self.rules)
+        for rule in rules:
+            made = rule(request)
+            if made is not None:
+                if made.stall_seconds:
+                    time.sleep(made.stall_seconds)
+                if made.lines is not None:
+                    stream(iter(made.lines))
+                else:
+                    write(made)
+                return
+        if request.query.get("watch"):
+            stream(self._watch(request))
+        elif request.path.endswith("/log"):
+            pod = request.path.split("/")[-2]
+            stream(iter(self.logs.get(pod, [])))
+        else:
+            write(self._plain(request))
+
+    def _watch(self, request: Request) -> Iterator[str]:
+        since = int(request.query.get("resourceVersion") or 0)
+        ends = time.monotonic() + float(request.query.get("timeoutSeconds") or 60)
+        field_name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+        sent = since
+        while time.monotonic() < ends and not self.closing:
+            with self.changed:
+                news = [e for e in self.events if e[0] > sent and e[2] == request.path]
+                if not news:
+                    self.changed.wait(0.02)
+            for version, what, _, obj in news:
+                sent = version
+                if not field_name or obj["metadata"]["name"] == field_name:
+                    yield json.dumps({"type": what, "object": obj})
+
+    def _plain(self, request: Request) -> Answer:
+        if request.path == "/version":
+            return Answer(body={"gitVersion": "v1.34.4"})
+        if request.path.endswith("/selfsubjectaccessreviews"):
+            a = request.body["spec"]["resourceAttributes"]
+            return Answer(body={"status": {"allowed": (a["verb"], a["resource"]) not in self.denied}})
+        if request.path in self.objects or request.path.split("/")[-1] in _PLURALS:
+            return self._collection(request)
+        collection, _, name = request.path.rpartition("/")
+        obj = self.objects.get(collection, {}).get(unquote(name))
+        if obj is None:
+            return status(404, f'{collection.split("/")[-1]} "{name}" not found', reason="NotFound")
+        return self._object(request, collection, obj)
+
+    def _collection(self, request: Request) -> Answer:
+        items = self.objects.get(request.path, {})
+        if request.method == "POST":
+            name = request.body["metadata"]["name"]
+            if name in items:
+                return status(409, f'"{name}" already exists', reason="AlreadyExists")
+            if not request.query.get("dryRun"):
+                kind = next(k for k in _KINDS if k.plural == request.path.split("/")[-1])
+                namespace = request.path.split("/")[-2] if kind.namespaced else "default"
+                self.add(
+                    kind,
+                    {**request.body, "metadata": {"creationTimestamp": now(), **request.body["metadata"]}},
+                    namespace=namespace,
+                )
+            return Answer(201, request.body)
+        chosen = list(items.values())
+        for part in filter(None, request.query.get("labelSelector", "").split(",")):
+            key, _, value = part.partition("=")
+            chosen = [o for o in chosen if (o["metadata"].get("labels") or {}).get(key) == value]
+        if "fieldSelector" in request.query:
+            name = request.query["fieldSelector"].removeprefix("metadata.name=")
+            chosen = [o for o in chosen if o["metadata"]["name"] == name]
+        limit = int(request.query.get("limit") or 0)
+        start = int(request.query.get("continue") or 0)
+        page = chosen[start : start + limit] if limit else chosen
+        metadata: Json = {"resourceVersion": str(self.version)}
+        if limit and start + limit < len(chosen):
+            metadata["continue"] = str(start + limit)
+        return Answer(body={"kind": "List", "metadata": metadata, "items": page})
+
+    def _object(self, request: Request, collection: str, obj: Json) -> Answer:
+        kind = next(k for k in _KINDS if k.plural == collection.rsplit("/", maxsplit=1)[-1])
+        name, namespace = obj["metadata"]["name"], obj["metadata"]["namespace"]
+        if request.method == "DELETE":
+            self.remove(kind, name, namespace=namespace)
+            return Answer(body={"kind": "Status", "status": "Success"})
+        if request.method == "PATCH":
+            return Answer(body=self.add(kind, _merge(obj, request.body), namespace=namespace))
+        if request.method == "PUT":
+            if request.body["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
+                return status(409, "the object has been modified", reason="Conflict")
+            return Answer(body=self.add(kind, request.body, namespace=namespace))
+        return Answer(body=obj)
+
+
+def status(code: int, message: str, *, reason: str = "", details: Json | None = None, **headers: str) -> Answer:
+    """A refusal, as Kubernetes puts it."""
+    body = {"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": code}
+    if details:
+        body["details"] = details
+    return Answer(code, body, headers={k.replace("_", "-"): v for k, v in headers.items()})
+
+
+def now() -> str:
+    """The present time as Kubernetes writes it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _merge(old: Any, change: Any) -> Any:
+    if not isinstance(change, dict) or not isinstance(old, dict):
+        return change
+    out = dict(old)
+    for key, value in change.items():
+        if value is None:
+            out.pop(key, None)
+        else:
+            out[key] = _merge(out.get(key), value)
+    return out
+
+
+from diflow.client import kinds as _all  # noqa: E402 (only for the two tables below)
+
+_KINDS = [kind for kind in vars(_all).values() if isinstance(kind, Kind)]
+_PLURALS = {kind.plural for kind in _KINDS}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    api: FakeApi
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+    def _serve(self) -> None:
+        parts = urlsplit(self.path)
+        length = int(self.headers.get("Content-Length") or 0)
+        raw = self.rfile.read(length) if length else b""
+        query = {key: values[0] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
+        body = json.loads(raw) if raw else None
+        request = Request(self.command, parts.path, query, dict(self.headers.items()), body)
+        try:
+            self.api.answer(request, self._write, self._stream)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
+
+    def _write(self, answer: Answer) -> None:
+        data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+        if answer.cut:
+            self.send_response(answer.status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data[: len(data) // 2])
+            self.close_connection = True
+            return
+        self.send_response(answer.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        for key, value in answer.headers.items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self, lines: Iterator[str]) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for line in lines:
+            if line == CUT:
+                self.close_connection = True
+                self.connection.close()
+                return
+            if line == STALL:
+                time.sleep(1.0)
+                continue
+            data = line.encode() if line.endswith("\\") else f"{line}\n".encode()
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+            self.wfile.flush()
+        self.wfile.write(b"0\r\n\r\n")
+
+
+CUT = "<the connection breaks here>"
+STALL = "<a second of silence>"
+
+
+@contextmanager
+def serving() -> Iterator[FakeApi]:
+    """A server on a free port of this machine."""
+    api = FakeApi()
+    handler = type("Handler", (_Handler,), {"api": api})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    api.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield api
+    finally:
+        api.closing = True
+        server.shutdown()
+        server.server_close()
+        thread.join(5)

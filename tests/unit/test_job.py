@@ -1,0 +1,249 @@
+"""The DIJob model: what it accepts, what it says when it does not, and how it is written back."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+
+from diflow import DIJob, InvalidError, Task, UnknownFieldWarning
+from tests.builders import job, manifest, task, template
+
+
+def invalid(**spec) -> InvalidError:
+    with pytest.raises(InvalidError) as caught:
+        DIJob.from_manifest(manifest(**spec))
+    return caught.value
+
+
+def learner(**fields):
+    return {"type": "learner", "template": template(), **fields}
+
+
+def test_the_defaults_are_those_of_dijob_v2() -> None:
+    made = DIJob.from_manifest(manifest())
+    assert (made.priority, made.preemptible, made.backoff_limit, made.clean_pod_policy) == (
+        "normal",
+        False,
+        3,
+        "Running",
+    )
+    assert made.scheduling == "none"
+    assert made.tasks[0].name == "learner"
+    assert made.tasks[0].replicas == 1
+
+
+@pytest.mark.parametrize("kind", ["learner", "collector", "evaluator"])
+def test_two_tasks_of_one_role_are_refused(kind) -> None:
+    tasks = [{"type": kind, "name": "a", "template": template()}, {"type": kind, "name": "b", "template": template()}]
+    assert invalid(tasks=tasks).message == f"the number of {kind} task is more than one"
+
+
+def test_a_none_task_needs_a_name() -> None:
+    assert invalid(tasks=[{"type": "none", "template": template()}]).message == "none type task has no name"
+
+
+def test_two_tasks_of_one_name_are_refused() -> None:
+    tasks = [learner(), {"type": "none", "name": "learner", "template": template()}]
+    assert invalid(tasks=tasks).message == "there is more than one task named learner"
+
+
+def test_the_first_failure_wins_in_the_order_of_di_orchestrator() -> None:
+    nameless = {"type": "none", "template": template()}
+    twins = [{"type": "none", "name": "a", "template": template()}] * 2
+    assert "learner task is more than one" in invalid(tasks=[nameless, *twins, learner(), learner(name="b")]).message
+    assert invalid(tasks=[*twins, nameless]).message == "none type task has no name"
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"priority": "urgent"}, "spec.priority"),
+        ({"preemptible": "maybe"}, "spec.preemptible"),
+        ({"backoffLimit": -1}, "spec.backoffLimit"),
+        ({"cleanPodPolicy": "Some"}, "spec.cleanPodPolicy"),
+        ({"scheduling": "later"}, "spec.scheduling"),
+        ({"queue": "Team_A"}, "spec.queue"),
+        ({"tasks": []}, "spec.tasks"),
+        ({"tasks": "learner"}, "spec.tasks"),
+        ({"tasks": ["learner"]}, "spec.tasks[0]"),
+        ({"tasks": [learner(type="coordinator")]}, "spec.tasks[0].type"),
+        ({"tasks": [learner(replicas=0)]}, "spec.tasks[0].replicas"),
+        ({"tasks": [learner(), {"type": "collector"}]}, "spec.tasks[1].template"),
+        ({"tasks": [learner(template={"spec": {"containers": []}})]}, "spec.tasks[0].template.spec.containers"),
+        ({"tasks": [learner(template={"spec": {}})]}, "spec.tasks[0].template.spec.containers"),
+        ({"tasks": [learner(template=3)]}, "spec.tasks[0].template"),
+        ({"tasks": [learner(replicas=2, maxReplicas=1)]}, "spec.tasks[0].replicas"),
+        ({"tasks": [learner(replicas=2, minReplicas=3, maxReplicas=4)]}, "spec.tasks[0].replicas"),
+        ({"tasks": [learner(minReplicas=3, maxReplicas=2)]}, "spec.tasks[0].minReplicas"),
+        ({"volumes": [{"name": "data", "emptyDir": 3}]}, "spec.volumes[0].emptyDir"),
+    ],
+)
+def test_a_bad_field_is_named_by_its_path(change, path) -> None:
+    assert invalid(**change).path == path
+
+
+@pytest.mark.parametrize(
+    ("container", "path", "words"),
+    [
+        ({"env": [{"name": False, "value": "x"}]}, "env[0].name", "must be text, not false: put it in quotes"),
+        ({"env": [{"name": "PORT", "value": 8080}]}, "env[0].value", "must be text, not 8080: put it in quotes"),
+        ({"command": "python3 train.py"}, "command", "a valid list"),
+        ({"args": [1]}, "args[0]", "put it in quotes"),
+        ({"ports": [{"containerPort": "http"}]}, "ports[0].containerPort", "integer"),
+    ],
+)
+def test_a_wrong_type_inside_a_template_is_caught_before_argo_sees_it(container, path, words) -> None:
+    error = invalid(tasks=[learner(template=template(container=container))])
+    assert error.path == f"spec.tasks[0].template.spec.containers[0].{path}"
+    assert words in error.message
+
+
+def test_quantities_may_be_numbers() -> None:
+    made = job(task(container={"resources": {"requests": {"cpu": 2, "memory": "1Gi"}, "limits": {"cpu": 2.5}}}))
+    resources = made.tasks[0].template["spec"]["containers"][0]["resources"]
+    assert resources == {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2.5"}}
+
+
+def test_unknown_fields_warn_by_path_and_are_left_out() -> None:
+    data = manifest(engineFields={"x": 1}, group="xxx")
+    data["spec"]["tasks"][0]["color"] = "red"
+    data["spec"]["tasks"][0]["template"]["spec"]["containers"][0]["imagePullPolice"] = "Never"
+    data["metadata"]["owner"] = "me"
+    data["extra"] = 1
+    with pytest.warns(UnknownFieldWarning) as caught:
+        made = DIJob.from_manifest(data)
+    paths = {warning.message.args[1] for warning in caught}
+    assert paths == {
+        "extra",
+        "metadata.owner",
+        "spec.engineFields",
+        "spec.tasks[0].color",
+        "spec.tasks[0].template.spec.containers[0].imagePullPolice",
+    }
+    assert "imagePullPolice" not in str(made.to_manifest())
+
+
+def test_a_manifest_read_from_the_cluster_reads_without_a_warning() -> None:
+    data = manifest()
+    data["metadata"] |= {
+        "uid": "1",
+        "resourceVersion": "2",
+        "generation": 1,
+        "creationTimestamp": "x",
+        "managedFields": [],
+    }
+    data["status"] = {"phase": "Running"}
+    assert DIJob.from_manifest(data).name == "job"
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"kind": "Job"}, "kind"),
+        ({"apiVersion": "v1"}, "apiVersion"),
+        ({"apiVersion": "diengine.opendilab.org/v1alpha1"}, "apiVersion"),
+        ({"metadata": {}}, "metadata.name"),
+        ({"metadata": "job"}, "metadata"),
+        ({"spec": {}}, "spec.tasks"),
+        ({"spec": None}, "spec.tasks"),
+    ],
+)
+def test_a_manifest_of_another_kind_is_refused(change, path) -> None:
+    with pytest.raises(InvalidError) as caught:
+        DIJob.from_manifest({**manifest(), **change})
+    assert caught.value.path == path
+
+
+@pytest.mark.parametrize("manifest_", [None, 3, "text", ["a list"]])
+def test_what_is_no_mapping_is_no_job(manifest_) -> None:
+    with pytest.raises(InvalidError, match="a DIJob is a mapping"):
+        DIJob.from_manifest(manifest_)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kind: [DIJob", "broken YAML at line 2, column 1"),
+        ("", "the file is empty"),
+        ("a: 1\n---\nb: 2\n", "holds 2 documents"),
+        ("kind: !!python/object:os.system x", "broken YAML"),
+        ("{1: 2}", "kind"),
+        ("- a\n- b\n", "a DIJob is a mapping"),
+    ],
+)
+def test_broken_yaml_is_one_clear_line(text, words) -> None:
+    with pytest.raises(InvalidError) as caught:
+        DIJob.from_yaml(text)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path) -> None:
+    with pytest.raises(InvalidError, match=re.escape(str(tmp_path / "no.yaml"))):
+        DIJob.from_yaml(tmp_path / "no.yaml")
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path) -> None:
+    (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidError, match=re.escape("x.yaml cannot be read")):
+        DIJob.from_yaml(tmp_path / "x.yaml")
+
+
+def test_a_key_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidError, match="must be text"):
+        DIJob.from_yaml(job().to_yaml().replace("template:", "true: 1\n    template:"))
+
+
+def test_a_job_cannot_be_changed() -> None:
+    made = job()
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        made.priority = "high"
+
+
+def test_what_is_written_reads_back_as_the_same_job() -> None:
+    made = job(
+        task("learner"),
+        task("collector", replicas=3),
+        task("none", name="worker", replicas=2),
+        priority="high",
+        preemptible=True,
+        backoff_limit=0,
+        clean_pod_policy="All",
+        queue="team-a",
+        scheduling="gang",
+        namespace="ml",
+        labels={"a": "b"},
+        annotations={"note": "{{x}}"},
+        volumes=({"name": "data", "emptyDir": {}},),
+    )
+    assert DIJob.from_yaml(made.to_yaml()) == made
+
+
+def test_the_default_fields_are_not_written() -> None:
+    assert set(job().to_manifest()["spec"]) == {"tasks"}
+    assert set(job().to_manifest()["spec"]["tasks"][0]) == {"type", "template"}
+
+
+def test_python_and_yaml_give_equal_jobs() -> None:
+    assert DIJob.from_manifest(manifest(preemptible=True)) == job(preemptible=True)
+
+
+def test_the_users_data_is_not_changed() -> None:
+    data = manifest(volumes=[{"name": "data", "emptyDir": {}}])
+    before = copy.deepcopy(data)
+    DIJob.from_manifest(data).workflow()
+    assert data == before
+
+
+def test_a_task_alone_says_what_is_wrong() -> None:
+    with pytest.raises(InvalidError, match=re.escape("template.spec.containers: is missing")):
+        Task(type="learner", template={"spec": {}})
+    with pytest.raises(InvalidError, match="template: is missing"):
+        Task(type="learner")
+
+
+def test_a_python_job_refuses_a_field_it_does_not_know() -> None:
+    with pytest.raises(InvalidError, match="colour"):
+        DIJob(name="job", tasks=[task()], colour="red")

@@ -1,0 +1,344 @@
+"""What the Workflow of a job carries, field by field."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from diflow import InvalidError, keys
+from diflow.settings import RenderSettings
+from diflow.workflows import render
+from tests.builders import job, task, template
+
+
+def workflow(*tasks, settings=None, **fields):
+    return render(job(*tasks, **fields), settings=settings or RenderSettings())
+
+
+def named(wf, name):
+    return next(item for item in wf["spec"]["templates"] if item["name"] == name)
+
+
+def env(container):
+    return {item["name"]: item.get("value") for item in container["env"]}
+
+
+def patch(tmpl):
+    return json.loads(tmpl["podSpecPatch"])
+
+
+def test_one_job_is_one_workflow_of_its_name() -> None:
+    wf = workflow(name="cartpole", namespace="ml")
+    assert (wf["apiVersion"], wf["kind"]) == ("argoproj.io/v1alpha1", "Workflow")
+    assert wf["metadata"]["name"] == "cartpole"
+    assert wf["metadata"]["namespace"] == "ml"
+    assert "workflowTemplateRef" not in wf["spec"]
+
+
+def test_the_live_state_is_text_parameters() -> None:
+    wf = workflow(task("learner"), task("collector", replicas=3))
+    parameters = {item["name"]: item["value"] for item in wf["spec"]["arguments"]["parameters"]}
+    assert parameters == {
+        "rounds": '["1"]',
+        "current": "1",
+        "granted": '{"1":{"learner":1,"collector":3}}',
+        "released": "[]",
+        "replicas": '{"learner":1,"collector":3}',
+        "profilings": "{}",
+    }
+
+
+def test_a_fan_out_is_a_count_however_many_replicas() -> None:
+    few, many = workflow(task(replicas=10)), workflow(task(replicas=100_000))
+    assert named(few, "round") == named(many, "round")
+    assert len(json.dumps(many)) - len(json.dumps(few)) < 100
+
+
+def test_tasks_keep_the_order_of_the_job() -> None:
+    wf = workflow(task("none", name="zeta"), task("none", name="alpha"))
+    assert [t["name"] for t in named(wf, "round")["dag"]["tasks"]] == ["zeta", "alpha", "superseded"]
+
+
+def test_labels_and_annotations_of_the_workflow() -> None:
+    wf = workflow(priority="high", preemptible=True, queue="team-a", labels={"mine": "1"}, annotations={"note": "x"})
+    assert wf["metadata"]["labels"] == {
+        "mine": "1",
+        "app.kubernetes.io/managed-by": "diflow",
+        "diflow/priority": "high",
+        "diflow/preemptible": "true",
+        "diflow/scheduling": "none",
+        "diflow/queue": "team-a",
+    }
+    annotations = wf["metadata"]["annotations"]
+    assert annotations["note"] == "x"
+    assert annotations["workflows.argoproj.io/title"] == "DIJob job"
+    assert "1 × learner" in annotations["workflows.argoproj.io/description"]
+    assert json.loads(annotations["diflow/dijob"])["spec"]["queue"] == "team-a"
+
+
+def test_a_users_title_wins() -> None:
+    wf = workflow(annotations={"workflows.argoproj.io/title": "My run"})
+    assert wf["metadata"]["annotations"]["workflows.argoproj.io/title"] == "My run"
+
+
+@pytest.mark.parametrize(("priority", "name", "number"), [("normal", "diflow-normal", 0), ("high", "diflow-high", 100)])
+def test_priority_goes_to_the_pods_and_to_argo(priority, name, number) -> None:
+    spec = workflow(priority=priority)["spec"]
+    assert (spec["podPriorityClassName"], spec["priority"]) == (name, number)
+
+
+def test_pods_carry_the_labels_and_annotations_of_dijob() -> None:
+    meta = named(workflow(task("learner"), task("collector", replicas=2)), "collector")["metadata"]
+    assert meta["labels"][keys.JOB] == "{{workflow.name}}"
+    assert meta["labels"][keys.POD] == "{{workflow.name}}-collector-{{inputs.parameters.index}}"
+    assert (meta["labels"][keys.TASK_TYPE], meta["labels"][keys.TASK_NAME]) == ("collector", "collector")
+    assert meta["annotations"][keys.TASK_RANK] == "{{inputs.parameters.index}}"
+    assert set(meta["annotations"]) == {keys.REPLICAS, keys.RANK, keys.TASK_RANK}
+
+
+def test_a_templates_own_labels_and_annotations_are_kept() -> None:
+    own = {**template(), "metadata": {"labels": {"app": "x"}, "annotations": {"note": "y"}}}
+    from diflow import Task
+
+    meta = named(workflow(Task(type="learner", template=own)), "learner")["metadata"]
+    assert meta["labels"]["app"] == "x"
+    assert meta["annotations"]["note"] == "y"
+
+
+def test_every_container_is_told_about_the_job() -> None:
+    spec = {
+        "initContainers": [{"name": "prepare", "image": "x", "command": ["true"]}],
+        "containers": [
+            {"name": "side", "image": "x", "command": ["true"]},
+            {"name": "di-container", "image": "x", "command": ["true"]},
+        ],
+    }
+    from diflow import Task
+
+    tmpl = named(workflow(Task(type="learner", template={"spec": spec})), "learner")
+    told = {"DI_JOB_ID", "DI_SERVER_URL", "DI_RANK", "DI_NODES", "DI_LEARNER_NODES", "MASTER_ADDR", "MASTER_PORT"}
+    told |= {"WORLD_SIZE", "RANK", "PET_NNODES", "PET_NODE_RANK", "PET_RDZV_ENDPOINT"}
+    for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
+        assert told <= set(env(container))
+    assert tmpl["sidecars"][0]["name"] == "side"
+
+
+def test_the_work_runs_in_di_container_or_in_the_first() -> None:
+    from diflow import Task
+
+    two = [{"name": "a", "image": "a", "command": ["a"]}, {"name": "b", "image": "b", "command": ["b"]}]
+    tmpl = named(workflow(Task(type="learner", template={"spec": {"containers": two}})), "learner")
+    assert tmpl["container"]["image"] == "a"
+    two[1]["name"] = "di-container"
+    tmpl = named(workflow(Task(type="learner", template={"spec": {"containers": two}})), "learner")
+    assert tmpl["container"]["image"] == "b"
+
+
+def test_di_variables_are_ours_and_torchruns_can_be_overridden() -> None:
+    own = [{"name": "MASTER_PORT", "value": "1234"}, {"name": "DI_RANK", "value": "x"}, {"name": "MINE", "value": "y"}]
+    values = named(workflow(task(container={"env": own})), "learner")["container"]["env"]
+    assert [i["value"] for i in values if i["name"] == "MASTER_PORT"] == ["1234"]
+    assert [i["value"] for i in values if i["name"] == "DI_RANK"] == ["{{=int(inputs.parameters.index)}}"]
+    assert values[-1] == {"name": "MINE", "value": "y"}
+
+
+def test_a_container_that_asks_for_nothing_gets_the_default_resources() -> None:
+    bare = {"spec": {"containers": [{"name": "di-container", "image": "x", "command": ["x"]}]}}
+    from diflow import Task
+
+    wf = workflow(Task(type="learner", template=bare))
+    want = {"cpu": "1", "memory": "2Gi"}
+    assert named(wf, "learner")["container"]["resources"] == {"requests": want, "limits": want}
+
+
+def test_the_default_resources_come_from_the_environment(monkeypatch) -> None:
+    monkeypatch.setenv("DI_JOB_DEFAULT_RESOURCES", '{"resources": {"requests": {"cpu": 2, "memory": "3Gi"}}}')
+    assert RenderSettings().default_resources == {
+        "requests": {"cpu": "2", "memory": "3Gi"},
+        "limits": {"cpu": "2", "memory": "3Gi"},
+    }
+    given = '{"resources": {"requests": {"cpu": 2}, "limits": {"cpu": 4}}}'
+    monkeypatch.setenv("DI_JOB_DEFAULT_RESOURCES", given)
+    assert RenderSettings().default_resources == {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"resources": 3}', "no json"])
+def test_default_resources_that_cannot_be_read_are_named(text) -> None:
+    with pytest.raises(InvalidError, match="DI_JOB_DEFAULT_RESOURCES must look like"):
+        _ = RenderSettings(DI_JOB_DEFAULT_RESOURCES=text).default_resources
+
+
+def test_a_wrong_setting_is_named(monkeypatch) -> None:
+    from diflow.settings import render_settings
+
+    monkeypatch.setenv("DIFLOW_RUN_AS_USER", "root")
+    with pytest.raises(InvalidError, match="DIFLOW_RUN_AS_USER"):
+        render_settings()
+
+
+def test_pods_are_found_by_host_name_under_the_jobs_service() -> None:
+    tmpl = named(workflow(), "learner")
+    assert patch(tmpl)["hostname"] == "{{workflow.name}}-learner-{{inputs.parameters.index}}"
+    assert patch(tmpl)["subdomain"] == "di-{{workflow.name}}"
+
+
+def test_fields_that_argo_has_stay_argos_and_the_others_go_into_the_patch() -> None:
+    spec = {
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "terminationGracePeriodSeconds": 60,
+        "hostNetwork": True,
+        "imagePullSecrets": [{"name": "registry"}],
+        "serviceAccount": "trainer",
+        "restartPolicy": "Always",
+        "hostname": "mine",
+        "activeDeadlineSeconds": 60,
+        "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
+    }
+    tmpl = named(workflow(task(**spec)), "learner")
+    assert tmpl["nodeSelector"] == {"disk": "ssd"}
+    assert tmpl["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert tmpl["serviceAccountName"] == "trainer"
+    assert tmpl["activeDeadlineSeconds"] == 60
+    assert set(patch(tmpl)) == {
+        "hostname", "subdomain", "terminationGracePeriodSeconds", "hostNetwork", "imagePullSecrets",
+        "topologySpreadConstraints",
+    }  # fmt: skip
+    assert patch(tmpl)["hostname"].startswith("{{workflow.name}}")
+
+
+def test_gates_only_when_the_allocator_is_asked_for() -> None:
+    assert "schedulingGates" not in patch(named(workflow(), "learner"))
+    gated = patch(named(workflow(scheduling="gang"), "learner"))
+    assert gated["schedulingGates"] == [{"name": "diflow/gang"}]
+
+
+def test_braces_leave_the_template_and_keep_their_place() -> None:
+    own = [{"name": "A", "value": "{{x}}"}, {"name": "B", "value": "$(A)!"}]
+    tmpl = named(workflow(task(container={"command": ["echo", "{{=1+1}}"], "args": ["plain"], "env": own})), "learner")
+    assert "command" not in tmpl["container"]
+    assert tmpl["container"]["args"] == ["plain"]
+    assert tmpl["container"]["env"][-2:] == [{"name": "A", "value": ""}, {"name": "B", "value": "$(A)!"}]
+    main = patch(tmpl)["containers"][0]
+    assert main == {"name": "main", "env": [{"name": "A", "value": "{{x}}"}], "command": ["echo", "{{=1+1}}"]}
+    assert "{{x" not in tmpl["podSpecPatch"]
+
+
+def test_braces_where_argo_cannot_carry_them_are_refused_by_path() -> None:
+    from diflow import Task
+
+    noted = {**template(), "metadata": {"annotations": {"note": "{{x}}"}}}
+    with pytest.raises(InvalidError, match="spec.tasks\\[0\\].template.metadata.annotations.note"):
+        workflow(Task(type="learner", template=noted))
+    with pytest.raises(InvalidError, match="spec.tasks\\[0\\].template.spec.volumes"):
+        workflow(task(volumes=[{"name": "v", "hostPath": {"path": "/{{x}}"}}]))
+
+
+def test_the_jobs_volumes_are_added_to_every_pod_and_the_tasks_own_wins() -> None:
+    shared = ({"name": "data", "emptyDir": {}}, {"name": "logs", "emptyDir": {}})
+    own = task("collector", volumes=[{"name": "data", "hostPath": {"path": "/data"}}])
+    wf = workflow(task("learner"), own, volumes=shared)
+    assert named(wf, "learner")["volumes"] == list(shared)
+    assert named(wf, "collector")["volumes"] == [{"name": "data", "hostPath": {"path": "/data"}}, shared[1]]
+
+
+def test_pods_are_not_root_unless_the_template_says_so() -> None:
+    wf = workflow()
+    assert wf["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert wf["spec"]["securityContext"]["runAsUser"] == 65532
+    assert "securityContext" not in named(wf, "learner")
+    assert named(wf, "learner")["container"]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_a_template_that_asks_for_root_gets_it() -> None:
+    tmpl = named(workflow(task(securityContext={"runAsUser": 0})), "learner")
+    assert tmpl["securityContext"]["runAsUser"] == 0
+    assert "runAsNonRoot" not in tmpl["securityContext"]
+    assert tmpl["container"].get("securityContext", {}) == {}
+
+
+def test_one_root_container_in_a_pod_that_is_not() -> None:
+    tmpl = named(workflow(task(container={"securityContext": {"runAsUser": 0}})), "learner")
+    assert tmpl["container"]["securityContext"] == {"runAsNonRoot": False, "runAsUser": 0}
+
+
+def test_a_users_own_id_is_kept_and_not_root() -> None:
+    tmpl = named(workflow(task(securityContext={"runAsUser": 1000, "fsGroup": 7})), "learner")
+    context = tmpl["securityContext"]
+    assert (context["runAsUser"], context["fsGroup"], context["runAsNonRoot"]) == (1000, 7, True)
+
+
+def test_a_replica_is_retried_in_place_up_to_the_limit() -> None:
+    wf = workflow(backoff_limit=4)
+    assert named(wf, "replica-learner")["retryStrategy"]["limit"] == 4
+    assert "retryStrategy" not in named(wf, "round")
+    assert "'{{retries}}' == '4'" in named(wf, "replica-learner")["dag"]["tasks"][-1]["hooks"]["give-up"]["expression"]
+
+
+def test_a_preemptible_job_restarts_its_round_together() -> None:
+    wf = workflow(backoff_limit=4, preemptible=True)
+    assert named(wf, "round")["retryStrategy"]["limit"] == 4
+    assert "retryStrategy" not in named(wf, "replica-learner")
+    hook = named(wf, "replica-learner")["dag"]["tasks"][-1]["hooks"]["give-up"]["expression"]
+    assert "'{{inputs.parameters.attempt}}' == '4'" in hook
+
+
+@pytest.mark.parametrize("preemptible", [False, True])
+def test_with_a_limit_of_0_nothing_is_retried_and_the_first_failure_gives_up(preemptible) -> None:
+    wf = workflow(backoff_limit=0, preemptible=preemptible)
+    assert "retryStrategy" not in named(wf, "round")
+    assert "retryStrategy" not in named(wf, "replica-learner")
+    hook = named(wf, "replica-learner")["dag"]["tasks"][-1]["hooks"]["give-up"]["expression"]
+    assert hook.startswith("(tasks['learner'].status == 'Failed'")
+
+
+def test_only_attempts_that_ended_for_no_fault_of_their_own_are_retried_uncounted() -> None:
+    strategy = named(workflow(), "learner")["retryStrategy"]
+    assert strategy["limit"] == 1000
+    assert "lastRetry.message matches" in strategy["expression"]
+    assert "'{{inputs.parameters.round}}' == '{{workflow.parameters.current}}'" in strategy["expression"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("All", {"strategy": "OnWorkflowCompletion"}), ("Running", None), ("None", None)]
+)
+def test_clean_pod_policy(policy, expected) -> None:
+    assert workflow(clean_pod_policy=policy)["spec"].get("podGC") == expected
+
+
+def test_pods_have_the_workers_account_and_the_steps_their_own() -> None:
+    wf = workflow()
+    assert wf["spec"]["serviceAccountName"] == "diflow-worker"
+    for step in ("make-service", "give-up", "clean-up"):
+        assert named(wf, step)["serviceAccountName"] == "diflow-steps"
+    assert "serviceAccountName" not in named(wf, "learner")
+
+
+def test_the_service_is_headless_owned_and_shows_addresses_early() -> None:
+    import yaml
+
+    resource = named(workflow(), "make-service")["resource"]
+    service = yaml.safe_load(resource["manifest"])
+    assert resource["setOwnerReference"] is True
+    assert service["metadata"]["name"] == "di-{{workflow.name}}"
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["ports"] == [{"name": "di-port", "port": 22270, "targetPort": 22270}]
+
+
+def test_the_same_job_is_the_same_bytes() -> None:
+    from diflow.workflows import to_yaml
+
+    assert to_yaml(job(), settings=RenderSettings()) == to_yaml(job(), settings=RenderSettings())
+
+
+def test_the_hera_workflow_is_handed_out() -> None:
+    from hera.workflows import Workflow
+
+    made = job().workflow()
+    assert isinstance(made, Workflow)
+    assert made.to_dict() == render(job())
