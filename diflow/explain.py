@@ -58,7 +58,7 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
 
 def _culprit(seen: Observation, latest: Latest) -> Attempt | None:
     """The replica that made the job fail: the first whose tries are used up, else the first that failed."""
-    failed = [a for a in latest.values() if a.phase in ("Failed", "Unknown") and a.key not in seen.released]
+    failed = [a for a in latest.values() if a.phase in ("Failed", "Unknown") and not seen.was_released(a)]
     failed.sort(key=lambda a: (a.was_stopped, a.tries < seen.backoff_limit, a.finished or "~", a.task, a.index))
     return failed[0] if failed else None
 

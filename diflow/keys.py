@@ -22,6 +22,12 @@ SCHEDULING: Final = "diflow/scheduling"
 # Annotations of the Workflow.
 DIJOB: Final = "diflow/dijob"  # the DIJob as it was submitted, JSON
 VERSION: Final = "diflow/version"  # the diflow that rendered it
+ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the current round (allocator)
+DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
+BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: what the user asks for since the submission
+EPOCH: Final = "diflow/epoch"  # which leader wrote last
+RESTARTS_BEFORE: Final = "diflow/restarts-before"  # carried over from the Workflow that this one continues
+ROUNDS_BEFORE: Final = "diflow/rounds-before"
 TITLE: Final = "workflows.argoproj.io/title"
 DESCRIPTION: Final = "workflows.argoproj.io/description"
 DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the name of its node in the Argo UI
@@ -40,12 +46,19 @@ REPLICAS: Final = "diengine/replicas"
 RANK: Final = "diengine/rank"
 TASK_RANK: Final = "diengine/task-rank"
 NODE: Final = "diengine/node"
+NODES: Final = "diflow/nodes"  # the hosts of all replicas as in DI_NODES, kept up to date in running pods
+
+# The roster: a volume in every container, whose files the kubelet keeps as the pod's annotations are.
+ROSTER_VOLUME: Final = "diflow"
+ROSTER_FOLDER: Final = "/etc/diflow"
+ROSTER_FILE: Final = "nodes"
 
 # Workflow parameters: the live state of a job (design: "One job, one Workflow"). All are text.
 PARAM_ROUNDS: Final = "rounds"  # JSON list of the rounds so far, append-only
 PARAM_CURRENT: Final = "current"  # the round that counts
 PARAM_GRANTED: Final = "granted"  # JSON {round: {task: replicas}}: what may run
-PARAM_RELEASED: Final = "released"  # JSON list of "round/task/index" that diflow stops on purpose
+PARAM_AGAIN: Final = "again"  # JSON {"round/task/index": suffix}: the life of a replica that was dropped and came back
+PARAM_RELEASED: Final = "released"  # JSON list of "round/task/member" that diflow stops on purpose
 PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: what the user asks for
 PARAM_PROFILINGS: Final = "profilings"  # JSON: what the job reports about itself
 

@@ -26,10 +26,11 @@ _ARGO_MAIN = "main"  # the name that Argo gives to the container of the work
 STOPS = ("Stop", "Terminate")
 _GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
 _FULFILLED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
-# <round index>:<round>)(<restart of the round>).<task>(<index>:<index>)(<counted attempt>).<task>(<uncounted attempt>)
+# <round index>:<round>)(<restart of the round>).<task>(<index>:<member>)(<counted attempt>).<task>(<uncounted attempt>)
+# A member is the index, and for a replica that came back a dot and the number of its life: 2, 2.1, 2.2
 _REPLICA = re.compile(
     r"(\d+):([^()]*)\)(?:\((\d+)\))?"
-    r"(?:\.([a-z0-9-]+)\(\d+:(\d+)\)(?:\((\d+)\))?(?:\.\4(?:\((\d+)\))?)?)?"
+    r"(?:\.([a-z0-9-]+)\(\d+:(\d+)((?:\.[^()]*)?)\)(?:\((\d+)\))?(?:\.\4(?:\((\d+)\))?)?)?"
 )
 # What Argo writes into a node whose pod was taken away rather than failed on its own.
 _TAKEN_AWAY = re.compile(
@@ -48,6 +49,7 @@ class Attempt:
     restart: int
     task: str
     index: int
+    member: str  # the index with the suffix of its life: a replica that was dropped comes back as "2.1"
     counted: int
     uncounted: int
     node_id: str
@@ -69,14 +71,19 @@ class Attempt:
         return f"{self.task}-{self.index}"
 
     @property
-    def order(self) -> tuple[int, int, int, int]:
+    def life(self) -> int:
+        """How often the replica was dropped from this round and came back."""
+        return int(suffix) if (suffix := self.member.partition(".")[2]).isdecimal() else 0
+
+    @property
+    def order(self) -> tuple[int, int, int, int, int]:
         """Later attempts of one replica are greater."""
-        return (self.round_index, self.restart, self.counted, self.uncounted)
+        return (self.round_index, self.restart, self.life, self.counted, self.uncounted)
 
     @property
     def key(self) -> str:
         """As the parameter `released` names it."""
-        return f"{self.round}/{self.task}/{self.index}"
+        return f"{self.round}/{self.task}/{self.member}"
 
     @property
     def tries(self) -> int:
@@ -99,7 +106,7 @@ class Observation:
     """All that can be seen of a job.
 
     `attempts` are in the order of `Attempt.order`. `granted` is what may run in the current round, `initial` what the
-    first one began with. `closing`: Argo starts nothing more, because the Workflow has ended or was told to stop;
+    first one began with; `again` has the suffixes of replicas that came back, by "round/task/index". `closing`: Argo starts nothing more, because the Workflow has ended or was told to stop;
     `gave_up`: it was told so by the job itself, whose tries are used up.
     """
 
@@ -110,6 +117,7 @@ class Observation:
     granted: dict[str, int]
     initial: dict[str, int]
     released: frozenset[str]
+    again: dict[str, str]
     backoff_limit: int
     attempts: tuple[Attempt, ...]
     restarts: int
@@ -128,14 +136,30 @@ class Observation:
             (task, index)
             for task, count in self.granted.items()
             for index in range(count)
-            if f"{self.round}/{task}/{index}" not in self.released
+            if f"{self.round}/{task}/{self.member(self.round, task, index)}" not in self.released
+        )
+
+    def member(self, round_: str, task: str, index: int) -> str:
+        """The name by which a replica goes in its newest life in this round: its index, or "2.1"."""
+        return f"{index}{self.again.get(f'{round_}/{task}/{index}', '')}"
+
+    def was_released(self, attempt: Attempt) -> bool:
+        """It was stopped on purpose: `released` says so, or it was dropped since, or has come back in another life."""
+        return (
+            attempt.key in self.released
+            or attempt.member != self.member(attempt.round, attempt.task, attempt.index)
+            or (attempt.round == self.round and attempt.index >= self.granted.get(attempt.task, 0))
         )
 
     def latest(self) -> dict[tuple[str, int], Attempt]:
-        """The newest attempt of each replica in the current round, by (task, index)."""
+        """The newest attempt of each replica in the current round and in its present life, by (task, index)."""
         current = [a for a in self.attempts if a.round == self.round]
         restart = max((a.restart for a in current), default=0)
-        return {(a.task, a.index): a for a in current if a.restart == restart}
+        return {
+            (a.task, a.index): a
+            for a in current
+            if a.restart == restart and a.member == self.member(self.round, a.task, a.index)
+        }
 
 
 def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
@@ -168,14 +192,15 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
         if match is None:
             gave_up = gave_up or _has_given_up(node)
             continue
-        round_index, round_, restart, task, index, counted, uncounted = match.groups()
+        round_index, round_, restart, task, index, suffix, counted, uncounted = match.groups()
         if task is not None and node.get("type") == "Pod":
             attempts.append(
                 _attempt(
                     node,
                     by_node.get(node_id),
                     where=(round_, int(round_index), int(restart or 0)),
-                    replica=(task, int(index), int(counted or 0), int(uncounted or 0)),
+                    replica=(task, int(index), f"{index}{suffix}"),
+                    tries=(int(counted or 0), int(uncounted or 0)),
                 )
             )
     attempts = sorted((a for a in attempts if not _is_stillborn(a)), key=lambda a: (a.order, a.created))
@@ -189,6 +214,7 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
         granted=granted,
         initial=initial,
         released=frozenset(str(r) for r in _json(parameters.get(keys.PARAM_RELEASED), [])),
+        again={key: str(suffix) for key, suffix in _json(parameters.get(keys.PARAM_AGAIN), {}).items()},
         backoff_limit=_backoff_limit(dijob),
         attempts=tuple(attempts),
         restarts=_restarts(attempts),
@@ -246,10 +272,16 @@ def waiting_reason(pod: Object) -> str:
 
 
 def _attempt(
-    node: Object, pod: Object | None, *, where: tuple[str, int, int], replica: tuple[str, int, int, int]
+    node: Object,
+    pod: Object | None,
+    *,
+    where: tuple[str, int, int],
+    replica: tuple[str, int, str],
+    tries: tuple[int, int],
 ) -> Attempt:
     round_, round_index, restart = where
-    task, index, counted, uncounted = replica
+    task, index, member = replica
+    counted, uncounted = tries
     argo = node.get("phase") or "Pending"
     ended = argo in _FULFILLED
     message = (node.get("message") or "").removeprefix(f"{_ARGO_MAIN}: ")
@@ -291,6 +323,7 @@ def _attempt(
         restart=restart,
         task=task,
         index=index,
+        member=member,
         counted=counted,
         uncounted=uncounted,
         node_id=node.get("id") or "",
@@ -326,7 +359,7 @@ def _restarts(attempts: Sequence[Attempt]) -> int:
     alone: dict[object, int] = {}
     together: dict[str, int] = {}
     for a in attempts:
-        key = (a.round, a.restart, a.task, a.index)
+        key = (a.round, a.restart, a.task, a.member)
         alone[key] = max(alone.get(key, 0), a.counted)
         together[a.round] = max(together.get(a.round, 0), a.restart)
     return sum(alone.values()) + sum(together.values())

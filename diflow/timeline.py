@@ -36,7 +36,7 @@ def history(seen: Observation, *, created: str) -> list[tuple[Phase, str]]:
 
 
 def _events(seen: Observation) -> list[tuple[str, str, Attempt]]:
-    events: list[tuple[str, tuple[int, int, int, int], int, str, Attempt]] = []
+    events: list[tuple[str, tuple[int, int, int, int, int], int, str, Attempt]] = []
     for attempt in seen.attempts:
         # A time that is missing or that runs behind (the clocks of two machines) is taken to be the one before it.
         time = attempt.created
@@ -80,8 +80,7 @@ class _Replay:
             key = (attempt.round, attempt.task, attempt.index)
             if key in before:
                 old = before[key]
-                counts = (attempt.restart, attempt.counted) > (old.restart, old.counted)
-                self.retried[id(old)] = "Restarting" if counts else "Rescheduling"
+                self.retried[id(old)] = _cause(old, attempt)
             before[key] = attempt
 
     def apply(self, what: str, attempt: Attempt) -> None:
@@ -99,7 +98,7 @@ class _Replay:
         if what == "created":
             self.stage[key] = what
             if before is not None and attempt.order > before.order:
-                self.cause[key] = "Restarting" if attempt.counted > before.counted else "Rescheduling"
+                self.cause[key] = _cause(before, attempt)
             elif self.all_were_ready and key not in self.cause:
                 self.cause[key] = "Rescheduling"
         elif what == "placed":
@@ -129,7 +128,7 @@ class _Replay:
             self.stage[key] = "succeeded"
             self.cause.pop(key, None)
             return
-        if f"{attempt.round}/{attempt.task}/{attempt.index}" in self.seen.released:
+        if self.seen.was_released(attempt):
             self.wanted.discard(key)
             self.stage.pop(key, None)
             return
@@ -174,3 +173,9 @@ class _Replay:
     def _between_rounds(self) -> bool:
         """The newest round has no pod yet."""
         return bool(self.attempt) and all(a.round != self.seen.round for a in self.attempt.values())
+
+
+def _cause(old: Attempt, new: Attempt) -> Phase:
+    """What brings a job from one attempt of a replica to the next: a failure that counts, or a move."""
+    counts = new.restart > old.restart or (new.life == old.life and new.counted > old.counted)
+    return "Restarting" if counts else "Rescheduling"

@@ -12,6 +12,7 @@ from diflow import keys
 
 _ROUND = "inputs.parameters.round"
 _INDEX = "inputs.parameters.index"
+_MEMBER = "inputs.parameters.member"
 
 # What Argo's message says when a replica ended for no fault of its own. Argo shows the pod's status message if there is
 # one (kubelet: evictions, rejections, shutdowns), else "<container>: <reason> (exit code n)", so anchors at the start
@@ -44,6 +45,22 @@ def granted(task: str) -> str:
     """
     of_round = f"(fromJSON(workflow.parameters.{keys.PARAM_GRANTED})[{_ROUND}] ?? {{}})"
     return f"int({of_round}['{task}'] ?? 1)"
+
+
+@lru_cache(maxsize=256)
+def members(task: str) -> str:
+    """The replicas of `task` in this round as a JSON list of text: the index of each, with the suffix of its life.
+
+    A replica that was dropped and is wanted again must have another name: Argo would take the old node for its result.
+    What `granted` says about the raw round holds here too.
+    """
+    suffix = f"(fromJSON(workflow.parameters.{keys.PARAM_AGAIN})[{_ROUND} + '/{task}/' + string(#)] ?? '')"
+    return f"toJson(map(0..({granted(task)} - 1), {{string(#) + string({suffix})}}))"
+
+
+def index_of_item() -> str:
+    """The index of the member that a fan-out over `members` makes, as text: what stands before the dot."""
+    return "split(item, '.')[0]"
 
 
 @lru_cache(maxsize=256)
@@ -85,7 +102,7 @@ def is_current() -> str:
 
 def is_wanted(task: str) -> str:
     """Whether this replica is to run: its round counts, and diflow does not stop it on purpose."""
-    member = f'"{{{{{_ROUND}}}}}/{task}/{{{{{_INDEX}}}}}"'
+    member = f'"{{{{{_ROUND}}}}}/{task}/{{{{{_MEMBER}}}}}"'
     return f"{is_current()} && !('{{{{workflow.parameters.{keys.PARAM_RELEASED}}}}}' contains '{member}')"
 
 
@@ -94,7 +111,7 @@ def is_unwanted(task: str) -> str:
 
     Argo reads the rest of a `when` with another parser, which cannot take the quotes inside `released`.
     """
-    member = f"'\"' + {_ROUND} + '/{task}/' + {_INDEX} + '\"'"
+    member = f"'\"' + {_ROUND} + '/{task}/' + {_MEMBER} + '\"'"
     return (
         f"{_ROUND} != workflow.parameters.{keys.PARAM_CURRENT}"
         f" || workflow.parameters.{keys.PARAM_RELEASED} contains ({member})"

@@ -2,7 +2,7 @@
 
     job (DAG)
     ├─ round   once for each entry of the parameter `rounds`
-    │  ├─ <task>   one fan-out for each task, as many as `granted` says
+    │  ├─ <task>   one fan-out for each task, as many as `granted` says, named as `again` says
     │  │  └─ replica-<task> (DAG)   the counted retries: backoffLimit
     │  │     ├─ <task>              the pod, with the retries that are not counted
     │  │     └─ superseded          makes a replica that was stopped on purpose count as Succeeded
@@ -62,6 +62,7 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
         keys.PARAM_ROUNDS: canonical_json([_FIRST_ROUND]),
         keys.PARAM_CURRENT: _FIRST_ROUND,
         keys.PARAM_GRANTED: canonical_json({_FIRST_ROUND: replicas}),
+        keys.PARAM_AGAIN: "{}",
         keys.PARAM_RELEASED: "[]",
         keys.PARAM_REPLICAS: canonical_json(replicas),
         keys.PARAM_PROFILINGS: "{}",
@@ -159,10 +160,11 @@ def _round_dag(job: DIJob, tasks: list[str]) -> m.Template:
             template=_replica_name(task),
             arguments=_arguments(
                 round="{{inputs.parameters.round}}",
-                index="{{item}}",
+                index=expr.template(expr.index_of_item()),
+                member="{{item}}",
                 **({"attempt": "{{retries}}"} if restarts_together else {}),
             ),
-            with_sequence=m.Sequence(count=m.IntOrString(root=expr.template(expr.granted(task)))),
+            with_param=expr.template(expr.members(task)),
         )
         for task in tasks
     ]
@@ -188,15 +190,17 @@ def _replica_dag(job: DIJob, task: str) -> m.Template:
     last = f"'{attempt}' == '{job.backoff_limit}' && " if attempt else ""
     return m.Template(
         name=_replica_name(task),
-        annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.index}}}}"},
-        inputs=_inputs("round", "index", *(["attempt"] if restarts_together else [])),
+        annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
+        inputs=_inputs("round", "index", "member", *(["attempt"] if restarts_together else [])),
         retry_strategy=_retry(job.backoff_limit, expr.is_wanted(task)) if retried_alone else None,
         dag=m.DAGTemplate(
             tasks=[
                 m.DAGTask(
                     name=task,
                     template=task,
-                    arguments=_arguments(round="{{inputs.parameters.round}}", index="{{inputs.parameters.index}}"),
+                    arguments=_arguments(
+                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in ("round", "index", "member")}
+                    ),
                 ),
                 # Argo lets a failed node fail every DAG above it, even one that was dropped from a fan-out since. A
                 # replica that was stopped on purpose must therefore count as Succeeded at once.
@@ -219,8 +223,8 @@ def _pods(job: DIJob, index: int, settings: RenderSettings) -> m.Template:
     return m.Template.model_validate(
         {
             "name": task,
-            "annotations": {keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.index}}}}"},
-            "inputs": _inputs("round", "index"),
+            "annotations": {keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
+            "inputs": _inputs("round", "index", "member"),
             "retryStrategy": m.RetryStrategy(
                 limit=m.IntOrString(root=_UNCOUNTED_LIMIT),
                 retry_policy="Always",

@@ -143,6 +143,7 @@ class SeenJob:
         self.granted: dict[str, dict[str, int]] = {"1": dict(tasks)}
         self.rounds = ["1"]
         self.released: list[str] = []
+        self.again: dict[str, str] = {}
         self.profilings = "{}"
         self.pods: list[SeenPod] = []
         self.others: dict[str, dict[str, Any]] = {}
@@ -158,13 +159,14 @@ class SeenJob:
         uncounted: int = 0,
         restart: int = 0,
         round: str = "1",  # noqa: A002 (it is what the thing is called)
+        life: int = 0,
     ) -> SeenPod:
-        """An attempt of a replica such as "collector-1"."""
+        """An attempt of a replica such as "collector-1"; `life` says how often it has come back after a drop."""
         task, _, index = replica.rpartition("-")
         place = f"{self.name}.round({self.rounds.index(round)}:{round})"
         if self.preemptible and self.backoff_limit:
             place += f"({restart})"
-        place += f".{task}({index}:{index})"
+        place += f".{task}({index}:{index}{f'.{life}' if life else ''})"
         if not self.preemptible and self.backoff_limit:
             place += f"({counted})"
         made = SeenPod(f"{place}.{task}({uncounted})", task=task, created=created)
@@ -223,6 +225,7 @@ class SeenJob:
             "rounds": json.dumps(self.rounds),
             "current": self.rounds[-1],
             "granted": json.dumps(self.granted),
+            "again": json.dumps(self.again),
             "released": json.dumps(self.released),
             "replicas": json.dumps(self.tasks),
             "profilings": self.profilings,

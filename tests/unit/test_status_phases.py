@@ -248,6 +248,58 @@ def test_a_released_replica_does_not_disturb_a_shrinking_job() -> None:
     assert (job.derive().phase, job.derive().replicas) == ("Running", 2)
 
 
+def dropped_and_wanted_again() -> SeenJob:
+    job = all_ready()
+    job.pods[2].ends(20, code=143)
+    job.released = ["1/collector/1"]
+    job.again = {"1/collector/1": ".1"}
+    return job
+
+
+def test_a_replica_that_comes_back_after_a_drop_is_not_the_one_that_was_stopped() -> None:
+    job = dropped_and_wanted_again()
+    waits = job.derive()
+    assert (waits.phase, waits.replicas, waits.ready_replicas, waits.restarts) == ("Rescheduling", 3, 2, 0)
+    assert waits.task_status["collector"] == {"Running": 1}
+    job.pod("collector-1", created=30, life=1).ready(36, on="node-b")
+    status = job.derive()
+    assert history(status)[-2:] == [("Rescheduling", 30), ("Running", 36)]
+    assert (status.ready_replicas, status.restarts, status.reschedules) == (3, 0, 0)
+    assert status.allocation["collector"] == ["node-a", "node-b"]
+
+
+def test_each_life_of_a_replica_has_its_own_tries_and_all_count_as_the_jobs_restarts() -> None:
+    job = SeenJob(learner=1, collector=2).all_ready(5)
+    job.pods[2].ends(10, code=1)
+    job.pod("collector-1", created=12, counted=1).ready(14).ends(20, code=143)
+    job.released = ["1/collector/1"]
+    job.again = {"1/collector/1": ".1"}
+    job.pod("collector-1", created=30, life=1).ready(31).ends(40, code=1)
+    job.pod("collector-1", created=42, life=1, counted=1).ready(45)
+    status = job.derive()
+    assert (status.phase, status.restarts) == ("Running", 2)
+    assert history(status)[-2:] == [("Restarting", 40), ("Running", 45)]
+
+
+def test_a_replica_whose_second_life_is_released_is_no_longer_wanted() -> None:
+    job = dropped_and_wanted_again()
+    job.pod("collector-1", created=30, life=1).ready(36)
+    job.released.append("1/collector/1.1")
+    assert (job.derive().phase, job.derive().replicas) == ("Running", 2)
+    job.again["1/collector/1"] = ".10"
+    job.pod("collector-1", created=60, life=10).ready(66)
+    assert (job.derive().phase, job.derive().replicas, job.derive().ready_replicas) == ("Running", 3, 3)
+
+
+def test_what_was_dropped_is_no_failure_although_released_forgot_it() -> None:
+    job = all_ready()
+    job.pods[2].ends(20, code=143)
+    job.granted["1"]["collector"] = 1
+    assert phases(job.derive()) == ["Pending", "Starting", "Running"]
+    job.ended(30, "Failed", message="child failed")
+    assert "collector-1" not in job.derive().message
+
+
 def test_a_job_that_grows_before_it_ever_ran_is_still_starting() -> None:
     job = some_ready()
     job.granted["1"]["collector"] = 2

@@ -43,6 +43,7 @@ def test_the_live_state_is_text_parameters() -> None:
         "rounds": '["1"]',
         "current": "1",
         "granted": '{"1":{"learner":1,"collector":3}}',
+        "again": "{}",
         "released": "[]",
         "replicas": '{"learner":1,"collector":3}',
         "profilings": "{}",
@@ -53,6 +54,27 @@ def test_a_fan_out_is_a_count_however_many_replicas() -> None:
     few, many = workflow(task(replicas=10)), workflow(task(replicas=100_000))
     assert named(few, "round") == named(many, "round")
     assert len(json.dumps(many)) - len(json.dumps(few)) < 100
+
+
+def test_a_member_of_a_fan_out_has_its_index_and_its_name() -> None:
+    wf = workflow(task("collector", replicas=2))
+    fan_out = named(wf, "round")["dag"]["tasks"][0]
+    given = {item["name"]: item["value"] for item in fan_out["arguments"]["parameters"]}
+    assert (given["index"], given["member"]) == ("{{=split(item, '.')[0]}}", "{{item}}")
+    assert "workflow.parameters.again" in fan_out["withParam"]
+    for template in ("replica-collector", "collector"):
+        assert {"round", "index", "member"} <= {item["name"] for item in named(wf, template)["inputs"]["parameters"]}
+        shown = named(wf, template)["annotations"]["workflows.argoproj.io/display-name"]
+        assert shown == "collector-{{inputs.parameters.member}}"
+
+
+@pytest.mark.parametrize("preemptible", [False, True])
+def test_what_is_released_is_a_member_and_not_an_index(preemptible) -> None:
+    replica = named(workflow(preemptible=preemptible), "replica-learner")
+    leaf = replica["dag"]["tasks"][-1]
+    assert "/learner/' + inputs.parameters.member" in leaf["when"]
+    assert "/learner/{{inputs.parameters.member}}" in leaf["hooks"]["give-up"]["expression"]
+    assert "index" not in leaf["when"] + leaf["hooks"]["give-up"]["expression"]
 
 
 def test_tasks_keep_the_order_of_the_job() -> None:
