@@ -106,8 +106,9 @@ class Observation:
     """All that can be seen of a job.
 
     `attempts` are in the order of `Attempt.order`. `granted` is what may run in the current round, `initial` what the
-    first one began with; `again` has the suffixes of replicas that came back, by "round/task/index". `closing`: Argo starts nothing more, because the Workflow has ended or was told to stop;
-    `gave_up`: it was told so by the job itself, whose tries are used up.
+    first one began with; `again` has the suffixes of replicas that came back, by "round/task/index". `closing`: Argo
+    starts nothing more, because the Workflow has ended or was told to stop; `gave_up`: the job itself told it so, as
+    its tries are used up.
     """
 
     name: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from diflow import keys, names
@@ -31,6 +32,7 @@ _NATIVE = (
 # Pod fields that diflow or Argo decides: a pod of a job is never restarted in place by the kubelet, and is found by the
 # name that DI_NODES gives it.
 _OURS = ("restartPolicy", "hostname", "subdomain")
+_NODES_FILE = "DI_NODES_FILE"
 _HANDLED = frozenset(
     (*_NATIVE, *_OURS, "containers", "initContainers", "volumes", "securityContext", "serviceAccount",
      "serviceAccountName", "activeDeadlineSeconds", "schedulingGates")
@@ -39,8 +41,14 @@ _HANDLED = frozenset(
 
 @dataclass
 class _Parts:
-    """A pod template on its way: Argo's own fields, and the user's part of the patch."""
+    """A pod template on its way: Argo's own fields, and the user's part of the patch.
 
+    `env` and the volume `roster` are given to each container.
+    """
+
+    env: Sequence[dict[str, str]]
+    roster: str
+    root: bool
     native: dict[str, Any] = field(default_factory=dict)
     patch: dict[str, Any] = field(default_factory=dict)
 
@@ -53,21 +61,16 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     task = job.tasks[index]
     spec: dict[str, Any] = task.template["spec"]
     path = f"spec.tasks[{index}].template"
-    parts = _Parts()
-    env = job_env(job, task, settings)
+    parts = _Parts(env=job_env(job, task, settings), roster=str(roster_volume(job)["name"]), root=_runs_as_root(spec))
 
     containers = list(spec["containers"])
     main = next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
     work = containers.pop(main)
     if not work.get("resources"):
         work = {**work, "resources": settings.default_resources}
-    root = _runs_as_root(spec)
-    patched = [_container(work, env, parts, "container", name="main", root=root)]
-    patched += [_container(c, env, parts, "sidecars", name=c.get("name"), root=root) for c in containers]
-    inits = [
-        _container(c, env, parts, "initContainers", name=c.get("name"), root=root)
-        for c in spec.get("initContainers", [])
-    ]
+    patched = [_container(work, parts, "container", name="main")]
+    patched += [_container(c, parts, "sidecars", name=c.get("name")) for c in containers]
+    inits = [_container(c, parts, "initContainers", name=c.get("name")) for c in spec.get("initContainers", [])]
     _patch_containers(parts, "containers", patched)
     _patch_containers(parts, "initContainers", inits)
 
@@ -114,6 +117,7 @@ def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, 
         "DI_SERVER_URL": settings.server_url,
         "DI_RANK": rank,
         **nodes,
+        _NODES_FILE: f"{keys.ROSTER_FOLDER}/{keys.ROSTER_FILE}",
         "MASTER_ADDR": master,
         "MASTER_PORT": str(keys.MASTER_PORT),
         "WORLD_SIZE": world,
@@ -123,6 +127,24 @@ def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, 
         "PET_RDZV_ENDPOINT": f"{master}:{keys.MASTER_PORT}",
     }
     return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def roster_volume(job: DIJob) -> dict[str, Any]:
+    """The volume whose files tell a running replica who the others are now: ranks and hosts change when a job grows.
+
+    The kubelet writes them anew when the pod's annotations change. Its name is one that the job's own volumes leave.
+    """
+    own = (volume for task in job.tasks for volume in task.template["spec"].get("volumes", []))
+    taken = {volume.get("name") for volume in (*job.volumes, *own)}
+    free = (name for i in count() if (name := f"{keys.ROSTER_VOLUME}{f'-{i}' if i else ''}") not in taken)
+    files = {
+        keys.ROSTER_FILE: f"annotations['{keys.NODES}']",
+        "replicas": f"annotations['{keys.REPLICAS}']",
+        "rank": f"annotations['{keys.RANK}']",
+        "round": f"labels['{keys.ROUND}']",
+    }
+    items = [{"path": path, "fieldRef": {"fieldPath": f"metadata.{field}"}} for path, field in files.items()]
+    return {"name": next(free), "downwardAPI": {"items": items}}
 
 
 @lru_cache(maxsize=64)
@@ -158,11 +180,11 @@ def _runs_as_root(spec: dict[str, Any]) -> bool:
     return given.get("runAsUser") == 0 or given.get("runAsNonRoot") is False
 
 
-def _container(
-    given: dict[str, Any], env: Sequence[dict[str, str]], parts: _Parts, where: str, *, name: str | None, root: bool
-) -> dict[str, Any]:
+def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | None) -> dict[str, Any]:
     """Put a container among Argo's fields. Returns the part of it that must go into the patch, with its name."""
     container = {**given, "name": name}
+    has_roster = not any(_is_in_the_way(mount) for mount in given.get("volumeMounts", []))
+    env = [item for item in parts.env if has_roster or item["name"] != _NODES_FILE]
     own = container.pop("env", [])
     taken = {item.get("name") for item in own}
     # What diflow sets cannot be overridden where the field's clients rely on it (DI_*); torchrun's variables can.
@@ -180,13 +202,22 @@ def _container(
         for key, value in given.items():
             if key not in ("env", "name") and has_template(value):
                 patch[key] = container.pop(key)
-    container["securityContext"] = _container_security(given.get("securityContext"), root=root)
+    if has_roster:
+        roster = {"name": parts.roster, "mountPath": keys.ROSTER_FOLDER, "readOnly": True}
+        container["volumeMounts"] = [*container.get("volumeMounts", []), roster]
+    container["securityContext"] = _container_security(given.get("securityContext"), root=parts.root)
     if where == "container":
         container.pop("name")  # Argo names it `main`
         parts.native[where] = container
     else:
         parts.native.setdefault(where, []).append(container)
     return {"name": name, **patch} if patch else {}
+
+
+def _is_in_the_way(mount: dict[str, Any]) -> bool:
+    """The user's own mount is where the roster's files would be: at their folder, below it or above it."""
+    path, folder = str(mount.get("mountPath")).rstrip("/") + "/", f"{keys.ROSTER_FOLDER}/"
+    return path.startswith(folder) or folder.startswith(path)
 
 
 def _placeholder(item: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +253,7 @@ def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any
                 raise InvalidError(
                     "cannot hold {{: Argo would read it as a template", path=f"{path}.metadata.{kind}.{key}"
                 )
-    world, _, _ = _roster(_task_names(job))
+    world, _, nodes = _roster(_task_names(job))
     return {
         "labels": {
             **(given.get("labels") or {}),
@@ -237,6 +268,7 @@ def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any
             **(given.get("annotations") or {}),
             keys.REPLICAS: world,
             keys.RANK: _rank(job, task),
+            keys.NODES: nodes["DI_NODES"],
             keys.TASK_RANK: "{{inputs.parameters.index}}",
         },
     }

@@ -62,9 +62,9 @@ def test_a_member_of_a_fan_out_has_its_index_and_its_name() -> None:
     given = {item["name"]: item["value"] for item in fan_out["arguments"]["parameters"]}
     assert (given["index"], given["member"]) == ("{{=split(item, '.')[0]}}", "{{item}}")
     assert "workflow.parameters.again" in fan_out["withParam"]
-    for template in ("replica-collector", "collector"):
-        assert {"round", "index", "member"} <= {item["name"] for item in named(wf, template)["inputs"]["parameters"]}
-        shown = named(wf, template)["annotations"]["workflows.argoproj.io/display-name"]
+    for name in ("replica-collector", "collector"):
+        assert {"round", "index", "member"} <= {item["name"] for item in named(wf, name)["inputs"]["parameters"]}
+        shown = named(wf, name)["annotations"]["workflows.argoproj.io/display-name"]
         assert shown == "collector-{{inputs.parameters.member}}"
 
 
@@ -116,7 +116,7 @@ def test_pods_carry_the_labels_and_annotations_of_dijob() -> None:
     assert meta["labels"][keys.POD] == "{{workflow.name}}-collector-{{inputs.parameters.index}}"
     assert (meta["labels"][keys.TASK_TYPE], meta["labels"][keys.TASK_NAME]) == ("collector", "collector")
     assert meta["annotations"][keys.TASK_RANK] == "{{inputs.parameters.index}}"
-    assert set(meta["annotations"]) == {keys.REPLICAS, keys.RANK, keys.TASK_RANK}
+    assert set(meta["annotations"]) == {keys.REPLICAS, keys.RANK, keys.TASK_RANK, keys.NODES}
 
 
 def test_a_templates_own_labels_and_annotations_are_kept() -> None:
@@ -144,6 +144,53 @@ def test_every_container_is_told_about_the_job() -> None:
     for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
         assert told <= set(env(container))
     assert tmpl["sidecars"][0]["name"] == "side"
+
+
+ROSTER = {"name": "diflow", "mountPath": "/etc/diflow", "readOnly": True}
+
+
+def test_every_container_has_the_files_that_say_who_the_others_are_now() -> None:
+    spec = {
+        "initContainers": [{"name": "prepare", "image": "x", "command": ["true"]}],
+        "containers": [
+            {"name": "di-container", "image": "x", "command": ["true"]},
+            {"name": "side", "image": "x", "command": ["true"], "volumeMounts": [{"name": "v", "mountPath": "/{{x}}"}]},
+        ],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    }
+    from diflow import Task
+
+    wf = workflow(Task(type="learner", template={"spec": spec}))
+    tmpl = named(wf, "learner")
+    for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
+        assert container["volumeMounts"] == [ROSTER]
+        assert env(container)["DI_NODES_FILE"] == "/etc/diflow/nodes"
+    assert patch(tmpl)["containers"][0]["volumeMounts"] == [{"name": "v", "mountPath": "/{{x}}"}]
+    (volume,) = wf["spec"]["volumes"]
+    files = {item["path"]: item["fieldRef"]["fieldPath"] for item in volume["downwardAPI"]["items"]}
+    assert files["nodes"] == f"metadata.annotations['{keys.NODES}']"
+    assert set(files) == {"nodes", "replicas", "rank", "round"}
+    assert tmpl["metadata"]["annotations"][keys.NODES] == env(tmpl["container"])["DI_NODES"]
+    assert env(named(workflow(), "learner")["container"])["DI_NODES_FILE"]
+
+
+@pytest.mark.parametrize("path", ["/etc/diflow", "/etc/diflow/", "/etc/diflow/mine", "/etc", "/"])
+def test_a_users_own_mount_in_that_place_is_left_alone(path) -> None:
+    own = {"name": "v", "mountPath": path}
+    wf = workflow(task(container={"volumeMounts": [own]}, volumes=[{"name": "v", "emptyDir": {}}]), task("evaluator"))
+    assert named(wf, "learner")["container"]["volumeMounts"] == [own]
+    assert "DI_NODES_FILE" not in env(named(wf, "learner")["container"])
+    assert named(wf, "evaluator")["container"]["volumeMounts"] == [ROSTER]
+
+
+def test_the_rosters_volume_leaves_the_users_own_names_alone() -> None:
+    own = {"name": "diflow", "mountPath": "/etc/diflow-data"}
+    wf = workflow(
+        task(container={"volumeMounts": [own]}, volumes=[{"name": "diflow", "emptyDir": {}}]),
+        volumes=({"name": "diflow-1", "emptyDir": {}},),
+    )
+    assert [volume["name"] for volume in wf["spec"]["volumes"]] == ["diflow-2"]
+    assert named(wf, "learner")["container"]["volumeMounts"] == [own, {**ROSTER, "name": "diflow-2"}]
 
 
 def test_the_work_runs_in_di_container_or_in_the_first() -> None:

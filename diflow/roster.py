@@ -1,0 +1,43 @@
+"""Who is who in a job: the ranks and hosts of its replicas, for given numbers of them.
+
+The expressions that Argo evaluates when it makes a pod (`diflow.workflows.expressions`) say the same; this is for those
+who must say it again later, when the numbers have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from diflow import names
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The replicas of a job. `hosts` are full host names in the order of the ranks; `first` is each task's first rank.
+
+    Only tasks with a known number are in it.
+    """
+
+    hosts: tuple[str, ...]
+    first: Mapping[str, int]
+
+    @property
+    def nodes(self) -> str:
+        """The hosts as DI_NODES has them: comma-joined."""
+        return ",".join(self.hosts)
+
+    def rank_of(self, task: str, index: int) -> int:
+        """The rank over the whole job of replica `index` of `task`. Raises KeyError for a task that is not there."""
+        return self.first[task] + index
+
+
+def roster(job_name: str, namespace: str, counts: Mapping[str, int]) -> Roster:
+    """The roster of a job whose tasks have `counts` replicas each, in the order of the job's tasks."""
+    domain = f"{names.service(job_name)}.{namespace}.svc.cluster.local"
+    hosts: list[str] = []
+    first: dict[str, int] = {}
+    for task, count in counts.items():
+        first[task] = len(hosts)
+        hosts += [f"{names.hostname(job_name, task, index)}.{domain}" for index in range(count)]
+    return Roster(hosts=tuple(hosts), first=first)
