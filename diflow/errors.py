@@ -6,6 +6,7 @@
     ├── ConflictError       the name is taken, or the object changed meanwhile
     ├── UnauthorizedError   the cluster does not allow it
     ├── UnavailableError    the cluster cannot be reached or is not ready; try again after `retry_after_seconds`
+    ├── LostLeadershipError another process leads now, or may: write nothing more
     └── JobFailedError      the job ran and failed
 
 A message says what happened, to which object, and what to do next. `exit_code` is what the CLI ends with.
@@ -60,6 +61,10 @@ class UnavailableError(DiflowError):
 
 class UnauthorizedError(UnavailableError):
     """The cluster was reached and refused: not logged in, or a right is missing."""
+
+
+class LostLeadershipError(DiflowError):
+    """This process does not lead (any more), or cannot know that it does: it must not write."""
 
 
 class JobFailedError(DiflowError):

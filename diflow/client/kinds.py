@@ -43,6 +43,7 @@ NAMESPACE: Final = Kind("Namespace", "", "v1", "namespaces", namespaced=False)
 NODE: Final = Kind("Node", "", "v1", "nodes", namespaced=False)
 SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "", "v1", "serviceaccounts")
 DEPLOYMENT: Final = Kind("Deployment", "apps", "v1", "deployments")
+LEASE: Final = Kind("Lease", "coordination.k8s.io", "v1", "leases")
 PRIORITY_CLASS: Final = Kind("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
 CRD: Final = Kind(
     "CustomResourceDefinition", "apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False

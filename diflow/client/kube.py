@@ -10,14 +10,15 @@ It knows nothing of DIJobs.
 
 from __future__ import annotations
 
+import copy
 import email.utils
 import json
 import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlencode
@@ -48,7 +49,7 @@ _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that a watch has seen: `kind` is ADDED, MODIFIED or DELETED."""
+    """One thing that a watch has seen: `kind` is ADDED, MODIFIED or DELETED (in `Cluster.stream` BOOKMARK, too)."""
 
     kind: str
     object: Json
@@ -85,6 +86,7 @@ class Cluster:
         self._read_seconds = read_seconds
         self._connect_seconds = connect_seconds
         self._watch_read_seconds = watch_read_seconds
+        self._read_tries = _READ_TRIES
         self._clock_skew_seconds: float | None = None
 
     @classmethod
@@ -110,6 +112,7 @@ class Cluster:
         found = any(os.path.exists(os.path.expanduser(part)) for part in source.split(os.pathsep) if part)
         default = "default"
         active: dict[str, Any] = {}
+        token_file = ""
         try:
             if found:
                 load_kube_config(  # type: ignore[no-untyped-call]
@@ -119,8 +122,11 @@ class Cluster:
                 active = next((c for c in contexts if c["name"] == context), current) if context else current
                 default = (active.get("context") or {}).get("namespace") or default
             elif kubeconfig is None and context is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
-                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+                load_incluster_config(  # type: ignore[no-untyped-call]
+                    client_configuration=configuration, try_refresh_token=False
+                )
                 source = "the service account of this pod"
+                token_file = f"{_SERVICE_ACCOUNT}/token"
                 with open(f"{_SERVICE_ACCOUNT}/namespace", encoding="utf-8") as file:
                     default = file.read().strip() or default
             else:
@@ -134,6 +140,10 @@ class Cluster:
         client = ApiClient(configuration)
 
         def authorise() -> dict[str, str]:
+            # The kubelet renews a pod's token in place. The package reads it once a minute of wall-clock time: a token
+            # that was refused would be sent again, and errors of its own come from here while there is no such file.
+            if fresh := _token(token_file):
+                return {"Authorization": f"Bearer {fresh}"}
             token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
             return {"Authorization": token} if token else {}
 
@@ -145,6 +155,14 @@ class Cluster:
             context=str(active.get("name") or ""),
             source=source,
         )
+
+    def asked_once(self, *, read_seconds: float | None = None, connect_seconds: float | None = None) -> Self:
+        """The same cluster over the same connections, for a caller that keeps its own pace: no read is tried again."""
+        other = copy.copy(self)
+        other._read_tries = 1
+        other._read_seconds = read_seconds or self._read_seconds
+        other._connect_seconds = connect_seconds or self._connect_seconds
+        return other
 
     # --- objects ------------------------------------------------------------------------------------------------------
 
@@ -193,24 +211,45 @@ class Cluster:
         metadata_only: bool = False,
     ) -> tuple[list[Json], str]:
         """As `list_all`, with the resourceVersion to watch from."""
+        chosen: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere, "labels": labels, "fields": fields}
+        try:
+            return self._listed(kind, limit=limit, size=limit or _PAGE, metadata_only=metadata_only, **chosen)
+        except GoneError:  # the list changed too much while its pages were read: once more, in one piece
+            return self._listed(kind, limit=limit, size=0, metadata_only=metadata_only, **chosen)
+
+    def _listed(self, kind: Kind, *, limit: int | None, **options: Any) -> tuple[list[Json], str]:
+        items: list[Json] = []
+        version = ""
+        for page, version in self.list_pages(kind, **options):  # noqa: B007 (the last one's is wanted)
+            items += page
+            if limit is not None and len(items) >= limit:
+                break
+        return items, version
+
+    def list_pages(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        everywhere: bool = False,
+        labels: str = "",
+        fields: str = "",
+        size: int = _PAGE,
+        metadata_only: bool = False,
+    ) -> Iterator[tuple[list[Json], str]]:
+        """The pages of a list (of `size` objects; 0: all in one), each with the list's resourceVersion.
+
+        At most two pages are in memory at a time. Raises GoneError when the server has forgotten the list meanwhile.
+        """
         path = kind.path(None if everywhere else self._space(kind, namespace))
         accept = _METADATA_ONLY if metadata_only else _JSON
 
-        def fetch(token: str, size: int = limit or _PAGE) -> bytes:
+        def fetch(token: str) -> bytes:
             query = {"labelSelector": labels, "fieldSelector": fields, "limit": size, "continue": token}
             return self._bytes("GET", path, query=query, accept=accept, about=kind.about())
 
-        items: list[Json] = []
-        page: Json = {}
-        try:
-            for page in pages.read(fetch, self._parse):
-                items += page.get("items") or []
-                if limit is not None and len(items) >= limit:
-                    break
-        except GoneError:  # the list changed too much while its pages were read: once more, in one piece
-            page = self._parse(fetch("", 0))
-            items = page.get("items") or []
-        return items, (page.get("metadata") or {}).get("resourceVersion") or ""
+        for page in pages.read(fetch, self._parse):
+            yield page.get("items") or [], (page.get("metadata") or {}).get("resourceVersion") or ""
 
     def create(
         self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
@@ -291,7 +330,6 @@ class Cluster:
         """
         deadline = time.monotonic() + seconds if seconds is not None else math.inf
         fields = f"metadata.name={name}" if name else ""
-        path = kind.path(None if everywhere else self._space(kind, namespace))
         known: dict[str, Json] = {}
         version = since
         failures = 0
@@ -303,13 +341,15 @@ class Cluster:
                     )
                     yield from _differences(known, items)
                 began = time.monotonic()
-                for change in self._stream(
-                    path,
+                for change in self.stream(
+                    kind,
+                    since=version,
+                    namespace=namespace,
+                    everywhere=everywhere,
                     labels=labels,
                     fields=fields,
-                    version=version,
-                    seconds=deadline - began,
-                    opened=lambda: troubled(None),
+                    seconds=min(self._jitter(*_WATCH_SERVER_SECONDS), deadline - began),
+                    opened=lambda _: troubled(None),
                 ):
                     version = (change.object.get("metadata") or {}).get("resourceVersion") or version
                     failures = 0
@@ -335,34 +375,50 @@ class Cluster:
                     troubled(error)
                 self._pause(failures, at_least=error.retry_after_seconds)
 
-    def _stream(
-        self, path: str, *, labels: str, fields: str, version: str, seconds: float, opened: Callable[[], None]
-    ) -> Iterator[Change]:
-        """One connection of a watch, for about `seconds` at most."""
+    def stream(
+        self,
+        kind: Kind,
+        *,
+        since: str,
+        seconds: float,
+        namespace: str | None = None,
+        everywhere: bool = False,
+        labels: str = "",
+        fields: str = "",
+        silence_seconds: float | None = None,
+        opened: Callable[[Callable[[], None]], None] = lambda _: None,
+    ) -> Generator[Change, None, None]:
+        """What one connection of a watch says, bookmarks too, until the server ends it after about `seconds`.
+
+        `since` is the resourceVersion to go on from. `opened` is told when the server has accepted the watch, and is
+        given a function that hangs up from any thread. Raises GoneError when the server no longer knows `since`, and
+        UnavailableError when the stream breaks, or is silent for `silence_seconds`.
+        """
         query = {
             "watch": "1",
             "allowWatchBookmarks": "true",
-            "resourceVersion": version,
+            "resourceVersion": since,
             "labelSelector": labels,
             "fieldSelector": fields,
-            "timeoutSeconds": max(1, int(min(self._jitter(*_WATCH_SERVER_SECONDS), seconds))),
+            "timeoutSeconds": max(1, int(seconds)),
         }
-        silence = min(self._watch_read_seconds, max(seconds, 1.0) + _READ_MARGIN_SECONDS)
+        path = kind.path(None if everywhere else self._space(kind, namespace))
+        silence = min(silence_seconds or self._watch_read_seconds, max(seconds, 1.0) + _READ_MARGIN_SECONDS)
         with self._open("GET", path, query=query, read_seconds=silence, about="a watch") as response:
-            opened()
+            opened(lambda: _hang_up(response))
             for line in _lines(response):
                 try:
                     event = json.loads(line)
                 except ValueError:
                     raise UnavailableError("the watch was cut off in the middle of an event") from None
-                kind, obj = event.get("type"), event.get("object") or {}
-                if kind == "ERROR":
-                    code = obj.get("code")
-                    if code == 410:
-                        raise GoneError(obj.get("message") or "too old")
-                    raise UnavailableError(f"the watch failed: {obj.get('message') or code}")
+                what, obj = event.get("type"), event.get("object") or {}
+                if what == "ERROR":
+                    code, message = obj.get("code"), str(obj.get("message") or "")
+                    if refusals.is_gone(code, message):
+                        raise GoneError(message or "too old")
+                    raise UnavailableError(f"the watch failed: {message or code}")
                 (obj.get("metadata") or {}).pop("managedFields", None)
-                yield Change(kind, obj)
+                yield Change(what, obj)
 
     def logs(
         self,
@@ -452,7 +508,7 @@ class Cluster:
 
     def _bytes(self, method: str, path: str, **request: Any) -> bytes:
         """The answer to a request. A read is tried again when that may help; a write never is."""
-        tries = _READ_TRIES if method == "GET" else 1
+        tries = self._read_tries if method == "GET" else 1
         for attempt in range(1, tries):
             try:
                 return self._once(method, path, **request)
@@ -566,6 +622,23 @@ def _close(response: BaseHTTPResponse) -> None:
         response.release_conn()
     else:
         response.close()
+
+
+def _hang_up(response: BaseHTTPResponse) -> None:
+    """End a stream that another thread is reading: there, it looks like a lost connection."""
+    with suppress(Exception):  # it may have ended at this moment, or be one of an urllib3 that cannot do this (< 2.3)
+        response.shutdown()
+
+
+def _token(path: str) -> str:
+    """The token in a file, or "" where there is none (it may be being replaced)."""
+    if not path:
+        return ""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _differences(known: dict[str, Json], items: list[Json]) -> Iterator[Change]:

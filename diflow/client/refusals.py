@@ -44,7 +44,12 @@ class PassingError(UnavailableError):
 
 
 class GoneError(UnavailableError):
-    """HTTP 410: the place in the history that was asked for is no longer known."""
+    """The place in the history that was asked for is not known (any more): list again."""
+
+
+def is_gone(status: Any, message: str) -> bool:
+    """Whether an answer means that: HTTP 410, or a version from the future, as after a restored backup of etcd."""
+    return status == 410 or (status == 504 and "Too large resource version" in message)
 
 
 def refused(
@@ -65,7 +70,7 @@ def refused(
         error = ConflictError(f"{about} exists already: choose another name, or delete it first")
     elif status == 409:
         error = ConflictError(f"{about} was changed by somebody else meanwhile: try again ({message})")
-    elif status == 410:
+    elif is_gone(status, message):
         error = GoneError(message)
     elif status in (400, 422):
         error = _invalid(message, details, about)

@@ -1,0 +1,377 @@
+"""Keeps a copy of all objects of one kind in memory: listed once, then kept up to date by a watch.
+
+The copy is for reading often without asking the server. It is always somewhat late, so it says how old it is, and what
+is written from it must be guarded by resourceVersions. Each object is cut down (`trim`) as soon as it is parsed: the
+Workflows of a busy cluster are larger than the memory of the process that reads them here.
+
+It knows nothing of what the objects mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from diflow.client.kinds import Kind
+from diflow.client.kube import Change, Cluster
+from diflow.client.refusals import GoneError
+
+Json = dict[str, Any]
+Key = tuple[str, str]
+OnChange = Callable[[str, Key, Json | None, Json | None], None]
+
+# The server ends a watch after a time from this range; many clients of one server then do not come back together.
+_WATCH_SECONDS: Final = (240.0, 300.0)
+# Bookmarks come each minute: silence for longer means a dead connection.
+_SILENCE_SECONDS: Final = 75.0
+_BACKOFF_SECONDS: Final = (0.5, 30.0)
+# A server may ask for a longer pause than our own longest, but not put us to sleep for good.
+_LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
+# A stream that held for so long was well, and what breaks it begins a new count of failures.
+_HEALTHY_SECONDS: Final = 60.0
+# Small beside the 500 of client-go: a page of Workflows may have 100 KiB in each.
+_PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One object as it is kept. What tells it apart stands beside it: `trim` may take that away."""
+
+    uid: str
+    version: str
+    object: Json
+
+
+class Reflector:
+    """The objects of a kind in a namespace (or `everywhere`) that the selectors choose.
+
+    `trim` is called with each object that comes in, without its managedFields, and gives what to keep of it, or None
+    for nothing. `on_change(kind, (namespace, name), old, new)` is told of each change of what is kept: ADDED (no old),
+    MODIFIED, or DELETED (no new); one call at a time, in the order of the changes, after `items()` shows them. It is
+    called in the reflector's thread, and in that of a caller of `observed`: it should be quick, as setting an event is.
+
+    An error never ends the thread: it is put into `trouble`, and there is another try after a pause.
+    `clock` gives monotonic seconds; `sleep` is given the seconds to wait (by default `stop` ends the wait).
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        everywhere: bool = False,
+        labels: str = "",
+        fields: str = "",
+        trim: Callable[[Json], Json | None] = lambda obj: obj,
+        on_change: OnChange = lambda *_: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] | None = None,
+        jitter: Callable[[float, float], float] = random.uniform,
+        watch_seconds: tuple[float, float] = _WATCH_SECONDS,
+        silence_seconds: float = _SILENCE_SECONDS,
+        page: int = _PAGE,
+    ) -> None:
+        self._cluster = cluster.asked_once()
+        self._kind = kind
+        self._chosen: dict[str, Any] = {
+            "namespace": namespace, "everywhere": everywhere, "labels": labels, "fields": fields,
+        }  # fmt: skip
+        self._trim = trim
+        self._on_change = on_change
+        self._clock = clock
+        self._jitter = jitter
+        self._watch_seconds = watch_seconds
+        self._silence_seconds = silence_seconds
+        self._page = page
+        self._stopping = threading.Event()
+        self._sleep = sleep or self._stopping.wait
+        self._synced = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._hang_up: Callable[[], None] = lambda: None
+        # Held while a change is put in and told, so that changes are told in their order; reading needs only `_lock`.
+        self._turn = threading.RLock()
+        self._lock = threading.Lock()
+        self._entries: dict[Key, _Entry] = {}
+        self._view: Mapping[Key, Json] | None = None
+        self._said: float | None = None
+        self._version: str | None = None
+        self._failures = 0
+        self._trouble = ""
+        self._untold = ""
+        self._unreadable: dict[Key, str] = {}
+        self._written: set[Key] | None = None
+
+    # --- what callers ask ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to list and to watch, in a thread of its own."""
+        if self._thread is not None:
+            raise RuntimeError(f"the reflector of {self._kind.plural} has been started already")
+        self._thread = threading.Thread(target=self._run, name=f"reflector-{self._kind.plural}", daemon=True)
+        self._thread.start()
+
+    def stop(self, *, timeout: float = 5.0) -> None:
+        """End the thread, and wait for that for `timeout` seconds at most. What was read stays readable."""
+        self._stopping.set()
+        self._hang_up()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def wait_synced(self, timeout: float | None = None) -> bool:
+        """Wait until everything has been listed. False if that took longer than `timeout` seconds."""
+        return self._synced.wait(timeout)
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything has been listed, and no change is known to have been missed since."""
+        return self._synced.is_set()
+
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since the server last said anything (a list, an event, a bookmark); infinite before the first."""
+        said = self._said
+        return math.inf if said is None else max(0.0, self._clock() - said)
+
+    @property
+    def trouble(self) -> str:
+        """The error that is not over yet, in words; "" when all is well."""
+        with self._lock:
+            return self._trouble or self._untold or next(iter(self._unreadable.values()), "")
+
+    def items(self) -> Mapping[Key, Json]:
+        """All that is kept, by (namespace, name), as of this moment: later changes do not show in it.
+
+        The objects are shared: whoever wants to change one copies it first.
+        """
+        with self._lock:
+            if self._view is None:
+                self._view = MappingProxyType({key: entry.object for key, entry in self._entries.items()})
+            return self._view
+
+    def get(self, namespace: str, name: str) -> Json | None:
+        """What is kept of one object, or None."""
+        with self._lock:
+            entry = self._entries.get((namespace, name))
+            return entry.object if entry is not None else None
+
+    def observed(self, obj: Json) -> None:
+        """Put in the server's answer to a write at once, so that the writer reads what it wrote.
+
+        An answer that is not newer than what is known is ignored, and so is one of an object that is not here: it may
+        have been deleted since, and nobody would ever take it out again. Events older than the answer are ignored when
+        they come.
+        Call it without holding a lock that `on_change` takes.
+        """
+        key, uid, version = _identity(obj)
+        with self._turn:
+            known = self._entries.get(key)
+            if known is None or known.uid != uid or not _newer(version, known.version):
+                return
+            if self._written is not None:
+                self._written.add(key)
+            self._take({**obj, "metadata": {**obj["metadata"]}})
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            pause = self._attempt()
+            if pause > 0 and not self._stopping.is_set():
+                self._sleep(pause)
+
+    def _attempt(self) -> float:
+        """List if that is needed, then watch until the stream ends. Gives the seconds to wait before the next time."""
+        began = math.inf
+        at_least = 0.0
+        try:
+            if self._version is None:
+                self._list()
+            if self._stopping.is_set():
+                return 0.0
+            began = self._clock()
+            self._watch()
+            trouble = f"the server ends each watch of {self._kind.plural} early"
+            if self._clock() - began >= _HEALTHY_SECONDS:
+                self._failures = 0
+                return 0.0
+        except GoneError as error:
+            self._version = None
+            self._synced.clear()
+            trouble = f"it is not known what has changed in {self._kind.plural} meanwhile: {error}"
+        except Exception as error:
+            trouble = str(error) or type(error).__name__
+            at_least = getattr(error, "retry_after_seconds", None) or 0.0
+        if self._stopping.is_set():
+            return 0.0
+        if self._clock() - began >= _HEALTHY_SECONDS:
+            self._failures = 0
+        self._failures += 1
+        with self._lock:
+            self._trouble = trouble
+        low, high = _BACKOFF_SECONDS
+        pause = self._jitter(low, min(high, low * 2 ** min(self._failures, 10)))
+        return max(pause, min(at_least, _LONGEST_RETRY_AFTER_SECONDS))
+
+    def _list(self) -> None:
+        """Read everything, and tell what differs from what was known: what went away in a gap comes out here."""
+        began = self._clock()
+        version = ""
+        fresh: dict[Key, _Entry] = {}
+        failed: dict[Key, str] = {}
+        present: dict[Key, str] = {}
+        with self._turn:
+            self._written = set()
+        for page, version in self._cluster.list_pages(self._kind, size=self._page, **self._chosen):  # noqa: B007
+            for obj in page:
+                key, uid, _ = _identity(obj)
+                present[key] = uid
+                try:
+                    entry = self._entry(obj)
+                except Exception as error:
+                    failed[key] = self._cannot_read(key, error)
+                    continue
+                if entry is not None:
+                    fresh[key] = entry
+            page.clear()
+            if self._stopping.is_set():
+                return
+        with self._turn:
+            with self._lock:
+                self._unreadable = failed
+            for key, known in list(self._entries.items()):
+                if key not in fresh and not (key in failed and present[key] == known.uid):
+                    self._put(key, None)
+            for key, entry in fresh.items():
+                late = self._entries.get(key) if key in self._written else None
+                if late is None or late.uid != entry.uid or _newer(entry.version, late.version):
+                    self._put(key, entry)  # a lower resourceVersion, too: etcd may have been restored from a backup
+            self._written = None
+            self._version = version
+            self._said = began
+            self._synced.set()
+
+    def _watch(self) -> None:
+        assert self._version is not None
+        stream = self._cluster.stream(
+            self._kind,
+            since=self._version,
+            seconds=self._jitter(*self._watch_seconds),
+            silence_seconds=self._silence_seconds,
+            opened=self._opened,
+            **self._chosen,
+        )
+        try:
+            for change in stream:
+                self._said = self._clock()
+                self._event(change)
+                self._version = _identity(change.object)[2] or self._version
+                if self._stopping.is_set():
+                    return
+        finally:
+            self._hang_up = lambda: None
+            stream.close()
+
+    def _opened(self, hang_up: Callable[[], None]) -> None:
+        self._hang_up = hang_up
+        if self._stopping.is_set():  # stop() may have come before there was anything to hang up
+            hang_up()
+        with self._lock:
+            self._trouble = ""
+
+    def _event(self, change: Change) -> None:
+        if change.kind == "DELETED":
+            key, uid, _ = _identity(change.object)
+            with self._turn:
+                known = self._entries.get(key)
+                if known is None or known.uid == uid:  # whatever its version: the object of this UID is gone from here
+                    with self._lock:
+                        self._unreadable.pop(key, None)
+                    self._put(key, None)
+        elif change.kind in ("ADDED", "MODIFIED"):
+            with self._turn:
+                self._take(change.object)
+
+    # --- the copy -----------------------------------------------------------------------------------------------------
+
+    def _take(self, obj: Json) -> None:
+        """Put an object in that the server has sent, unless a newer state of it is known."""
+        key, uid, version = _identity(obj)
+        known = self._entries.get(key)
+        if known is not None and known.uid == uid and not _newer(version, known.version):
+            return
+        try:
+            entry = self._entry(obj)
+        except Exception as error:
+            with self._lock:
+                self._unreadable[key] = self._cannot_read(key, error)
+            if known is not None and known.uid != uid:
+                self._put(key, None)
+            return
+        with self._lock:
+            self._unreadable.pop(key, None)
+        self._put(key, entry)
+
+    def _entry(self, obj: Json) -> _Entry | None:
+        """What to keep of an object; None for nothing. Raises whatever `trim` raises."""
+        _, uid, version = _identity(obj)
+        (obj.get("metadata") or {}).pop("managedFields", None)
+        kept = self._trim(obj)
+        return None if kept is None else _Entry(uid, version, kept)
+
+    def _cannot_read(self, key: Key, error: Exception) -> str:
+        return f"{self._kind.about('/'.join(key))} cannot be read: {type(error).__name__}: {error}"
+
+    def _put(self, key: Key, entry: _Entry | None) -> None:
+        """Change the copy, and tell it. An object in the place of another is a deletion and an addition."""
+        known = self._entries.get(key)
+        if known is not None and entry is not None and known.uid != entry.uid:
+            self._put(key, None)
+            known = None
+        if known is None and entry is None:
+            return
+        with self._lock:
+            if entry is None:
+                del self._entries[key]
+                self._view = None
+            elif known is not None and known.object == entry.object:
+                self._entries[key] = _Entry(entry.uid, entry.version, known.object)
+                return  # nothing that is kept has changed
+            else:
+                self._entries[key] = entry
+                self._view = None
+        old = known.object if known is not None else None
+        new = entry.object if entry is not None else None
+        what = "ADDED" if old is None else "DELETED" if new is None else "MODIFIED"
+        try:
+            self._on_change(what, key, old, new)
+            self._untold = ""
+        except Exception as error:
+            self._untold = f"on_change failed for {self._kind.about('/'.join(key))}: {error!r}"
+
+
+def _identity(obj: Json) -> tuple[Key, str, str]:
+    """The key, UID and resourceVersion of an object as the server sent it."""
+    metadata = obj.get("metadata") or {}
+    return (
+        (str(metadata.get("namespace") or ""), str(metadata.get("name") or "")),
+        str(metadata.get("uid") or ""),
+        str(metadata.get("resourceVersion") or ""),
+    )
+
+
+def _newer(version: str, known: str) -> bool:
+    """Whether a resourceVersion of an object is newer than another of the same object.
+
+    Kubernetes allows the comparison as numbers since 1.35 and has always made them so. Others are taken as they come.
+    """
+    with contextlib.suppress(ValueError):
+        return int(version) > int(known)
+    return version != known
