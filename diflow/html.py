@@ -24,7 +24,7 @@ def job_card(job: DIJob) -> str:
     ]
     if job.queue:
         facts.append(f"queue {job.queue}")
-    if job.scheduling != "none":
+    if job.scheduling:
         facts.append(f"scheduling {job.scheduling}")
     where = f" in {escape(job.namespace)}" if job.namespace else ""
     rows = [_row("th", "task", "type", "replicas", "image", "command")]

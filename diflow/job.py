@@ -119,6 +119,8 @@ class DIJob(_Model):
 
     `namespace` None means the namespace of the current context. `backoff_limit` is how often a failed replica is
     started again (for a preemptible job: the whole round). Eviction, preemption and lost nodes are not counted.
+    `scheduling` None is for the cluster to say when the job is submitted: `gang` where the allocator is installed, else
+    `none`, which is Argo alone.
     """
 
     name: str
@@ -132,7 +134,7 @@ class DIJob(_Model):
     clean_pod_policy: CleanPodPolicy = "Running"
     volumes: tuple[dict[str, Any], ...] = ()
     queue: str | None = None
-    scheduling: Scheduling = "none"
+    scheduling: Scheduling | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -80,6 +80,8 @@ MASTER_PORT: Final = 29500  # torchrun's own default
 WORKER_ACCOUNT: Final = "diflow-worker"
 STEPS_ACCOUNT: Final = "diflow-steps"
 GATE: Final = "diflow/gang"
+ALLOCATOR: Final = "diflow-allocator"  # its service account, what it is called in events, and the ConfigMap below
+PUBLIC_NAMESPACE: Final = "kube-public"  # where everybody may read that ConfigMap: it says that an allocator is there
 PRIORITY_CLASSES: Final = {"normal": "diflow-normal", "high": "diflow-high"}
 WORKFLOW_PRIORITIES: Final = {"normal": 0, "high": 100}
 

@@ -113,7 +113,7 @@ def _labels(job: DIJob) -> dict[str, str]:
         keys.MANAGED_BY: keys.MANAGED_BY_VALUE,
         keys.PRIORITY: job.priority,
         keys.PREEMPTIBLE: str(job.preemptible).lower(),
-        keys.SCHEDULING: job.scheduling,
+        keys.SCHEDULING: job.scheduling or "none",
     }
     return {**labels, keys.QUEUE: job.queue} if job.queue else labels
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from diflow import keys, status
 from diflow.client import argo
 from diflow.client.follow import follow, selector
-from diflow.client.kinds import EVENT, POD, WORKFLOW
+from diflow.client.kinds import CONFIG_MAP, EVENT, POD, WORKFLOW
 from diflow.client.kube import Cluster
 from diflow.client.retry import retried
 from diflow.errors import ConflictError, JobFailedError, NotFoundError, UnauthorizedError
 
 if TYPE_CHECKING:
-    from diflow.job import DIJob
+    from diflow.job import DIJob, Scheduling
     from diflow.status import JobStatus
 
 AnyJob = TypeVar("AnyJob", bound="DIJob")
@@ -74,7 +74,9 @@ class Job:
 
 
 def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False) -> AnyJob:
-    """Create the job's Workflow. Returns the job with the namespace that it is in.
+    """Create the job's Workflow. Returns the job with the namespace that it is in, and who schedules it.
+
+    A job that does not say who does is left to the allocator if the cluster has one.
 
     All is checked before anything is made: what the cluster must have (accounts, priority class, Argo), and the whole
     Workflow, by a dry run of the API server. So a refused job leaves nothing behind. `dry_run` ends there.
@@ -84,13 +86,23 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
 
     cluster = cluster or Cluster.connect()
     namespace = job.namespace or cluster.namespace
-    placed = job.model_copy(update={"namespace": namespace})
+    scheduling = job.scheduling or _scheduling(cluster)
+    placed = job.model_copy(update={"namespace": namespace, "scheduling": scheduling})
     body = render(placed)
     argo.check_ready(cluster, namespace=namespace, priority=job.priority)
     _create(cluster, body, namespace=namespace, dry_run=True)
     if not dry_run:
         _create(cluster, body, namespace=namespace, dry_run=False)
     return placed
+
+
+def _scheduling(cluster: Cluster) -> Scheduling | None:
+    """How jobs that do not say it are scheduled: the allocator puts that where everybody may read it."""
+    try:
+        found = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)
+    except UnauthorizedError:
+        return None
+    return "gang" if found is not None and (found.get("data") or {}).get("scheduling") == "gang" else None
 
 
 def _create(cluster: Cluster, body: dict[str, Any], *, namespace: str, dry_run: bool) -> None:

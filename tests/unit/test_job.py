@@ -29,7 +29,7 @@ def test_the_defaults_are_those_of_dijob_v2() -> None:
         3,
         "Running",
     )
-    assert made.scheduling == "none"
+    assert made.scheduling is None
     assert made.tasks[0].name == "learner"
     assert made.tasks[0].replicas == 1
 
@@ -224,6 +224,10 @@ def test_what_is_written_reads_back_as_the_same_job() -> None:
 def test_the_default_fields_are_not_written() -> None:
     assert set(job().to_manifest()["spec"]) == {"tasks"}
     assert set(job().to_manifest()["spec"]["tasks"][0]) == {"type", "template"}
+
+
+def test_a_job_that_wants_no_scheduling_says_so_in_its_manifest() -> None:
+    assert job(scheduling="none").to_manifest()["spec"]["scheduling"] == "none"
 
 
 def test_python_and_yaml_give_equal_jobs() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from diflow import ConflictError, JobFailedError, NotFoundError
 from diflow.client import jobs
 from diflow.client.argo import image_version
-from diflow.client.kinds import WORKFLOW
+from diflow.client.kinds import CONFIG_MAP, WORKFLOW
 from tests.builders import job
 from tests.unit.cli import Cli, play
+from tests.unit.fakeapi import status
 from tests.unit.seen import SeenJob
 
 
@@ -37,6 +41,51 @@ def test_a_job_goes_to_the_namespace_that_it_names(diflow: Cli) -> None:
     diflow.prepare()
     with pytest.raises(Exception, match="service account diflow-worker is missing in the namespace 'lab'"):
         job(name="job", namespace="lab").submit(cluster=diflow.api.cluster())
+
+
+def scheduled(diflow: Cli, **fields: Any) -> tuple[str, bool, int]:
+    """What a submitted job's Workflow says of its scheduling, whether its pods are gated, and who was asked for it."""
+    diflow.prepare()
+    placed = job(name="job", **fields).submit(cluster=diflow.api.cluster())
+    workflow = diflow.api.objects[WORKFLOW.path("default")]["job"]
+    label = workflow["metadata"]["labels"]["diflow/scheduling"]
+    assert label == (placed.scheduling or "none")
+    gated = "diflow/gang" in next(t for t in workflow["spec"]["templates"] if t["name"] == "learner")["podSpecPatch"]
+    return label, gated, len(diflow.api.seen("GET", "/configmaps/"))
+
+
+def test_where_there_is_no_allocator_argo_alone_runs_a_job(diflow: Cli) -> None:
+    assert scheduled(diflow) == ("none", False, 1)
+
+
+def test_where_the_allocator_is_installed_it_schedules_a_job_that_does_not_say_otherwise(diflow: Cli) -> None:
+    allocator(diflow)
+    assert scheduled(diflow) == ("gang", True, 1)
+    kept = diflow.api.objects[WORKFLOW.path("default")]["job"]["metadata"]["annotations"]["diflow/dijob"]
+    assert json.loads(kept)["spec"]["scheduling"] == "gang"
+
+
+@pytest.mark.parametrize("asked", ["none", "gang"])
+def test_what_a_job_says_of_its_scheduling_holds_and_nobody_is_asked(diflow: Cli, asked: str) -> None:
+    allocator(diflow, scheduling="gang" if asked == "none" else "none")
+    assert scheduled(diflow, scheduling=asked) == (asked, asked == "gang", 0)
+
+
+@pytest.mark.parametrize("data", [None, {}, {"scheduling": "none"}, {"scheduling": "later"}])
+def test_an_allocator_that_does_not_ask_for_it_gets_no_jobs(diflow: Cli, data: dict[str, str] | None) -> None:
+    diflow.api.add(CONFIG_MAP, {"metadata": {"name": "diflow-allocator"}, "data": data}, namespace="kube-public")
+    assert scheduled(diflow) == ("none", False, 1)
+
+
+def test_a_user_who_may_not_read_about_the_allocator_runs_jobs_without_it(diflow: Cli) -> None:
+    allocator(diflow)
+    diflow.api.fail(status(403, "Forbidden"), path="/configmaps/")
+    assert scheduled(diflow) == ("none", False, 1)
+
+
+def allocator(diflow: Cli, *, scheduling: str = "gang") -> None:
+    data = {"scheduling": scheduling}
+    diflow.api.add(CONFIG_MAP, {"metadata": {"name": "diflow-allocator"}, "data": data}, namespace="kube-public")
 
 
 def test_a_failed_job_raises_with_its_reason(diflow: Cli) -> None:
