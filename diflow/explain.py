@@ -15,10 +15,12 @@ Latest = Mapping[tuple[str, int], Attempt]
 
 
 def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
-    """Why a failed job failed: the replica with its exit code, a user's stop, or Argo's own words."""
+    """Why a failed job failed: the allocator's reason, a replica with its exit code, a user's stop, or Argo's words."""
     shutdown = (workflow.get("spec") or {}).get("shutdown")
     if seen.step_failure:
         return f"the job's Service could not be made: {seen.step_failure}"
+    if seen.stopped:
+        return seen.stopped
     if shutdown in STOPS and not seen.gave_up:
         return "stopped by a user" if shutdown == "Stop" else "terminated by a user"
     culprit = _culprit(seen, latest)
@@ -32,6 +34,8 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
     spec = workflow.get("spec") or {}
     argo = workflow.get("status") or {}
     if spec.get("shutdown") in STOPS:
+        if seen.stopped:
+            return f"is being stopped: {seen.stopped}"
         culprit = _culprit(seen, latest) if seen.gave_up else None
         return f"is being stopped: {_verdict(seen, culprit) if culprit else 'a user asked for it'}"
     if not argo.get("phase"):

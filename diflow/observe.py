@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from diflow import keys
@@ -24,6 +25,8 @@ _NODE_ID = "workflows.argoproj.io/node-id"
 _NODE_NAME = "workflows.argoproj.io/node-name"
 _ARGO_MAIN = "main"  # the name that Argo gives to the container of the work
 STOPS = ("Stop", "Terminate")
+_STOP = "stop"  # the action of the allocator's decision to end a job
+_GATED = "SchedulingGated"
 _GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
 _FULFILLED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 # <round index>:<round>)(<restart of the round>).<task>(<index>:<member>)(<counted attempt>).<task>(<uncounted attempt>)
@@ -102,13 +105,23 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """The allocator's last word on a job: what it does (such as `wait` or `stop`), why, and when (RFC 3339)."""
+
+    action: str
+    why: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """All that can be seen of a job.
 
     `attempts` are in the order of `Attempt.order`. `granted` is what may run in the current round, `initial` what the
     first one began with; `again` has the suffixes of replicas that came back, by "round/task/index". `closing`: Argo
     starts nothing more, because the Workflow has ended or was told to stop; `gave_up`: the job itself told it so, as
-    its tries are used up.
+    its tries are used up. `restarts` and `reschedules` are the whole job's: over all replicas and rounds, and over the
+    Workflows that this one continues.
     """
 
     name: str
@@ -125,6 +138,7 @@ class Observation:
     reschedules: int
     closing: bool
     gave_up: bool
+    decision: Decision | None
     offloaded: bool
     step_failure: str  # why a step of diflow's own failed, or ""
     step_waiting: str
@@ -152,6 +166,11 @@ class Observation:
             or (attempt.round == self.round and attempt.index >= self.granted.get(attempt.task, 0))
         )
 
+    @property
+    def stopped(self) -> str:
+        """Why the allocator ended the job, or ""."""
+        return self.decision.why if self.closing and self.decision and self.decision.action == _STOP else ""
+
     def latest(self) -> dict[tuple[str, int], Attempt]:
         """The newest attempt of each replica in the current round and in its present life, by (task, index)."""
         current = [a for a in self.attempts if a.round == self.round]
@@ -170,7 +189,10 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
     parameters = _parameters(workflow)
     rounds = [str(r) for r in _json(parameters.get(keys.PARAM_ROUNDS), [])] or ["1"]
     current = parameters.get(keys.PARAM_CURRENT) or rounds[-1]
-    dijob = _mapping(_json((metadata.get("annotations") or {}).get(keys.DIJOB), {}))
+    annotations = metadata.get("annotations") or {}
+    decision = _decision(annotations.get(keys.DECISION))
+    gated = decision.why if decision and decision.action != _STOP else ""
+    dijob = _mapping(_json(annotations.get(keys.DIJOB), {}))
     initial = _replicas_of(dijob)
     granted = _counts(_mapping(_json(parameters.get(keys.PARAM_GRANTED), {})).get(current)) or initial
     found = {**initial, **granted}
@@ -202,6 +224,7 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
                     where=(round_, int(round_index), int(restart or 0)),
                     replica=(task, int(index), f"{index}{suffix}"),
                     tries=(int(counted or 0), int(uncounted or 0)),
+                    gated=gated,
                 )
             )
     attempts = sorted((a for a in attempts if not _is_stillborn(a)), key=lambda a: (a.order, a.created))
@@ -218,11 +241,12 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
         again={key: str(suffix) for key, suffix in _json(parameters.get(keys.PARAM_AGAIN), {}).items()},
         backoff_limit=_backoff_limit(dijob),
         attempts=tuple(attempts),
-        restarts=_restarts(attempts),
-        reschedules=_moves(attempts) + len(rounds) - 1,
+        restarts=_restarts(attempts) + _before(annotations, keys.RESTARTS_BEFORE),
+        reschedules=_moves(attempts) + len(rounds) - 1 + _before(annotations, keys.ROUNDS_BEFORE),
         closing=(workflow.get("spec") or {}).get("shutdown") in STOPS
         or (workflow.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Error"),
         gave_up=gave_up,
+        decision=decision,
         offloaded=offloaded,
         step_failure=failures[0] if failures else "",
         step_waiting=waits[0] if waits else "",
@@ -252,8 +276,11 @@ def read_nodes(workflow: Object, pods: Sequence[Object] = ()) -> tuple[dict[str,
     return {}, False
 
 
-def waiting_reason(pod: Object) -> str:
-    """Why a pod does not start and what to do, or "" when it is on its way."""
+def waiting_reason(pod: Object, *, gated: str = "") -> str:
+    """Why a pod does not start and what to do, or "" when it is on its way.
+
+    `gated` is what the allocator says of a pod that it has not admitted.
+    """
     status = pod.get("status") or {}
     if status.get("phase") not in (None, "", "Pending"):
         return ""
@@ -265,8 +292,10 @@ def waiting_reason(pod: Object) -> str:
             return tell(_sentence(reason, waiting.get("message") or ""))
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            if condition.get("reason") == "SchedulingGated":
+            if condition.get("reason") == _GATED:
                 gates = [g.get("name", "") for g in (pod.get("spec") or {}).get("schedulingGates") or []]
+                if gated and gates == [keys.GATE]:
+                    return gated
                 return f"waits to be admitted (gate {', '.join(gates)})" if gates else "waits to be admitted"
             return tell(_sentence(condition.get("reason") or "", condition.get("message") or ""))
     return ""
@@ -279,6 +308,7 @@ def _attempt(
     where: tuple[str, int, int],
     replica: tuple[str, int, str],
     tries: tuple[int, int],
+    gated: str,
 ) -> Attempt:
     round_, round_index, restart = where
     task, index, member = replica
@@ -292,6 +322,8 @@ def _attempt(
     finished = (node.get("finishedAt") or "") if ended else ""
     host = node.get("hostNodeName") or ""
     waiting = tell(message) if phase == "Pending" and not _is_on_its_way(message) else ""
+    if gated and waiting and message.startswith(_GATED):
+        waiting = gated
     # Of a pod that is gone, only what Argo kept: with an exit code it has run; taken away from a machine, most likely.
     told = exit_code is not None or "exit code" in message or (host != "" and _TAKEN_AWAY.search(message) is not None)
     ran = phase == "Running" or (ended and (phase == "Succeeded" or told))
@@ -308,7 +340,7 @@ def _attempt(
         terminated = main.get("terminated") or {}
         if not ended:
             phase = status.get("phase") or phase
-            waiting = waiting_reason(pod)
+            waiting = waiting_reason(pod, gated=gated)
             is_ending = phase == "Running" and bool(terminated)
             is_ready = phase == "Running" and (conditions.get("Ready") or {}).get("status") == "True"
             if phase in ("Succeeded", "Failed"):
@@ -364,6 +396,27 @@ def _restarts(attempts: Sequence[Attempt]) -> int:
         alone[key] = max(alone.get(key, 0), a.counted)
         together[a.round] = max(together.get(a.round, 0), a.restart)
     return sum(alone.values()) + sum(together.values())
+
+
+def _before(annotations: Mapping[str, Any], key: str) -> int:
+    """What an earlier Workflow of the same job has left in the count."""
+    return max(0, _number(annotations.get(key)) or 0)
+
+
+def _decision(text: Any) -> Decision | None:
+    said = _mapping(_json(text, {}))
+    why = said.get("why")
+    if not isinstance(why, str) or not why:
+        return None
+    return Decision(action=str(said.get("action") or ""), why=why, time=_time(said.get("time")))
+
+
+def _time(text: Any) -> str:
+    """A time as it is, if it is one that everybody can read."""
+    try:
+        return text if datetime.fromisoformat(text).tzinfo else ""
+    except (TypeError, ValueError):
+        return ""
 
 
 def _moves(attempts: Sequence[Attempt]) -> int:

@@ -9,7 +9,7 @@ from diflow import keys
 from diflow.cli import replicas
 from diflow.cli.console import colours, paint, phase_colour
 from diflow.cli.output import age, clock, coloured_phase, moment, table
-from diflow.client.jobs import event_time
+from diflow.client.jobs import event_time, is_allocators
 from diflow.observe import observe
 
 if TYPE_CHECKING:
@@ -17,22 +17,33 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from diflow.client.jobs import Job
+    from diflow.observe import Observation
 
 _MOST_EVENTS = 15
+_MOST_OF_ALLOCATOR = 10
 _LONGEST = 120
 
 
-def description(job: Job, events: Sequence[dict[str, Any]], *, now: datetime) -> str:
-    """The job in sections: itself, its phases, its replicas, what it reports, the cluster's events."""
-    sections = [_facts(job, now=now), _phases(job), _replicas(job, now=now)]
+def description(
+    job: Job, events: Sequence[dict[str, Any]], allocators: Sequence[dict[str, Any]] | None, *, now: datetime
+) -> str:
+    """The job in sections: itself, its phases, its replicas, what it reports, what the allocator and the cluster said.
+
+    `allocators` are the events of the allocator, None if they may not be read.
+    """
+    seen = observe(job.workflow, job.pods)
+    sections = [_facts(job, seen, now=now), _phases(job), _replicas(seen, now=now)]
     if job.status.profilings:
         lines = [f"  {key}: {value}" for key, value in job.status.profilings.items()]
         sections.append("\n".join([_title("Profilings"), *lines]))
-    sections.append(_events(events, now=now))
+    labels = job.workflow["metadata"].get("labels") or {}
+    if allocators or labels.get(keys.SCHEDULING) == "gang":
+        sections.append(_allocator(allocators, now=now))
+    sections.append(_events([event for event in events if not is_allocators(event)], now=now))
     return "\n\n".join(sections)
 
 
-def _facts(job: Job, *, now: datetime) -> str:
+def _facts(job: Job, seen: Observation, *, now: datetime) -> str:
     status = job.status
     spec = job.dijob.get("spec") or {}
     labels = job.workflow["metadata"].get("labels") or {}
@@ -53,6 +64,9 @@ def _facts(job: Job, *, now: datetime) -> str:
     ]
     if status.ended:
         facts.append(("Took", took))
+    if seen.decision:
+        when = f" ({age(seen.decision.time, now=now)} ago)" if seen.decision.time else ""
+        facts.append(("Allocator", f"{seen.decision.why}{when}"))
     width = max(len(name) for name, _ in facts) + 2
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in facts)
 
@@ -62,9 +76,9 @@ def _phases(job: Job) -> str:
     return "\n".join([_title("Phases"), table(("  SINCE", "PHASE", "MESSAGE"), rows)])
 
 
-def _replicas(job: Job, *, now: datetime) -> str:
+def _replicas(seen: Observation, *, now: datetime) -> str:
     lines = []
-    for row in replicas.rows(observe(job.workflow, job.pods), now=now):
+    for row in replicas.rows(seen, now=now):
         state = paint(row.state, phase_colour(row.phase), on=colours(sys.stdout))
         lines.append(
             (
@@ -82,6 +96,27 @@ def _replicas(job: Job, *, now: datetime) -> str:
     return "\n".join([_title("Replicas"), table(head, lines)])
 
 
+def _allocator(events: Sequence[dict[str, Any]] | None, *, now: datetime) -> str:
+    if events is None:
+        return f"{_title('Allocator')}\n  what it said is in the events, which you may not read (list events)"
+    if not events:
+        return f"{_title('Allocator')}\n  said nothing (the cluster forgets events after an hour)"
+    rows = [
+        (f"  {age(event_time(event), now=now)}", _reason(event), _message(event))
+        for event in events[-_MOST_OF_ALLOCATOR:]
+    ]
+    return "\n".join([_title("Allocator"), table(("  AGE", "REASON", "MESSAGE"), rows)])
+
+
+def _reason(event: dict[str, Any]) -> str:
+    return paint(str(event.get("reason") or ""), "yellow", on=colours(sys.stdout) and event.get("type") == "Warning")
+
+
+def _message(event: dict[str, Any]) -> str:
+    text = " ".join(str(event.get("message") or "").split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
 def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
     events = [event for event in events if _is_telling(event)]
     if not events:
@@ -89,14 +124,13 @@ def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
     rows = []
     for event in events[-_MOST_EVENTS:]:
         kind = event.get("type") or ""
-        text = " ".join(str(event.get("message") or "").split())
         rows.append(
             (
                 f"  {age(event_time(event), now=now)}",
                 paint(kind, "yellow", on=colours(sys.stdout) and kind == "Warning"),
                 str(event.get("reason") or ""),
                 event_object(event),
-                text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...",
+                _message(event),
             )
         )
     return "\n".join([_title("Events"), table(("  AGE", "TYPE", "REASON", "OBJECT", "MESSAGE"), rows)])

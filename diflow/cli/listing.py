@@ -97,4 +97,5 @@ def describe(
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     found = jobs.get(resolve(job, cluster), cluster=cluster)
     events = jobs.events(found.name, cluster=cluster)
-    say(description(found, events, now=utc_now()))
+    allocators = jobs.allocator_events(found.name, cluster=cluster)
+    say(description(found, events, allocators, now=utc_now()))

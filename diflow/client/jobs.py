@@ -199,6 +199,25 @@ def events(name: str, *, namespace: str | None = None, cluster: Cluster | None =
     return sorted(about, key=event_time)
 
 
+def allocator_events(
+    name: str, *, namespace: str | None = None, cluster: Cluster | None = None
+) -> list[dict[str, Any]] | None:
+    """What the allocator said of the job, the oldest first; None if the user may not see events."""
+    cluster = cluster or Cluster.connect()
+    about = f"involvedObject.name={name},involvedObject.kind={WORKFLOW.name}"
+    try:
+        found = cluster.list_all(EVENT, namespace=namespace, fields=about)
+    except UnauthorizedError:
+        return None
+    return sorted((event for event in found if is_allocators(event)), key=event_time)
+
+
+def is_allocators(event: dict[str, Any]) -> bool:
+    """The allocator wrote it."""
+    component = (event.get("source") or {}).get("component") or event.get("reportingComponent")
+    return bool(component == keys.ALLOCATOR)
+
+
 def event_time(event: dict[str, Any]) -> str:
     """When an event last happened."""
     series = event.get("series") or {}

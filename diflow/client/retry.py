@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from diflow import keys
 from diflow.errors import ConflictError, UnavailableError
 from diflow.observe import read_nodes
 
@@ -49,6 +50,9 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
     labels = new["metadata"].get("labels") or {}
     for label in (_COMPLETED, _ARCHIVING, _PHASE):
         labels.pop(label, None)
+    annotations = new["metadata"].get("annotations") or {}
+    for annotation in (keys.DECISION, keys.RESTARTS_BEFORE):  # why it was stopped, and what counted towards that
+        annotations.pop(annotation, None)
     new["spec"].pop("shutdown", None)
     return new, {node_id for node_id, node in nodes.items() if node_id not in kept and node.get("type") == "Pod"}
 

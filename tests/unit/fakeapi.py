@@ -186,22 +186,19 @@ class FakeApi:
             name = request.body["metadata"]["name"]
             if name in items:
                 return status(409, f'"{name}" already exists', reason="AlreadyExists")
-            if not request.query.get("dryRun"):
-                kind = next(k for k in _KINDS if k.plural == request.path.split("/")[-1])
-                namespace = request.path.split("/")[-2] if kind.namespaced else "default"
-                self.add(
-                    kind,
-                    {**request.body, "metadata": {"creationTimestamp": now(), **request.body["metadata"]}},
-                    namespace=namespace,
-                )
-            return Answer(201, request.body)
+            if request.query.get("dryRun"):
+                return Answer(201, request.body)
+            kind = next(k for k in _KINDS if k.plural == request.path.split("/")[-1])
+            namespace = request.path.split("/")[-2] if kind.namespaced else "default"
+            body = {**request.body, "metadata": {"creationTimestamp": now(), **request.body["metadata"]}}
+            return Answer(201, self.add(kind, body, namespace=namespace))
         chosen = list(items.values())
         for part in filter(None, request.query.get("labelSelector", "").split(",")):
             key, _, value = part.partition("=")
             chosen = [o for o in chosen if (o["metadata"].get("labels") or {}).get(key) == value]
-        if "fieldSelector" in request.query:
-            name = request.query["fieldSelector"].removeprefix("metadata.name=")
-            chosen = [o for o in chosen if o["metadata"]["name"] == name]
+        for part in filter(None, request.query.get("fieldSelector", "").split(",")):
+            path, _, value = part.partition("=")
+            chosen = [o for o in chosen if _field(o, path) == value]
         limit = int(request.query.get("limit") or 0)
         start = int(request.query.get("continue") or 0)
         page = chosen[start : start + limit] if limit else chosen
@@ -223,6 +220,12 @@ class FakeApi:
                 return status(409, "the object has been modified", reason="Conflict")
             return Answer(body=self.add(kind, request.body, namespace=namespace))
         return Answer(body=obj)
+
+
+def _field(obj: Any, path: str) -> Any:
+    for name in path.split("."):
+        obj = (obj or {}).get(name)
+    return obj
 
 
 def status(code: int, message: str, *, reason: str = "", details: Json | None = None, **headers: str) -> Answer:

@@ -145,6 +145,8 @@ class SeenJob:
         self.released: list[str] = []
         self.again: dict[str, str] = {}
         self.profilings = "{}"
+        self.annotations: dict[str, str] = {}
+        self.labels: dict[str, str] = {}
         self.pods: list[SeenPod] = []
         self.others: dict[str, dict[str, Any]] = {}
         self.spec: dict[str, Any] = {}
@@ -204,6 +206,11 @@ class SeenJob:
             self.node(".round(0:1).collector(0:0).superseded.hooks.give-up")
         return self
 
+    def decided(self, action: str, why: str, *, seconds: float = 1) -> Self:
+        """The allocator has said what becomes of the job."""
+        self.annotations["diflow/decision"] = json.dumps({"action": action, "why": why, "time": at(seconds)})
+        return self
+
     def ended(self, seconds: float, phase: str = "Succeeded", *, message: str = "") -> Self:
         """The Workflow has ended."""
         self.status |= {"phase": phase, "finishedAt": at(seconds), "message": message}
@@ -244,8 +251,9 @@ class SeenJob:
                     "app.kubernetes.io/managed-by": "diflow",
                     "diflow/priority": "normal",
                     "diflow/preemptible": str(self.preemptible).lower(),
+                    **self.labels,
                 },
-                "annotations": {"diflow/dijob": json.dumps(manifest)},
+                "annotations": {"diflow/dijob": json.dumps(manifest), **self.annotations},
             },
             "spec": {
                 **self.spec,

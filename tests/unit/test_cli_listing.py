@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -153,6 +154,57 @@ def test_describe_tells_all(diflow: Cli) -> None:
     assert "node-b" in collector
     assert "pod/cartpole-collector-123" in out
     assert "pod/other-1" not in out
+
+
+def gang() -> SeenJob:
+    job = running().decided("resize", "grew from 2 to 3: node-b became free", seconds=4)
+    job.labels["diflow/scheduling"] = "gang"
+    return job
+
+
+def told(diflow: Cli, number: int, *, reason: str, by: str = "diflow-allocator", about: str = "cartpole") -> None:
+    diflow.api.add(
+        EVENT,
+        {
+            "metadata": {"name": f"e{number}", "creationTimestamp": at(0)},
+            "type": "Normal",
+            "reason": reason,
+            "message": f"message {number}",
+            "lastTimestamp": at(number),
+            "source": {"component": by},
+            "involvedObject": {"kind": "Workflow", "name": about},
+        },
+    )
+
+
+def test_describe_tells_what_the_allocator_decided_and_did(diflow: Cli) -> None:
+    diflow.has(gang())
+    for number in range(12, 0, -1):
+        told(diflow, number, reason="Resized" if number % 2 else "Preempted")
+    told(diflow, 13, reason="WorkflowRunning", by="workflow-controller")
+    told(diflow, 14, reason="Admitted", about="other")
+    out = diflow("describe", "cartpole").out
+    assert re.search(r"^Allocator: +grew from 2 to 3: node-b became free \(\w+ ago\)$", out, re.MULTILINE)
+    section = out.split("\nAllocator\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[1:] for line in section[1:]] == [
+        ["Resized" if number % 2 else "Preempted", "message", str(number)] for number in range(3, 13)
+    ]
+    events = out.split("\nEvents\n")[1]
+    assert "message 13" in events
+    assert "Resized" not in events
+
+
+def test_describe_without_the_right_to_see_events_says_so(diflow: Cli) -> None:
+    diflow.has(gang())
+    diflow.api.rule(lambda r: status(403, "no") if "/events" in r.path else None)
+    result = diflow("describe", "cartpole")
+    assert result.code == 0
+    assert "Allocator\n  what it said is in the events, which you may not read" in result.out
+
+
+def test_describe_of_a_job_that_the_allocator_left_alone_has_nothing_of_it(diflow: Cli) -> None:
+    diflow.has(running())
+    assert "Allocator" not in diflow("describe", "cartpole").out
 
 
 def test_describe_of_a_job_whose_pods_may_not_be_seen_goes_by_the_workflow(diflow: Cli) -> None:

@@ -85,6 +85,13 @@ def test_the_workflow_looks_to_argo_as_if_it_had_not_ended() -> None:
     assert new["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "diflow"
 
 
+def test_a_retry_has_its_whole_limit_and_no_old_reason() -> None:
+    job = SeenJob("job", learner=1).all_ready().shutdown().decided("stop", "too many restarts")
+    job.annotations |= {"diflow/restarts-before": "3", "diflow/rounds-before": "2"}
+    new, _ = retried(job.ended(9, "Failed").workflow(), now=_NOW)
+    assert set(new["metadata"]["annotations"]) == {"diflow/dijob", "diflow/rounds-before"}
+
+
 def test_packed_nodes_are_unpacked_for_the_retry() -> None:
     job = SeenJob("job", learner=1).all_ready().node("", kind="DAG", phase="Failed")
     new, _ = retried(job.ended(9, "Failed").compressed(), now=_NOW)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from diflow.observe import Decision, observe
 from diflow.reasons import tell
 from tests.unit.seen import SeenJob
 
@@ -143,6 +146,57 @@ def test_many_replicas_with_the_same_trouble_are_told_in_one_line() -> None:
     for i in range(5):
         job.pod(f"worker-{i}").unschedulable("0/3 nodes are available")
     assert "worker-0 and 4 others: Unschedulable" in job.derive().message
+
+
+TOO_MANY = "4 restarts over all replicas are more than backoffLimit 3: learner-0 failed last"
+
+
+def test_a_job_that_the_allocator_ended_says_why() -> None:
+    job = SeenJob(learner=1, collector=2).all_ready().shutdown().decided("stop", TOO_MANY)
+    assert job.derive().message == f"is being stopped: {TOO_MANY}"
+    for pod in job.pods:
+        pod.ends(20, code=143)
+    status = job.ended(30, "Failed", message="Stopped with strategy 'Stop'").derive()
+    assert (status.phase, status.message) == ("Failed", TOO_MANY)
+    assert job.derive_from_nodes().message == TOO_MANY
+
+
+def test_a_users_stop_is_not_taken_for_the_allocators() -> None:
+    job = SeenJob(learner=1).all_ready().shutdown().decided("admit", "it fits on node-a")
+    assert job.derive().message == "is being stopped: a user asked for it"
+    job.pods[0].ends(20, code=143)
+    assert job.ended(30, "Failed").derive().message == "stopped by a user"
+
+
+def test_what_the_allocator_says_is_why_its_gated_pods_wait() -> None:
+    job = SeenJob(worker=2).decided("wait", "node-a and 2 others lack 3 cpu")
+    for name in ("worker-0", "worker-1"):
+        pod = job.pod(name).unschedulable("Scheduling is blocked", reason="SchedulingGated")
+        assert pod.pod is not None
+        pod.pod["spec"]["schedulingGates"] = [{"name": "diflow/gang"}]
+    for status in (job.derive(), job.derive_from_nodes()):
+        assert status.phase == "Pending"
+        assert status.message.endswith("worker-0 and worker-1: node-a and 2 others lack 3 cpu")
+    pod.pod["spec"]["schedulingGates"].append({"name": "theirs/gate"})
+    assert "worker-1: waits to be admitted (gate diflow/gang, theirs/gate)" in why_replicas_wait(job)
+
+
+def why_replicas_wait(job: SeenJob) -> list[str]:
+    return [f"{a.replica}: {a.waiting}" for a in observe(job.workflow(), job.all_pods()).attempts]
+
+
+@pytest.mark.parametrize("said", ["{", "[]", "7", '{"why": ""}', '{"why": 3}', '{"action": "stop"}'])
+def test_a_decision_that_cannot_be_read_is_none(said: str) -> None:
+    job = SeenJob(learner=1).all_ready().shutdown()
+    job.annotations["diflow/decision"] = said
+    assert job.derive().message == "is being stopped: a user asked for it"
+
+
+@pytest.mark.parametrize("time", [3, None, "yesterday", "2026-01-02T03:04:00", "9999-99-99T00:00:00Z"])
+def test_a_decision_with_a_time_that_cannot_be_read_has_none(time: object) -> None:
+    job = SeenJob(learner=1)
+    job.annotations["diflow/decision"] = json.dumps({"action": "wait", "why": "no room", "time": time})
+    assert observe(job.workflow()).decision == Decision("wait", "no room", "")
 
 
 def test_a_gated_pod_waits_to_be_admitted() -> None:

@@ -184,3 +184,31 @@ def test_what_a_user_wants_granted_and_sees_are_told_apart() -> None:
     seen = observe(job.workflow(), job.all_pods())
     assert len(seen.wanted) == 3
     assert len(seen.latest()) == 4
+
+
+def test_restarts_are_those_of_all_replicas_and_rounds_and_of_the_workflows_before() -> None:
+    job = SeenJob(learner=1, collector=2).all_ready(5)
+    for replica in ("learner-0", "collector-1"):
+        for counted in (1, 2):
+            job.pod(replica, created=10 * counted, counted=counted).ready(10 * counted + 5)
+    assert job.derive().restarts == 4
+    job.annotations |= {"diflow/restarts-before": "7", "diflow/rounds-before": "40"}
+    assert (job.derive().restarts, job.derive().reschedules) == (11, 40)
+
+
+def test_restarts_of_a_preemptible_job_are_those_of_all_its_rounds() -> None:
+    job = SeenJob(worker=2, preemptible=True).all_ready(5)
+    for index in range(2):
+        job.pod(f"worker-{index}", created=20, restart=1).ready(25)
+    job.moves_to("2", worker=2)
+    for index in range(2):
+        for restart in range(3):
+            job.pod(f"worker-{index}", created=40 + restart, restart=restart, round="2").ready(45 + restart)
+    assert (job.derive().restarts, job.derive().reschedules) == (3, 1)
+
+
+@pytest.mark.parametrize("value", ["", "-3", "many", "1.5", "[]"])
+def test_counts_before_that_somebody_broke_are_left_out(value: str) -> None:
+    job = SeenJob(learner=1).all_ready()
+    job.annotations |= {"diflow/restarts-before": value, "diflow/rounds-before": value}
+    assert (job.derive().restarts, job.derive().reschedules) == (0, 0)
