@@ -1,0 +1,75 @@
+"""What pods ask for and nodes have, as whole numbers: millicores, MiB, devices, pods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from diflow.allocator.queues import amount
+from diflow.allocator.views import PODS
+from diflow.errors import InvalidError
+
+Amounts = dict[str, int]
+NOTHING: Mapping[str, int] = {}
+
+
+@lru_cache(maxsize=4096)
+def _amount(resource: str, quantity: str) -> int:
+    try:
+        return amount(resource, quantity, resource)
+    except InvalidError:
+        return 0  # the API server has checked it: a form that we do not know is an unusual suffix, and never fatal
+
+
+def read(quantities: Mapping[str, Any] | None) -> Amounts:
+    """Kubernetes quantities as amounts."""
+    return {str(name): _amount(str(name), str(value)) for name, value in (quantities or {}).items()}
+
+
+def of_pod(spec: Mapping[str, Any]) -> Amounts:
+    """What a pod occupies, as kube-scheduler counts it: containers and sidecars together, or one init container if
+    that asks for more, and the overhead of its runtime."""
+    total: Amounts = {PODS: 1}
+    for container in spec.get("containers") or []:
+        add(total, _asked(container))
+    sidecars: Amounts = {}
+    highest: Amounts = {}
+    for container in spec.get("initContainers") or []:
+        asked = _asked(container)
+        if container.get("restartPolicy") == "Always":
+            add(sidecars, asked)
+            asked = dict(sidecars)
+        else:
+            asked = plus(asked, sidecars)
+        for name, value in asked.items():
+            highest[name] = max(highest.get(name, 0), value)
+    add(total, sidecars)
+    for name, value in highest.items():
+        total[name] = max(total.get(name, 0), value)
+    add(total, read(spec.get("overhead")))
+    return {name: value for name, value in total.items() if value}
+
+
+def add(total: Amounts, more: Mapping[str, int]) -> None:
+    for name, value in more.items():
+        total[name] = total.get(name, 0) + value
+
+
+def plus(one: Mapping[str, int], other: Mapping[str, int]) -> Amounts:
+    out = dict(one)
+    add(out, other)
+    return out
+
+
+def total(parts: Iterable[Mapping[str, int]]) -> Amounts:
+    out: Amounts = {}
+    for part in parts:
+        add(out, part)
+    return out
+
+
+def _asked(container: Mapping[str, Any]) -> Amounts:
+    resources = container.get("resources") or {}
+    # A limit without a request is the request: the API server fills it in, a template does not.
+    return {**read(resources.get("limits")), **read(resources.get("requests"))}

@@ -1,0 +1,150 @@
+"""Makes writes happen: the only part of the allocator that changes anything in the cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from diflow.allocator.carrying import Job, timestamp
+from diflow.allocator.elector import Elector
+from diflow.allocator.writes import Note, Write
+from diflow.client.kinds import EVENT, WORKFLOW, Kind
+from diflow.client.kube import Cluster
+from diflow.client.reflector import Json
+from diflow.errors import ConflictError, DiflowError, InvalidError, LostLeadershipError, NotFoundError, UnavailableError
+
+COMPONENT = "diflow-allocator"
+# A message of an Event may have 1024 bytes.
+_LONGEST_MESSAGE = 1000
+_BACKOFF_SECONDS = (0.5, 60.0)
+
+log = structlog.get_logger("diflow.allocator")
+
+
+class Applier:
+    """Sends writes, several at a time, each only while this process leads; tells of them in Events.
+
+    A write that is refused because its object has changed is dropped: the caches will show why, and the next cycle
+    derives it anew. A job of which writes are refused for other reasons is left alone for a while, longer each time.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        elector: Elector,
+        *,
+        observed: Callable[[Kind, Json], None],
+        workers: int = 16,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster.asked_once()
+        self._elector = elector
+        self._observed = observed
+        self._clock, self._wall = clock, wall
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="write")
+        self._held: dict[str, tuple[float, int]] = {}
+        self.refusals: dict[str, str] = {}
+        """Why the last write for a job was refused, for those that are held."""
+        self.made = 0
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def is_held(self, job: str) -> bool:
+        """The job is left alone for now, because writes for it were refused."""
+        return job in self._held and self._clock() < self._held[job][0]
+
+    def next_release(self) -> float | None:
+        """When the first held job may be tried again, on the clock; None if there is none."""
+        return min((until for until, _ in self._held.values()), default=None)
+
+    def apply(self, writes: Sequence[Write], jobs: Mapping[str, Job]) -> bool:
+        """Make these writes. True if all were made. Raises LostLeadershipError, and then makes no more."""
+        results = [self._pool.submit(self._one, write, jobs.get(write.job)) for write in writes]
+        made = True
+        lost: LostLeadershipError | None = None
+        for result in results:
+            try:
+                made = result.result() and made
+            except LostLeadershipError as error:
+                lost = error
+        if lost is not None:
+            raise lost
+        return made
+
+    def _one(self, write: Write, job: Job | None) -> bool:
+        epoch = self._elector.check()
+        try:
+            answer = self._cluster.patch(
+                write.kind,
+                write.target.name,
+                write.patch(str(epoch)),
+                namespace=write.target.namespace,
+                subresource=write.subresource,
+            )
+        except (ConflictError, NotFoundError) as error:
+            log.debug("changed meanwhile", job=write.job, object=write.target.name, why=str(error))
+            return False
+        except InvalidError as error:
+            # Merge patches name the uid: another object of that name makes the server call the patch invalid.
+            self._hold(write, error)
+            return False
+        except UnavailableError as error:
+            self._hold(write, error)
+            return False
+        self._held.pop(write.job, None)
+        self.refusals.pop(write.job, None)
+        self.made += 1
+        self._observed(write.kind, answer)
+        if write.note is not None:
+            log.info(write.note.reason.lower(), job=write.job, message=write.note.message)
+            if job is not None:
+                self.tell(job, write.note, salt=write.target.version)
+        return True
+
+    def tell(self, job: Job, note: Note, *, salt: str) -> None:
+        """Make an Event on the job's Workflow. A second one of the same name is the same Event: no harm."""
+        identity = job.read.identity
+        digest = hashlib.sha256(f"{identity.uid} {salt} {note.reason} {note.message}".encode()).hexdigest()[:16]
+        now = timestamp(self._wall())
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{identity.name}.{digest}", "namespace": identity.namespace},
+            "involvedObject": {
+                "apiVersion": "argoproj.io/v1alpha1",
+                "kind": WORKFLOW.name,
+                "namespace": identity.namespace,
+                "name": identity.name,
+                "uid": identity.uid,
+            },
+            "reason": note.reason,
+            "message": note.message[:_LONGEST_MESSAGE],
+            "type": "Warning" if note.is_warning else "Normal",
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._elector.identity[:128],
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            self._elector.check()
+            self._cluster.create(EVENT, event, namespace=identity.namespace)
+        except DiflowError as error:  # a story that is not told must not stop what it is about
+            log.debug("no event", job=job.key, why=str(error))
+
+    def _hold(self, write: Write, error: DiflowError) -> None:
+        low, high = _BACKOFF_SECONDS
+        tries = self._held.get(write.job, (0.0, 0))[1] + 1
+        pause = min(high, low * 2.0 ** min(tries - 1, 10))
+        if isinstance(error, UnavailableError) and error.retry_after_seconds:
+            pause = max(pause, min(error.retry_after_seconds, high))
+        self._held[write.job] = (self._clock() + pause, tries)
+        self.refusals[write.job] = str(error)
+        log.warning("refused", job=write.job, object=write.target.name, why=str(error), again_seconds=round(pause, 1))

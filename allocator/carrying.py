@@ -1,0 +1,331 @@
+"""Carrying out: from a job's Workflow and pods to the writes that bring them nearer to what was decided.
+
+Nothing is decided here, and nothing is remembered: killed after any write, the next call goes on from what it finds.
+The table in docs/decisions/0005 lists what happens when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from diflow import keys
+from diflow.allocator import amounts, writes
+from diflow.allocator.allocation import Allocation
+from diflow.allocator.reading import JobRead, PodRead
+from diflow.allocator.room import Room
+from diflow.allocator.writes import Note, Write
+from diflow.roster import roster
+
+Needs = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job and its live pods."""
+
+    read: JobRead
+    pods: Sequence[PodRead]
+
+    @property
+    def key(self) -> str:
+        return self.read.key
+
+    def is_wanted(self, pod: PodRead) -> bool:
+        """The pod belongs to what should run now."""
+        job = self.read
+        return pod.place is not None and pod.place.round == job.current and pod.member not in job.released
+
+    def members(self) -> Iterator[tuple[str, int, str]]:
+        """(task, index, member) of all replicas that should run now."""
+        for role in self.read.roles:
+            for index in range(self.read.running(role.name)):
+                yield role.name, index, self.read.member(role.name, index)
+
+    def has_started(self) -> bool:
+        """Some replica of the current round, in its latest restart, was admitted or has come to its end."""
+        tree, latest = self.read.tree, self.latest_restart()
+        if any(not pod.is_gated for pod in self.current_pods() if pod.place and pod.place.restart == latest):
+            return True
+        return latest <= tree.restart_of.get(self.read.current, 0) and any(
+            tree.is_done(member) for _, _, member in self.members()
+        )
+
+    def current_pods(self) -> list[PodRead]:
+        return [pod for pod in self.pods if self.is_wanted(pod)]
+
+    def latest_restart(self) -> int:
+        seen = [pod.place.restart for pod in self.current_pods() if pod.place]
+        return max([*seen, self.read.tree.restart_of.get(self.read.current, 0)])
+
+    def leaving(self) -> list[PodRead]:
+        """Live pods that should not run any more."""
+        return [pod for pod in self.pods if not self.is_wanted(pod)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Times that keep the allocator from making things worse, in seconds."""
+
+    between_rounds_seconds: float = 10.0
+    """A round that lost a replica is not replaced sooner than this after it began: evictions come in waves."""
+
+
+def carry_out(
+    job: Job, room: Room, *, now: float, pace: Pace | None = None, overdue: frozenset[str] = frozenset()
+) -> list[Write]:
+    """The next writes for this job. `room` is drawn from by what is admitted, so that no two jobs get the same room.
+
+    `overdue`: uids of pods that were admitted and that kube-scheduler has not bound for too long.
+    """
+    read, pace = job.read, pace or Pace()
+    if read.has_ended or read.problem:
+        return []
+    if read.is_stopping:
+        # Argo ends what runs; of a gated pod it waits for an end that no kubelet will bring.
+        return [writes.fail(p, job.key, "the job was stopped") for p in job.pods if p.is_gated and not p.is_terminating]
+    if read.restarts_before + read.tree.restarts > read.backoff_limit:
+        return [_give_up(read, now)]
+    out = [*_lost(job, room), *_unwanted(job, room)]
+    if read.is_preemptible:
+        if read.tree.failed(read.current) and not _round_is_over(read):
+            return out + _restart_together(job)
+        again = _taken_away(job, room, now, pace)
+        if again is not None:
+            return [*out, again]
+    late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
+    if late:
+        return [*out, *_take_back(job, late, now)]
+    out += _admissions(job, room)
+    change = None if read.is_preemptible else _regrant(job, now)
+    if change is not None:
+        out.append(change)
+    return out + _rosters(job)
+
+
+def needs(pods: Sequence[PodRead], allocation: Allocation) -> Needs | None:
+    """What these pods need on which node, None if one of them has no node."""
+    out: Needs = {}
+    for pod in pods:
+        assert pod.place is not None
+        node = allocation.node(pod.place.task, pod.place.index)
+        if not node:
+            return None
+        amounts.add(out.setdefault(node, {}), pod.request)
+    return out
+
+
+def _give_up(read: JobRead, now: float) -> Write:
+    tries = read.restarts_before + read.tree.restarts
+    why = f"its replicas failed {tries} times altogether; backoffLimit is {read.backoff_limit}"
+    return writes.change_job(
+        read, shutdown=True, decision=decision("stop", why, now), note=Note("Stopped", why, is_warning=True)
+    )
+
+
+def decision(action: str, why: str, now: float) -> dict[str, str]:
+    """As the annotation `diflow/decision` has it."""
+    return {"action": action, "why": why, "time": timestamp(now)}
+
+
+def timestamp(now: float) -> str:
+    from datetime import UTC, datetime  # noqa: PLC0415 (only when something is written)
+
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _lost(job: Job, room: Room) -> list[Write]:
+    """Pods on nodes that are gone: Argo would wait for ever for their end."""
+    return [
+        writes.fail(
+            pod,
+            job.key,
+            f"The node was lost: {pod.host}",
+            note=Note("NodeLost", f"{pod.identity.name} was on {pod.host}, which is gone or silent", is_warning=True),
+        )
+        for pod in job.pods
+        if pod.host and room.is_lost(pod.host)
+    ]
+
+
+def _unwanted(job: Job, room: Room) -> list[Write]:
+    return [
+        writes.stop(pod, job.key, "released: another round, or fewer replicas")
+        for pod in job.leaving()
+        if not pod.is_stopping and not pod.is_terminating and not (pod.host and room.is_lost(pod.host))
+    ]
+
+
+def _round_is_over(read: JobRead) -> bool:
+    return read.tree.round_phase.get(read.current, "") in ("Succeeded", "Failed", "Error")
+
+
+def _restart_together(job: Job) -> list[Write]:
+    """One replica has failed: end the others too, so that Argo's retry of the round starts all of them at once."""
+    read = job.read
+    failed = read.tree.failed(read.current)
+    name = failed[0].split("/", 1)[1].replace("/", "-")
+    restart = read.tree.restart_of.get(read.current, 0)
+    rest = [
+        pod
+        for pod in job.current_pods()
+        if pod.place and pod.place.restart == restart and not pod.is_stopping and not pod.is_terminating
+    ]
+    out = [writes.stop(pod, job.key, f"{name} has failed: the round starts again together") for pod in rest]
+    if out:
+        message = f"{name} failed; the round starts again together (backoffLimit {read.backoff_limit})"
+        first = out[0]
+        out[0] = Write(
+            first.kind, first.target, first.job, first.body, first.subresource, Note("Restarted", message), first.why
+        )
+    return out
+
+
+def _taken_away(job: Job, room: Room, now: float, pace: Pace) -> Write | None:
+    """A new round in the same place when a replica was taken away: its peers would wait for it in vain."""
+    read = job.read
+    prefix = f"{read.current}/"
+    gone = sorted(m for m in read.tree.recreated if m.startswith(prefix))
+    at = read.allocation
+    if not gone or at is None or at.round != read.current or not at.is_placed:
+        return None
+    if any(room.is_lost(node) for nodes in at.nodes.values() for node in nodes):
+        return None  # planning finds it another place
+    if now - at.since < pace.between_rounds_seconds:
+        return None
+    name = gone[0].split("/", 1)[1].replace("/", "-")
+    counts = {role.name: read.running(role.name) for role in read.roles}
+    return writes.new_round(
+        read,
+        counts,
+        at.nodes,
+        now=now,
+        note=Note("Rescheduled", f"{name} was taken away: all replicas start again together, not counted"),
+    )
+
+
+def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
+    """Replicas that cannot be bound where they were sent lose their place; planning finds another."""
+    read, at = job.read, job.read.allocation
+    names = ", ".join(pod.identity.name for pod in late)
+    where = ", ".join(sorted({pod.pinned for pod in late}))
+    note = Note("Refused", f"kube-scheduler does not bind {names} to {where}: placed anew", is_warning=True)
+    if at is None or at.round != read.current:
+        return []
+    if read.is_preemptible:
+        counts = {role.name: role.low for role in read.roles}
+        return [writes.new_round(read, counts, {}, now=now, note=note)]
+    gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
+    nodes = {
+        task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
+        for task, places in at.nodes.items()
+    }
+    moved = Allocation(at.round, nodes, now, at.first, at.moves)
+    # The words are the kubelet's for a pod that it does not take: an attempt that ends so is not counted.
+    why = "Pod was rejected: kube-scheduler did not bind it to its node"
+    return [writes.change_job(read, allocation=moved, note=note), *(writes.fail(pod, job.key, why) for pod in late)]
+
+
+def _admissions(job: Job, room: Room) -> list[Write]:
+    """Open the gates of all pods that have a place, if there is room for them now; a gang's all together."""
+    read = job.read
+    at = read.allocation
+    if at is None or at.round != read.current or not at.is_placed or read.is_suspended:
+        return []
+    latest = job.latest_restart()
+    gated = [p for p in job.current_pods() if p.is_gated and not p.is_terminating and p.place]
+    gated = [p for p in gated if p.place and p.place.restart == latest]
+    if not gated or (read.is_preemptible and _old_ones_are_there(job, room, latest)):
+        return []
+    if not job.has_started():
+        present = {pod.member for pod in gated}
+        if not all(member in present or read.tree.finished(member) for _, _, member in job.members()):
+            return []
+        need = needs(gated, at)
+        if need is None or not room.fits(need):
+            return []
+        room.take(need)
+        return [writes.admit(p, at.node(p.place.task, p.place.index), job.key) for p in gated if p.place]
+    out = []
+    for pod in gated:
+        need = needs([pod], at)
+        if need is not None and room.fits(need):
+            room.take(need)
+            assert pod.place is not None
+            out.append(writes.admit(pod, at.node(pod.place.task, pod.place.index), job.key))
+    return out
+
+
+def _old_ones_are_there(job: Job, room: Room, latest: int) -> bool:
+    return any(
+        pod.place and (pod.place.round != job.read.current or pod.place.restart < latest)
+        for pod in job.pods
+        if pod.host and not room.is_lost(pod.host)
+    )
+
+
+def _regrant(job: Job, now: float) -> Write | None:
+    """Shrink a job that is not preemptible to what is asked for: release the highest ranks, drop them at their end."""
+    read = job.read
+    granted = dict(read.granted[read.current])
+    released = set(read.released)
+    dropped: list[str] = []
+    for role in read.roles:
+        count = granted.get(role.name, 0)
+        while count > 1 and read.member(role.name, count - 1) in released:
+            member = read.member(role.name, count - 1)
+            if not read.tree.is_done(member) or any(pod.member == member for pod in job.pods):
+                break
+            count -= 1
+            released.discard(member)
+            dropped.append(member)
+        granted[role.name] = count
+    leave: list[str] = []
+    for role in read.roles:
+        running = read.running(role.name)
+        leave += [read.member(role.name, index) for index in range(max(1, role.wanted), running)]
+    if not dropped and not leave:
+        return None
+    # A member stays in `released` until it has left the group: Argo reads both at every visit.
+    parameters = {
+        keys.PARAM_GRANTED: {**read.granted, read.current: granted},
+        keys.PARAM_RELEASED: sorted(released | set(leave)),
+    }
+    note = None
+    at = read.allocation
+    if leave:
+        before = sum(read.running(role.name) for role in read.roles)
+        note = Note("Resized", f"{before} → {before - len(leave)} replicas: {', '.join(_names(leave))} released")
+        if at is not None:
+            nodes = {task: where[: max(1, _wanted(read, task))] for task, where in at.nodes.items()}
+            at = Allocation(at.round, nodes, now, at.first, at.moves)
+    return writes.change_job(read, parameters=parameters, allocation=at if leave else None, note=note)
+
+
+def _wanted(read: JobRead, task: str) -> int:
+    return next((role.wanted for role in read.roles if role.name == task), 1)
+
+
+def _names(members: Sequence[str]) -> list[str]:
+    return [member.split("/", 1)[1].replace("/", "-") for member in members]
+
+
+def _rosters(job: Job) -> list[Write]:
+    """Tell running pods who is there now and which rank they have, where that changed."""
+    read = job.read
+    counts = {role.name: read.running(role.name) for role in read.roles}
+    identity = read.identity
+    people = roster(identity.name, identity.namespace, counts)
+    hosts = ",".join(people.hosts)
+    out = []
+    for pod in job.current_pods():
+        if pod.place is None or pod.is_terminating or not pod.nodes:
+            continue
+        right: Mapping[str, str] = {
+            keys.NODES: hosts,
+            keys.REPLICAS: str(len(people.hosts)),
+            keys.RANK: str(people.rank_of(pod.place.task, pod.place.index)),
+        }
+        if (pod.nodes, pod.replicas, pod.rank) != tuple(right.values()):
+            out.append(writes.tell_roster(pod, job.key, right))
+    return out

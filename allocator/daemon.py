@@ -1,0 +1,413 @@
+"""The daemon: watches, and runs a cycle when something has changed.
+
+    caches ──change──> wake ──> cycle: carry out → (if there is a reason) plan → write → carry out
+
+A cycle reads the caches once, decides, writes, and forgets. Two things are remembered between cycles, and both may be
+lost at any time: what is quiet (so that a thousand jobs that rest cost nothing), and how long a pod has been unbound.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from diflow.allocator import planning, reports
+from diflow.allocator.applying import Applier
+from diflow.allocator.carrying import Job, Pace, carry_out
+from diflow.allocator.elector import Elector
+from diflow.allocator.plan import Action, Plan, changes
+from diflow.allocator.planning import Picture
+from diflow.allocator.policy import Policy, guarded
+from diflow.allocator.reading import JobRead, NodeRead, PodRead
+from diflow.allocator.room import Room
+from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.world import Caches, World
+from diflow.allocator.writes import Note, Write
+from diflow.client.kinds import NODE, POD, WORKFLOW, Kind
+from diflow.client.kube import Cluster
+from diflow.errors import LostLeadershipError
+
+PAUSED = "diflow/paused"
+"""Annotation of the Lease: no new decisions are made while it is there."""
+REPLAN = "diflow/replan"
+"""Annotation of the Lease: another value asks for a plan."""
+
+# A wake-up while nothing happens, to look at the Lease's annotations.
+_LOOK_SECONDS = 5.0
+# Carrying out may lead to more of it at once (a write changes the caches): so many times before planning.
+_SETTLE = 3
+
+log = structlog.get_logger("diflow.allocator")
+
+
+@dataclass
+class Reasons:
+    """Why there is something to do, gathered until the next cycle."""
+
+    plan: set[str] = field(default_factory=set)
+    is_dirty: bool = False
+    first: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What one cycle did, for the journal, for metrics and for tests."""
+
+    planned: str
+    seconds: float
+    policy_seconds: float
+    writes: int
+    jobs: int
+    trouble: str = ""
+
+
+class Allocator:
+    """Decides and writes for one cluster. `run` blocks; `cycle` does one round of work, for tests and for cron."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: AllocatorSettings,
+        policy: Policy,
+        elector: Elector,
+        *,
+        record: Callable[[Snapshot, Plan], None] = lambda _snapshot, _plan: None,
+        on_cycle: Callable[[Cycle], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        reflecting: dict[str, Any] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.policy = policy
+        self.elector = elector
+        self._record, self._on_cycle = record, on_cycle
+        self._clock, self._wall = clock, wall
+        self._wake = threading.Condition()
+        self._reasons = Reasons()
+        self.caches = Caches(cluster, settings, told=self._told, **(reflecting or {}))
+        self.applier = Applier(
+            cluster, elector, observed=self.caches.observed, workers=settings.writers, clock=clock, wall=wall
+        )
+        self._quiet: dict[str, tuple[JobRead, tuple[PodRead, ...]]] = {}
+        self._unbound: dict[str, float] = {}
+        self._told_problems: dict[str, str] = {}
+        self._last_replan = ""
+        self.last: tuple[Picture, Plan] | None = None
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop` is set, as long as this process leads; raises LostLeadershipError when it no longer does."""
+        self.caches.start()
+        try:
+            self._wait_for_caches(stop)
+            self.ask("start")
+            last_plan = self._clock()
+            while not stop.is_set():
+                reasons = self._next(stop, last_plan + self.settings.period_seconds)
+                if stop.is_set():
+                    break
+                self.elector.check()
+                due = self._clock() - last_plan >= self.settings.period_seconds
+                if due:
+                    reasons.plan.add("period")
+                planned = ", ".join(sorted(reasons.plan)[:4])
+                done = self.cycle(planned)
+                if done.planned:
+                    last_plan = self._clock()
+                if done.trouble:
+                    stop.wait(1.0)
+        finally:
+            self.caches.stop()
+            self.applier.close()
+
+    def ask(self, reason: str) -> None:
+        """Ask for a plan."""
+        with self._wake:
+            self._reasons.plan.add(reason)
+            self._reasons.is_dirty = True
+            self._wake.notify()
+
+    def cycle(self, planned: str) -> Cycle:
+        """Carry out what was decided; if `planned` names a reason, plan too. Changes nothing on caches that are old."""
+        began = self._clock()
+        made = self.applier.made
+        trouble = self.caches.trouble()
+        world = self.caches.world() if not trouble else World({}, {}, ())
+        spent = 0.0
+        if not trouble:
+            self._say_problems(world)
+            for _ in range(_SETTLE):
+                if not self._carry_out(world):
+                    break
+                world = self.caches.world()
+            if planned and self.paused():
+                planned = ""
+            if planned:
+                spent, changed = self._plan(world)
+                if changed:
+                    self._carry_out(self.caches.world())
+        else:
+            log.warning("nothing is decided", why=trouble)
+            if planned:
+                self.ask(planned)
+        cycle = Cycle(
+            planned=planned if not trouble else "",
+            seconds=self._clock() - began,
+            policy_seconds=spent,
+            writes=self.applier.made - made,
+            jobs=len(world.jobs),
+            trouble=trouble,
+        )
+        self._on_cycle(cycle)
+        return cycle
+
+    def paused(self) -> str:
+        """Who paused the allocator, or ""."""
+        return self.elector.lease_annotations().get(PAUSED, "")
+
+    def _wait_for_caches(self, stop: threading.Event) -> None:
+        while not stop.is_set() and not self.caches.wait_synced(1.0):
+            self.elector.check()
+
+    def _next(self, stop: threading.Event, until: float) -> Reasons:
+        """Wait for something to do, and a little longer for what comes with it."""
+        with self._wake:
+            while not self._reasons.is_dirty and not stop.is_set():
+                now = self._clock()
+                times = [until - now, _LOOK_SECONDS]
+                release = self.applier.next_release()
+                if release is not None:
+                    times.append(release - now)
+                if self._unbound:
+                    times.append(1.0)
+                if min(times) <= 0:
+                    break
+                self._wake.wait(max(0.01, min(times)))
+                asked = self.elector.lease_annotations().get(REPLAN, "")
+                if asked != self._last_replan:
+                    self._last_replan = asked
+                    self._reasons.plan.add("asked")
+                    break
+                if self._unbound or (release is not None and release <= self._clock()):
+                    break
+                if not self._reasons.is_dirty and self._clock() < until:
+                    self.elector.check()
+        if self.settings.debounce_seconds:
+            stop.wait(self.settings.debounce_seconds)
+        with self._wake:
+            reasons, self._reasons = self._reasons, Reasons()
+        return reasons
+
+    def _told(self, kind: Kind, key: str, old: Any, new: Any) -> None:
+        """A cache has changed: is it a reason to plan, or only to carry out?"""
+        reason = _reason(kind, key, old, new, fraction=self.settings.speed_change)
+        with self._wake:
+            if reason:
+                self._reasons.plan.add(reason)
+            self._reasons.is_dirty = True
+            self._wake.notify()
+
+    # --- carrying out -------------------------------------------------------------------------------------------------
+
+    def _room(self, world: World) -> Room:
+        return Room.of(
+            world.nodes,
+            world.pods,
+            now_seconds=self._wall(),
+            lost_after_seconds=self.settings.lost_after_seconds,
+        )
+
+    def _carry_out(self, world: World) -> bool:
+        """Make the next writes of all jobs. Returns whether any was made."""
+        now = self._wall()
+        room = self._room(world)
+        pace = Pace(self.settings.between_rounds_seconds)
+        overdue = self._overdue(world)
+        out: list[Write] = []
+        quiet: dict[str, tuple[JobRead, tuple[PodRead, ...]]] = {}
+        order = sorted(world.jobs.values(), key=lambda job: (-job.read.priority, job.read.created_seconds, job.key))
+        for job in order:
+            state = (job.read, tuple(job.pods))
+            if self._is_quiet(job, state, room):
+                quiet[job.key] = state
+                continue
+            if self.applier.is_held(job.key):
+                continue
+            writes = carry_out(job, room, now=now, pace=pace, overdue=overdue)
+            out += writes
+            if not writes and not any(pod.is_gated for pod in job.pods):
+                quiet[job.key] = state
+        self._quiet = quiet
+        if not out:
+            return False
+        before = self.applier.made
+        self.applier.apply(out, world.jobs)
+        return self.applier.made > before
+
+    def _is_quiet(self, job: Job, state: tuple[JobRead, tuple[PodRead, ...]], room: Room) -> bool:
+        known = self._quiet.get(job.key)
+        if known is None or known[0] is not state[0] or len(known[1]) != len(state[1]):
+            return False
+        if any(one is not other for one, other in zip(known[1], state[1], strict=True)):
+            return False
+        # Time alone makes a silent node a lost one, and a round old enough to be replaced.
+        return not job.read.tree.recreated and not any(pod.host and room.is_lost(pod.host) for pod in job.pods)
+
+    def _overdue(self, world: World) -> frozenset[str]:
+        """Pods that were admitted and that kube-scheduler has not bound for too long."""
+        now = self._clock()
+        waiting = {
+            pod.identity.uid
+            for job in world.jobs.values()
+            for pod in job.pods
+            if not pod.gates and not pod.host and not pod.is_terminating
+        }
+        self._unbound = {uid: self._unbound.get(uid, now) for uid in waiting}
+        return frozenset(uid for uid, since in self._unbound.items() if now - since > self.settings.bind_seconds)
+
+    def _say_problems(self, world: World) -> None:
+        """Tell once why a job is held, and what of it was ignored."""
+        problems = {}
+        for job in world.jobs.values():
+            read = job.read
+            text = read.problem or read.complaint or reports.complaint(read.profilings)
+            if read.tree.is_offloaded and not read.has_ended:
+                text = text or "Argo keeps its nodes in a database, where the allocator cannot read them"
+            if text and not read.has_ended:
+                problems[job.key] = text
+                if self._told_problems.get(job.key) != text:
+                    log.warning("held" if read.problem else "ignored", job=job.key, why=text)
+                    self.applier.tell(job, Note("Refused", text, is_warning=True), salt=text)
+        self._told_problems = problems
+        if world.queue_trouble:
+            log.warning("the queues stay as they were", why=world.queue_trouble)
+
+    # --- planning -----------------------------------------------------------------------------------------------------
+
+    def _plan(self, world: World) -> tuple[float, bool]:
+        """Ask the policy and write what it says. Returns (its seconds, whether anything was written)."""
+        now = self._wall()
+        shown = self._picture(world, now)
+        if not shown.standings:
+            self.last = None
+            return 0.0, False
+        plan, spent, trouble = self._ask(shown.snapshot)
+        if not trouble and planning.left_in_place(shown, plan):
+            shown = self._picture(world, now, keep_cordoned=True)
+            plan, more, trouble = self._ask(shown.snapshot)
+            spent += more
+        self.last = (shown, plan)
+        self._record(shown.snapshot, plan)
+        if trouble:
+            log.error("the policy changes nothing", why=trouble)
+            return spent, False
+        free, use = planning.plan_writes(shown, plan, now=now, limit_seconds=self.settings.placement_limit_seconds)
+        free = [write for write in free if not self.applier.is_held(write.job)]
+        use = [write for write in use if not self.applier.is_held(write.job)]
+        log.info(
+            "plan",
+            policy=plan.policy,
+            jobs=shown.snapshot.jobs,
+            nodes=shown.snapshot.nodes,
+            changes=changes(plan),
+            waiting=int((plan.action == int(Action.WAIT)).sum()),
+            seconds=round(spent, 4),
+        )
+        if free and not self.applier.apply(free, world.jobs):
+            # What was to be freed stays taken: whoever was to get it must be thought over again.
+            self.ask("conflict")
+            return spent, True
+        if use and not self.applier.apply(use, world.jobs):
+            self.ask("conflict")
+        return spent, bool(free or use)
+
+    def _ask(self, snapshot: Snapshot) -> tuple[Plan, float, str]:
+        began = self._clock()
+        plan, trouble = guarded(
+            self.policy.optimize, snapshot, name=self.policy.name, limit_seconds=self.settings.policy_seconds
+        )
+        return plan, self._clock() - began, trouble
+
+    def _picture(self, world: World, now: float, *, keep_cordoned: bool = False) -> Picture:
+        return planning.picture(
+            world.jobs.values(),
+            world.nodes,
+            world.pods,
+            world.queues,
+            self._room(world),
+            now=now,
+            keep_cordoned=keep_cordoned,
+        )
+
+
+def lead(allocator: Allocator, stop: threading.Event) -> None:
+    """Wait to be the leader, then work. Returns when `stop` is set; raises LostLeadershipError when it was lost."""
+    if not allocator.elector.acquire(stop):
+        return
+    log.info("leading", identity=allocator.elector.identity, epoch=allocator.elector.epoch)
+    try:
+        allocator.run(stop)
+    except LostLeadershipError:
+        log.error("another process leads now: this one ends")
+        raise
+    finally:
+        allocator.elector.release()
+
+
+def _reason(kind: Kind, key: str, old: Any, new: Any, *, fraction: float) -> str:
+    """Why this change asks for a plan; "" if it only asks for carrying out."""
+    if kind is WORKFLOW:
+        return _job_reason(key, old, new, fraction)
+    if kind is NODE:
+        return _node_reason(old, new)
+    if kind is POD:
+        return _pod_reason(old, new)
+    return "queues"
+
+
+def _job_reason(key: str, old: JobRead | None, new: JobRead | None, fraction: float) -> str:
+    if old is None or new is None:
+        return f"{key} {'came' if new is not None else 'is gone'}"
+    if old.has_ended != new.has_ended or old.is_stopping != new.is_stopping:
+        return f"{key} ended"
+    if old.roles != new.roles or old.is_suspended != new.is_suspended or bool(old.problem) != bool(new.problem):
+        return f"{key} asks for something else"
+    if reports.is_news(old.profilings, new.profilings, fraction=fraction):
+        return f"{key} reports another speed"
+    if old.tree.members != new.tree.members and _finished(old.tree.members.values()) != _finished(
+        new.tree.members.values()
+    ):
+        return f"a replica of {key} ended"
+    return ""
+
+
+def _finished(phases: Iterable[str]) -> int:
+    return sum(phase == "Succeeded" for phase in phases)
+
+
+def _node_reason(old: NodeRead | None, new: NodeRead | None) -> str:
+    if old is None or new is None:
+        return f"node {(new or old).name} {'came' if new is not None else 'is gone'}"  # type: ignore[union-attr]
+    same = (
+        old.is_open == new.is_open
+        and old.allocatable == new.allocatable
+        and old.labels == new.labels
+        and old.taints == new.taints
+    )
+    return "" if same else f"node {new.name} changed"
+
+
+def _pod_reason(old: PodRead | None, new: PodRead | None) -> str:
+    """Room that became free, or was taken by others."""
+    if new is None:
+        return f"pod {old.identity.name} is gone" if old is not None and old.where else ""
+    if new.place is None and (old is None or old.where != new.where) and new.where:
+        return "a pod of somebody else came"
+    return ""

@@ -1,0 +1,416 @@
+"""Planning: from the caches to a snapshot for the policy, and from its plan to one patch for each job that changes.
+
+Which replica (index) goes to which node is settled here; policies only count replicas on nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from diflow import keys
+from diflow.allocator import amounts, explain, reports, writes
+from diflow.allocator.allocation import Allocation
+from diflow.allocator.carrying import Job, decision
+from diflow.allocator.plan import Action, Plan, Why
+from diflow.allocator.profile import Profile
+from diflow.allocator.reading import JobRead, NodeRead, PodRead, Role, seconds
+from diflow.allocator.room import Room
+from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.writes import Note, Write
+
+# A decision's text changes with the numbers in it; people need not see each of them.
+_REPEAT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where one job stands for the next plan. `held`: task → index → node, of what it keeps unless it is moved."""
+
+    job: Job
+    held: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    done: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    is_displaced: bool = False
+    """It had a place and lost it: its node is gone, or is to be emptied."""
+    may_stay: bool = False
+    """Displaced only to empty a node that still works: it stays if there is nowhere to go."""
+
+    @property
+    def is_placed(self) -> bool:
+        return any(self.held.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A snapshot, and which job each of its rows is."""
+
+    snapshot: Snapshot
+    standings: tuple[Standing, ...]
+
+
+def picture(
+    jobs: Iterable[Job],
+    nodes: Mapping[str, NodeRead],
+    pods: Iterable[PodRead],
+    queues: Sequence[QueueView],
+    room: Room,
+    *,
+    now: float,
+    keep_cordoned: bool = False,
+) -> Picture:
+    """The cluster as the policy sees it. `pods`: all live ones, others' too.
+
+    `keep_cordoned`: leave jobs on nodes that are cordoned (they could not be placed elsewhere).
+    """
+    standings = sorted(
+        (stand(job, room, keep_cordoned=keep_cordoned) for job in jobs if _is_planned(job)),
+        key=lambda s: s.job.key,
+    )
+    standings = _settle_overfull(standings, nodes, pods := list(pods))
+    held_pods: set[str] = set()
+    for standing in standings:
+        for pod in standing.job.current_pods():
+            if pod.place and standing.held.get(pod.place.task, {}).get(pod.place.index) == pod.where:
+                held_pods.add(pod.identity.uid)
+    foreign: dict[str, amounts.Amounts] = {}
+    releasing: dict[str, amounts.Amounts] = {}
+    ours = {standing.job.key for standing in standings}
+    for pod in pods:
+        if not pod.where or pod.identity.uid in held_pods:
+            continue
+        leaves = pod.is_terminating or pod.job in ours
+        amounts.add((releasing if leaves else foreign).setdefault(pod.where, {}), pod.request)
+    snapshot = build(
+        [
+            NodeView(
+                name,
+                node.allocatable,
+                foreign.get(name, {}),
+                releasing.get(name, {}),
+                node.is_open,
+                node.labels,
+                node.taints,
+            )
+            for name, node in nodes.items()
+        ],
+        [_view(standing, now) for standing in standings],
+        queues,
+        now_seconds=now,
+    )
+    return Picture(snapshot, tuple(standings))
+
+
+def stand(job: Job, room: Room, *, keep_cordoned: bool = False) -> Standing:
+    """What a job holds now, by what was decided; and whether it has to go elsewhere."""
+    read = job.read
+    at = read.allocation
+    if at is None or at.round != read.current or not at.is_placed:
+        return Standing(job)
+    held: dict[str, dict[int, str]] = {}
+    done: dict[str, frozenset[int]] = {}
+    for role in read.roles:
+        running = min(read.running(role.name), read.granted[read.current].get(role.name, 0))
+        finished = frozenset(i for i in range(running) if read.tree.finished(read.member(role.name, i)))
+        done[role.name] = finished
+        held[role.name] = {
+            i: node for i in range(running) if i not in finished and (node := at.node(role.name, i)) != ""
+        }
+    where = {node for places in held.values() for node in places.values()}
+    lost = {node for node in where if room.is_lost(node)}
+    if not read.is_preemptible:
+        kept = {task: {i: node for i, node in places.items() if node not in lost} for task, places in held.items()}
+        return Standing(job, kept, done)
+    closed = {node for node in where if not room.is_open(node)}
+    if any(done.values()) and not lost:
+        return Standing(job, held, done)  # it is about to end: a new round would do its finished work again
+    if closed - lost and not lost and (keep_cordoned or not _is_cordoned(closed, room)):
+        return Standing(job, held, done)  # a node that has just gone silent may come back
+    if closed:
+        return Standing(job, {}, {}, is_displaced=True, may_stay=not lost)
+    return Standing(job, held, done)
+
+
+def plan_writes(
+    shown: Picture, plan: Plan, *, now: float, limit_seconds: float = 300.0
+) -> tuple[list[Write], list[Write]]:
+    """(writes that free room, writes that use it). The second may only be made when all of the first were.
+
+    A job that has waited longer than `limit_seconds` says so in a warning.
+    """
+    free: list[Write] = []
+    use: list[Write] = []
+    counts = _counts(shown.snapshot, plan)
+    starts = shown.snapshot.role_starts()
+    for j, standing in enumerate(shown.standings):
+        read = standing.job.read
+        action = Action(int(plan.action[j]))
+        target = {read.roles[g - starts[j]].name: counts.get(g, {}) for g in range(int(starts[j]), int(starts[j + 1]))}
+        words = explain.text(shown.snapshot, plan, j).partition(": ")[2]
+        said = decision(action.name.lower(), words, now)
+        if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
+            since = max(read.created_seconds, read.allocation.since if read.allocation else 0.0)
+            if action is Action.WAIT and now - since > limit_seconds:
+                said = decision("late", f"not placed within {limit_seconds:g} s: {words}", now)
+            write = _say(read, said, Why(int(plan.why[j])), now)
+            if write is not None:
+                use.append(write)
+            continue
+        if action in (Action.WAIT, Action.PREEMPT):
+            free.append(_put_off(read, said, now, lost=standing.is_displaced))
+        elif read.is_preemptible:
+            write = _move(standing, target, said, now)
+            (free if standing.is_placed and bool(_shrinks(standing, target)) else use).append(write)
+        else:
+            use.append(_extend(standing, target, said, now))
+    return free, use
+
+
+def left_in_place(shown: Picture, plan: Plan) -> bool:
+    """Whether a job was to leave a cordoned node and has nowhere to go: then it should rather stay."""
+    return any(
+        standing.may_stay and int(plan.action[j]) == int(Action.WAIT) for j, standing in enumerate(shown.standings)
+    )
+
+
+def _is_planned(job: Job) -> bool:
+    read = job.read
+    return not (read.has_ended or read.is_stopping or read.problem) and not (
+        read.is_suspended and not (read.allocation and read.allocation.is_placed)
+    )
+
+
+def _is_cordoned(closed: set[str], room: Room) -> bool:
+    return any(name in room.nodes and not room.nodes[name].is_schedulable for name in closed)
+
+
+def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], pods: list[PodRead]) -> list[Standing]:
+    """Take back places that were promised and never used, on nodes that have no room for them any more.
+
+    A node may shrink, or a foreign pod may come, between a decision and the admission.
+    """
+    fresh = [s for s in standings if s.is_placed and not s.job.has_started()]
+    if not fresh:
+        return standings
+    free = {name: dict(node.allocatable) for name, node in nodes.items()}
+    ours = {s.job.key for s in standings}
+    for pod in pods:
+        if pod.where in free and pod.job not in ours and not pod.is_terminating:
+            amounts.add(free[pod.where], {name: -value for name, value in pod.request.items()})
+    for standing in standings:
+        if standing not in fresh:
+            _use(free, standing, -1)
+    out = {s.job.key: s for s in standings}
+    for standing in sorted(fresh, key=lambda s: (-s.job.read.priority, s.job.read.created_seconds, s.job.key)):
+        _use(free, standing, -1)
+        where = {node for places in standing.held.values() for node in places.values()}
+        if any(value < 0 for node in where for value in free.get(node, {"gone": -1}).values()):
+            _use(free, standing, 1)
+            out[standing.job.key] = Standing(standing.job, is_displaced=True)
+    return [out[s.job.key] for s in standings]
+
+
+def _use(free: dict[str, amounts.Amounts], standing: Standing, sign: int) -> None:
+    requests = {role.name: _request(standing, role) for role in standing.job.read.roles}
+    for task, places in standing.held.items():
+        for node in places.values():
+            if node in free:
+                amounts.add(free[node], {name: sign * value for name, value in requests[task].items()})
+
+
+def _request(standing: Standing, role: Role) -> Mapping[str, int]:
+    """What one replica takes: as its pods say, which know what Argo adds; else as its template says."""
+    for pod in standing.job.pods:
+        if pod.place is not None and pod.place.task == role.name:
+            return pod.request
+    return role.request
+
+
+def _view(standing: Standing, now: float) -> JobView:
+    read = standing.job.read
+    at = read.allocation
+    roles = []
+    for role in read.roles:
+        held, done = standing.held.get(role.name, {}), standing.done.get(role.name, frozenset())
+        low, high = role.low, role.high
+        if standing.is_placed:
+            if not read.is_preemptible:
+                # While released members are still in the group nothing can be added behind them.
+                running = read.running(role.name)
+                high = running if read.has_tail(role.name) else max(running, role.wanted)
+                low, high = max(1, len(held)), max(1, len(held), high - len(done))
+            elif done:
+                low, high = max(1, min(low, len(held))), max(1, len(held))
+        roles.append(
+            RoleView(
+                name=role.name,
+                request={k: v for k, v in _request(standing, role).items() if k != "pods"},
+                minimum=low,
+                maximum=max(low, high),
+                desired=max(low, high),
+                where=role.where,
+                host_ports=role.host_ports,
+            )
+        )
+    placed = {
+        task: {node: list(places.values()).count(node) for node in set(places.values())}
+        for task, places in standing.held.items()
+        if places
+    }
+    has_done = any(standing.done.values())
+    first = at.first if at and at.first else None
+    return JobView(
+        name=read.key,
+        roles=tuple(roles),
+        queue=read.queue or DEFAULT_QUEUE,
+        priority=read.priority,
+        # One that has finished replicas would do their work again in a new round.
+        preemptible=read.is_preemptible and not has_done,
+        created_seconds=read.created_seconds,
+        started_seconds=first,
+        changed_seconds=at.since if at and at.since else None,
+        restarts=at.moves if at else 0,
+        service_seconds=max(0.0, now - first) if first else 0.0,
+        placed=placed,
+        profile=_profile(read),
+    )
+
+
+def _profile(read: JobRead) -> Profile | None:
+    return reports.profile(read.profilings) if read.profilings not in ("", "{}") else None
+
+
+def _counts(snapshot: Snapshot, plan: Plan) -> dict[int, dict[str, int]]:
+    out: dict[int, dict[str, int]] = {}
+    for role, node, count in zip(plan.role.tolist(), plan.node.tolist(), plan.count.tolist(), strict=True):
+        out.setdefault(role, {})[snapshot.node_names[node]] = count
+    return out
+
+
+def _assign(places: Mapping[int, str], target: Mapping[str, int], *, slots: Iterable[int]) -> dict[int, str]:
+    """Index → node: whoever can stay stays; the rest of `target` fills `slots` in order, node by node."""
+    left = dict(target)
+    out: dict[int, str] = {}
+    for index, node in sorted(places.items()):
+        if left.get(node, 0) > 0:
+            out[index] = node
+            left[node] -= 1
+    rest = [node for node in sorted(left) for _ in range(left[node])]
+    free = (slot for slot in slots if slot not in out)
+    for node in rest:
+        out[next(free)] = node
+    return out
+
+
+def _move(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Mapping[str, str], now: float) -> Write:
+    """Give a preemptible job another allocation: a new round, or the present one if nothing of it was ever admitted."""
+    job, read = standing.job, standing.job.read
+    counts = {task: sum(nodes.values()) for task, nodes in target.items()}
+    old = read.allocation
+    nodes: dict[str, tuple[str, ...]] = {}
+    for task, count in counts.items():
+        before = {i: node for i, node in enumerate(old.nodes.get(task, ())) if node and i < count} if old else {}
+        places = _assign(before, target[task], slots=range(count))
+        nodes[task] = tuple(places[i] for i in range(count))
+    note = _note(standing, counts, said["why"])
+    running = {role.name: read.running(role.name) for role in read.roles}
+    if running == counts and not job.has_started() and not any(p.is_stopping for p in job.current_pods()):
+        first = old.first if old and old.first else now
+        at = Allocation(read.current, nodes, now, first, old.moves if old else 0)
+        return writes.change_job(read, allocation=at, decision=said, note=note)
+    return writes.new_round(read, counts, nodes, now=now, decision=said, note=note)
+
+
+def _extend(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Mapping[str, str], now: float) -> Write:
+    """Place a job that is not preemptible, or more replicas of it: nothing that runs is touched."""
+    read = standing.job.read
+    granted = dict(read.granted[read.current])
+    again = dict(read.again)
+    old = read.allocation if read.allocation and read.allocation.round == read.current else None
+    nodes: dict[str, tuple[str, ...]] = {}
+    for role in read.roles:
+        task = role.name
+        done = standing.done.get(task, frozenset())
+        running = read.running(task)
+        total = sum(target.get(task, {}).values())
+        slots = [i for i in range(running + total) if i not in done]
+        places = _assign(standing.held.get(task, {}), target.get(task, {}), slots=slots)
+        count = max([running, *(i + 1 for i in places)])
+        finished = {i: old.node(task, i) if old else "" for i in done}
+        nodes[task] = tuple(places.get(i, finished.get(i, "")) for i in range(count))
+        if not read.has_tail(task) and count > granted.get(task, 0):
+            for index in range(granted.get(task, 0), count):
+                _bring_back(read, task, index, again)
+            granted[task] = count
+    counts = {task: sum(1 for node in where if node) for task, where in nodes.items()}
+    first = old.first if old and old.first else now
+    at = Allocation(read.current, nodes, now, first, old.moves if old else 0)
+    parameters: dict[str, Any] = {}
+    if granted != dict(read.granted[read.current]):
+        parameters[keys.PARAM_GRANTED] = {**read.granted, read.current: granted}
+    if again != dict(read.again):
+        parameters[keys.PARAM_AGAIN] = again
+    return writes.change_job(
+        read, parameters=parameters, allocation=at, decision=said, note=_note(standing, counts, said["why"])
+    )
+
+
+def _bring_back(read: JobRead, task: str, index: int, again: dict[str, str]) -> None:
+    """Give an index that lived before a name of its own: Argo takes a finished node of the same name for the result."""
+    key = f"{read.current}/{task}/{index}"
+    life = 0
+    while f"{key}{f'.{life}' if life else ''}" in read.tree.members:
+        life += 1
+    if life:
+        again[key] = f".{life}"
+
+
+def _put_off(read: JobRead, said: Mapping[str, str], now: float, *, lost: bool) -> Write:
+    """Take a job's place away: it waits, with pods of its smallest gang, for the next one."""
+    counts = {role.name: role.low for role in read.roles}
+    why = said["why"]
+    note = Note("Preempted", f"stopped and waiting for its place: {'its node went away; ' if lost else ''}{why}")
+    return writes.new_round(read, counts, {}, now=now, decision=said, note=note)
+
+
+def _say(read: JobRead, said: Mapping[str, str], why: Why, now: float) -> Write | None:
+    """Tell why a job waits or stays as it is, when that is news."""
+    last = read.decision
+    if last.get("why") == said["why"] and last.get("action") == said["action"]:
+        return None
+    if said["action"] == "keep":
+        return None
+    recent = now - seconds(str(last.get("time") or "")) < _REPEAT_SECONDS
+    if last.get("action") == said["action"] and recent:
+        return None
+    news = last.get("action") != said["action"]
+    note = (
+        Note("Waiting", said["why"], is_warning=why in (Why.TOO_BIG, Why.NO_SUCH_QUEUE) or said["action"] == "late")
+        if news
+        else None
+    )
+    return writes.change_job(read, decision=said, note=note)
+
+
+def _note(standing: Standing, counts: Mapping[str, int], why: str) -> Note:
+    before = sum(len(places) for places in standing.held.values())
+    after = sum(counts.values())
+    if not before:
+        return Note("Admitted", f"{after} replicas: {_spread(counts)}; {why}")
+    if before == after:
+        return Note("Rescheduled", f"moved with {after} replicas; {why}")
+    return Note("Resized", f"{before} → {after} replicas: {_spread(counts)}; {why}")
+
+
+def _spread(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} × {task}" for task, count in counts.items())
+
+
+def _shrinks(standing: Standing, target: Mapping[str, Mapping[str, int]]) -> bool:
+    """Some node is to hold less of the job than it does now."""
+    for task, places in standing.held.items():
+        for node in set(places.values()):
+            if target.get(task, {}).get(node, 0) < list(places.values()).count(node):
+                return True
+    return False

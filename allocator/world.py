@@ -1,0 +1,128 @@
+"""The caches of the daemon, and what they show at one moment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diflow import keys
+from diflow.allocator import reading
+from diflow.allocator.carrying import Job
+from diflow.allocator.queues import read_queues
+from diflow.allocator.reading import JobRead, NodeRead, PodRead
+from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.views import QueueView
+from diflow.client.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
+from diflow.client.kube import Cluster
+from diflow.client.reflector import Json, Key, Reflector
+from diflow.errors import InvalidError
+
+MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE},{keys.SCHEDULING}=gang"
+QUEUES_KEY = "queues.yaml"
+
+Told = Callable[[Kind, str, Any, Any], None]
+"""(kind, key, what was read before, what is read now): None where there was or is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All that the allocator sees at one moment. `queue_trouble`: why the queues' text was not taken, or ""."""
+
+    jobs: Mapping[str, Job]
+    nodes: Mapping[str, NodeRead]
+    pods: tuple[PodRead, ...]
+    queues: tuple[QueueView, ...] = ()
+    queue_trouble: str = ""
+
+
+class Caches:
+    """Local copies of the jobs' Workflows, all live pods, the nodes and the queues, kept by list and watch."""
+
+    def __init__(self, cluster: Cluster, settings: AllocatorSettings, *, told: Told, **options: Any) -> None:
+        self._settings = settings
+        space: dict[str, Any] = (
+            {"namespace": settings.watched_namespace} if settings.watched_namespace else {"everywhere": True}
+        )
+
+        def reflector(kind: Kind, trim: Callable[[Json], Json | None], **chosen: Any) -> Reflector:
+            def on_change(_: str, key: Key, old: Json | None, new: Json | None) -> None:
+                told(kind, "/".join(key), old and old["read"], new and new["read"])
+
+            return Reflector(cluster, kind, trim=trim, on_change=on_change, **chosen, **options)
+
+        self.workflows = reflector(WORKFLOW, reading.trim_workflow, labels=MANAGED, **space)
+        # Pods that have ended hold nothing; the server need not send them.
+        self.pods = reflector(
+            POD, reading.trim_pod, everywhere=True, fields="status.phase!=Succeeded,status.phase!=Failed"
+        )
+        self.nodes = reflector(NODE, reading.trim_node, everywhere=True)
+        self.queues = reflector(
+            CONFIG_MAP,
+            _trim_queues,
+            namespace=settings.namespace,
+            fields=f"metadata.name={settings.queues_config}",
+        )
+        self._all = (self.nodes, self.queues, self.workflows, self.pods)
+        self._good_queues: tuple[QueueView, ...] = ()
+
+    def start(self) -> None:
+        for reflector in self._all:
+            reflector.start()
+
+    def stop(self) -> None:
+        for reflector in self._all:
+            reflector.stop()
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait until all have been listed. False if that took longer than `timeout` seconds each."""
+        return all(reflector.wait_synced(timeout) for reflector in self._all)
+
+    def trouble(self) -> str:
+        """Why nothing may be decided now; "" when all caches are good."""
+        for reflector in self._all:
+            if not reflector.synced:
+                return reflector.trouble or "not everything has been listed yet"
+            if reflector.age_seconds > self._settings.stale_seconds:
+                age = reflector.age_seconds
+                said = f"for {age:.0f} s" if math.isfinite(age) else "yet"
+                return f"the API server has said nothing {said}: {reflector.trouble or 'a silent watch'}"
+        return ""
+
+    def observed(self, kind: Kind, obj: Json) -> None:
+        """Take the answer to a write into the cache at once."""
+        {WORKFLOW: self.workflows, POD: self.pods}[kind].observed(obj)
+
+    def world(self) -> World:
+        """What the caches show now."""
+        of_job: dict[str, list[PodRead]] = {}
+        pods: list[PodRead] = []
+        for item in self.pods.items().values():
+            pod: PodRead = item["read"]
+            pods.append(pod)
+            if pod.place is not None:
+                of_job.setdefault(pod.job, []).append(pod)
+        jobs: dict[str, Job] = {}
+        for item in self.workflows.items().values():
+            read: JobRead = item["read"]
+            jobs[read.key] = Job(read, tuple(of_job.get(read.key, ())))
+        nodes = {item["read"].name: item["read"] for item in self.nodes.items().values()}
+        queues, trouble = self._queues()
+        return World(jobs, nodes, tuple(pods), queues, trouble)
+
+    def _queues(self) -> tuple[tuple[QueueView, ...], str]:
+        for item in self.queues.items().values():
+            try:
+                self._good_queues = tuple(read_queues(item["read"]))
+            except InvalidError as error:
+                return self._good_queues, str(error)
+            return self._good_queues, ""
+        self._good_queues = ()
+        return (), ""
+
+
+def _trim_queues(obj: Json) -> Json | None:
+    metadata = obj["metadata"]
+    text = str((obj.get("data") or {}).get(QUEUES_KEY) or "queues: []")
+    return {"metadata": metadata, "read": text}

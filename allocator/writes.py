@@ -1,0 +1,135 @@
+"""The writes that the allocator makes, as plain values; each is refused when its object has changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from diflow import keys
+from diflow.allocator.allocation import Allocation
+from diflow.allocator.reading import HOSTNAME, Identity, JobRead, PodRead
+from diflow.client.kinds import POD, WORKFLOW, Kind
+from diflow.job import canonical_json
+
+Json = dict[str, Any]
+Reason = Literal[
+    "Admitted", "Resized", "Preempted", "Waiting", "Restarted", "Rescheduled", "NodeLost", "Stopped", "Refused"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What to tell about a job, as an Event on its Workflow."""
+
+    reason: Reason
+    message: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One merge patch of one object, for one job. `note` is told when it was made."""
+
+    kind: Kind
+    target: Identity
+    job: str
+    body: Json
+    subresource: str = ""
+    note: Note | None = None
+    why: str = ""
+
+    def patch(self, epoch: str) -> Json:
+        """The body with what makes it fail if the object is another one by now, and with the writer's epoch."""
+        metadata = {"uid": self.target.uid, "resourceVersion": self.target.version, **(self.body.get("metadata") or {})}
+        annotations = {**(metadata.get("annotations") or {}), keys.EPOCH: epoch}
+        if not self.subresource:
+            metadata["annotations"] = annotations
+        return {**self.body, "metadata": metadata}
+
+
+def admit(pod: PodRead, node: str, job: str) -> Write:
+    """Take our gate away and pin the pod to its node, in one patch."""
+    gates = [{"name": gate} for gate in pod.gates if gate != keys.GATE]
+    body = {
+        "metadata": {"annotations": {keys.NODE: node}},
+        "spec": {"schedulingGates": gates or None, "nodeSelector": {HOSTNAME: node}},
+    }
+    return Write(POD, pod.identity, job, body, why=f"admitted to {node}")
+
+
+def stop(pod: PodRead, job: str, why: str) -> Write:
+    """End a pod: one that runs with TERM and its grace period; one that no kubelet knows by its status, as Argo would
+    make a pod that was deleted before it ran once more."""
+    if pod.host:
+        return Write(POD, pod.identity, job, {"spec": {"activeDeadlineSeconds": 1}}, why=why)
+    return fail(pod, job, why)
+
+
+def fail(pod: PodRead, job: str, message: str, *, note: Note | None = None) -> Write:
+    """End a pod by its status alone. Argo takes the message for that of the attempt."""
+    body = {"status": {"phase": "Failed", "reason": "Released", "message": message}}
+    return Write(POD, pod.identity, job, body, subresource="status", note=note, why=message)
+
+
+def tell_roster(pod: PodRead, job: str, values: Mapping[str, str]) -> Write:
+    """Bring a running pod's annotations up to date; the kubelet copies them into its files."""
+    return Write(POD, pod.identity, job, {"metadata": {"annotations": dict(values)}}, why="roster")
+
+
+def change_job(
+    job: JobRead,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    allocation: Allocation | None = None,
+    decision: Mapping[str, Any] | None = None,
+    note: Note | None = None,
+    shutdown: bool = False,
+) -> Write:
+    """Change the Workflow of a job. Parameters are given as values; they are written as text always (a list in a merge
+    patch is replaced as a whole, so the others go along, as they were)."""
+    annotations: dict[str, str] = {}
+    if allocation is not None:
+        annotations[keys.ALLOCATION] = allocation.to_json()
+    if decision is not None:
+        annotations[keys.DECISION] = canonical_json(dict(decision))
+    body: Json = {"metadata": {"annotations": annotations}} if annotations else {}
+    spec: Json = {}
+    if parameters:
+        texts = {name: value if isinstance(value, str) else canonical_json(value) for name, value in parameters.items()}
+        known = [{"name": name, "value": texts.get(name, value)} for name, value in job.parameters]
+        missing = texts.keys() - {name for name, _ in job.parameters}
+        spec["arguments"] = {"parameters": known + [{"name": name, "value": texts[name]} for name in sorted(missing)]}
+    if shutdown:
+        spec["shutdown"] = "Stop"
+    if spec:
+        body["spec"] = spec
+    return Write(WORKFLOW, job.identity, job.key, body, note=note, why=note.reason if note else "decision")
+
+
+def new_round(
+    job: JobRead,
+    counts: Mapping[str, int],
+    nodes: Mapping[str, tuple[str, ...]],
+    *,
+    now: float,
+    decision: Mapping[str, Any] | None = None,
+    note: Note | None = None,
+) -> Write:
+    """Append a round that supersedes the current one, and say where its replicas go (nowhere yet: `nodes` is empty)."""
+    name = str(max((int(r) for r in job.rounds if r.isdigit()), default=0) + 1)
+    before = job.allocation
+    started = bool(before and before.first)
+    allocation = Allocation(
+        round=name,
+        nodes=nodes,
+        since=now,
+        first=before.first if before and before.first else (now if nodes else 0.0),
+        moves=(before.moves if before else 0) + (1 if started and nodes else 0),
+    )
+    parameters = {
+        keys.PARAM_ROUNDS: [*job.rounds, name],
+        keys.PARAM_CURRENT: name,
+        keys.PARAM_GRANTED: {**job.granted, name: dict(counts)},
+    }
+    return change_job(job, parameters=parameters, allocation=allocation, decision=decision, note=note)
