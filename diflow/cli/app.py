@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from diflow.cli import acting, checking, following, listing, logs, submitting
+from diflow.cli import acting, checking, cron, following, listing, logs, submitting
 
 app = typer.Typer(
     name="diflow",
@@ -35,6 +35,7 @@ COMMANDS = (
     acting.stop,
     acting.retry,
     acting.delete,
+    cron.cron,
     checking.doctor,
     checking.version,
     checking.completion,

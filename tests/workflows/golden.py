@@ -1,10 +1,13 @@
-"""Where the golden Workflows of the examples are, and how they are written anew."""
+"""Where the golden Workflows of the examples and of manifests/ are, and how they are written anew."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+_ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = _ROOT / "examples"
+REOPTIMISE = _ROOT / "manifests" / "allocator" / "reoptimise.yaml"
+_HEAD = "# The scheduled re-optimisation, as `diflow cron` prints it (`make golden` writes it anew).\n"
 
 
 def jobs() -> list[Path]:
@@ -17,10 +20,19 @@ def golden_of(path: Path) -> Path:
     return path.with_suffix(".workflow.yaml")
 
 
+def reoptimise() -> str:
+    """What the manifest of the re-optimisation is to hold."""
+    from diflow.workflows.reoptimise import cron_yaml
+
+    return _HEAD + cron_yaml()
+
+
 def main() -> None:
     from diflow import DIJob
     from diflow.workflows import to_yaml
 
+    REOPTIMISE.parent.mkdir(exist_ok=True)
+    REOPTIMISE.write_text(reoptimise(), encoding="utf-8")
     for path in jobs():
         golden_of(path).write_text(to_yaml(DIJob.from_yaml(path)), encoding="utf-8")
 

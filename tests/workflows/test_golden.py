@@ -10,7 +10,7 @@ import yaml
 
 from diflow import DIJob
 from diflow.workflows import to_yaml
-from tests.workflows.golden import golden_of, jobs
+from tests.workflows.golden import REOPTIMISE, golden_of, jobs, reoptimise
 
 JOBS = jobs()
 
@@ -34,3 +34,7 @@ def test_an_example_comes_back_from_its_own_manifest(path) -> None:
 def test_every_parameter_of_a_workflow_is_text(path) -> None:
     workflow = yaml.safe_load(golden_of(path).read_text(encoding="utf-8"))
     assert all(isinstance(item["value"], str) for item in workflow["spec"]["arguments"]["parameters"])
+
+
+def test_the_manifest_of_the_re_optimisation_is_what_the_command_prints() -> None:
+    assert REOPTIMISE.read_text(encoding="utf-8") == reoptimise()

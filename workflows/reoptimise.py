@@ -1,0 +1,183 @@
+"""The scheduled re-optimisation: a CronWorkflow whose one step plans the whole cluster anew, once a run.
+
+The step does what the allocator's daemon does at each change, under the same lease, so the two never write against each
+other. Its plan is the step's output parameter `plan`: the Argo UI shows it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import zoneinfo
+from typing import Any, Final
+
+from hera.workflows import models as m
+
+from diflow import keys, names
+from diflow.errors import InvalidError
+from diflow.job import dump_yaml
+from diflow.settings import RenderSettings, render_settings
+from diflow.version import __version__
+from diflow.workflows.pods import pod_security
+
+DEFAULT_IMAGE: Final = f"docker.io/diflow/diflow:{__version__}"
+DEFAULT_NAMESPACE: Final = "diflow-system"  # where the allocator and its account are
+DEFAULT_SCHEDULE: Final = "0 * * * *"
+DEFAULT_TIMEZONE: Final = "UTC"
+MOST_PLAN_BYTES: Final = 200 * 1024
+"""What `diflow allocator once --output` may write at most: Argo keeps an output parameter in the Workflow itself, for
+which etcd has 1.5 MiB."""
+
+_NAME = "diflow-reoptimise"
+_TEMPLATE = "reoptimise"
+_PLAN = "/tmp/plan.txt"  # noqa: S108 (inside the container)
+# A run takes seconds. These are for what hangs: an image that cannot be pulled, a cluster without room.
+_DEADLINE_SECONDS = 600
+_STARTING_DEADLINE_SECONDS = 300
+_KEPT_RUNS = 5
+_RETRIES = 2
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+# As Argo reads them (github.com/robfig/cron): 7 is no Sunday there.
+_FIELDS: Final[tuple[tuple[str, int, int, tuple[str, ...]], ...]] = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of the month", 1, 31, ()),
+    ("month", 1, 12, _MONTHS),
+    ("day of the week", 0, 6, _DAYS),
+)
+_RANGE = re.compile(r"(?:[*?]|(?P<low>\w+)(?:-(?P<high>\w+))?)(?:/(?P<step>\d+))?")
+
+
+def render_cron(
+    *,
+    schedule: str = DEFAULT_SCHEDULE,
+    timezone: str = DEFAULT_TIMEZONE,
+    image: str = DEFAULT_IMAGE,
+    namespace: str = DEFAULT_NAMESPACE,
+    settings: RenderSettings | None = None,
+) -> dict[str, Any]:
+    """The CronWorkflow as plain data.
+
+    `schedule` is a cron expression of five fields, read in `timezone` (IANA, such as Europe/Berlin).
+    Raises InvalidError for what Argo would refuse, or would only find out at its first run.
+    """
+    check_schedule(schedule)
+    check_timezone(timezone)
+    names.check_label(namespace, what="the namespace", path="namespace")
+    if not image or re.search(r"\s|\{\{", image):
+        raise InvalidError(f"{image!r} is no name of an image", path="image")
+    settings = settings if settings is not None else render_settings()
+    model = m.CronWorkflow(
+        api_version="argoproj.io/v1alpha1",
+        kind="CronWorkflow",
+        metadata=_metadata(name=_NAME, namespace=namespace),
+        spec=m.CronWorkflowSpec(
+            schedules=[" ".join(schedule.split())],
+            timezone=timezone,
+            concurrency_policy="Forbid",
+            starting_deadline_seconds=_STARTING_DEADLINE_SECONDS,
+            successful_jobs_history_limit=_KEPT_RUNS,
+            failed_jobs_history_limit=_KEPT_RUNS,
+            workflow_metadata=_metadata(),
+            workflow_spec=m.WorkflowSpec(
+                entrypoint=_TEMPLATE,
+                service_account_name=keys.ALLOCATOR,
+                active_deadline_seconds=_DEADLINE_SECONDS,
+                security_context=m.PodSecurityContext.model_validate(pod_security({}, settings)),
+                arguments=m.Arguments(parameters=[m.Parameter(name="image", value=image)]),
+                templates=[_step()],
+                volumes=[m.Volume.model_validate({"name": "tmp", "emptyDir": {}})],
+            ),
+        ),
+    )
+    return model.model_dump(exclude_none=True, by_alias=True)
+
+
+def cron_yaml(**options: Any) -> str:
+    """The CronWorkflow as YAML; the options are those of `render_cron`."""
+    return dump_yaml(render_cron(**options))
+
+
+def check_schedule(schedule: str) -> None:
+    """Check a cron expression. Raises InvalidError that names the field that is wrong."""
+    given = schedule.split()
+    if len(given) != len(_FIELDS):
+        what = ", ".join(name for name, *_ in _FIELDS)
+        raise InvalidError(
+            f"{schedule!r} has {len(given)} fields, not the five of a cron expression ({what}): "
+            "'0 * * * *' is every full hour",
+            path="schedule",
+        )
+    for text, (name, low, high, words) in zip(given, _FIELDS, strict=True):
+        for part in text.split(","):
+            _check_part(part, name, low, high, words)
+
+
+def check_timezone(timezone: str) -> None:
+    """Check the name of a time zone. Raises InvalidError, with a name that may have been meant."""
+    known = zoneinfo.available_timezones()
+    if not known or timezone in known:  # a machine without the data knows none
+        return
+    by_lower = {name.lower(): name for name in known}
+    wanted = timezone.lower().replace(" ", "_")
+    close = [by_lower[name] for name in difflib.get_close_matches(wanted, by_lower, n=1)]
+    close = close or sorted(name for name in known if wanted and name.lower().endswith(f"/{wanted}"))[:1]
+    hint = f"did you mean {close[0]}?" if close else "give one of the IANA database, such as Europe/Berlin or UTC"
+    raise InvalidError(f"there is no time zone {timezone!r}: {hint}", path="timezone")
+
+
+def _check_part(part: str, name: str, low: int, high: int, words: tuple[str, ...]) -> None:
+    match = _RANGE.fullmatch(part)
+    if match is None:
+        raise InvalidError(
+            f"{part!r} is no {name}: write *, a number, a range as 1-5, or a step as */2", path="schedule"
+        )
+    numbers = [_number(text, low, words) for text in (match["low"], match["high"]) if text is not None]
+    if any(number is None or not low <= number <= high for number in numbers):
+        said = f", or {words[0]} to {words[-1]}" if words else ""
+        raise InvalidError(f"{part!r} is no {name}: {low} to {high} are allowed{said}", path="schedule")
+    if len(numbers) == 2 and (numbers[0] or 0) > (numbers[1] or 0):
+        raise InvalidError(f"the range {part!r} of the {name} runs backwards", path="schedule")
+    if match["step"] is not None and int(match["step"]) == 0:
+        raise InvalidError(f"the step in {part!r} of the {name} cannot be 0", path="schedule")
+
+
+def _number(text: str, low: int, words: tuple[str, ...]) -> int | None:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    return words.index(text.lower()) + low if text.lower() in words else None
+
+
+def _metadata(**named: str) -> m.ObjectMeta:
+    return m.ObjectMeta(
+        **named,
+        labels={"app.kubernetes.io/part-of": keys.MANAGED_BY_VALUE},
+        annotations={
+            keys.TITLE: "diflow: re-optimisation",
+            keys.DESCRIPTION: "Plans the whole cluster anew; the plan is the output of its step.",
+        },
+    )
+
+
+def _step() -> m.Template:
+    return m.Template.model_validate(
+        {
+            "name": _TEMPLATE,
+            "retryStrategy": {"limit": _RETRIES, "retryPolicy": "Always", "backoff": {"duration": "10s", "factor": 2}},
+            "container": {
+                "image": "{{workflow.parameters.image}}",
+                "command": ["diflow", "allocator", "once", "--output", _PLAN],
+                "env": [{"name": "DIFLOW_ALLOCATOR_NAMESPACE", "value": "{{workflow.namespace}}"}],
+                "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "readOnlyRootFilesystem": True,
+                },
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+            },
+            "outputs": {"parameters": [{"name": "plan", "valueFrom": {"path": _PLAN}}]},
+        }
+    )
