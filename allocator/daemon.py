@@ -99,11 +99,13 @@ class Allocator:
         self._told_problems: dict[str, str] = {}
         self._last_replan = ""
         self.last: tuple[Picture, Plan] | None = None
+        self.woke = clock()
+        """When the loop last turned, on the clock: for those who watch over it."""
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self, stop: threading.Event) -> None:
-        """Work until `stop` is set, as long as this process leads; raises LostLeadershipError when it no longer does."""
+        """Work until `stop` is set, as long as this process leads, else LostLeadershipError."""
         self.caches.start()
         try:
             self._wait_for_caches(stop)
@@ -136,7 +138,7 @@ class Allocator:
 
     def cycle(self, planned: str) -> Cycle:
         """Carry out what was decided; if `planned` names a reason, plan too. Changes nothing on caches that are old."""
-        began = self._clock()
+        self.woke = began = self._clock()
         made = self.applier.made
         trouble = self.caches.trouble()
         world = self.caches.world() if not trouble else World({}, {}, ())
@@ -174,13 +176,14 @@ class Allocator:
 
     def _wait_for_caches(self, stop: threading.Event) -> None:
         while not stop.is_set() and not self.caches.wait_synced(1.0):
+            self.woke = self._clock()
             self.elector.check()
 
     def _next(self, stop: threading.Event, until: float) -> Reasons:
         """Wait for something to do, and a little longer for what comes with it."""
         with self._wake:
             while not self._reasons.is_dirty and not stop.is_set():
-                now = self._clock()
+                self.woke = now = self._clock()
                 times = [until - now, _LOOK_SECONDS]
                 release = self.applier.next_release()
                 if release is not None:

@@ -66,6 +66,8 @@ class UnauthorizedError(UnavailableError):
 class LostLeadershipError(DiflowError):
     """This process does not lead (any more), or cannot know that it does: it must not write."""
 
+    exit_code: ClassVar[int] = 5
+
 
 class JobFailedError(DiflowError):
     """The job ran to its end and failed."""

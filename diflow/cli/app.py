@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import typer
 
-from diflow.cli import acting, checking, cron, following, listing, logs, submitting
+from diflow.cli import acting, allocating, checking, cron, following, listing, logs, submitting
 
 app = typer.Typer(
     name="diflow",
@@ -20,7 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = (
+COMMANDS: tuple[Callable[..., Any], ...] = (
     submitting.submit,
     submitting.render,
     submitting.lint,
@@ -40,5 +43,14 @@ COMMANDS = (
     checking.version,
     checking.completion,
 )
+GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
+    "allocator": ("Run the allocator, which decides where jobs run and with how many replicas.", (allocating.run,))
+}
+
 for command in COMMANDS:
     app.command(name=command.__name__.rstrip("_"))(command)
+for group, (text, commands) in GROUPS.items():
+    under = typer.Typer(name=group, help=text, no_args_is_help=True, rich_markup_mode=None)
+    for command in commands:
+        under.command(name=command.__name__.rstrip("_"))(command)
+    app.add_typer(under)

@@ -35,12 +35,14 @@ With `DIFLOW_DEBUG=1` an error comes with its trace-back.
 
 def reference() -> str:
     """The page, as Markdown."""
-    from diflow.cli.app import COMMANDS  # noqa: PLC0415
+    from diflow.cli.app import COMMANDS, GROUPS  # noqa: PLC0415
 
-    return "\n".join([_HEAD, *(_command(command) for command in COMMANDS)])
+    pages = [_command(command) for command in COMMANDS]
+    pages += [_command(command, group=group) for group, (_, commands) in GROUPS.items() for command in commands]
+    return "\n".join([_HEAD, *pages])
 
 
-def _command(command: Callable[..., Any]) -> str:
+def _command(command: Callable[..., Any], *, group: str = "") -> str:
     """One command, from its function: what its parameters are is written in their annotations."""
     hints = typing.get_type_hints(command, include_extras=True)
     hints.pop("return", None)
@@ -51,7 +53,7 @@ def _command(command: Callable[..., Any]) -> str:
             options.append((_flags(name, info, kind), info.help or ""))
         else:
             arguments.append((info.metavar or name.upper(), info.help or ""))
-    name = command.__name__.rstrip("_")
+    name = f"{group} {command.__name__.rstrip('_')}".strip()
     usage = " ".join(["diflow", name, *(place for place, _ in arguments), *(["[options]"] if options else [])])
     rows = [(f"`{place}`", text) for place, text in arguments] + options
     table = ["| | |", "|---|---|", *(f"| {_cell(left)} | {_cell(right)} |" for left, right in rows), ""] if rows else []

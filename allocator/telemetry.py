@@ -1,0 +1,228 @@
+"""What an administrator sees of the daemon: log lines, metrics for Prometheus, and its health for the kubelet.
+
+    /metrics   counters and times, in Prometheus' text form
+    /healthz   200 while the loop turns; 503 when it has stood still for too long: restart the process
+    /readyz    200 while the daemon leads with good caches, or stands by; 503 with the reason otherwise
+
+It decides nothing, and a reader that is slow or absent never holds the loop up.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final, Literal
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, make_wsgi_app
+
+from diflow.allocator.plan import Action, Plan
+from diflow.allocator.simulator import journal
+from diflow.allocator.snapshot import Snapshot
+from diflow.errors import InvalidError
+
+if TYPE_CHECKING:
+    from diflow.allocator.daemon import Allocator, Cycle
+    from diflow.allocator.elector import Elector
+
+LogFormat = Literal["text", "json"]
+
+# One cycle may send thousands of writes, and wait for the policy's time limit; more than this is a loop that hangs.
+STILL_SECONDS: Final = 180.0
+_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_WATCH_SECONDS: Final = 5.0
+
+
+def configure_log(form: LogFormat | None, *, debug: bool = False) -> None:
+    """Write log lines to stderr: JSON, one object a line, or text; by default text only where a person looks on."""
+    text = form == "text" or (form is None and sys.stderr.isatty())
+    shown: list[Any] = (
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        if text
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *shown,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger("debug" if debug else "info"),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+
+
+class Telemetry:
+    """Counts what an allocator does, and knows how it is. Give `cycle` to the Allocator as its `on_cycle`."""
+
+    def __init__(self, elector: Elector, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._elector = elector
+        self._clock = clock
+        self._allocator: Allocator | None = None
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        here: dict[str, Any] = {"namespace": "diflow", "subsystem": "allocator", "registry": self.registry}
+        self._cycles = Counter("cycles", "Cycles, by whether they planned or only carried out.", ["planned"], **here)
+        self._seconds = Histogram(
+            "cycle_seconds", "How long a cycle took, its writes included.", buckets=_BUCKETS, **here
+        )
+        self._policy = Histogram("policy_seconds", "How long the policy took to plan.", buckets=_BUCKETS, **here)
+        self._writes = Counter("writes", "Writes that the API server accepted.", **here)
+        self._troubled = Counter("blind_cycles", "Cycles in which nothing was decided, as the caches were old.", **here)
+        self._jobs = Gauge("jobs", "Jobs under the allocator that have not ended.", **here)
+        self._waiting = Gauge("waiting_jobs", "Jobs that waited for room after the last plan.", **here)
+        self._refused = Gauge("refused_jobs", "Jobs left alone for now, as writes for them were refused.", **here)
+        self._leader = Gauge("leader", "1 while this process leads.", **here)
+        self._paused = Gauge("paused", "1 while somebody has paused the allocator.", **here)
+        self._leader.set_function(lambda: float(elector.is_leader()))
+        self._paused.set_function(lambda: float(self._allocator is not None and bool(self._allocator.paused())))
+        self._refused.set_function(lambda: float(len(self._allocator.applier.refusals)) if self._allocator else 0.0)
+        for planned in ("yes", "no"):
+            self._cycles.labels(planned)
+
+    def watch(self, allocator: Allocator) -> None:
+        """Say whose health is asked for."""
+        self._allocator = allocator
+
+    def cycle(self, cycle: Cycle) -> None:
+        """Count a cycle."""
+        self._cycles.labels("yes" if cycle.planned else "no").inc()
+        self._seconds.observe(cycle.seconds)
+        self._writes.inc(cycle.writes)
+        if cycle.trouble:
+            self._troubled.inc()
+            return
+        self._jobs.set(cycle.jobs)
+        if cycle.planned:
+            self._policy.observe(cycle.policy_seconds)
+            last = self._allocator.last if self._allocator is not None else None
+            self._waiting.set(int((last[1].action == int(Action.WAIT)).sum()) if last is not None else 0)
+
+    def health(self) -> str:
+        """Why this process should be started again, or "" if it is well."""
+        if self._allocator is None or not self._elector.is_leader():
+            return ""  # one that waits to lead does nothing, which is right
+        still = self._clock() - self._allocator.woke
+        return f"the loop has stood still for {still:.0f} s" if still > STILL_SECONDS else ""
+
+    def readiness(self) -> tuple[bool, str]:
+        """(whether it does its work, in words)."""
+        if not self._elector.is_leader():
+            trouble = self._elector.trouble
+            return not trouble, trouble or f"standing by; {self._elector.holder or 'nobody'} leads"
+        trouble = self._allocator.caches.trouble() if self._allocator is not None else "starting"
+        return not trouble, trouble or "leading"
+
+    # --- over HTTP ----------------------------------------------------------------------------------------------------
+
+    def app(self) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+        """The WSGI application that serves all three pages."""
+        metrics = make_wsgi_app(self.registry)
+
+        def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+            path = environ.get("PATH_INFO")
+            if path == "/metrics":
+                page: Iterable[bytes] = metrics(environ, start)
+                return page
+            if path == "/healthz":
+                trouble = self.health()
+                good, text = not trouble, trouble or "ok"
+            elif path == "/readyz":
+                good, text = self.readiness()
+            else:
+                start("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+                return [b"there are /metrics, /healthz and /readyz\n"]
+            status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+            start(f"{status.value} {status.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{text}\n".encode()]
+
+        return answer
+
+    def serve(self, port: int) -> WSGIServer:
+        """Serve on this port of all addresses (0: any free one), in a thread. Raises InvalidError if it is taken."""
+        server = _bound(port, self.app())
+        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        return server
+
+    def tell_troubles(self, stop: threading.Event) -> None:
+        """Log, in a thread, what keeps this process from leading or from seeing the cluster; once each, and its end."""
+        threading.Thread(target=self._tell_troubles, args=(stop,), name="troubles", daemon=True).start()
+
+    def _tell_troubles(self, stop: threading.Event) -> None:
+        log = structlog.get_logger("diflow.allocator")
+        told = ""
+        while not stop.wait(_WATCH_SECONDS):
+            good, text = self.readiness()
+            if text == told:
+                continue
+            told = text
+            if good:
+                log.info("ready", state=text)
+            else:
+                log.warning("not ready", why=text)
+
+
+class Recorder:
+    """Appends each snapshot and plan to a journal: two files of `most_bytes` at most, the present one and, before
+    it, `FILE.1`. A disk that is full, or a folder that is not there, is logged and never stops the allocator."""
+
+    def __init__(self, path: Path, *, most_bytes: int) -> None:
+        self._path = path
+        self._most_bytes = most_bytes
+        self._trouble = ""
+
+    def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Append one entry."""
+        try:
+            data = f"{journal.line(snapshot, plan)}\n".encode()
+            with suppress(FileNotFoundError):
+                if self._path.stat().st_size + len(data) > self._most_bytes:
+                    self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+            with self._path.open("ab") as file:
+                file.write(data)
+            self._trouble = ""
+        except OSError as error:
+            if self._trouble != str(error):
+                self._trouble = str(error)
+                structlog.get_logger("diflow.allocator").warning("no journal", why=self._trouble)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's own looks the host's name up, which takes seconds without DNS
+        self.server_name, self.server_port = "", self.server_address[1]
+        self.setup_environ()
+
+
+class _DualServer(_Server):
+    address_family = socket.AF_INET6
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
+def _bound(port: int, app: Any) -> WSGIServer:
+    kinds: list[type[_Server]] = [_DualServer, _Server] if socket.has_dualstack_ipv6() else [_Server]
+    why = ""
+    for kind in kinds:  # a machine may have IPv6 built in and switched off
+        try:
+            return make_server("", port, app, server_class=kind, handler_class=_Silent)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+    raise InvalidError(f"port {port} for metrics cannot be used: {why}")
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Probes come every few seconds: they are no news."""
