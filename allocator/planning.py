@@ -147,7 +147,7 @@ def plan_writes(
         read = standing.job.read
         action = Action(int(plan.action[j]))
         target = {read.roles[g - starts[j]].name: counts.get(g, {}) for g in range(int(starts[j]), int(starts[j + 1]))}
-        words = explain.text(shown.snapshot, plan, j).partition(": ")[2]
+        words = explain.text(shown.snapshot, plan, j).split(": ", 2)[-1]
         said = decision(action.name.lower(), words, now)
         if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
             since = max(read.created_seconds, read.allocation.since if read.allocation else 0.0)

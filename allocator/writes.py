@@ -68,7 +68,12 @@ def stop(pod: PodRead, job: str, why: str) -> Write:
 
 def fail(pod: PodRead, job: str, message: str, *, note: Note | None = None) -> Write:
     """End a pod by its status alone. Argo takes the message for that of the attempt."""
-    body = {"status": {"phase": "Failed", "reason": "Released", "message": message}}
+    # kubectl would go on to show the pod as SchedulingGated, which the condition says.
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Released", "message": message}
+    status: Json = {"phase": "Failed", "reason": "Released", "message": message}
+    if not pod.host:
+        status["conditions"] = [condition]
+    body = {"status": status}
     return Write(POD, pod.identity, job, body, subresource="status", note=note, why=message)
 
 
