@@ -25,15 +25,25 @@ _TEXT: dict[Why, str] = {
     Why.SHRUNK_FOR_OTHERS: "speed {1:.2f} → {0:.2f} times its smallest configuration: its room is worth more elsewhere",
     Why.GROWN: "grows to {0:g} replicas: there is room for what its user asked for",
     Why.POLICY_FAILED: "waits: the policy gave no usable plan, so nothing is changed",
+    Why.MOVED: "is placed again with {0:g} replicas ({1:g} before): a node is closed or lost, or its limits changed",
+    Why.NOWHERE_TO_MOVE: "stays, although a node of it is closed: its gang needs {0:g} replicas, {1:g} fit elsewhere",
+    Why.TOO_SOON: "keeps {0:g} replicas: {1:g} more would fit, but it was changed {2:.0f} s ago",
+    Why.GAIN_TOO_SMALL: "keeps {0:g} replicas: {1:g} more would fit, too few to be worth a restart of all",
     Why.EXPLORES: "starts small: it has reported nothing yet, so nothing is known of how it scales",
 }
+
+
+_FOR_ANOTHER: dict[Why, str] = {
+    Why.SHRUNK_FOR_OTHERS: "has {0:g} replicas instead of {1:g}: {subject} needs room that it held above its minimum",
+}
+"""Texts where the reason names a job."""
 
 
 def text(snapshot: Snapshot, plan: Plan, job: int) -> str:
     """One line on one job: what happens to it, and why."""
     why = Why(int(plan.why[job]))
     action = Action(int(plan.action[job]))
-    words = _TEXT[why].format(
+    words = (_FOR_ANOTHER if plan.subject[job] >= 0 and why in _FOR_ANOTHER else _TEXT)[why].format(
         *(float(v) for v in plan.values[job]), subject=_subject(snapshot, plan, job), queue=snapshot.job_queue_name[job]
     )
     later = ""
@@ -47,10 +57,12 @@ def lines(snapshot: Snapshot, plan: Plan) -> list[str]:
     return [text(snapshot, plan, j) for j in range(snapshot.jobs)]
 
 
+_NAMES_A_JOB = frozenset({Why.RESERVED, Why.PREEMPTED_FOR_PRIORITY, Why.RECLAIMED, Why.SHRUNK_FOR_OTHERS})
+"""Reasons whose subject is a job; that of the others is a queue."""
+
+
 def _subject(snapshot: Snapshot, plan: Plan, job: int) -> str:
-    index, why = int(plan.subject[job]), Why(int(plan.why[job]))
+    index, names_a_job = int(plan.subject[job]), Why(int(plan.why[job])) in _NAMES_A_JOB
     if index < 0:
-        return "another job"
-    if why in (Why.QUEUE_CAP, Why.QUEUE_SHARE):
-        return repr(snapshot.queue_names[index])
-    return repr(snapshot.job_names[index])
+        return "another job" if names_a_job else "it is in"
+    return repr((snapshot.job_names if names_a_job else snapshot.queue_names)[index])

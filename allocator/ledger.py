@@ -52,6 +52,10 @@ class Ledger:
         """Index of the role's request and node conditions: roles of one shape fit in the same places."""
         return self.shape_list[role]
 
+    def held_range(self, role: int) -> tuple[int, int]:
+        """Where the role's part of the snapshot's `held_node` and `held_count` begins and ends."""
+        return self._held_at[role], self._held_at[role + 1]
+
     def placement(self, role: int) -> tuple[IntArray, IntArray]:
         """(nodes, counts) that the role holds in this ledger."""
         if self._touched[role]:
@@ -108,11 +112,11 @@ class Ledger:
         taken: Placement = {}
         roles = [role for role, count in want.items() if count > 0]
         if len(roles) > 1:
-            roles.sort(key=lambda role: (-self._weight(role), role))
+            roles.sort(key=lambda role: (-self.weight(role), role))
         for role in roles:
             found = None
             if want[role] <= self.queue_room(job, role):
-                room = self._room_for(job, role)
+                room = self.room_for(job, role)
                 if role != together or int(room.max(initial=0)) >= want[role]:
                     found = self._find(room, want[role])
             if found is None:
@@ -139,7 +143,7 @@ class Ledger:
 
     def most(self, job: int, role: int) -> int:
         """Replicas of `role` that fit now beside everything, caps included."""
-        return min(int(np.minimum(self._room_for(job, role), 2**40).sum()), self.queue_room(job, role))
+        return min(int(np.minimum(self.room_for(job, role), 2**40).sum()), self.queue_room(job, role))
 
     def take(self, job: int, role: int, nodes: IntArray, counts: IntArray) -> None:
         self._change(job, role, nodes, counts, 1)
@@ -188,7 +192,8 @@ class Ledger:
         count = np.concatenate([p[2] for p in parts])
         return role, node, count
 
-    def _room_for(self, job: int, role: int) -> IntArray:
+    def room_for(self, job: int, role: int) -> IntArray:
+        """Replicas of `role` that each node takes now for this job, caps of queues aside (N). Not to be written to."""
         room = self.room(role)
         pool = self.pool_of.get(job)
         if pool is not None:
@@ -206,7 +211,8 @@ class Ledger:
         out[self.snapshot.held_node[low:high]] = True
         return out
 
-    def _weight(self, role: int) -> float:
+    def weight(self, role: int) -> float:
+        """The largest part of any resource that one replica takes (of the whole cluster)."""
         total = np.maximum(self.snapshot.node_allocatable.sum(axis=0), 1)
         return float((self.snapshot.role_request[role] / total).max())
 

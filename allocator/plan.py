@@ -46,6 +46,10 @@ class Why(IntEnum):
     GROWN = 15
     POLICY_FAILED = 16
     EXPLORES = 19
+    MOVED = 20
+    NOWHERE_TO_MOVE = 21
+    TOO_SOON = 22
+    GAIN_TOO_SMALL = 23
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,15 @@ class PolicySettings(BaseSettings):
     """How long the first waiting gang is passed by smaller jobs before room is kept for it. Five periods of a minute:
     long enough that ordinary churn places most gangs, short beside any training job."""
 
+    least_seconds_between_resizes: float = Field(120.0, ge=0)
+    """How long `fit` leaves a preemptible job alone before it grows into room that came free. A resize restarts all its
+    pods: with a restart of 30 s, 120 s keep a job that grows step by step at work four fifths of its time. What others
+    need, and what a lost node took, does not wait for it."""
+
+    least_growth: float = Field(0.25, ge=0)
+    """`fit` restarts a job to grow only for so many replicas more, as a part of what it has, or to reach its maximum:
+    a quarter more makes good for a restart of 30 s in two minutes."""
+
     steps: tuple[Step, ...] = ("allocate", "backfill", "preempt", "reclaim")
     """What the fair policy does, in this order (kube-batch's actions). A step left out is not done."""
 

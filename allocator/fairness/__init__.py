@@ -1,1 +1,1 @@
-"""The parts of the fair policy: shares, orders, and victims, as small functions."""
+"""Parts that `fair` and `fit` are made of: shares, orders, victims, who gives way, and who gets what is left."""
