@@ -249,7 +249,9 @@ class Cluster:
             return self._bytes("GET", path, query=query, accept=accept, about=kind.about())
 
         for page in pages.read(fetch, self._parse):
-            yield page.get("items") or [], (page.get("metadata") or {}).get("resourceVersion") or ""
+            if "items" not in page:  # a proxy's page, say: it must not pass for an empty cluster
+                raise UnavailableError(refusals.no_kubernetes(self.target))
+            yield page["items"] or [], (page.get("metadata") or {}).get("resourceVersion") or ""
 
     def create(
         self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
@@ -500,10 +502,7 @@ class Cluster:
         try:
             parsed = json.loads(data)
         except ValueError:
-            raise UnavailableError(
-                f"{self.target.server} does not answer as a Kubernetes API does: check the server's address in "
-                f"{self.target.kubeconfig}"
-            ) from None
+            raise UnavailableError(refusals.no_kubernetes(self.target)) from None
         return parsed if isinstance(parsed, dict) else {}
 
     def _bytes(self, method: str, path: str, **request: Any) -> bytes:

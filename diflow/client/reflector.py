@@ -22,6 +22,7 @@ from typing import Any, Final
 from diflow.client.kinds import Kind
 from diflow.client.kube import Change, Cluster
 from diflow.client.refusals import GoneError
+from diflow.errors import UnavailableError
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -243,6 +244,8 @@ class Reflector:
             page.clear()
             if self._stopping.is_set():
                 return
+        if not version:
+            raise UnavailableError(f"the list of {self._kind.plural} has no resourceVersion to watch from")
         with self._turn:
             with self._lock:
                 self._unreadable = failed

@@ -107,6 +107,13 @@ def unreachable(target: Target, error: Exception, *, streaming: bool = False) ->
     return PassingError(f"no cluster answers at {target.server} ({text}): is it up? {whose} names it")
 
 
+def no_kubernetes(target: Target) -> str:
+    """What to say when an answer is none that Kubernetes gives."""
+    return (
+        f"{target.server} does not answer as a Kubernetes API does: check the server's address in {target.kubeconfig}"
+    )
+
+
 def no_kubeconfig(source: str, *, named: bool) -> str:
     """What to say when the kubeconfig does not exist; `named`: the user gave its path."""
     if named or os.environ.get("KUBECONFIG"):

@@ -61,6 +61,7 @@ class FakeApi:
         self.changed = threading.Condition()
         self.events: list[tuple[int, str, str, Json]] = []
         self.denied: set[tuple[str, str]] = set()
+        self._lists: dict[tuple[str, str], list[Json]] = {}
         self.closing = False
         self.url = ""
 
@@ -87,7 +88,7 @@ class FakeApi:
         with self.changed:
             self.version += 1
             gone = self.objects[collection].pop(name)
-            gone["metadata"]["resourceVersion"] = str(self.version)
+            gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}
             self._happened("DELETED", collection, gone)
 
     def rule(self, rule: Rule) -> None:
@@ -192,19 +193,28 @@ class FakeApi:
             namespace = request.path.split("/")[-2] if kind.namespaced else "default"
             body = {**request.body, "metadata": {"creationTimestamp": now(), **request.body["metadata"]}}
             return Answer(201, self.add(kind, body, namespace=namespace))
-        chosen = list(items.values())
+        if "continue" in request.query:
+            token, _, start = request.query["continue"].partition(":")
+            return self._page(request, token, int(start))
+        with self.changed:
+            chosen, token = list(items.values()), str(self.version)
         for part in filter(None, request.query.get("labelSelector", "").split(",")):
             key, _, value = part.partition("=")
             chosen = [o for o in chosen if (o["metadata"].get("labels") or {}).get(key) == value]
         for part in filter(None, request.query.get("fieldSelector", "").split(",")):
             path, _, value = part.partition("=")
             chosen = [o for o in chosen if _field(o, path) == value]
+        self._lists[token, request.path] = chosen
+        return self._page(request, token, 0)
+
+    def _page(self, request: Request, token: str, start: int) -> Answer:
+        """A page of a list as it was when its first page was read."""
+        chosen = self._lists[token, request.path]
         limit = int(request.query.get("limit") or 0)
-        start = int(request.query.get("continue") or 0)
         page = chosen[start : start + limit] if limit else chosen
-        metadata: Json = {"resourceVersion": str(self.version)}
+        metadata: Json = {"resourceVersion": token}
         if limit and start + limit < len(chosen):
-            metadata["continue"] = str(start + limit)
+            metadata["continue"] = f"{token}:{start + limit}"
         return Answer(body={"kind": "List", "metadata": metadata, "items": page})
 
     def _object(self, request: Request, collection: str, obj: Json) -> Answer:
@@ -261,6 +271,7 @@ _PLURALS = {kind.plural for kind in _KINDS}
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer goes out in two parts: the second would wait 40 ms for the client's ACK
     api: FakeApi
 
     def log_message(self, *_: Any) -> None:

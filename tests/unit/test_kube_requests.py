@@ -61,7 +61,7 @@ def test_a_list_is_read_page_by_page(api: FakeApi) -> None:
         api.add(POD, {"metadata": {"name": f"p{i}"}})
     api.rule(lambda r: r.query.__setitem__("limit", "3"))
     assert len(api.cluster().list_all(POD)) == 7
-    assert [r.query.get("continue") for r in api.seen("GET")] == [None, "3", "6"]
+    assert [r.query.get("continue", "").rpartition(":")[2] for r in api.seen("GET")] == ["", "3", "6"]
 
 
 def test_a_list_whose_place_is_forgotten_between_pages_is_read_again_in_one_piece(api: FakeApi) -> None:

@@ -1,0 +1,1 @@
+"""Tests of the allocator as it runs: its view of the cluster, its election, its writes."""
