@@ -129,8 +129,9 @@ def _moving(seen: Observation, latest: Latest) -> str:
 def _waits(seen: Observation, latest: Latest) -> str:
     """Why replicas do not start: the most frequent reason, told once for all that have it."""
     reasons: dict[str, list[str]] = {}
+    wanted = seen.wanted
     for key, attempt in latest.items():
-        if attempt.waiting and attempt.phase == "Pending" and key in seen.wanted:
+        if attempt.waiting and attempt.phase == "Pending" and key in wanted:
             reasons.setdefault(attempt.waiting, []).append(attempt.replica)
     if not reasons:
         return f"the step that makes the Service waits: {seen.step_waiting}" if seen.step_waiting else ""

@@ -1,8 +1,8 @@
 """The names that Argo gives to the nodes of a diflow Workflow, taken apart.
 
-    <job>.round(0:1)(2).collector(3:3.1)(0).collector(5)
-           round 1 ──┘   │            │   │           └ made anew 5 times, not counted
-           restarted twice┘  member ──┘   └ counted attempt
+<job>.round(0:1)(2).collector(3:3.1)(0).collector(5)
+       round 1 ──┘   │            │   │           └ made anew 5 times, not counted
+       restarted twice┘  member ──┘   └ counted attempt
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class NodeName:
     """One node of the tree: a round, a member of a task's fan-out, an attempt of it, or one of its pods."""
 
     round: str
+    round_index: int
     restart: int
     is_attempt_of_round: bool
     task: str
@@ -55,6 +56,7 @@ def parse(job: str, name: str) -> NodeName | None:
     part = found.groupdict()
     return NodeName(
         round=part["round"],
+        round_index=int(part["round_index"]),
         restart=int(part["restart"] or 0),
         is_attempt_of_round=part["restart"] is not None,
         task=part["task"] or "",

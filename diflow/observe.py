@@ -1,8 +1,7 @@
 """Reads what Argo's nodes and the pods show of a job: every attempt of every replica.
 
-This is the one place that knows how Argo names the nodes of a diflow Workflow. It is pure, and it imports neither Hera
-nor pydantic, because `diflow list` runs it over a thousand Workflows. Times stay the text that Kubernetes writes
-(`2026-11-21T09:40:44Z`), whose alphabetical order is the order in time.
+It is pure, and it imports neither Hera nor pydantic, because `diflow list` runs it over a thousand Workflows. Times
+stay the text that Kubernetes writes (`2026-11-21T09:40:44Z`), whose alphabetical order is the order in time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from diflow import keys
+from diflow import keys, nodenames
+from diflow.nodenames import NodeName
 from diflow.reasons import tell
 
 Object = Mapping[str, Any]
@@ -29,12 +29,6 @@ _STOP = "stop"  # the action of the allocator's decision to end a job
 _GATED = "SchedulingGated"
 _GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
 _FULFILLED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
-# <round index>:<round>)(<restart of the round>).<task>(<index>:<member>)(<counted attempt>).<task>(<uncounted attempt>)
-# A member is the index, and for a replica that came back a dot and the number of its life: 2, 2.1, 2.2
-_REPLICA = re.compile(
-    r"(\d+):([^()]*)\)(?:\((\d+)\))?"
-    r"(?:\.([a-z0-9-]+)\(\d+:(\d+)((?:\.[^()]*)?)\)(?:\((\d+)\))?(?:\.\4(?:\((\d+)\))?)?)?"
-)
 # What Argo writes into a node whose pod was taken away rather than failed on its own.
 _TAKEN_AWAY = re.compile(
     r"pod deleted|evict|preempt|node (was )?(lost|shutdown|is shutting)|nodelost|OutOf|UnexpectedAdmissionError"
@@ -52,7 +46,8 @@ class Attempt:
     restart: int
     task: str
     index: int
-    member: str  # the index with the suffix of its life: a replica that was dropped comes back as "2.1"
+    member: str  # its index, or "2.1" for one that was dropped from its round and came back
+    life: int  # how often it came back
     counted: int
     uncounted: int
     node_id: str
@@ -72,11 +67,6 @@ class Attempt:
     def replica(self) -> str:
         """The replica's name within its job."""
         return f"{self.task}-{self.index}"
-
-    @property
-    def life(self) -> int:
-        """How often the replica was dropped from this round and came back."""
-        return int(suffix) if (suffix := self.member.partition(".")[2]).isdecimal() else 0
 
     @property
     def order(self) -> tuple[int, int, int, int, int]:
@@ -211,22 +201,9 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
                 _read_step(node, by_node.get(node_id), failures, waits)
             gave_up = gave_up or _has_given_up(node)
             continue
-        match = _REPLICA.fullmatch(node_name, len(prefix))
-        if match is None:
-            gave_up = gave_up or _has_given_up(node)
-            continue
-        round_index, round_, restart, task, index, suffix, counted, uncounted = match.groups()
-        if task is not None and node.get("type") == "Pod":
-            attempts.append(
-                _attempt(
-                    node,
-                    by_node.get(node_id),
-                    where=(round_, int(round_index), int(restart or 0)),
-                    replica=(task, int(index), f"{index}{suffix}"),
-                    tries=(int(counted or 0), int(uncounted or 0)),
-                    gated=gated,
-                )
-            )
+        gave_up = gave_up or _has_given_up(node)
+        if node.get("type") == "Pod" and (place := nodenames.parse(name, node_name)) is not None and place.task:
+            attempts.append(_attempt(node, by_node.get(node_id), place, gated=gated))
     attempts = sorted((a for a in attempts if not _is_stillborn(a)), key=lambda a: (a.order, a.created))
     for attempt in attempts:
         found.setdefault(attempt.task, 0)
@@ -301,18 +278,7 @@ def waiting_reason(pod: Object, *, gated: str = "") -> str:
     return ""
 
 
-def _attempt(
-    node: Object,
-    pod: Object | None,
-    *,
-    where: tuple[str, int, int],
-    replica: tuple[str, int, str],
-    tries: tuple[int, int],
-    gated: str,
-) -> Attempt:
-    round_, round_index, restart = where
-    task, index, member = replica
-    counted, uncounted = tries
+def _attempt(node: Object, pod: Object | None, place: NodeName, *, gated: str) -> Attempt:
     argo = node.get("phase") or "Pending"
     ended = argo in _FULFILLED
     message = (node.get("message") or "").removeprefix(f"{_ARGO_MAIN}: ")
@@ -351,14 +317,15 @@ def _attempt(
         if phase == "Running" and not is_ready and not conditions.get("Ready"):
             ready = ""
     return Attempt(
-        round=round_,
-        round_index=round_index,
-        restart=restart,
-        task=task,
-        index=index,
-        member=member,
-        counted=counted,
-        uncounted=uncounted,
+        round=place.round,
+        round_index=place.round_index,
+        restart=place.restart,
+        task=place.task,
+        index=place.index,
+        member=place.member,
+        life=place.life,
+        counted=place.counted,
+        uncounted=place.uncounted,
         node_id=node.get("id") or "",
         phase=phase if phase in ("Pending", "Running", "Succeeded", "Failed") else _other(argo),
         message=message,

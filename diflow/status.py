@@ -180,7 +180,8 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
     if ended:
         steps.append((ended, argo.get("finishedAt") or ""))
     phase = steps[-1][0]
-    ready = sum(1 for key, attempt in latest.items() if attempt.is_ready and key in seen.wanted)
+    wanted = seen.wanted
+    ready = sum(1 for key, attempt in latest.items() if attempt.is_ready and key in wanted)
     if phase == "Succeeded":
         message = "the job succeeded"
     elif phase == "Failed":
@@ -192,7 +193,7 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
         reason=_reason(phase),
         message=message,
         conditions=_conditions(steps, message, updated=_last_time(seen, argo)),
-        replicas=len(seen.wanted),
+        replicas=len(wanted),
         ready_replicas=0 if ended else ready,
         task_status=_task_status(seen, latest),
         allocation=_allocation(seen, latest),
