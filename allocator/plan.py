@@ -46,8 +46,8 @@ class Why(IntEnum):
     GROWN = 15
     POLICY_FAILED = 16
     EXPLORES = 19
-    MOVED = 20
-    NOWHERE_TO_MOVE = 21
+    PLACED_AGAIN = 20
+    NO_ROOM_ELSEWHERE = 21
     TOO_SOON = 22
     GAIN_TOO_SMALL = 23
 

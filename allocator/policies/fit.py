@@ -2,10 +2,10 @@
 
 A cycle, over one ledger:
 
-1. serve    by priority. In each: preemptible jobs whose nodes are closed or lost are placed again; jobs that may not be
-            moved grow to what was asked of them; then newcomers, the oldest first. Who does not fit takes from
-            preemptible jobs: replicas above their minimum from those of its priority or below, whole jobs only from
-            those below. Stopped jobs become newcomers of their own priority. Room is kept for the oldest gang.
+1. serve    by priority. In each: preemptible jobs that lost pods, or whose limits changed, are placed again; jobs that
+            may not be moved grow to what was asked of them; then newcomers, the oldest first. Who does not fit takes
+            from preemptible jobs: replicas above their minimum from those of its priority or below, whole jobs only
+            from those below. Stopped jobs become newcomers of their own priority. Room is kept for the oldest gang.
 2. fill     by priority: preemptible jobs grow into what is left (`fairness.filling`).
 3. explain  reasons, with the numbers as they are in the end.
 
@@ -148,11 +148,12 @@ class Cycle:
         return out
 
     def _out_of_place(self) -> BoolArray:
-        """Preemptible jobs with pods on closed nodes, with less than a gang, or with more than their maximum."""
+        """Preemptible jobs with less than a gang, or with more than their maximum.
+
+        Jobs on closed nodes are left alone: when those are to go, whoever makes the snapshot leaves their pods out.
+        """
         s = self.snapshot
         out = np.zeros(s.jobs, dtype=np.bool_)
-        out[s.role_job[s.held_role[~s.node_open[s.held_node]]]] = True
-        out &= ~s.job_pinned
         out[s.role_job[(self.held < s.role_min) | (self.held > s.role_max)]] = True
         return out & self.ran & s.job_preemptible & ~(s.job_pinned & self.stays)
 
@@ -292,7 +293,7 @@ class Cycle:
         return True
 
     def _place_again(self, job: int) -> None:
-        """A job whose nodes are closed, that lost pods, or has more than it may: as many anew, at least its minimum."""
+        """A job that lost pods, or whose limits were changed: as many anew as it had and may have, or its minimum."""
         s, ledger = self.snapshot, self.ledger
         if not ledger.holds(job):
             return
@@ -303,7 +304,7 @@ class Cycle:
         if any(put(ledger, job, want) for want in sizes) or self._takes(job, low):
             self.restarts[job], self.disturbs = True, True
             self.stays[job] = False
-            self.blame.setdefault(job, (Why.MOVED, -1))
+            self.blame.setdefault(job, (Why.PLACED_AGAIN, -1))
         elif broken and not s.job_pinned[job]:
             # The rest of a gang is of no use, and others may have its room meanwhile.
             self.disturbs = True
@@ -313,7 +314,7 @@ class Cycle:
         else:
             ledger.restore(job, held)
             self.stays[job] = True
-            self.blame[job] = (Why.NOWHERE_TO_MOVE, -1)
+            self.blame[job] = (Why.NO_ROOM_ELSEWHERE, -1)
 
     def _on_open(self, held: Placement) -> Placement:
         here = self.snapshot.node_open
@@ -429,7 +430,7 @@ class Cycle:
             why, subject = self.blame.get(j, (Why.KEPT, -1))
             if not self.ran[j]:
                 self.marks.set(j, Why.FITS, (after[j], most[j], 0.0))
-            elif why == Why.NOWHERE_TO_MOVE:
+            elif why == Why.NO_ROOM_ELSEWHERE:
                 need = float(max(s.role_min[ledger.roles_of(j)]))
                 self.marks.set(j, why, (need, self._fitting(j), 0.0))
             elif why != Why.KEPT:
