@@ -14,9 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from http import HTTPStatus
-from pathlib import Path
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final, Literal
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -24,9 +22,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, make_wsgi_app
 
-from diflow.allocator.plan import Action, Plan
-from diflow.allocator.simulator import journal
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.plan import Action
 from diflow.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -41,7 +37,7 @@ _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 _WATCH_SECONDS: Final = 5.0
 
 
-def configure_log(form: LogFormat | None, *, debug: bool = False) -> None:
+def configure_log(form: LogFormat | None, *, level: str = "info") -> None:
     """Write log lines to stderr: JSON, one object a line, or text; by default text only where a person looks on."""
     text = form == "text" or (form is None and sys.stderr.isatty())
     shown: list[Any] = (
@@ -55,7 +51,7 @@ def configure_log(form: LogFormat | None, *, debug: bool = False) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *shown,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger("debug" if debug else "info"),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
 
@@ -168,31 +164,6 @@ class Telemetry:
                 log.info("ready", state=text)
             else:
                 log.warning("not ready", why=text)
-
-
-class Recorder:
-    """Appends each snapshot and plan to a journal: two files of `most_bytes` at most, the present one and, before
-    it, `FILE.1`. A disk that is full, or a folder that is not there, is logged and never stops the allocator."""
-
-    def __init__(self, path: Path, *, most_bytes: int) -> None:
-        self._path = path
-        self._most_bytes = most_bytes
-        self._trouble = ""
-
-    def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Append one entry."""
-        try:
-            data = f"{journal.line(snapshot, plan)}\n".encode()
-            with suppress(FileNotFoundError):
-                if self._path.stat().st_size + len(data) > self._most_bytes:
-                    self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            with self._path.open("ab") as file:
-                file.write(data)
-            self._trouble = ""
-        except OSError as error:
-            if self._trouble != str(error):
-                self._trouble = str(error)
-                structlog.get_logger("diflow.allocator").warning("no journal", why=self._trouble)
 
 
 class _Server(ThreadingMixIn, WSGIServer):

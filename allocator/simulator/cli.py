@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from diflow.allocator import explain as explaining
+from diflow.allocator import journal as journals
 from diflow.allocator.policies.fair import deserved_table
 from diflow.allocator.policy import load_policy
 from diflow.allocator.settings import policy_settings
-from diflow.allocator.simulator import journal as journals
 from diflow.allocator.simulator import report
 from diflow.allocator.simulator.metrics import metrics
 from diflow.allocator.simulator.replay import World, replay

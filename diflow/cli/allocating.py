@@ -1,4 +1,4 @@
-"""Commands for the allocator itself: run it, let it decide once."""
+"""Commands for the allocator itself: run it, let it decide once, pause it, try its decisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diflow.cli.options import Context, Kubeconfig, connect
+from diflow.cli.console import note, say, warn
+from diflow.cli.options import Context, Kubeconfig, Namespace, Output, OutputForm, Timeout, connect, seconds
+from diflow.cli.submitting import NewName
 
 if TYPE_CHECKING:
     import threading
@@ -17,11 +19,14 @@ if TYPE_CHECKING:
 
     from diflow.allocator.daemon import Allocator
     from diflow.allocator.elector import Elector
+    from diflow.allocator.looking import Seen
     from diflow.allocator.service import AllocatorSettings
     from diflow.client.kube import Cluster
 
 # After leadership was lost nothing is written any more; a loop that still hangs then is ended.
 _LONGEST_END_SECONDS = 20.0
+# A Lease that nobody renews is free after 15 s; an allocator that runs looks at its Lease every 3 s.
+_ONCE_SECONDS = 120.0
 
 Home = Annotated[
     str | None,
@@ -90,7 +95,7 @@ def run(
         policy=policy, journal=str(journal) if journal else None, namespace=namespace, watched_namespace=watch_namespace
     )
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=settings.namespace)
-    configure_log(log_format.value if log_format else None, debug=debug)
+    configure_log(log_format.value if log_format else None, level="debug" if debug else "info")
     return _serve(cluster, settings, metrics_port=metrics_port)
 
 
@@ -146,6 +151,183 @@ def _serve(cluster: Cluster, settings: AllocatorSettings, *, metrics_port: int) 
     return 0
 
 
+def once(
+    *,
+    policy: PolicyName = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Write the plan into this file, too.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing: show what would be decided now.")] = False,
+    timeout: Timeout = None,
+    watch_namespace: Watched = None,
+    namespace: Home = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Decide once for the whole cluster, and print the plan.
+
+    An allocator that runs is asked to do it (with its own policy), so that the two never write against each other.
+    Where none runs, this process takes its Lease for one cycle. What takes more than one step, as when replicas must
+    end before others can start, is carried on by the allocator, or by the next run.
+    """
+    _needs_packages()
+    limit = seconds(timeout, option="--timeout")
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    if dry_run:
+        from diflow.allocator import looking, telling  # noqa: PLC0415
+
+        shown, plan = looking.decide(looking.look(cluster, namespace=namespace), policy or "")
+        text = telling.plan_text(shown.snapshot, plan)
+    else:
+        from diflow.allocator import presence  # noqa: PLC0415
+        from diflow.cli.once import decide_once  # noqa: PLC0415
+
+        settings = _settings(
+            policy=policy, namespace=namespace or presence.home(cluster)[0], watched_namespace=watch_namespace
+        )
+        text = decide_once(cluster, settings, seconds=limit or _ONCE_SECONDS)
+    if output is not None:
+        _write(output, text)
+    say(text.rstrip())
+
+
+def _write(path: Path, text: str) -> None:
+    from diflow.allocator.presence import clipped  # noqa: PLC0415
+    from diflow.errors import InvalidError  # noqa: PLC0415
+
+    try:
+        path.write_text(clipped(text), encoding="utf-8")
+    except OSError as error:
+        raise InvalidError(f"{path} cannot be written: {error.strerror}", path="--output") from None
+
+
+def pause(
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="Why; everybody sees it.")] = "",
+    namespace: Home = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Pause the allocator: it decides nothing new until `diflow resume`. What was decided is carried out."""
+    import time  # noqa: PLC0415
+
+    from diflow.allocator import presence  # noqa: PLC0415
+
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=None)
+    place = namespace or presence.home(cluster)[0]
+    text = presence.pause(cluster, namespace=place, reason=reason, now=time.time())
+    note(f"the allocator is paused by {text}; diflow resume goes on")
+    seen = presence.presence(cluster, namespace=place, now=time.time())
+    if not seen.unknown and not seen.is_running:
+        note("(none runs now: one that starts will be paused)")
+
+
+def plan(
+    *,
+    simulate: Annotated[
+        str | None,
+        typer.Option(
+            "--simulate",
+            metavar="FILE|module:name",
+            help="What would happen if this job came: a DIJob in YAML (- is standard input), or a Python variable.",
+            show_default=False,
+        ),
+    ] = None,
+    name: NewName = None,
+    policy: PolicyName = None,
+    output: OutputForm = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show what the allocator would decide now, or what would happen if a job came. Nothing is written.
+
+    The policy of the cluster's allocator (else fit) runs here, on the cluster as you may see it.
+    """
+    _needs_packages()
+    from diflow.allocator import looking, telling  # noqa: PLC0415
+
+    if output in (Output.NAME, Output.WIDE):
+        raise typer.BadParameter("-o is json or yaml here")
+    job = None
+    if simulate is not None:
+        from diflow.cli.loading import load  # noqa: PLC0415
+
+        job = load(simulate, name=name, namespace=namespace)
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=job.namespace if job else namespace)
+    seen = looking.look(cluster)
+    _warn_of(seen)
+    if job is None:
+        shown, decided = looking.decide(seen, policy or "")
+        if output is not None:
+            _print_json(telling.as_data(shown.snapshot, decided), output)
+            return
+        say(telling.plan_text(shown.snapshot, decided).rstrip())
+        return
+    from diflow.cli.simulating import simulate_job  # noqa: PLC0415
+
+    found = simulate_job(seen, job, namespace=cluster.namespace, policy=policy or "")
+    if output is not None:
+        _print_json(found.to_dict(), output)
+    else:
+        say(found.text())
+
+
+def replay(
+    journal: Annotated[Path, typer.Argument(metavar="FILE", help="A journal of the allocator (JSON Lines).")],
+    *,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="The policy to ask (default: the one that decided).", show_default=False),
+    ] = None,
+    output: OutputForm = None,
+) -> None:
+    """Run a policy over a journal of the allocator again, and show where it decides otherwise. Needs no cluster."""
+    _needs_packages()
+    from diflow.cli.replaying import replay_journal  # noqa: PLC0415
+
+    if output in (Output.NAME, Output.WIDE):
+        raise typer.BadParameter("-o is json or yaml here")
+    rows, cycles, name = replay_journal(journal, policy or "")
+    if output is not None:
+        _print_json(rows, output)
+    elif rows:
+        from diflow.cli.output import moment, table  # noqa: PLC0415
+
+        say(table(("TIME", "JOB", "THEN", "NOW"), [(moment(r["time"]), r["job"], r["then"], r["now"]) for r in rows]))
+    note(f"{len(rows)} decisions differ in {cycles} cycles under {name}")
+
+
+def simulate(context: typer.Context) -> None:
+    """Try policies without a cluster: replay a workload under one or several of them, side by side.
+
+    `diflow simulate --help` lists the options, `diflow simulate queue` and `diflow simulate explain` read a journal.
+    """
+    _needs_packages()
+    from diflow.allocator.simulator.cli import app  # noqa: PLC0415 (imports numpy)
+
+    given = list(context.args)
+    if not given or given[0] not in ("simulate", "queue", "explain"):
+        given.insert(0, "simulate")
+    app(args=given, prog_name="diflow simulate", standalone_mode=False)
+
+
+simulate.settings = {  # type: ignore[attr-defined]
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+}
+
+
+def _print_json(data: Any, output: Output) -> None:
+    from diflow.cli.output import print_data  # noqa: PLC0415
+
+    print_data(data, form=output.value)
+
+
+def _warn_of(seen: Seen) -> None:
+    if seen.world.queue_trouble:
+        warn(seen.world.queue_trouble)
+
+
 def candidate(
     cluster: Cluster, settings: AllocatorSettings, *, on_lost: Callable[[str], None] = lambda _: None
 ) -> Elector:
@@ -168,9 +350,16 @@ def _settings(**given: Any) -> AllocatorSettings:
 def _recorder(settings: AllocatorSettings) -> Callable[..., None]:
     if not settings.journal:
         return lambda _snapshot, _plan: None
-    from diflow.allocator.telemetry import Recorder  # noqa: PLC0415
+    import structlog  # noqa: PLC0415
 
-    return Recorder(Path(settings.journal), most_bytes=settings.journal_bytes)
+    from diflow.allocator.journal import Journal  # noqa: PLC0415
+
+    log = structlog.get_logger("diflow.allocator")
+    return Journal(
+        Path(settings.journal),
+        most_bytes=settings.journal_bytes,
+        report=lambda trouble: log.warning("no journal", why=trouble),
+    )
 
 
 def _end_on_signals(stop: threading.Event, allocator: Allocator) -> None:

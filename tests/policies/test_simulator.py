@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from diflow.allocator import journal
 from diflow.allocator.policies.goodput import GoodputPolicy
 from diflow.allocator.policy import load_policy
-from diflow.allocator.simulator import journal, report
+from diflow.allocator.simulator import report
 from diflow.allocator.simulator.cli import app, queue_rows
 from diflow.allocator.simulator.metrics import metrics
 from diflow.allocator.simulator.replay import Replay, World, replay

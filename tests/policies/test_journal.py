@@ -1,0 +1,127 @@
+"""The journal that the daemon writes: bounded, never in its way, and readable after a crash."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from diflow.allocator import journal
+from diflow.allocator.journal import Journal
+from diflow.allocator.plan import Plan
+from diflow.allocator.policies.fit import FitPolicy
+from diflow.allocator.snapshot import Snapshot
+from diflow.errors import InvalidError, NotFoundError
+from tests.policies.generators import snapshots
+
+
+def cycles(count: int) -> list[tuple[Snapshot, Plan]]:
+    policy = FitPolicy()
+    return [(snapshot, policy.optimize(snapshot)) for snapshot in snapshots(3, count)]
+
+
+def times(path: Path) -> list[tuple[str, ...]]:
+    return [entry.snapshot.job_names for entry in journal.read(path)]
+
+
+def test_what_was_written_is_read_and_decided_the_same_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    write, made = Journal(path), cycles(20)
+    for snapshot, plan in made:
+        write(snapshot, plan)
+    assert times(path) == [snapshot.job_names for snapshot, _ in made]
+    assert list(journal.differences(journal.read(path), FitPolicy())) == []
+
+
+def test_files_are_bounded_and_the_oldest_entries_go(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    made = cycles(60)
+    longest = max(len(journal.line(*cycle)) for cycle in made) + 1
+    write = Journal(path, most_bytes=3 * longest, keep=3)
+    for cycle in made:
+        write(*cycle)
+    assert write.trouble == ""
+    assert {p.name for p in tmp_path.iterdir()} == {"journal", "journal.1", "journal.2"}
+    assert all(p.stat().st_size <= 3 * longest for p in tmp_path.iterdir())
+    kept = [t for name in ("journal.2", "journal.1", "journal") for t in times(tmp_path / name)]
+    assert kept == [snapshot.job_names for snapshot, _ in made][-len(kept) :]
+    assert len(kept) >= 6
+
+
+def test_one_file_alone_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    (cycle,) = cycles(1)
+    write = Journal(path, most_bytes=len(journal.line(*cycle)) + 1, keep=1)
+    write(*cycle)
+    write(*cycle)
+    assert [p.name for p in tmp_path.iterdir()] == ["journal"]
+    assert len(times(path)) == 1
+
+
+@pytest.mark.parametrize("rest", ['{"snapshot": {', "x" * 200_000, '{"snapshot"'])
+def test_a_line_that_a_crash_cut_is_left_out_and_taken_off(tmp_path: Path, rest: str) -> None:
+    path = tmp_path / "journal"
+    made = cycles(3)
+    first = Journal(path)
+    first(*made[0])
+    first(*made[1])
+    with path.open("a") as file:
+        file.write(rest)
+    assert len(times(path)) == 2
+    Journal(path)(*made[2])
+    assert times(path) == [snapshot.job_names for snapshot, _ in made]
+
+
+def test_a_file_of_nothing_but_a_cut_line_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_text("{")
+    (cycle,) = cycles(1)
+    Journal(path)(*cycle)
+    assert len(times(path)) == 1
+
+
+def test_a_full_disk_is_told_once_and_writing_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    path, told = tmp_path / "journal", list[str]()
+    path.symlink_to("/dev/full")
+    write, made = Journal(path, report=told.append), cycles(3)
+    write(*made[0])
+    write(*made[0])
+    assert told == [f"the journal {path} cannot be written: No space left on device"]
+    path.unlink()
+    write(*made[1])
+    assert write.trouble == ""
+    assert times(path) == [made[1][0].job_names]
+
+
+def test_a_folder_that_goes_and_comes_is_no_matter(tmp_path: Path) -> None:
+    path, told = tmp_path / "logs" / "journal", list[str]()
+    write, made = Journal(path, report=told.append), cycles(3)
+    write(*made[0])
+    assert len(told) == 1
+    path.parent.mkdir()
+    write(*made[1])
+    shutil.rmtree(path.parent)
+    write(*made[2])
+    assert len(told) == 2
+    assert "No such file or directory" in told[1]
+
+
+def test_an_entry_larger_than_a_file_is_told_and_left_out(tmp_path: Path) -> None:
+    path, told = tmp_path / "journal", list[str]()
+    (cycle,) = cycles(1)
+    Journal(path, most_bytes=100, report=told.append)(*cycle)
+    assert "is more than a file may have (100)" in told[0]
+    assert not path.exists()
+
+
+def test_a_line_that_is_no_entry_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    (cycle,) = cycles(1)
+    Journal(path)(*cycle)
+    with path.open("a") as file:
+        file.write("[1]\n")
+    with pytest.raises(InvalidError, match="line 2: no entry of a journal"):
+        list(journal.read(path))
+    with pytest.raises(NotFoundError, match="cannot be read"):
+        list(journal.read(tmp_path / "nothing"))
