@@ -97,7 +97,7 @@ def processes(name: str) -> set[int]:
     return found - {0, os.getpid()}
 
 
-def remove(name: str, timeout_seconds: float = 10.0) -> list[Path]:
+def remove(name: str, timeout_seconds: float = 60.0) -> list[Path]:
     """Removes the cluster's groups from the leaves up; returns those that are still in use."""
     deadline = time.monotonic() + timeout_seconds
     left: list[Path] = []

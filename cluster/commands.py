@@ -15,7 +15,7 @@ from cluster.plan import Plan
 from cluster.progress import Progress
 from cluster.tarimage import Image, write_image
 
-_ARGO_SECONDS = 120.0
+_ARGO_SECONDS = 300.0
 
 
 def build_everything(versions: list[str], progress: Progress) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cluster.plan import Plan
 
-_PROBE_SECONDS = 3.0
+_PROBE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Component:
     probe: str
     after: tuple[str, ...] = ()
     # How long it may take from its start to its first good answer.
-    ready_seconds: float = 60.0
+    ready_seconds: float = 240.0
     # An optional one runs only while a file of its name lies in the folder `wanted`.
     optional: bool = False
     environment: dict[str, str] = field(default_factory=dict)
@@ -118,7 +118,7 @@ def _apiserver(plan: Plan) -> Component:
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
     )
-    return Component("kube-apiserver", command, "https://127.0.0.1:6443/readyz", after=("etcd",), ready_seconds=90)
+    return Component("kube-apiserver", command, "https://127.0.0.1:6443/readyz", after=("etcd",))
 
 
 def _controller_manager(plan: Plan) -> Component:

@@ -19,6 +19,13 @@ KERNEL_SETTINGS: Mapping[str, str] = {
     "kernel/keys/root_maxbytes": "25000000",
 }
 
+_UNUSED_PLUGINS = (
+    "io.containerd.internal.v1.opt",
+    "io.containerd.snapshotter.v1.aufs",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.zfs",
+)
 _USERS = ("admin", "controller-manager", "scheduler", "proxy", "coredns", "kwok", "kubelet")
 
 
@@ -66,19 +73,18 @@ current-context: {plan.name}
 """
 
 
+def disabled_plugins(*more: str) -> str:
+    """What containerd need not load, as a TOML list: what this project never uses, and `more`."""
+    return json.dumps([*_UNUSED_PLUGINS, *more])
+
+
 def _containerd(plan: Plan) -> str:
     root = plan.paths.root
     return f"""version = 2
 root = "{root}/containerd"
 state = "/run/containerd"
 temp = "{root}/tmp"
-disabled_plugins = [
-  "io.containerd.internal.v1.opt",
-  "io.containerd.snapshotter.v1.aufs",
-  "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.zfs",
-]
+disabled_plugins = {disabled_plugins()}
 
 [grpc]
   address = "{plan.paths.containerd_socket}"

@@ -19,7 +19,7 @@ from cluster.progress import Progress
 
 KEY = "kwok.x-k8s.io/node"
 VALUE = "fake"
-_READY_SECONDS = 120.0
+_READY_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)

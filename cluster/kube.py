@@ -17,7 +17,7 @@ class Kubectl:
     program: Path
     kubeconfig: Path
 
-    def __call__(self, *arguments: str, stdin: str | None = None, timeout_seconds: float = 60.0) -> str:
+    def __call__(self, *arguments: str, stdin: str | None = None, timeout_seconds: float = 180.0) -> str:
         """Runs it and returns its output; an error carries what it said."""
         command = [str(self.program), f"--kubeconfig={self.kubeconfig}", *arguments]
         environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}

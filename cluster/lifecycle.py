@@ -26,10 +26,10 @@ from cluster.plan import Plan
 from cluster.progress import Progress
 from cluster.supervisor import write_atomically
 
-_READY_SECONDS = 120.0
-_STOP_SECONDS = 20.0
+_READY_SECONDS = 300.0
+_STOP_SECONDS = 60.0
 # The supervisor writes every two seconds; an older status means that it hangs or is starved.
-_STALE_SECONDS = 30.0
+_STALE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _clean_environment() -> dict[str, str]:
 def _wait_for_init(process: subprocess.Popen[bytes]) -> int:
     """The host's number of the first process in the new namespaces."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = children.read_text().split() if children.exists() else []
         if found:

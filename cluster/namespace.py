@@ -21,7 +21,7 @@ from cluster.plan import Plan
 # The first is the CNI library's fixed cache, the second that of Kubernetes' own host-path provisioner.
 MOUNT_POINTS = (Path("/var/lib/cni"), Path("/tmp/hostpath_pv"))
 
-_JOIN_SECONDS = 20.0
+_JOIN_SECONDS = 100.0
 
 
 def prepare(plan: Plan, groups: list[cgroups.Hierarchy]) -> None:

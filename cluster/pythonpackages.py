@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 # A pin and its marker, as in `numpy==2.4.0 ; python_version < '3.12' \\`.
-_PIN = re.compile(r"^([A-Za-z0-9][^\s;=]*==[^\s;\\]+)\s*(;[^\\]*)?", re.MULTILINE)
+_PIN = re.compile(r"(([A-Za-z0-9][^\s;=\[]*)[^\s;=]*==[^\s;\\]+)\s*(;[^\\]*)?")
+# Who wants a package is said in comments below it. This is the project; `diflow (pyproject.toml:dev)` are its tools.
+_PROJECT = "diflow (pyproject.toml)"
 
 
 def wanted(project: dict[str, Any]) -> list[str]:
@@ -23,8 +25,22 @@ def wanted(project: dict[str, Any]) -> list[str]:
 
 
 def pinned(lock: str) -> list[str]:
-    """A constraint for each package that the lock file (in pip's form) names, with its marker and without hashes."""
-    return [f"{pin} {marker.strip()}".strip() for pin, marker in _PIN.findall(lock)]
+    """A constraint for each package that the project needs by a lock file (in pip's form), without hashes.
+
+    The tools for developers are left out: a new version of one is no reason to make the image anew.
+    """
+    pins: list[tuple[str, str]] = []
+    wanted_by: dict[str, set[str]] = {}
+    for line in lock.splitlines():
+        found = _PIN.match(line)
+        if found:
+            pins.append((found[2], f"{found[1]} {(found[3] or '').strip()}".strip()))
+        elif pins and line.startswith("    #"):
+            wanted_by.setdefault(pins[-1][0], set()).add(line.lstrip(" #").removeprefix("via ").strip())
+    needed = {_PROJECT}
+    while more := {name for name, by in wanted_by.items() if by & needed} - needed:
+        needed |= more
+    return [pin for name, pin in pins if name in needed]
 
 
 def main(arguments: list[str]) -> None:

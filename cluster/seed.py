@@ -18,29 +18,25 @@ from pathlib import Path
 
 from cluster.build import locked
 from cluster.components import healthy
+from cluster.config import disabled_plugins
 from cluster.errors import ClusterError
 from cluster.load import import_image
 from cluster.paths import cache_root
 from cluster.progress import Progress
 from cluster.tarimage import Image
 
-_START_SECONDS = 20.0
-_STOP_SECONDS = 20.0
+# All limits of this package are for machines that are busy with much else: what comes up takes seconds.
+_START_SECONDS = 100.0
+_STOP_SECONDS = 60.0
 _NOTE = "images.json"
 
 # Only the store is wanted here: nothing is run, so nothing of the container interface is loaded.
+_CONTAINERS = "io.containerd.grpc.v1.cri"
 _CONFIG = """version = 2
 root = "{folder}/root"
 state = "{folder}/state"
 temp = "{folder}/temp"
-disabled_plugins = [
-  "io.containerd.grpc.v1.cri",
-  "io.containerd.internal.v1.opt",
-  "io.containerd.snapshotter.v1.aufs",
-  "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.zfs",
-]
+disabled_plugins = {disabled}
 
 [grpc]
   address = "{socket}"
@@ -86,7 +82,9 @@ def _make(folder: Path, images: list[Image]) -> None:
     # Beside its last place, to be renamed into it; the socket elsewhere, for its path must be short.
     with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as name, tempfile.TemporaryDirectory() as short:
         work, socket = Path(name), Path(short) / "sock"
-        (work / "config.toml").write_text(_CONFIG.format(folder=work, socket=socket))
+        (work / "config.toml").write_text(
+            _CONFIG.format(folder=work, socket=socket, disabled=disabled_plugins(_CONTAINERS))
+        )
         log = cache_root() / "logs" / "containerd.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         # In namespaces of its own, so that not even a kill leaves a process or a mount behind.

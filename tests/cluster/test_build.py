@@ -117,6 +117,6 @@ def test_a_second_builder_waits_for_the_first_and_says_so(cache: Path) -> None:
             first.stdin.flush()
 
         with build.locked("thing", let_go):
-            first.wait(timeout=30)
+            first.wait(timeout=100)
     assert told == ["thing: another process is building it; waiting"]
     assert (cache / "locks" / "thing").exists()

@@ -148,11 +148,13 @@ def test_only_the_newest_code_layers_stay_in_the_cache(tmp_path: Path, monkeypat
     assert last.path in left
 
 
-def test_the_images_packages_are_pinned_as_the_lock_file_says() -> None:
+def test_the_images_packages_are_pinned_as_the_lock_file_says_and_tools_are_left_out() -> None:
     lock = (
-        "idna==3.0 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n    # via requests\n"
-        "numpy==2.4.0 ; python_full_version < '3.12' \\\n    --hash=sha256:02\n"
-        "requests[socks]==2.0\n"
+        "idna==3.0 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n    # via\n    #   pytest\n    #   requests\n"
+        "numpy==2.4.0 ; python_full_version < '3.12' \\\n    --hash=sha256:02\n    # via diflow (pyproject.toml)\n"
+        "pluggy==1.0 \\\n    --hash=sha256:03\n    # via pytest\n"
+        "pytest==9.0 \\\n    --hash=sha256:04\n    # via diflow (pyproject.toml:dev)\n"
+        "requests[socks]==2.0\n    # via\n    #   diflow (pyproject.toml)\n    #   kubernetes\n"
     )
     assert pythonpackages.pinned(lock) == [
         "idna==3.0",

@@ -54,7 +54,7 @@ class Supervised:
             [sys.executable, "-c", script, str(folder / "state.json")], cwd=REPOSITORY, stderr=subprocess.PIPE
         )
 
-    def wait_for(self, test: Callable[[dict[str, Any]], bool], seconds: float = 30) -> dict[str, Any]:
+    def wait_for(self, test: Callable[[dict[str, Any]], bool], seconds: float = 100) -> dict[str, Any]:
         """The first status that the test likes."""
         deadline = time.monotonic() + seconds
         status: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def supervise(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
     for each in started:
         children = Path(f"/proc/{each.process.pid}/task/{each.process.pid}/children").read_text().split()
         each.process.terminate()
-        each.process.communicate(timeout=10)
+        each.process.communicate(timeout=60)
         for child in children:
             subprocess.run(["kill", "-9", child], check=False, capture_output=True)
 
@@ -142,7 +142,7 @@ def test_a_fresh_volume_is_opened_to_every_user(supervise: Callable[..., Supervi
     running.wait_for(lambda s: bool(s["base"]["healthy"]))
     volume = tmp_path / "volumes" / "claim"
     volume.mkdir(mode=0o750)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     while volume.stat().st_mode & 0o777 != 0o777:
         assert time.monotonic() < deadline
         time.sleep(0.02)
