@@ -45,3 +45,7 @@ class Finding:
 
 class FactFailedError(Exception):
     """The cluster does not do what the fact says; the text says what it did instead."""
+
+
+class HopelessError(FactFailedError):
+    """As its parent, and it would be so again: the probe does not try a second time."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from diflow import DIJob, keys
 from diflow.client.kinds import POD, WORKFLOW, Kind
-from diflow.conformance import reading
-from diflow.conformance.finding import FactFailedError
-from diflow.errors import ConflictError, DiflowError
+from diflow.conformance import reading, shapes
+from diflow.conformance.finding import FactFailedError, HopelessError
+from diflow.errors import ConflictError, DiflowError, UnavailableError
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -101,19 +101,28 @@ class Lab:
             if mine:
                 self._clear(name)
 
-    def run_job(self, job: DIJob) -> Any:
-        """Create a job's Workflow as diflow renders it."""
+    def run_job(self, job: DIJob, *, witness: bool = False) -> AbstractContextManager[Run]:
+        """Create a job's Workflow as diflow renders it; with a witness for `Run.set_and_see`."""
         from diflow.workflows import render  # noqa: PLC0415 (Hera takes half a second to import)
 
-        return self.run(render(job))
+        workflow = render(job)
+        return self.run(shapes.witnessed(workflow) if witness else workflow)
 
     def until(self, what: str, look: Callable[[], T | None], *, explain: Callable[[], str] = str) -> T:
-        """Ask `look` until it gives something. Raises FactFailedError after the limit, StoppedError on a stop."""
+        """Ask `look` until it gives something. Raises FactFailedError after the limit, StoppedError on a stop.
+
+        A cluster that does not answer for a while is asked again.
+        """
         end = self.clock() + self.limit_seconds
         while True:
             if self.stop.is_set():
                 raise StoppedError
-            found = look()
+            try:
+                found = look()
+            except UnavailableError:
+                if self.clock() >= end:
+                    raise
+                found = None
             if found is not None:
                 return found
             if self.clock() >= end:
@@ -124,14 +133,14 @@ class Lab:
             self.stop.wait(_POLL_SECONDS)
 
     def _clear(self, name: str) -> None:
-        """Delete a Workflow and its pods, and wait until they are gone. Errors of a lost cluster end it quietly."""
+        """Delete a Workflow and its pods, and wait until they are gone. A lost cluster ends it quietly."""
         end = time.monotonic() + _CLEAN_SECONDS
-        try:
-            self.cluster.delete(WORKFLOW, name, namespace=self.namespace)
-        except DiflowError:
-            return
+        deleted = False
         while time.monotonic() < end:
             try:
+                if not deleted:
+                    self.cluster.delete(WORKFLOW, name, namespace=self.namespace)
+                    deleted = True
                 pods = self.cluster.list_all(POD, namespace=self.namespace, labels=f"{_ARGO_LABEL}={name}")
                 for pod in pods:
                     if (
@@ -139,9 +148,12 @@ class Lab:
                         or pod["metadata"].get("deletionGracePeriodSeconds", 0) > 1
                     ):
                         self.cluster.delete(POD, pod["metadata"]["name"], namespace=self.namespace, grace_seconds=1)
+                if not pods:
+                    return
+            except UnavailableError:
+                if self.stop.is_set():
+                    return
             except DiflowError:
-                return
-            if not pods:
                 return
             time.sleep(_POLL_SECONDS)
 
@@ -166,7 +178,7 @@ class Run:
         pods = self.lab.cluster.list_all(POD, namespace=self.lab.namespace, labels=f"{_ARGO_LABEL}={self.name}")
         why = reading.trouble(pods)
         if why:
-            raise FactFailedError(why)
+            raise HopelessError(why)
         return pods
 
     def set(self, **parameters: str) -> None:
@@ -186,6 +198,25 @@ class Run:
             namespace=self.lab.namespace,
         )
         self.changes[:] = list(parameters)
+
+    def set_and_see(self, **parameters: str) -> Json:
+        """As `set`, and wait until Argo has acted on it. Returns the Workflow as Argo saved it then.
+
+        The Workflow needs a witness (`shapes.witnessed`). One that has ended, for whatever reason, is returned as well.
+        """
+        given = self.workflow()["spec"]["arguments"]["parameters"]
+        count = 1 + int(next(item["value"] for item in given if item["name"] == shapes.PARAM_WITNESSES))
+        self.set(**parameters, **{shapes.PARAM_WITNESSES: str(count)})
+
+        def look(workflow: Json) -> Json | None:
+            ended = reading.phase(workflow) in ("Succeeded", "Failed", "Error")
+            return workflow if ended or len(reading.members(workflow, shapes.WITNESS)) >= count else None
+
+        return self.until_node(f"Argo act on a change of {', '.join(parameters) or 'nothing else'}", look)
+
+    def tell(self, pod: Json) -> None:
+        """Let a pod that runs `shapes.until_told` succeed."""
+        self.patch_pod(pod["metadata"]["name"], {"metadata": {"annotations": {shapes.TOLD: "end"}}})
 
     def patch_pod(self, name: str, body: Mapping[str, Any] | list[Any]) -> Json:
         """Change a pod."""
@@ -232,6 +263,9 @@ class Run:
 
     def until_succeeded(self) -> Json:
         """Wait until the Workflow has succeeded. Raises FactFailedError if it ends otherwise."""
+        given = self.workflow()["spec"]["arguments"]["parameters"]
+        if any(item["name"] == shapes.PARAM_HOLD for item in given):
+            self.set(**{shapes.PARAM_HOLD: "0"})
 
         def look() -> Json | None:
             workflow = self.workflow()
@@ -261,7 +295,12 @@ class Run:
                 )
             return found
 
-        found = self.lab.until(what, look_and_nudge, explain=explain)
+        try:
+            found = self.lab.until(what, look_and_nudge, explain=explain)
+        except FactFailedError as error:
+            if not reading.phase(self.workflow()):
+                raise HopelessError(str(error)) from None
+            raise
         self.changes.clear()
         return found
 

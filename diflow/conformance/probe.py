@@ -6,13 +6,13 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from diflow import keys
 from diflow.client.kinds import PRIORITY_CLASS, SERVICE_ACCOUNT, Kind
 from diflow.conformance import groups, growth, pods, retries, rounds, texts
-from diflow.conformance.finding import TITLES, FactFailedError, Finding, Measured
+from diflow.conformance.finding import TITLES, FactFailedError, Finding, HopelessError, Measured
 from diflow.conformance.lab import Lab, StoppedError, Verbs
 from diflow.conformance.outcome import Outcome
 from diflow.errors import DiflowError, InvalidError, NotFoundError, UnauthorizedError
@@ -56,12 +56,16 @@ _SCENARIOS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What one scenario gave: an outcome for each fact, or the reason why there is none for the rest."""
+    """What one scenario gave: an outcome for each fact, or the reason why there is none for the rest.
+
+    `again` says that what failed may hold at another try.
+    """
 
     scenario: _Scenario
     outcomes: Mapping[int, Outcome]
     failure: str
     seconds: float
+    again: bool = False
 
 
 def probe(
@@ -74,8 +78,9 @@ def probe(
 ) -> list[Finding]:
     """Measure `facts` (all by default) in a namespace of a real cluster, and leave nothing behind.
 
-    It takes one to two minutes and at most a dozen small pods at a time. `on_finding` is told of each finding as soon
-    as it is there. Raises NotFoundError when the namespace cannot run DIJobs, InvalidError for an unknown fact, and
+    It takes one to two minutes and at most a dozen small pods at a time. A scenario that fails is tried once more, for
+    a busy cluster may have been the reason; the finding says so. `on_finding` is told of each finding as soon as it is
+    there. Raises NotFoundError when the namespace cannot run DIJobs, InvalidError for an unknown fact, and
     UnauthorizedError when Workflows may not be made; a fact that does not hold is a finding with `ok` False.
     """
     settings = settings or ProbeSettings()
@@ -93,7 +98,7 @@ def probe(
     reports: list[_Report] = []
     findings: dict[int, Finding] = {}
     with ThreadPoolExecutor(max_workers=len(scenarios), thread_name_prefix="diflow-probe") as pool:
-        futures = [pool.submit(_run, scenario, lab) for scenario in scenarios]
+        futures = [pool.submit(_run_twice_at_most, scenario, lab) for scenario in scenarios]
         try:
             for future in as_completed(futures):
                 reports.append(future.result())
@@ -140,22 +145,44 @@ def _may_be_missing(cluster: Verbs, kind: Kind, name: str, namespace: str) -> bo
         return False  # a user who may not look at these may still run jobs
 
 
+def _run_twice_at_most(scenario: _Scenario, lab: Lab) -> _Report:
+    first = _run(scenario, lab)
+    if not first.again:
+        return first
+    second = _run(scenario, replace(lab, id=f"{lab.id}-again"))
+    only_now = {
+        fact: replace(outcome, detail=f"{outcome.detail} (at the second try; at the first: {first.failure})")
+        for fact, outcome in second.outcomes.items()
+        if fact not in first.outcomes
+    }
+    failure = second.failure
+    if failure and failure != first.failure:
+        failure += f" (at the first try: {first.failure})"
+    return _Report(
+        scenario,
+        {**first.outcomes, **second.outcomes, **only_now},
+        failure,
+        first.seconds + second.seconds,
+    )
+
+
 def _run(scenario: _Scenario, lab: Lab) -> _Report:
     began = time.monotonic()
     outcomes: dict[int, Outcome] = {}
     failure = ""
+    again = False
     try:
         for outcome in scenario.run(lab):
             outcomes[outcome.fact] = outcome
     except FactFailedError as error:
-        failure = str(error)
+        failure, again = str(error), not isinstance(error, HopelessError)
     except StoppedError:
         failure = "the probe was stopped"
     except UnauthorizedError:
         raise
     except DiflowError as error:
-        failure = f"it could not be measured: {error}"
-    return _Report(scenario, outcomes, failure, time.monotonic() - began)
+        failure, again = f"it could not be measured: {error}", True
+    return _Report(scenario, outcomes, failure, time.monotonic() - began, again)
 
 
 def _is_complete(fact: int, reports: list[_Report], scenarios: list[_Scenario]) -> bool:

@@ -56,6 +56,12 @@ def phase_of(workflow: Json, path: str) -> str:
     return str((node(workflow, path) or {}).get("phase") or "")
 
 
+def pod_nodes(workflow: Json, path: str) -> list[Json]:
+    """The nodes of all pods under the node with this path."""
+    head = f"{workflow['metadata']['name']}.{path}"
+    return [item for item in _nodes(workflow) if item.get("type") == "Pod" and str(item.get("name")).startswith(head)]
+
+
 def attempts(workflow: Json, path: str) -> list[Json]:
     """The attempts of a node with retries, in their order."""
     names = [f"{path}({i})" for i in range(100)]

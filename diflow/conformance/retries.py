@@ -24,7 +24,7 @@ def expressions(lab: Lab) -> Iterator[Outcome]:
         for number, (parameters, because) in enumerate(_STEPS):
             pod = _attempt_running(run, number)
             if parameters:
-                run.set(**parameters)
+                run.set_and_see(**parameters)
             run.stop_pod(pod)
             if because:
                 _another(run, number + 1, because)

@@ -17,6 +17,11 @@ TASK: Final = "worker"
 GATE: Final = "diflow/probe"
 STOPPED_EXIT_CODE: Final = 17
 STOPPED_WORD: Final = "saving a checkpoint"
+# What a pod of `until_told` waits for.
+TOLD: Final = "diflow/probe-told"
+WITNESS: Final = "witness"
+PARAM_WITNESSES: Final = "witnesses"
+PARAM_HOLD: Final = "hold"
 # A pod that nothing stops ends by itself, long after the probe would have.
 LIFETIME_SECONDS: Final = 900
 # The same for what has no pod that could end.
@@ -29,6 +34,47 @@ def until_stopped(seconds: int = LIFETIME_SECONDS) -> str:
     """A shell script that succeeds after `seconds`; on SIGTERM it writes a word and ends with STOPPED_EXIT_CODE."""
     # The shell is no interactive one and a signal does not reach it inside a foreground sleep, hence `wait`.
     return f"trap 'echo {STOPPED_WORD}; exit {STOPPED_EXIT_CODE}' TERM; echo started; sleep {seconds} & wait"
+
+
+def until_told(seconds: int = LIFETIME_SECONDS) -> str:
+    """As `until_stopped`, for a pod with `TELLABLE`; it succeeds as soon as its annotation TOLD has a value."""
+    return (
+        f"trap 'echo {STOPPED_WORD}; exit {STOPPED_EXIT_CODE}' TERM; echo started; i=0; "
+        f"until [ -s {_TOLD_FOLDER}/word ] || [ $i -ge {seconds} ]; do sleep 1 & wait $!; i=$((i+1)); done"
+    )
+
+
+_TOLD_FOLDER: Final = "/probe"
+_TOLD_FIELD: Final = {"path": "word", "fieldRef": {"fieldPath": f"metadata.annotations['{TOLD}']"}}
+# Fields of `job` that let its pods see that they are told to end.
+TELLABLE: Final[Json] = {
+    "container": {"volumeMounts": [{"name": "told", "mountPath": _TOLD_FOLDER}]},
+    "volumes": [{"name": "told", "downwardAPI": {"items": [_TOLD_FIELD]}}],
+}
+
+
+def witnessed(workflow: Json) -> Json:
+    """The Workflow with one more group in its DAG, whose growth proves that Argo has acted on a patch.
+
+    The patch that changes something else lets the group grow too. Argo saves what one look at a Workflow brought all at
+    once, so when the new member is there, what else was to follow from the patch is there as well. A member waits as
+    long as the parameter `hold` says, and with it the Workflow.
+    """
+    spec = workflow["spec"]
+    spec["arguments"]["parameters"] += [
+        {"name": PARAM_WITNESSES, "value": "1"},
+        {"name": PARAM_HOLD, "value": f"{_DEADLINE_SECONDS}s"},
+    ]
+    main = next(item for item in spec["templates"] if item["name"] == spec["entrypoint"])
+    main["dag"]["tasks"].append(
+        {
+            "name": WITNESS,
+            "template": WITNESS,
+            "withSequence": {"count": f"{{{{workflow.parameters.{PARAM_WITNESSES}}}}}"},
+        }
+    )
+    spec["templates"].append({"name": WITNESS, "suspend": {"duration": f"{{{{workflow.parameters.{PARAM_HOLD}}}}}"}})
+    return workflow
 
 
 def job(
@@ -63,25 +109,28 @@ def job(
 
 def named_group(name: str) -> Json:
     """A group over the list in the parameter `members`, of leaves that wait and have no pods."""
-    return _workflow(
-        name,
-        {"members": '["a","b","c"]'},
-        [{**_group(), "withParam": "{{workflow.parameters.members}}"}],
-        [_leaf()],
+    return witnessed(
+        _workflow(
+            name,
+            {"members": '["a","b","c"]'},
+            [{**_group(), "withParam": "{{workflow.parameters.members}}"}],
+            [_leaf()],
+        )
     )
 
 
 def counted_groups(name: str) -> Json:
-    """Two groups as long as the parameters `empty` (0) and `shrinks` (2) say, and a leaf that never ends."""
-    return _workflow(
-        name,
-        {"empty": "0", "shrinks": "2"},
-        [
-            {**_group(group), "withSequence": {"count": f"{{{{workflow.parameters.{group}}}}}"}}
-            for group in ("empty", "shrinks")
-        ]
-        + [_group("rest", item="0")],
-        [_leaf()],
+    """Two groups as long as the parameters `empty` (0) and `shrinks` (2) say."""
+    return witnessed(
+        _workflow(
+            name,
+            {"empty": "0", "shrinks": "2"},
+            [
+                {**_group(group), "withSequence": {"count": f"{{{{workflow.parameters.{group}}}}}"}}
+                for group in ("empty", "shrinks")
+            ],
+            [_leaf()],
+        )
     )
 
 
@@ -96,28 +145,34 @@ def retries(name: str, image: str) -> Json:
         " && lastRetry.message contains 'exit code 7' && float(lastRetry.duration) >= 0"
     )
     anew = "'{{workflow.parameters.global}}' == 'yes' || '{{inputs.parameters.local}}' == 'yes'"
-    return _workflow(
-        name,
-        {"global": "yes", "local": "no"},
-        [
-            {"name": "sees", "template": "sees"},
-            {"name": "bare", "template": "bare"},
-            {
-                "name": "anew",
-                "template": "anew",
-                "arguments": {"parameters": [{"name": "local", "value": "{{workflow.parameters.local}}"}]},
-            },
-        ],
-        [
-            {**_pod(image, "exit 7"), "name": "sees", "retryStrategy": _retry(sees)},
-            {**_pod(image, "exit 7"), "name": "bare", "retryStrategy": _retry("workflow.parameters.global == 'yes'")},
-            {
-                **_pod(image, until_stopped()),
-                "name": "anew",
-                "inputs": {"parameters": [{"name": "local"}]},
-                "retryStrategy": _retry(anew),
-            },
-        ],
+    return witnessed(
+        _workflow(
+            name,
+            {"global": "yes", "local": "no"},
+            [
+                {"name": "sees", "template": "sees"},
+                {"name": "bare", "template": "bare"},
+                {
+                    "name": "anew",
+                    "template": "anew",
+                    "arguments": {"parameters": [{"name": "local", "value": "{{workflow.parameters.local}}"}]},
+                },
+            ],
+            [
+                {**_pod(image, "exit 7"), "name": "sees", "retryStrategy": _retry(sees)},
+                {
+                    **_pod(image, "exit 7"),
+                    "name": "bare",
+                    "retryStrategy": _retry("workflow.parameters.global == 'yes'"),
+                },
+                {
+                    **_pod(image, until_stopped()),
+                    "name": "anew",
+                    "inputs": {"parameters": [{"name": "local"}]},
+                    "retryStrategy": _retry(anew),
+                },
+            ],
+        )
     )
 
 
@@ -140,11 +195,11 @@ def _workflow(name: str, parameters: dict[str, str], tasks: list[Json], template
     }
 
 
-def _group(name: str = "group", *, item: str = "{{item}}") -> Json:
+def _group(name: str = "group") -> Json:
     return {
         "name": name,
         "template": "leaf",
-        "arguments": {"parameters": [{"name": "item", "value": item}]},
+        "arguments": {"parameters": [{"name": "item", "value": "{{item}}"}]},
     }
 
 
