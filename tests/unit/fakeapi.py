@@ -5,7 +5,9 @@ It keeps objects in memory, speaks lists in pages, watches, logs, patches and dr
 
 from __future__ import annotations
 
+import bisect
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +62,7 @@ class FakeApi:
         self.version = 100
         self.changed = threading.Condition()
         self.events: list[tuple[int, str, str, Json]] = []
+        self._before: dict[int, Json] = {}
         self.denied: set[tuple[str, str]] = set()
         self._lists: dict[tuple[str, str], list[Json]] = {}
         self.closing = False
@@ -73,13 +76,15 @@ class FakeApi:
         name = body["metadata"]["name"]
         with self.changed:
             self.version += 1
-            known = name in self.objects.setdefault(collection, {})
+            known = self.objects.setdefault(collection, {}).get(name)
             metadata = {
                 "namespace": namespace, "uid": f"uid-{name}", **body["metadata"], "resourceVersion": str(self.version),
             }  # fmt: skip
             stored = {"kind": kind.name, **body, "metadata": metadata}
             self.objects[collection][name] = stored
-            self._happened("MODIFIED" if known else "ADDED", collection, stored)
+            if known is not None:
+                self._before[self.version] = known
+            self._happened("MODIFIED" if known is not None else "ADDED", collection, stored)
         return stored
 
     def remove(self, kind: Kind, name: str, *, namespace: str = "default") -> None:
@@ -90,6 +95,13 @@ class FakeApi:
             gone = self.objects[collection].pop(name)
             gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}
             self._happened("DELETED", collection, gone)
+
+    def bookmark(self) -> None:
+        """Tell all watches that nothing they do not know has happened so far."""
+        with self.changed:
+            self.version += 1
+            self.events.append((self.version, "BOOKMARK", "", {"metadata": {"resourceVersion": str(self.version)}}))
+            self.changed.notify_all()
 
     def rule(self, rule: Rule) -> None:
         """Ask this first."""
@@ -153,19 +165,27 @@ class FakeApi:
             write(self._plain(request))
 
     def _watch(self, request: Request) -> Iterator[str]:
-        since = int(request.query.get("resourceVersion") or 0)
+        """What happens to the objects that the request chooses. An empty line is a sign of life, and is not sent."""
+        sent = int(request.query.get("resourceVersion") or 0)
         ends = time.monotonic() + float(request.query.get("timeoutSeconds") or 60)
-        field_name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
-        sent = since
+        labels, fields = request.query.get("labelSelector", ""), request.query.get("fieldSelector", "")
         while time.monotonic() < ends and not self.closing:
             with self.changed:
-                news = [e for e in self.events if e[0] > sent and e[2] == request.path]
+                first = bisect.bisect_right(self.events, sent, key=lambda event: event[0])
+                news = [e for e in self.events[first:] if not e[2] or is_inside(e[2], request.path)]
+                before = {e[0]: self._before.get(e[0]) for e in news}
                 if not news:
                     self.changed.wait(0.02)
-            for version, what, _, obj in news:
+            if not news:
+                yield ""
+            for version, what, collection, obj in news:
                 sent = version
-                if not field_name or obj["metadata"]["name"] == field_name:
-                    yield json.dumps({"type": what, "object": obj})
+                told: str | None = what
+                if collection:
+                    was, old = what != "ADDED", before[version]
+                    told = _told(what, was and chosen(old or obj, labels, fields), chosen(obj, labels, fields))
+                if told:
+                    yield json.dumps({"type": told, "object": obj})
 
     def _plain(self, request: Request) -> Answer:
         if request.path == "/version":
@@ -173,37 +193,39 @@ class FakeApi:
         if request.path.endswith("/selfsubjectaccessreviews"):
             a = request.body["spec"]["resourceAttributes"]
             return Answer(body={"status": {"allowed": (a["verb"], a["resource"]) not in self.denied}})
-        if request.path in self.objects or request.path.split("/")[-1] in _PLURALS:
+        path, subresource = request.path, ""
+        if path.endswith("/status"):
+            path, _, subresource = path.rpartition("/")
+        if path in self.objects or path.split("/")[-1] in _PLURALS:
             return self._collection(request)
-        collection, _, name = request.path.rpartition("/")
-        obj = self.objects.get(collection, {}).get(unquote(name))
-        if obj is None:
-            return status(404, f'{collection.split("/")[-1]} "{name}" not found', reason="NotFound")
-        return self._object(request, collection, obj)
+        collection, _, name = path.rpartition("/")
+        with self.changed:
+            obj = self.objects.get(collection, {}).get(unquote(name))
+            if obj is None:
+                return status(404, f'{collection.split("/")[-1]} "{name}" not found', reason="NotFound")
+            return self._object(request, collection, obj, subresource)
 
     def _collection(self, request: Request) -> Answer:
-        items = self.objects.get(request.path, {})
         if request.method == "POST":
-            name = request.body["metadata"]["name"]
-            if name in items:
-                return status(409, f'"{name}" already exists', reason="AlreadyExists")
-            if request.query.get("dryRun"):
-                return Answer(201, request.body)
-            kind = next(k for k in _KINDS if k.plural == request.path.split("/")[-1])
-            namespace = request.path.split("/")[-2] if kind.namespaced else "default"
-            body = {**request.body, "metadata": {"creationTimestamp": now(), **request.body["metadata"]}}
-            return Answer(201, self.add(kind, body, namespace=namespace))
+            with self.changed:
+                name = request.body["metadata"]["name"]
+                if name in self.objects.get(request.path, {}):
+                    return status(409, f'"{name}" already exists', reason="AlreadyExists")
+                if request.query.get("dryRun"):
+                    return Answer(201, request.body)
+                kind = next(k for k in _KINDS if k.plural == request.path.split("/")[-1])
+                namespace = request.path.split("/")[-2] if kind.namespaced else "default"
+                body = {**request.body, "metadata": {"creationTimestamp": now(), **request.body["metadata"]}}
+                return Answer(201, self.add(kind, body, namespace=namespace))
         if "continue" in request.query:
             token, _, start = request.query["continue"].partition(":")
             return self._page(request, token, int(start))
+        labels, fields = request.query.get("labelSelector", ""), request.query.get("fieldSelector", "")
         with self.changed:
-            chosen, token = list(items.values()), str(self.version)
-        for part in filter(None, request.query.get("labelSelector", "").split(",")):
-            key, _, value = part.partition("=")
-            chosen = [o for o in chosen if (o["metadata"].get("labels") or {}).get(key) == value]
-        for part in filter(None, request.query.get("fieldSelector", "").split(",")):
-            path, _, value = part.partition("=")
-            chosen = [o for o in chosen if _field(o, path) == value]
+            paths = [request.path] if request.path in self.objects else list(self.objects)
+            inside = [self.objects[path] for path in paths if is_inside(path, request.path)]
+            token = str(self.version)
+            chosen = [o for objects in inside for o in objects.values() if chosen(o, labels, fields)]
         self._lists[token, request.path] = chosen
         return self._page(request, token, 0)
 
@@ -217,19 +239,88 @@ class FakeApi:
             metadata["continue"] = f"{token}:{start + limit}"
         return Answer(body={"kind": "List", "metadata": metadata, "items": page})
 
-    def _object(self, request: Request, collection: str, obj: Json) -> Answer:
+    def _object(self, request: Request, collection: str, obj: Json, subresource: str) -> Answer:
         kind = next(k for k in _KINDS if k.plural == collection.rsplit("/", maxsplit=1)[-1])
         name, namespace = obj["metadata"]["name"], obj["metadata"]["namespace"]
         if request.method == "DELETE":
             self.remove(kind, name, namespace=namespace)
             return Answer(body={"kind": "Status", "status": "Success"})
         if request.method == "PATCH":
-            return Answer(body=self.add(kind, _merge(obj, request.body), namespace=namespace))
+            return self._patched(request, kind, obj, subresource)
         if request.method == "PUT":
             if request.body["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
                 return status(409, "the object has been modified", reason="Conflict")
             return Answer(body=self.add(kind, request.body, namespace=namespace))
         return Answer(body=obj)
+
+    def _patched(self, request: Request, kind: Kind, obj: Json, subresource: str) -> Answer:
+        name = obj["metadata"]["name"]
+        given = (request.body.get("metadata") or {}) if isinstance(request.body, dict) else {}
+        refusal = _precondition(given, obj["metadata"])
+        if refusal is not None:
+            return refusal
+        new = _merge(obj, request.body)
+        if kind is _all.POD:
+            # The status of a pod is changed by its subresource alone, and that changes nothing else.
+            new = {**obj, "status": new.get("status")} if subresource else {**new, "status": obj.get("status")}
+            wrong = pod_fault(obj.get("spec") or {}, new.get("spec") or {})
+            if wrong:
+                return status(422, f'Pod "{name}" is invalid: {wrong}', reason="Invalid")
+        return Answer(body=self.add(kind, new, namespace=obj["metadata"]["namespace"]))
+
+
+def _precondition(given: Json, known: Json) -> Answer | None:
+    """A patch that names a version or a uid is meant for that object alone (the version is looked at first)."""
+    version = given.get("resourceVersion")
+    if version is not None and version != known["resourceVersion"]:
+        return status(409, "the object has been modified", reason="Conflict")
+    if given.get("uid") not in (None, known.get("uid")):
+        return status(422, f"metadata.uid: Invalid value: {given['uid']}: field is immutable", reason="Invalid")
+    return None
+
+
+def pod_fault(old: Json, new: Json) -> str:
+    """What the API server would not take of a change of a pod's spec, "" if it takes all of it."""
+    left = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+    gates = [gate["name"] for gate in old.get("schedulingGates") or []]
+    for name in left:
+        before, after = old.get(name), new.get(name)
+        if name == "activeDeadlineSeconds" and after is not None and after > 0 and (before is None or after <= before):
+            continue
+        if name == "schedulingGates" and all(gate["name"] in gates for gate in after or []):
+            continue
+        if name == "nodeSelector" and gates and (before or {}).items() <= (after or {}).items():
+            continue
+        if name == "nodeName":
+            continue  # kube-scheduler's own way (a Binding) is no patch; tests bind like this
+        return f"spec.{name}: Forbidden: pod updates may not change fields other than ..."
+    return ""
+
+
+def is_inside(collection: str, path: str) -> bool:
+    """Whether objects kept under `collection` are among those of `path`, which may be those of all namespaces."""
+    return collection == path or re.sub(r"/namespaces/[^/]+(?=/)", "", collection) == path
+
+
+def chosen(obj: Json, labels: str, fields: str) -> bool:
+    return all(
+        ((obj["metadata"].get("labels") or {}).get(key) == value) is equal for key, equal, value in _selector(labels)
+    ) and all((str(_field(obj, path) or "") == value) is equal for path, equal, value in _selector(fields))
+
+
+def _selector(text: str) -> Iterator[tuple[str, bool, str]]:
+    for part in filter(None, text.split(",")):
+        key, sign, value = re.fullmatch(r"([^!=]+)(!=|==?)(.*)", part).groups()  # type: ignore[union-attr]
+        yield key, sign != "!=", value
+
+
+def _told(what: str, was: bool, is_now: bool) -> str | None:
+    """How a watch with a selector is told: an object that it no longer chooses is gone, as far as it can see."""
+    if what == "DELETED":
+        return what if was else None
+    if is_now:
+        return "MODIFIED" if was else "ADDED"
+    return "DELETED" if was else None
 
 
 def _field(obj: Any, path: str) -> Any:
@@ -313,6 +404,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for line in lines:
+            if not line:
+                continue
             if line == CUT:
                 self.close_connection = True
                 self.connection.close()

@@ -1,0 +1,752 @@
+"""A small stand-in for Argo, kube-scheduler and the kubelets, over the fake API server, in steps of simulated time.
+
+It runs the Workflows that diflow renders, by the facts in docs/conformance.md: members of a group have names of index
+and value; one that is dropped before its end is never looked at again; a group that falls to 0 ends the Workflow in
+Error; retries ask whether the replica is wanted and whether its end counts; a pod that was stopped on purpose counts as
+Succeeded. So a mistake of the allocator shows as a Workflow that hangs, or that ends in Failed or Error.
+
+Argo's own state is kept here and written into the Workflow's status; the pods are the server's alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from diflow import keys
+from diflow.allocator import amounts
+from diflow.client.kinds import NODE, POD, WORKFLOW
+from diflow.job import DIJob
+from diflow.roster import roster
+from diflow.workflows import render
+from diflow.workflows.expressions import UNCOUNTED_MESSAGES
+from tests.allocator.faults import Time
+from tests.unit.fakeapi import FakeApi
+
+Json = dict[str, Any]
+
+EPOCH = 1_767_225_600.0
+"""Where the simulated clock's zero lies on the wall clocks."""
+DEADLINE = "Pod was active on the node longer than the specified deadline"
+FOR_EVER = 10.0**9
+_HOST = "kubernetes.io/hostname"
+_WORKFLOW_LABEL = "workflows.argoproj.io/workflow"
+_NODE_NAME = "workflows.argoproj.io/node-name"
+_UNCOUNTED = re.compile("|".join(UNCOUNTED_MESSAGES))
+_UNCOUNTED_LIMIT = 1000
+_DONE = frozenset({"Succeeded", "Failed", "Error", "Skipped"})
+
+Runs = Callable[[Json], tuple[float, int]]
+"""How long the pod runs (seconds) and the exit code with which it ends."""
+
+
+@dataclass
+class _PodNode:
+    """One attempt that is not counted: a pod."""
+
+    name: str
+    pod: str
+    created: float
+    phase: str = "Pending"
+    message: str = ""
+    code: int | None = None
+    host: str = ""
+    finished: float = 0.0
+
+
+@dataclass
+class _Try:
+    name: str
+    pods: list[_PodNode] = field(default_factory=list)
+    retry_phase: str = "Running"
+    phase: str = "Running"
+
+
+@dataclass
+class _Member:
+    name: str
+    task: str
+    index: int
+    text: str
+    tries: list[_Try] = field(default_factory=list)
+    phase: str = "Running"
+
+
+@dataclass
+class _Group:
+    name: str
+    members: dict[tuple[int, str], _Member] = field(default_factory=dict)
+    phase: str = "Running"
+
+
+@dataclass
+class _Attempt:
+    name: str
+    groups: dict[str, _Group] = field(default_factory=dict)
+    phase: str = "Running"
+
+
+@dataclass
+class _Round:
+    name: str
+    of: str
+    attempts: list[_Attempt] = field(default_factory=list)
+    phase: str = "Running"
+
+
+@dataclass
+class _Tree:
+    uid: str
+    started: float
+    rounds: dict[tuple[int, str], _Round] = field(default_factory=dict)
+    gave_up: bool = False
+
+
+@dataclass(frozen=True)
+class _Live:
+    """What the Workflow says at this moment."""
+
+    name: str
+    namespace: str
+    uid: str
+    tasks: tuple[str, ...]
+    templates: Mapping[str, Json]
+    rounds: tuple[str, ...]
+    current: str
+    granted: Mapping[str, Mapping[str, int]]
+    again: Mapping[str, str]
+    released: str
+    round_limit: int | None
+    replica_limit: int | None
+    backoff_limit: int
+    is_stopping: bool
+
+    def is_wanted(self, round_: str, member: _Member) -> bool:
+        return round_ == self.current and f'"{round_}/{member.task}/{member.text}"' not in self.released
+
+    def members(self, round_: str, task: str) -> list[str]:
+        count = int((self.granted.get(round_) or {}).get(task, 1))
+        return [f"{i}{self.again.get(f'{round_}/{task}/{i}', '')}" for i in range(count)]
+
+
+class _BrokenError(Exception):
+    """Argo ends the Workflow in Error."""
+
+
+@dataclass
+class _Kubelet:
+    """What one pod does on its machine."""
+
+    started: float
+    ends: float
+    code: int
+    stops: float = FOR_EVER
+    stop_code: int = 143
+    stop_message: str = ""
+
+
+class FakeCluster:
+    """Nodes, Argo, scheduler and kubelets. `step` lets `seconds` of simulated time pass.
+
+    `runs` says of each pod how long it runs. `grace_seconds`: from the wish to end a pod to its end. `wait_request`:
+    what Argo's own containers ask for beside the user's. `frozen`: Argo's controller is away.
+    """
+
+    def __init__(
+        self,
+        api: FakeApi,
+        time: Time,
+        *,
+        runs: Runs = lambda _: (FOR_EVER, 0),
+        grace_seconds: float = 3.0,
+        wait_request: Mapping[str, str] | None = None,
+    ) -> None:
+        self.api, self.time = api, time
+        self.runs = runs
+        self.grace_seconds = grace_seconds
+        self.wait_request = dict(wait_request or {})
+        self.frozen = False
+        self.service_seconds = 3.0
+        self._trees: dict[str, _Tree] = {}
+        self._kubelet: dict[str, _Kubelet] = {}
+        self._uids = 0
+        self.problems: list[str] = []
+        """What must never come about: an overfull machine, a Workflow that ended in Error."""
+
+    # --- what tests do ------------------------------------------------------------------------------------------------
+
+    def wall(self) -> float:
+        return EPOCH + self.time.now()
+
+    def node(self, name: str, **allocatable: Any) -> None:
+        """A machine; amounts as Kubernetes writes them (cpu="4", gpu="8")."""
+        given = {"cpu": "8", "memory": "64Gi", "pods": "110", **{k: str(v) for k, v in allocatable.items()}}
+        if "gpu" in given:
+            given["nvidia.com/gpu"] = given.pop("gpu")
+        body = {
+            "metadata": {"name": name, "labels": {_HOST: name}, "uid": self._uid(name)},
+            "spec": {},
+            "status": {"allocatable": given, "conditions": [self._ready(is_ready=True)]},
+        }
+        self.api.add(NODE, body)
+
+    def remove_node(self, name: str) -> None:
+        """The machine is gone; its pods' objects stay as they are."""
+        self.api.remove(NODE, name)
+
+    def cordon(self, name: str, *, on: bool = True) -> None:
+        self._change_node(name, lambda node: {**node, "spec": {"unschedulable": True} if on else {}})
+
+    def silence(self, name: str, *, on: bool = True) -> None:
+        """The machine's kubelet says nothing any more (or again)."""
+        ready = self._ready(is_ready=not on)
+        self._change_node(name, lambda node: {**node, "status": {**node["status"], "conditions": [ready]}})
+
+    def submit(self, job: DIJob, *, namespace: str = "default") -> None:
+        """As `diflow submit` does it."""
+        body = render(job)
+        metadata = {**body["metadata"], "uid": self._uid(job.name), "creationTimestamp": self._time()}
+        self.api.add(WORKFLOW, {**body, "metadata": metadata}, namespace=namespace)
+
+    def scale(self, name: str, **replicas: int) -> None:
+        """As `diflow scale` does it."""
+        wanted = json.loads(self.parameters(name)["replicas"])
+        self.edit(name, replicas=json.dumps({**wanted, **replicas}))
+
+    def edit(self, name: str, **parameters: str) -> None:
+        """Somebody changes parameters of a job by hand."""
+
+        def change(obj: Json) -> Json:
+            given = [
+                {**p, "value": parameters.get(p["name"], p["value"])} for p in obj["spec"]["arguments"]["parameters"]
+            ]
+            return {**obj, "spec": {**obj["spec"], "arguments": {"parameters": given}}}
+
+        self._change_workflow(name, change)
+
+    def annotate(self, name: str, **annotations: str) -> None:
+        """Somebody changes annotations (`diflow/...`) of a job."""
+        given = {f"diflow/{key}": value for key, value in annotations.items()}
+
+        def change(obj: Json) -> Json:
+            metadata = obj["metadata"]
+            return {**obj, "metadata": {**metadata, "annotations": {**metadata["annotations"], **given}}}
+
+        self._change_workflow(name, change)
+
+    def stop(self, name: str) -> None:
+        """As `argo stop`."""
+        self._change_workflow(name, lambda obj: {**obj, "spec": {**obj["spec"], "shutdown": "Stop"}})
+
+    def delete(self, name: str) -> None:
+        """The Workflow is deleted; its pods go as the garbage collector has it."""
+        uid = self.workflow(name)["metadata"]["uid"]
+        self.api.remove(WORKFLOW, name)
+        for pod in self.pods():
+            if pod["metadata"].get("ownerReferences", [{}])[0].get("uid") == uid:
+                self.evict(pod["metadata"]["name"])
+
+    def evict(self, name: str) -> None:
+        """The pod is deleted: at once if no machine has it, else after its grace period."""
+        pod = self.pod(name)
+        if not pod["spec"].get("nodeName") or pod["status"]["phase"] in ("Succeeded", "Failed"):
+            self.api.remove(POD, name)
+        elif "deletionTimestamp" not in pod["metadata"]:
+            metadata = {**pod["metadata"], "deletionTimestamp": self._time()}
+            self.api.add(POD, {**pod, "metadata": metadata})
+            if (known := self._kubelet.get(pod["metadata"]["uid"])) is not None:
+                known.stops = min(known.stops, self.time.now() + self.grace_seconds)
+
+    def finish(self, name: str, *, code: int = 0) -> None:
+        """The pod's program ends by itself, now."""
+        known = self._kubelet[self.pod(name)["metadata"]["uid"]]
+        known.ends, known.code = self.time.now(), code
+
+    def foreign(self, name: str, node: str, **request: Any) -> None:
+        """A pod of somebody else."""
+        self.api.add(
+            POD,
+            {
+                "metadata": {"name": name, "uid": self._uid(name)},
+                "spec": {
+                    "nodeName": node,
+                    "containers": [{"resources": {"requests": {k: str(v) for k, v in request.items()}}}],
+                },
+                "status": {"phase": "Running"},
+            },
+        )
+
+    # --- what tests look at -------------------------------------------------------------------------------------------
+
+    def workflow(self, name: str) -> Json:
+        with self.api.changed:
+            return self.api.objects[WORKFLOW.path("default")][name]
+
+    def parameters(self, name: str) -> dict[str, str]:
+        return {p["name"]: p["value"] for p in self.workflow(name)["spec"]["arguments"]["parameters"]}
+
+    def phase(self, name: str) -> str:
+        return str((self.workflow(name).get("status") or {}).get("phase") or "Pending")
+
+    def pods(self) -> list[Json]:
+        """All pods that have not ended."""
+        with self.api.changed:
+            every = list(self.api.objects.get(POD.path("default"), {}).values())
+        return [pod for pod in every if pod["status"]["phase"] not in ("Succeeded", "Failed")]
+
+    def pod(self, name: str) -> Json:
+        with self.api.changed:
+            return self.api.objects[POD.path("default")][name]
+
+    def of(self, job: str) -> dict[str, Json]:
+        """The live pods of a job, by "task-index"; two of one index are a mistake, so the later one is named apart."""
+        out: dict[str, Json] = {}
+        for pod in self.pods():
+            labels = pod["metadata"].get("labels") or {}
+            if labels.get(_WORKFLOW_LABEL) == job:
+                name = f"{labels[keys.TASK_NAME]}-{pod['metadata']['annotations'][keys.TASK_RANK]}"
+                out[name if name not in out else f"{name}'"] = pod
+        return out
+
+    def running(self, job: str) -> dict[str, str]:
+        """ "task-index" → node of the pods that run."""
+        return {name: pod["spec"]["nodeName"] for name, pod in self.of(job).items() if is_running(pod)}
+
+    def ended(self) -> list[Json]:
+        """All pods that have ended, in the order of their making."""
+        with self.api.changed:
+            every = list(self.api.objects.get(POD.path("default"), {}).values())
+        return [pod for pod in every if pod["status"]["phase"] in ("Succeeded", "Failed")]
+
+    def restarts(self, job: str) -> int:
+        """How often the backoffLimit was drawn on, as Argo's own tree has it."""
+        tree = self._trees.get(self.workflow(job)["metadata"]["uid"])
+        if tree is None:
+            return 0
+        rounds = sum(len(r.attempts) - 1 for r in tree.rounds.values())
+        return rounds + sum(len(m.tries) - 1 for m in _members(tree) if m.tries)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def step(self, seconds: float = 1.0) -> None:
+        """Let time pass, and everybody but the allocator do what is to be done."""
+        self.time.move(seconds)
+        self._run_pods()
+        if not self.frozen:
+            with self.api.changed:
+                workflows = list(self.api.objects.get(WORKFLOW.path("default"), {}).values())
+            for obj in workflows:
+                self._reconcile(obj)
+        self._schedule()
+        self._look_at_nodes()
+
+    # --- Argo ---------------------------------------------------------------------------------------------------------
+
+    def _reconcile(self, obj: Json) -> None:
+        if (obj.get("status") or {}).get("phase") in _DONE:
+            return
+        metadata = obj["metadata"]
+        tree = self._trees.setdefault(metadata["uid"], _Tree(metadata["uid"], self.time.now()))
+        phase, message = "Running", ""
+        try:
+            live = _read(obj)
+            self._walk(live, tree)
+            if tree.gave_up and not live.is_stopping:
+                self.stop(live.name)
+            if all(r.phase in _DONE for r in tree.rounds.values()) and self._has_service(tree, live):
+                failed = live.is_stopping or any(r.phase != "Succeeded" for r in tree.rounds.values())
+                phase = "Failed" if failed else "Succeeded"
+                message = "Stopped with strategy 'Stop'" if live.is_stopping else ""
+        except _BrokenError as error:
+            phase, message = "Error", str(error)
+            self.problems.append(f"{metadata['name']}: {error}")
+        status: Json = {"phase": phase, "startedAt": _text(tree.started), "nodes": dict(_nodes(metadata["name"], tree))}
+        if message:
+            status["message"] = message
+        if status != obj.get("status"):
+            with self.api.changed:
+                now = self.api.objects[WORKFLOW.path("default")].get(metadata["name"])
+                if now is not None and now["metadata"]["uid"] == metadata["uid"]:
+                    self.api.add(WORKFLOW, {**now, "status": status})
+
+    def _has_service(self, tree: _Tree, live: _Live) -> bool:
+        return live.is_stopping or self.time.now() - tree.started >= self.service_seconds
+
+    def _walk(self, live: _Live, tree: _Tree) -> None:
+        self._note_pods(live, tree)
+        for position, name in enumerate(live.rounds):
+            round_ = tree.rounds.get((position, name))
+            if round_ is None:
+                if live.is_stopping:
+                    continue
+                round_ = tree.rounds[position, name] = _Round(f"{live.name}.round({position}:{name})", name)
+            if round_.phase not in _DONE:
+                self._walk_round(live, tree, round_)
+
+    def _walk_round(self, live: _Live, tree: _Tree, round_: _Round) -> None:
+        if not round_.attempts:
+            round_.attempts.append(_Attempt(round_.name if live.round_limit is None else f"{round_.name}(0)"))
+        attempt = round_.attempts[-1]
+        for task in live.tasks:
+            group = attempt.groups.setdefault(task, _Group(f"{attempt.name}.{task}"))
+            if group.phase not in _DONE:
+                self._walk_group(live, tree, round_, group, task)
+        # A dropped member that has not come to its end is in the way for good: nobody looks at it again.
+        every = [member for group in attempt.groups.values() for member in group.members.values()]
+        if not all(g.phase in _DONE for g in attempt.groups.values()) or not all(m.phase in _DONE for m in every):
+            return
+        failed = any(member.phase in ("Failed", "Error") for member in every)
+        attempt.phase = "Failed" if failed and round_.of == live.current else "Succeeded"
+        if (
+            attempt.phase == "Failed"
+            and live.round_limit is not None
+            and len(round_.attempts) <= live.round_limit
+            and not live.is_stopping
+        ):
+            round_.attempts.append(_Attempt(f"{round_.name}({len(round_.attempts)})"))
+            self._walk_round(live, tree, round_)
+        else:
+            round_.phase = attempt.phase
+
+    def _walk_group(self, live: _Live, tree: _Tree, round_: _Round, group: _Group, task: str) -> None:
+        texts = live.members(round_.of, task)
+        if not texts:
+            if group.members:
+                raise _BrokenError(f"node {group.name} already initialized")
+            group.phase = "Skipped"
+            return
+        present = []
+        for position, text in enumerate(texts):
+            member = group.members.get((position, text))
+            if member is None:
+                if live.is_stopping:
+                    continue
+                index = int(text.split(".")[0])
+                member = _Member(f"{group.name}({position}:{text})", task, index, text)
+                group.members[position, text] = member
+            present.append(member)
+            if member.phase not in _DONE:
+                self._walk_member(live, tree, round_, member)
+        if all(member.phase in _DONE for member in present):
+            bad = any(member.phase in ("Failed", "Error") for member in present)
+            group.phase = "Failed" if bad else "Succeeded"
+
+    def _walk_member(self, live: _Live, tree: _Tree, round_: _Round, member: _Member) -> None:
+        limit = live.replica_limit
+        if not member.tries:
+            member.tries.append(_Try(member.name if limit is None else f"{member.name}(0)"))
+        latest = member.tries[-1]
+        self._walk_try(live, round_, member, latest)
+        if latest.retry_phase not in _DONE:
+            return
+        wanted = live.is_wanted(round_.of, member)
+        latest.phase = latest.retry_phase if wanted else "Succeeded"
+        if latest.phase != "Succeeded":
+            last = len(member.tries) > limit if limit is not None else len(round_.attempts) > (live.round_limit or 0)
+            if wanted and last and not live.is_stopping:
+                tree.gave_up = True
+            if wanted and limit is not None and len(member.tries) <= limit and not live.is_stopping:
+                member.tries.append(_Try(f"{member.name}({len(member.tries)})"))
+                self._walk_try(live, round_, member, member.tries[-1])
+                return
+        member.phase = latest.phase
+
+    def _walk_try(self, live: _Live, round_: _Round, member: _Member, latest: _Try) -> None:
+        if latest.retry_phase in _DONE:
+            return
+        if not latest.pods:
+            if live.is_stopping:
+                latest.retry_phase = "Failed"
+            else:
+                self._make_pod(live, round_, member, latest)
+            return
+        node = latest.pods[-1]
+        if node.phase not in _DONE:
+            return
+        again = (
+            node.phase != "Succeeded"
+            and live.is_wanted(round_.of, member)
+            and _UNCOUNTED.search(node.message) is not None
+            and len(latest.pods) <= _UNCOUNTED_LIMIT
+            and not live.is_stopping
+        )
+        if not again:
+            latest.retry_phase = "Succeeded" if node.phase == "Succeeded" else "Failed"
+        elif self.time.now() >= node.finished + min(60.0, 2.0 ** (len(latest.pods) - 1)):
+            self._make_pod(live, round_, member, latest)
+
+    def _note_pods(self, live: _Live, tree: _Tree) -> None:
+        """Take over what has become of the pods, and ask them to end when the Workflow is to stop."""
+        with self.api.changed:
+            pods = dict(self.api.objects.get(POD.path("default"), {}))
+        for member in _members(tree):
+            for node in (node for one in member.tries for node in one.pods if node.phase not in _DONE):
+                pod = pods.get(node.pod)
+                if pod is None:
+                    node.phase, node.message, node.finished = "Error", "pod deleted", self.time.now()
+                    continue
+                status = pod["status"]
+                node.phase, node.host = status["phase"], pod["spec"].get("nodeName") or ""
+                if node.phase in _DONE:
+                    node.finished = self.time.now()
+                    node.code = status.get("exitCode")
+                    said = f"main: Error (exit code {node.code})" if node.code else ""
+                    node.message = status.get("message") or said
+                elif live.is_stopping and (known := self._kubelet.get(pod["metadata"]["uid"])) is not None:
+                    known.stops = min(known.stops, self.time.now() + self.grace_seconds)
+
+    def _make_pod(self, live: _Live, round_: _Round, member: _Member, latest: _Try) -> None:
+        name = f"{latest.name}.{member.task}({len(latest.pods)})"
+        digest = hashlib.sha256(f"{live.uid}{name}".encode()).hexdigest()[:10]
+        node = _PodNode(name, f"{live.name}-{member.task}-{digest}", self.time.now())
+        latest.pods.append(node)
+        values = {
+            "workflow.name": live.name,
+            "workflow.namespace": live.namespace,
+            "inputs.parameters.round": round_.of,
+            "inputs.parameters.index": str(member.index),
+            "inputs.parameters.member": member.text,
+        }
+        template = live.templates[member.task]
+        given = json.loads(_fill(json.dumps(template["metadata"]), values))
+        patch = json.loads(_fill(template.get("podSpecPatch") or "{}", values))
+        counts = {task: len(live.members(round_.of, task)) for task in live.tasks}
+        people = roster(live.name, live.namespace, counts)
+        self.api.add(
+            POD,
+            {
+                "metadata": {
+                    "name": node.pod,
+                    "uid": self._uid(node.pod),
+                    "creationTimestamp": self._time(),
+                    "ownerReferences": [{"kind": "Workflow", "name": live.name, "uid": live.uid}],
+                    "labels": {**given["labels"], _WORKFLOW_LABEL: live.name},
+                    "annotations": {
+                        **given["annotations"],
+                        _NODE_NAME: name,
+                        keys.NODES: people.nodes,
+                        keys.REPLICAS: str(len(people.hosts)),
+                        keys.RANK: str(people.rank_of(member.task, member.index)),
+                    },
+                },
+                "spec": {
+                    "containers": [
+                        {"name": "main", "resources": template["container"].get("resources") or {}},
+                        {"name": "wait", "resources": {"requests": self.wait_request}},
+                    ],
+                    "hostname": patch["hostname"],
+                    "schedulingGates": patch.get("schedulingGates") or [],
+                    "nodeSelector": template.get("nodeSelector") or {},
+                },
+                "status": {"phase": "Pending"},
+            },
+            namespace=live.namespace,
+        )
+
+    # --- scheduler and kubelets ---------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        nodes, free = self._free()
+        for pod in self.pods():
+            spec = pod["spec"]
+            if spec.get("nodeName") or spec.get("schedulingGates") or "deletionTimestamp" in pod["metadata"]:
+                continue
+            request = amounts.of_pod(spec)
+            selector = (spec.get("nodeSelector") or {}).items()
+            for name, node in nodes.items():
+                if (
+                    selector <= node["metadata"]["labels"].items()
+                    and _is_open(node)
+                    and all(free[name].get(resource, 0) >= amount for resource, amount in request.items())
+                ):
+                    amounts.add(free[name], {resource: -amount for resource, amount in request.items()})
+                    self._bind(pod, name)
+                    break
+
+    def _bind(self, pod: Json, node: str) -> None:
+        with self.api.changed:
+            now = self.api.objects[POD.path("default")].get(pod["metadata"]["name"])
+            if now is None or now["metadata"]["resourceVersion"] != pod["metadata"]["resourceVersion"]:
+                return
+            self.api.add(POD, {**now, "spec": {**now["spec"], "nodeName": node}})
+
+    def _run_pods(self) -> None:
+        now = self.time.now()
+        with self.api.changed:
+            nodes = dict(self.api.objects.get(NODE.path(None), {}))
+        for pod in self.pods():
+            uid, spec = pod["metadata"]["uid"], pod["spec"]
+            node = nodes.get(spec.get("nodeName") or "")
+            if node is None or not _is_ready(node) or _WORKFLOW_LABEL not in (pod["metadata"].get("labels") or {}):
+                continue
+            known = self._kubelet.get(uid)
+            if known is None:
+                seconds, code = self.runs(pod)
+                known = self._kubelet[uid] = _Kubelet(now, now + seconds, code)
+                if "deletionTimestamp" in pod["metadata"]:
+                    known.stops = now + self.grace_seconds
+                else:
+                    self._change_pod(pod, {"phase": "Running"})
+                    continue
+            if spec.get("activeDeadlineSeconds") == 1 and known.stops == FOR_EVER:
+                known.stops, known.stop_message = now + self.grace_seconds, DEADLINE
+            if now < min(known.ends, known.stops):
+                continue
+            if "deletionTimestamp" in pod["metadata"]:
+                self.api.remove(POD, pod["metadata"]["name"])
+            elif known.ends <= known.stops:
+                self._change_pod(pod, {"phase": "Failed" if known.code else "Succeeded", "exitCode": known.code})
+            elif known.stop_message:
+                self._change_pod(pod, {"phase": "Failed", "reason": "DeadlineExceeded", "message": known.stop_message})
+            else:
+                self._change_pod(pod, {"phase": "Failed", "exitCode": known.stop_code})
+
+    def _look_at_nodes(self) -> None:
+        """More on a machine than it has: kube-scheduler would never do it."""
+        _, free = self._free()
+        for name, left in free.items():
+            for resource, amount in left.items():
+                if amount < 0:
+                    self.problems.append(f"node {name} is over: {amount} {resource}")
+
+    def _free(self) -> tuple[dict[str, Json], dict[str, amounts.Amounts]]:
+        with self.api.changed:
+            nodes = dict(self.api.objects.get(NODE.path(None), {}))
+        free = {name: amounts.read(node["status"]["allocatable"]) for name, node in nodes.items()}
+        for pod in self.pods():
+            host = pod["spec"].get("nodeName")
+            if host in free:
+                amounts.add(free[host], {name: -amount for name, amount in amounts.of_pod(pod["spec"]).items()})
+        return nodes, free
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def _uid(self, name: str) -> str:
+        self._uids += 1
+        return f"uid-{self._uids}-{name}"
+
+    def _time(self) -> str:
+        return _text(self.time.now())
+
+    def _ready(self, *, is_ready: bool) -> Json:
+        return {"type": "Ready", "status": "True" if is_ready else "Unknown", "lastTransitionTime": self._time()}
+
+    def _change_pod(self, pod: Json, status: Json) -> None:
+        with self.api.changed:
+            now = self.api.objects[POD.path("default")].get(pod["metadata"]["name"])
+            if now is not None and now["status"]["phase"] not in ("Succeeded", "Failed"):
+                self.api.add(POD, {**now, "status": status})
+
+    def _change_node(self, name: str, change: Callable[[Json], Json]) -> None:
+        with self.api.changed:
+            self.api.add(NODE, change(self.api.objects[NODE.path(None)][name]))
+
+    def _change_workflow(self, name: str, change: Callable[[Json], Json]) -> None:
+        with self.api.changed:
+            self.api.add(WORKFLOW, change(self.api.objects[WORKFLOW.path("default")][name]))
+
+
+def is_running(pod: Json) -> bool:
+    return bool(pod["status"]["phase"] == "Running")
+
+
+def is_gated(pod: Json) -> bool:
+    return bool(pod["spec"].get("schedulingGates"))
+
+
+def _read(obj: Json) -> _Live:
+    parameters = {p["name"]: p["value"] for p in obj["spec"]["arguments"]["parameters"]}
+    templates = {t["name"]: t for t in obj["spec"]["templates"]}
+    fans = [t["name"] for t in templates[keys.TEMPLATE_ROUND]["dag"]["tasks"] if t["name"] != keys.TEMPLATE_SUPERSEDED]
+    try:
+        rounds = json.loads(parameters["rounds"])
+        granted = json.loads(parameters["granted"])
+        again = json.loads(parameters["again"])
+        if not isinstance(rounds, list) or not isinstance(granted, dict) or not isinstance(again, dict):
+            raise ValueError
+    except ValueError:
+        raise _BrokenError("failed to evaluate expression") from None
+    return _Live(
+        name=obj["metadata"]["name"],
+        namespace=obj["metadata"]["namespace"],
+        uid=obj["metadata"]["uid"],
+        tasks=tuple(fans),
+        templates=templates,
+        rounds=tuple(rounds),
+        current=parameters["current"],
+        granted=granted,
+        again=again,
+        released=parameters["released"],
+        round_limit=_limit(templates[keys.TEMPLATE_ROUND]),
+        replica_limit=_limit(templates[f"replica-{fans[0]}"]),
+        backoff_limit=json.loads(obj["metadata"]["annotations"][keys.DIJOB])["spec"].get("backoffLimit", 3),
+        is_stopping=obj["spec"].get("shutdown") in ("Stop", "Terminate"),
+    )
+
+
+def _limit(template: Json) -> int | None:
+    strategy = template.get("retryStrategy")
+    return int(strategy["limit"]) if strategy else None
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace("{{" + name + "}}", value)
+    return text
+
+
+def _text(now: float) -> str:
+    return datetime.fromtimestamp(EPOCH + now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _is_ready(node: Json) -> bool:
+    return bool(node["status"]["conditions"][0]["status"] == "True")
+
+
+def _is_open(node: Json) -> bool:
+    return _is_ready(node) and not node["spec"].get("unschedulable")
+
+
+def _members(tree: _Tree) -> Iterator[_Member]:
+    for round_ in tree.rounds.values():
+        for attempt in round_.attempts:
+            for group in attempt.groups.values():
+                yield from group.members.values()
+
+
+def _nodes(job: str, tree: _Tree) -> Iterator[tuple[str, Json]]:
+    """The tree as Argo writes it into the Workflow's status."""
+
+    def node(name: str, kind: str, phase: str, **more: Any) -> tuple[str, Json]:
+        return name, {"id": name, "name": name, "type": kind, "phase": phase, **more}
+
+    yield node(job, "DAG", "Running")
+    for round_ in tree.rounds.values():
+        retried = bool(round_.attempts) and round_.attempts[0].name != round_.name
+        yield node(round_.name, "Retry" if retried else "DAG", round_.phase)
+        for attempt in round_.attempts:
+            if retried:
+                yield node(attempt.name, "DAG", attempt.phase)
+            for group in attempt.groups.values():
+                yield node(group.name, "TaskGroup", group.phase)
+                for member in group.members.values():
+                    yield from _nodes_of(member, node)
+
+
+def _nodes_of(member: _Member, node: Callable[..., tuple[str, Json]]) -> Iterator[tuple[str, Json]]:
+    retried = bool(member.tries) and member.tries[0].name != member.name
+    yield node(member.name, "Retry" if retried else "DAG", member.phase)
+    for one in member.tries:
+        if retried:
+            yield node(one.name, "DAG", one.phase)
+        yield node(f"{one.name}.{member.task}", "Retry", one.retry_phase)
+        for pod in one.pods:
+            more: Json = {"startedAt": _text(pod.created), "message": pod.message, "hostNodeName": pod.host}
+            if pod.code is not None:
+                more["outputs"] = {"exitCode": str(pod.code)}
+            yield node(pod.name, "Pod", pod.phase, **more)

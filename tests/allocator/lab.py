@@ -1,0 +1,372 @@
+"""An allocator over a fake cluster, in simulated time: what the scenarios, the crashes and the faults are played on.
+
+Everything of the allocator is real: its caches and their threads, the election, the writes. Only the clock stands still
+until a test moves it, and the daemon's loop is turned by hand, once the caches have seen all that has happened.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time as real_time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import urllib3
+
+from diflow import DIJob, Task
+from diflow.allocator.daemon import Allocator, Cycle
+from diflow.allocator.elector import Elector
+from diflow.allocator.policy import Policy, load_policy
+from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.settings import PolicySettings
+from diflow.allocator.world import MANAGED
+from diflow.client.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
+from diflow.client.kube import Cluster
+from tests.allocator.fakeargo import FakeCluster, Runs, is_gated
+from tests.allocator.faults import Time, eventually
+from tests.unit.fakeapi import Answer, FakeApi, Request, chosen, is_inside, serving
+
+Json = dict[str, Any]
+LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+class Line:
+    """A transport: to the server's socket, or straight into the server (`direct`), which is quicker and does the same.
+
+    `before` and `after` are told of each request: before it is sent, and when the server has answered it. What they
+    raise ends the process that sent it: nothing that it sends later arrives.
+    """
+
+    def __init__(self, api: FakeApi, *, direct: bool) -> None:
+        self._api = api
+        self._pool = None if direct else urllib3.PoolManager(maxsize=16)
+        self.before: Callable[[str, str], None] = lambda *_: None
+        self.after: Callable[[str, str], None] = lambda *_: None
+        self.is_cut = False
+        self.is_dead = False
+
+    def request(self, method: str, url: str, *, body: bytes | None = None, **options: Any) -> Any:
+        path = urlsplit(url).path
+        self._check()
+        self._tell(self.before, method, path)
+        self._check()
+        if self._pool is not None:
+            answer = self._pool.request(method, url, body=body, **options)
+        else:
+            answer = _ask(self._api, method, url, body, options.get("headers") or {})
+        self._tell(self.after, method, path)
+        return answer
+
+    def _check(self) -> None:
+        if self.is_dead:
+            raise Killed
+        if self.is_cut:
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    def _tell(self, told: Callable[[str, str], None], method: str, path: str) -> None:
+        try:
+            told(method, path)
+        except Killed:
+            self.is_dead = True
+            raise
+
+
+class _Response:
+    """What urllib3 gives for an answer, as far as the client looks at it."""
+
+    chunked = False
+    length_remaining = 0
+    _fp = None
+
+    def __init__(self, api: FakeApi, answer: Answer | None, lines: Iterator[str] | None) -> None:
+        self._api, self._lines, self._is_shut = api, lines, False
+        self.status = answer.status if answer else 200
+        self.headers: dict[str, str] = answer.headers if answer else {}
+        body = answer.body if answer else None
+        self._body = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        self.closed = False
+
+    def read(self, **_: Any) -> bytes:
+        return self._body.read()
+
+    def read1(self, _: int, **__: Any) -> bytes:
+        assert self._lines is not None
+        for line in self._lines:
+            if self._is_shut:
+                raise ConnectionResetError("hung up")
+            if line:
+                return f"{line}\n".encode()
+        return b""
+
+    def shutdown(self) -> None:
+        self._is_shut = True
+        with self._api.changed:
+            self._api.changed.notify_all()
+
+    def close(self) -> None:
+        self.closed = True
+
+    release_conn = close
+
+
+def _ask(api: FakeApi, method: str, url: str, body: bytes | None, headers: dict[str, str]) -> _Response:
+    parts = urlsplit(url)
+    query = {key: values[0] for key, values in parse_qs(parts.query, keep_blank_values=True).items()}
+    got: list[Any] = []
+    api.answer(Request(method, parts.path, query, headers, json.loads(body) if body else None), got.append, got.append)
+    made = got[0]
+    return _Response(api, made, None) if isinstance(made, Answer) else _Response(api, None, made)
+
+
+class Daemon:
+    """One process of the allocator."""
+
+    def __init__(self, lab: Lab, name: str) -> None:
+        self._lab = lab
+        self.line = Line(lab.api, direct=lab.direct)
+        cluster = Cluster(
+            server=lab.api.url,
+            transport=self.line,
+            source="/home/me/kubeconfig",
+            sleep=lambda _: None,
+            jitter=lambda low, _: low,
+        )
+        self.elector = Elector(
+            cluster,
+            namespace=lab.settings.namespace,
+            identity=name,
+            clock=lab.time.now,
+            wall=lab.cluster.wall,
+            jitter=lambda low, _: low,
+        )
+        self.cycles: list[Cycle] = []
+        self.allocator = Allocator(
+            cluster,
+            lab.settings,
+            lab.policy,
+            self.elector,
+            on_cycle=self.cycles.append,
+            clock=lab.time.now,
+            wall=lab.cluster.wall,
+            reflecting={"clock": lab.time.now, "watch_seconds": (3600.0, 3600.0), "jitter": lambda low, _: low},
+        )
+
+    def start(self) -> None:
+        """Begin to watch, and wait until all is known."""
+        self.allocator.caches.start()
+        eventually(lambda: self.allocator.caches.wait_synced(0.5), "the caches are full")
+        self.allocator.ask("start")
+
+    def stop(self) -> None:
+        """End its threads. What it has not sent yet is never sent."""
+        self.line.is_dead = True
+        caches = self.allocator.caches
+        for reflector in (caches.nodes, caches.queues, caches.workflows, caches.pods):
+            reflector.stop()
+        self.allocator.applier.close()
+
+    def lead(self) -> None:
+        """Try once to be the leader, or to stay it."""
+        if not self.elector.renew():
+            self.elector.try_acquire()
+
+    def catch_up(self) -> None:
+        """Wait until the caches show what the server has."""
+        caches = self.allocator.caches
+        pairs = (
+            (caches.workflows, WORKFLOW, MANAGED, ""),
+            (caches.pods, POD, "", LIVE),
+            (caches.nodes, NODE, "", ""),
+            (caches.queues, CONFIG_MAP, "", f"metadata.name={self._lab.settings.queues_config}"),
+        )
+        for reflector, kind, labels, fields in pairs:
+            ends = real_time.monotonic() + 30
+            while _versions(reflector.items()) != self._lab.versions(kind, labels, fields):
+                assert real_time.monotonic() < ends, f"the cache of {kind.plural} does not follow: {reflector.trouble}"
+                real_time.sleep(0.0005)
+
+    def turn(self) -> Cycle | None:
+        """One turn of the daemon's loop, if it has something to do."""
+        return self.allocator.turn() if self.allocator.has_work() else None
+
+
+class Lab:
+    """A fake cluster, and the allocators that work on it."""
+
+    def __init__(
+        self,
+        api: FakeApi,
+        *,
+        direct: bool = True,
+        policy: Policy | None = None,
+        settings: AllocatorSettings | None = None,
+        runs: Runs | None = None,
+        **options: Any,
+    ) -> None:
+        self.api, self.direct = api, direct
+        self.time = Time()
+        self.cluster = FakeCluster(api, self.time, **({"runs": runs} if runs else {}), **options)
+        self.policy = policy or load_policy("fit", PolicySettings(least_seconds_between_resizes=5.0))
+        self.settings = settings or AllocatorSettings(writers=1, debounce_seconds=0.0)
+        self.daemon: Daemon | None = None
+        self._daemons = 0
+        self._told = 0.0
+
+    # --- the allocator ------------------------------------------------------------------------------------------------
+
+    def new_daemon(self) -> Daemon:
+        """A process that is started, and does not lead yet."""
+        self._daemons += 1
+        made = Daemon(self, f"daemon-{self._daemons}")
+        made.start()
+        return made
+
+    def begin(self) -> Daemon:
+        """Start the allocator, and wait until it leads."""
+        self.daemon = self.new_daemon()
+        for _ in range(60):
+            if self.daemon.elector.is_leader():
+                break
+            self.pass_time(1.0)
+            self.daemon.lead()
+        assert self.daemon.elector.is_leader()
+        return self.daemon
+
+    def end(self) -> None:
+        """The allocator is no more."""
+        if self.daemon is not None:
+            self.daemon.stop()
+            self.daemon = None
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def pass_time(self, seconds: float = 1.0) -> None:
+        """Time passes for everybody but the allocator."""
+        self.cluster.step(seconds)
+        if self.time.now() - self._told >= 30.0:
+            self._told = self.time.now()
+            self.api.bookmark()
+            if self.daemon is not None and not self.daemon.line.is_cut:
+                caches = self.daemon.allocator.caches
+                for reflector in (caches.nodes, caches.queues, caches.workflows, caches.pods):
+                    eventually(lambda r=reflector: r.age_seconds == 0.0, "a bookmark is seen")  # type: ignore[misc]
+
+    def step(self, seconds: float = 1.0) -> None:
+        """A second passes, and the allocator does what it has to do."""
+        self.pass_time(seconds)
+        if self.daemon is not None:
+            self.daemon.lead()
+            for _ in range(8):
+                self.daemon.catch_up()
+                if self.daemon.turn() is None:
+                    break
+
+    def until(self, true: Callable[[], object], what: str, *, seconds: int = 45) -> None:
+        """Let time pass until it is so. By default less than a period: nothing may have to wait for the next plan."""
+        for _ in range(seconds):
+            if true():
+                return
+            self.step()
+        assert true(), f"not in {seconds} s: {what}\n{self.story()}"
+
+    def rest(self, *, seconds: int = 15, limit: int = 600) -> None:
+        """Let time pass until nothing has happened for so long."""
+        quiet, seen = 0, self._happenings()
+        for _ in range(limit):
+            self.step()
+            now = self._happenings()
+            quiet, seen = (quiet + 1, seen) if now == seen else (0, now)
+            if quiet >= seconds:
+                return
+        raise AssertionError(f"no rest in {limit} s\n{self.story()}")
+
+    def _happenings(self) -> int:
+        """Changes of all that matters: the Lease is renewed all the time, and bookmarks tell of nothing."""
+        with self.api.changed:
+            return sum(1 for _, _, path, _ in self.api.events if path and not path.endswith("leases"))
+
+    # --- what is so ---------------------------------------------------------------------------------------------------
+
+    def versions(self, kind: Kind, labels: str, fields: str) -> dict[tuple[str, str], str]:
+        wanted = kind.path(None)
+        with self.api.changed:
+            return {
+                (obj["metadata"]["namespace"], name): obj["metadata"]["resourceVersion"]
+                for path, objects in self.api.objects.items()
+                if is_inside(path, wanted)
+                for name, obj in objects.items()
+                if chosen(obj, labels, fields)
+            }
+
+    def allocation(self, job: str) -> dict[str, list[str]]:
+        """The nodes of each task, as the Workflow has them."""
+        text = self.cluster.workflow(job)["metadata"]["annotations"].get("diflow/allocation")
+        return dict(json.loads(text)["nodes"]) if text else {}
+
+    def decision(self, job: str) -> Json:
+        text = self.cluster.workflow(job)["metadata"]["annotations"].get("diflow/decision")
+        return dict(json.loads(text)) if text else {}
+
+    def events(self, job: str) -> list[tuple[str, str]]:
+        """(reason, message) of the Events of a job, in order."""
+        with self.api.changed:
+            found = self.api.objects.get("/api/v1/namespaces/default/events", {}).values()
+            return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["name"] == job]
+
+    def writes(self) -> list[tuple[str, str]]:
+        """(path, by which daemon) of all the allocators' patches that were sent."""
+        return [(r.path, r.headers.get("User-Agent", "")) for r in self.api.seen("PATCH")]
+
+    def story(self) -> str:
+        """Where everything stands, for the message of a test that failed."""
+        out = [f"time {self.time.now():g}"]
+        with self.api.changed:
+            jobs = dict(self.api.objects.get(WORKFLOW.path("default"), {}))
+        for name, obj in jobs.items():
+            parameters = self.cluster.parameters(name)
+            shown = {k: v for k, v in parameters.items() if k in ("rounds", "current", "granted", "released", "again")}
+            out.append(
+                f"{name}: {self.cluster.phase(name)} {shown} {obj['metadata']['annotations'].get('diflow/allocation')}"
+            )
+            out.append(f"   {self.decision(name)}")
+            for replica, pod in sorted(self.cluster.of(name).items()):
+                where = "gated" if is_gated(pod) else pod["spec"].get("nodeName") or "unbound"
+                path = pod["metadata"]["annotations"]["workflows.argoproj.io/node-name"]
+                out.append(f"   {replica}: {pod['status']['phase']} {where} {path}")
+            out += [f"   {reason}: {message}" for reason, message in self.events(name)]
+        out += self.cluster.problems
+        return "\n".join(out)
+
+
+def task(name: str = "worker", *, replicas: int = 1, cpu: str = "1", **fields: Any) -> Task:
+    container = {"name": "di-container", "image": "x", "command": ["x"], "resources": {"requests": {"cpu": cpu}}}
+    return Task(name=name, replicas=replicas, template={"spec": {"containers": [container]}}, **fields)
+
+
+def job(name: str = "job", *tasks: Task, **fields: Any) -> DIJob:
+    return DIJob(name=name, tasks=tasks or (task(),), scheduling="gang", **fields)
+
+
+@contextmanager
+def lab(**options: Any) -> Iterator[Lab]:
+    """A cluster and an allocator that leads, if `begin` is not False."""
+    begin = options.pop("begin", True)
+    with serving() as api:
+        made = Lab(api, **options)
+        try:
+            if begin:
+                made.begin()
+            yield made
+        finally:
+            made.end()
+
+
+def _versions(items: Any) -> dict[tuple[str, str], str]:
+    return {key: item["metadata"]["resourceVersion"] for key, item in items.items()}
