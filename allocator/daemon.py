@@ -8,6 +8,7 @@ lost at any time: what is quiet (so that a thousand jobs that rest cost nothing)
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,13 +17,14 @@ from typing import Any
 
 import structlog
 
-from diflow.allocator import planning, reports
+from diflow.allocator import planning, presence, reports, telling
 from diflow.allocator.applying import Applier
 from diflow.allocator.carrying import Job, Pace, carry_out
 from diflow.allocator.elector import Elector
 from diflow.allocator.plan import Action, Plan, changes
 from diflow.allocator.planning import Picture
 from diflow.allocator.policy import Policy, guarded
+from diflow.allocator.presence import PAUSED, REPLAN
 from diflow.allocator.reading import JobRead, NodeRead, PodRead
 from diflow.allocator.room import Room
 from diflow.allocator.service import AllocatorSettings
@@ -31,12 +33,7 @@ from diflow.allocator.world import Caches, World
 from diflow.allocator.writes import Note, Write
 from diflow.client.kinds import NODE, POD, WORKFLOW, Kind
 from diflow.client.kube import Cluster
-from diflow.errors import LostLeadershipError
-
-PAUSED = "diflow/paused"
-"""Annotation of the Lease: no new decisions are made while it is there."""
-REPLAN = "diflow/replan"
-"""Annotation of the Lease: another value asks for a plan."""
+from diflow.errors import DiflowError, LostLeadershipError
 
 # A wake-up while nothing happens, to look at the Lease's annotations.
 _LOOK_SECONDS = 5.0
@@ -96,9 +93,16 @@ class Allocator:
         )
         self._quiet: dict[str, tuple[JobRead, tuple[PodRead, ...]]] = {}
         self._unbound: dict[str, float] = {}
+        self._planned = clock()
+        self._later = math.inf
         self._told_problems: dict[str, str] = {}
+        self._cluster = cluster.asked_once()
         self._last_replan = ""
+        self._to_answer = ""
+        self._pause = ""
         self.last: tuple[Picture, Plan] | None = None
+        self.last_trouble = ""
+        """Why the last plan changed nothing, or ""."""
         self.woke = clock()
         """When the loop last turned, on the clock: for those who watch over it."""
 
@@ -110,24 +114,33 @@ class Allocator:
         try:
             self._wait_for_caches(stop)
             self.ask("start")
-            last_plan = self._clock()
             while not stop.is_set():
-                reasons = self._next(stop, last_plan + self.settings.period_seconds)
-                if stop.is_set():
-                    break
-                self.elector.check()
-                due = self._clock() - last_plan >= self.settings.period_seconds
-                if due:
-                    reasons.plan.add("period")
-                planned = ", ".join(sorted(reasons.plan)[:4])
-                done = self.cycle(planned)
-                if done.planned:
-                    last_plan = self._clock()
-                if done.trouble:
+                self._wait(stop)
+                if not stop.is_set() and self.turn().trouble:
                     stop.wait(1.0)
         finally:
             self.caches.stop()
             self.applier.close()
+
+    def has_work(self) -> bool:
+        """Whether something has happened since the last turn, or the time for something has come."""
+        with self._wake:
+            return self._heed_lease() or self._reasons.is_dirty or self._clock() >= self._due()
+
+    def turn(self) -> Cycle:
+        """Do what there is to do, now. Raises LostLeadershipError."""
+        with self._wake:
+            self._heed_lease()
+            reasons, self._reasons = self._reasons, Reasons()
+        self.elector.check()
+        if self._clock() - self._planned >= self.settings.period_seconds:
+            reasons.plan.add("period")
+        done = self.cycle(", ".join(sorted(reasons.plan)[:4]))
+        if done.planned or self._pause:
+            self._planned = self._clock()
+        if self._to_answer and not done.trouble:
+            self._answer()
+        return done
 
     def ask(self, reason: str) -> None:
         """Ask for a plan."""
@@ -179,34 +192,59 @@ class Allocator:
             self.woke = self._clock()
             self.elector.check()
 
-    def _next(self, stop: threading.Event, until: float) -> Reasons:
+    def _wait(self, stop: threading.Event) -> None:
         """Wait for something to do, and a little longer for what comes with it."""
-        with self._wake:
-            while not self._reasons.is_dirty and not stop.is_set():
-                self.woke = now = self._clock()
-                times = [until - now, _LOOK_SECONDS]
-                release = self.applier.next_release()
-                if release is not None:
-                    times.append(release - now)
-                if self._unbound:
-                    times.append(1.0)
-                if min(times) <= 0:
-                    break
-                self._wake.wait(max(0.01, min(times)))
-                asked = self.elector.lease_annotations().get(REPLAN, "")
-                if asked != self._last_replan:
-                    self._last_replan = asked
-                    self._reasons.plan.add("asked")
-                    break
-                if self._unbound or (release is not None and release <= self._clock()):
-                    break
-                if not self._reasons.is_dirty and self._clock() < until:
-                    self.elector.check()
+        while not stop.is_set() and not self.has_work():
+            with self._wake:
+                if not self._reasons.is_dirty:
+                    self._wake.wait(min(max(0.01, self._due() - self._clock()), _LOOK_SECONDS))
+            self.elector.check()
         if self.settings.debounce_seconds:
             stop.wait(self.settings.debounce_seconds)
-        with self._wake:
-            reasons, self._reasons = self._reasons, Reasons()
-        return reasons
+
+    def _due(self) -> float:
+        """When there is something to do though nothing happens, on the clock."""
+        release = self.applier.next_release()
+        return min(
+            self._planned + self.settings.period_seconds,
+            self._later,
+            math.inf if release is None else release,
+            self.woke + 1.0 if self._unbound else math.inf,
+        )
+
+    def _heed_lease(self) -> bool:
+        """Note what others have written into the Lease. Returns whether there is news."""
+        said = self.elector.lease_annotations()
+        asked, pause = said.get(REPLAN, ""), said.get(PAUSED, "")
+        news = (asked, pause) != (self._last_replan, self._pause)
+        if asked != self._last_replan:
+            self._last_replan = self._to_answer = asked
+            self._reasons.plan.add("asked")
+        if pause != self._pause:
+            log.info("paused" if pause else "resumed", by=pause or self._pause)
+            self._pause = pause
+            self._reasons.plan.add("resumed")
+        return news
+
+    def _answer(self) -> None:
+        """Tell the one who asked for a plan what came of it."""
+        asked, self._to_answer = self._to_answer, ""
+        try:
+            self.elector.check()
+            presence.answer(self._cluster, namespace=self.settings.namespace, asked=asked, text=self.account())
+        except LostLeadershipError:
+            raise
+        except DiflowError as error:
+            log.warning("no answer", to=asked, why=str(error))
+
+    def account(self) -> str:
+        """What the last plan decided, as text."""
+        if self.paused():
+            return f"nothing is decided: the allocator is paused by {self.paused()}\n"
+        if self.last is None:
+            return "there are no jobs to decide on\n"
+        shown, plan = self.last
+        return telling.plan_text(shown.snapshot, plan, trouble=self.last_trouble)
 
     def _told(self, kind: Kind, key: str, old: Any, new: Any) -> None:
         """A cache has changed: is it a reason to plan, or only to carry out?"""
@@ -299,14 +337,14 @@ class Allocator:
         now = self._wall()
         shown = self._picture(world, now)
         if not shown.standings:
-            self.last = None
+            self.last, self.last_trouble = None, ""
             return 0.0, False
         plan, spent, trouble = self._ask(shown.snapshot)
         if not trouble and planning.left_in_place(shown, plan):
             shown = self._picture(world, now, keep_cordoned=True)
             plan, more, trouble = self._ask(shown.snapshot)
             spent += more
-        self.last = (shown, plan)
+        self.last, self.last_trouble = (shown, plan), trouble
         self._record(shown.snapshot, plan)
         if trouble:
             log.error("the policy changes nothing", why=trouble)

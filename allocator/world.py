@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from diflow.errors import InvalidError
 
 MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE},{keys.SCHEDULING}=gang"
 QUEUES_KEY = "queues.yaml"
+LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector. Pods that have ended hold nothing; the server need not send them."""
 
 Told = Callable[[Kind, str, Any, Any], None]
 """(kind, key, what was read before, what is read now): None where there was or is nothing."""
@@ -53,10 +55,7 @@ class Caches:
             return Reflector(cluster, kind, trim=trim, on_change=on_change, **chosen, **options)
 
         self.workflows = reflector(WORKFLOW, reading.trim_workflow, labels=MANAGED, **space)
-        # Pods that have ended hold nothing; the server need not send them.
-        self.pods = reflector(
-            POD, reading.trim_pod, everywhere=True, fields="status.phase!=Succeeded,status.phase!=Failed"
-        )
+        self.pods = reflector(POD, reading.trim_pod, everywhere=True, fields=LIVE)
         self.nodes = reflector(NODE, reading.trim_node, everywhere=True)
         self.queues = reflector(
             CONFIG_MAP,
@@ -96,20 +95,14 @@ class Caches:
 
     def world(self) -> World:
         """What the caches show now."""
-        of_job: dict[str, list[PodRead]] = {}
-        pods: list[PodRead] = []
-        for item in self.pods.items().values():
-            pod: PodRead = item["read"]
-            pods.append(pod)
-            if pod.place is not None:
-                of_job.setdefault(pod.job, []).append(pod)
-        jobs: dict[str, Job] = {}
-        for item in self.workflows.items().values():
-            read: JobRead = item["read"]
-            jobs[read.key] = Job(read, tuple(of_job.get(read.key, ())))
-        nodes = {item["read"].name: item["read"] for item in self.nodes.items().values()}
         queues, trouble = self._queues()
-        return World(jobs, nodes, tuple(pods), queues, trouble)
+        return assemble(
+            [item["read"] for item in self.workflows.items().values()],
+            [item["read"] for item in self.nodes.items().values()],
+            [item["read"] for item in self.pods.items().values()],
+            queues,
+            trouble,
+        )
 
     def _queues(self) -> tuple[tuple[QueueView, ...], str]:
         for item in self.queues.items().values():
@@ -120,6 +113,23 @@ class Caches:
             return self._good_queues, ""
         self._good_queues = ()
         return (), ""
+
+
+def assemble(
+    workflows: Iterable[JobRead],
+    nodes: Iterable[NodeRead],
+    pods: Iterable[PodRead],
+    queues: tuple[QueueView, ...] = (),
+    queue_trouble: str = "",
+) -> World:
+    """The world of these objects: each job with its own pods."""
+    pods = tuple(pods)
+    of_job: dict[str, list[PodRead]] = {}
+    for pod in pods:
+        if pod.place is not None:
+            of_job.setdefault(pod.job, []).append(pod)
+    jobs = {read.key: Job(read, tuple(of_job.get(read.key, ()))) for read in workflows}
+    return World(jobs, {node.name: node for node in nodes}, pods, queues, queue_trouble)
 
 
 def _trim_queues(obj: Json) -> Json | None:

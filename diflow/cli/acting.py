@@ -25,11 +25,33 @@ def suspend(
 
 
 def resume(
-    job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB]",
+            help="The job's name; none: the allocator.",
+            autocompletion=complete_job,
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Let a suspended job go on."""
+    """Let a suspended job go on; with no job, the allocator after `diflow pause`.
+
+    With no job, -n is the namespace of the allocator (default: where it says that it is).
+    """
     from diflow.client import jobs  # noqa: PLC0415
 
+    if job is None:
+        from diflow.allocator import presence  # noqa: PLC0415
+
+        cluster = connect(kubeconfig=kubeconfig, context=context, namespace=None)
+        paused = presence.resume(cluster, namespace=namespace or presence.home(cluster)[0])
+        note(f"the allocator goes on (it was paused by {paused})" if paused else "the allocator was not paused")
+        return
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
     jobs.resume(name, cluster=cluster)
     note(f"{name} goes on")

@@ -38,17 +38,24 @@ COMMANDS: tuple[Callable[..., Any], ...] = (
     acting.stop,
     acting.retry,
     acting.delete,
+    allocating.pause,
+    allocating.plan,
+    allocating.replay,
+    allocating.simulate,
     cron.cron,
     checking.doctor,
     checking.version,
     checking.completion,
 )
 GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
-    "allocator": ("Run the allocator, which decides where jobs run and with how many replicas.", (allocating.run,))
+    "allocator": (
+        "Run the allocator, which decides where jobs run and with how many replicas.",
+        (allocating.run, allocating.once),
+    )
 }
 
 for command in COMMANDS:
-    app.command(name=command.__name__.rstrip("_"))(command)
+    app.command(name=command.__name__.rstrip("_"), **getattr(command, "settings", {}))(command)
 for group, (text, commands) in GROUPS.items():
     under = typer.Typer(name=group, help=text, no_args_is_help=True, rich_markup_mode=None)
     for command in commands:

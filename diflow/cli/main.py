@@ -45,7 +45,9 @@ def code_of(args: Sequence[str] | None = None) -> int:
 
 
 def _in_full(args: Sequence[str]) -> list[str]:
-    """`--dry-run` alone means the client's: typer has no option whose value may be left out."""
+    """`submit --dry-run` alone means the client's: typer has no option whose value may be left out."""
+    if args[:1] != ["submit"]:
+        return list(args)
     return ["--dry-run=client" if arg == "--dry-run" else arg for arg in args]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+import typer
 from typer.models import OptionInfo
 
 _HEAD = """\
@@ -48,6 +49,9 @@ def _command(command: Callable[..., Any], *, group: str = "") -> str:
     hints.pop("return", None)
     arguments, options = [], []
     for name, hint in hints.items():
+        if hint is typer.Context:
+            options.append(("`...`", "options of its own"))
+            continue
         kind, info = typing.get_args(hint)[:2]
         if isinstance(info, OptionInfo):
             options.append((_flags(name, info, kind), info.help or ""))

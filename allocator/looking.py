@@ -1,0 +1,137 @@
+"""Reads the cluster once, with the reader's own rights, and shows it as the allocator would: for the command line.
+
+Nothing is written, and no daemon has to run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diflow.allocator import planning
+from diflow.allocator.carrying import Job
+from diflow.allocator.plan import Plan
+from diflow.allocator.planning import Picture
+from diflow.allocator.policy import guarded, load_policy
+from diflow.allocator.presence import Presence, home, presence
+from diflow.allocator.queues import read_queues
+from diflow.allocator.reading import read_node, read_pod, read_workflow
+from diflow.allocator.room import Room
+from diflow.allocator.service import AllocatorSettings, allocator_settings
+from diflow.allocator.views import QueueView
+from diflow.allocator.world import LIVE, MANAGED, QUEUES_KEY, World, assemble
+from diflow.client.kinds import CONFIG_MAP, NODE, POD, WORKFLOW
+from diflow.client.kube import Cluster
+from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
+
+_NOT_COMPLETED = "workflows.argoproj.io/completed!=true"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The cluster at one moment, as the policy sees it, and the allocator that works on it."""
+
+    world: World
+    picture: Picture
+    allocator: Presence
+    now: float
+    settings: AllocatorSettings
+
+    def index(self, key: str) -> int:
+        """The row of a job ("namespace/name") in the snapshot. Raises NotFoundError if it has none."""
+        try:
+            return self.picture.snapshot.job_names.index(key)
+        except ValueError:
+            raise NotFoundError(f"there is no job {key} under the allocator") from None
+
+
+def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], float] = time.time) -> Seen:
+    """Read nodes, pods, jobs and queues, with one list of each. `namespace`: the allocator's, where it is not known.
+
+    Raises UnauthorizedError that names the right which is missing.
+    """
+    place = namespace or home(cluster)[0]
+    settings = allocator_settings(namespace=place)
+    nodes = [read_node(node) for node in cluster.list_all(NODE, everywhere=True)]
+    pods = [read_pod(pod) for pod in cluster.list_all(POD, everywhere=True, fields=LIVE)]
+    chosen = f"{MANAGED},{_NOT_COMPLETED}"
+    jobs = [read_workflow(w) for w in cluster.list_all(WORKFLOW, everywhere=True, labels=chosen)]
+    queues, trouble = _queues(cluster, settings)
+    return see(
+        assemble(
+            [job for job in jobs if not job.has_ended], nodes, [pod for pod in pods if pod.is_live], queues, trouble
+        ),
+        presence(cluster, namespace=place, now=wall()),
+        settings,
+        now=wall(),
+    )
+
+
+def see(world: World, allocator: Presence, settings: AllocatorSettings, *, now: float) -> Seen:
+    """A world as the policy sees it."""
+    return Seen(world, _picture(world, settings, now), allocator, now, settings)
+
+
+def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
+    """What a policy (by default that of the cluster's allocator) would decide now, asked as the daemon asks it.
+
+    Raises InvalidError when it gives no usable plan.
+    """
+    name = policy or seen.allocator.policy or seen.settings.policy
+    asked = load_policy(name)
+    shown = seen.picture
+    plan = _ask(asked, shown, seen)
+    if planning.left_in_place(shown, plan):
+        shown = _picture(seen.world, seen.settings, seen.now, keep_cordoned=True)
+        plan = _ask(asked, shown, seen)
+    return shown, plan
+
+
+def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
+    """The same moment with one job more: a Workflow as it would be submitted."""
+    read = read_workflow(workflow)
+    if read.problem:
+        raise InvalidError(read.problem)
+    read = replace(read, created_seconds=seen.now)
+    world = replace(seen.world, jobs={**seen.world.jobs, read.key: Job(read, ())})
+    return see(world, seen.allocator, seen.settings, now=seen.now)
+
+
+def used(seen: World) -> dict[str, dict[str, int]]:
+    """What pods take on each node now, ours and others', those that are terminating too."""
+    out: dict[str, dict[str, int]] = {name: {} for name in seen.nodes}
+    for pod in seen.pods:
+        at = out.get(pod.where)
+        if at is not None:
+            for name, amount in pod.request.items():
+                at[name] = at.get(name, 0) + amount
+    return out
+
+
+def _ask(policy: Any, shown: Picture, seen: Seen) -> Plan:
+    plan, trouble = guarded(
+        policy.optimize, shown.snapshot, name=policy.name, limit_seconds=seen.settings.policy_seconds
+    )
+    if trouble:
+        raise InvalidError(trouble)
+    return plan
+
+
+def _picture(world: World, settings: AllocatorSettings, now: float, *, keep_cordoned: bool = False) -> Picture:
+    room = Room.of(world.nodes, world.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
+    return planning.picture(
+        world.jobs.values(), world.nodes, world.pods, world.queues, room, now=now, keep_cordoned=keep_cordoned
+    )
+
+
+def _queues(cluster: Cluster, settings: AllocatorSettings) -> tuple[tuple[QueueView, ...], str]:
+    try:
+        found = cluster.find(CONFIG_MAP, settings.queues_config, namespace=settings.namespace)
+    except UnauthorizedError as error:
+        return (), f"the queues cannot be read, so none are shown: {error}"
+    try:
+        return tuple(read_queues(str(((found or {}).get("data") or {}).get(QUEUES_KEY) or "queues: []"))), ""
+    except InvalidError as error:
+        return (), f"the queues cannot be understood, so none are shown: {error}"

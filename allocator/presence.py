@@ -1,0 +1,212 @@
+"""Whether an allocator runs, whether it is paused, and how others speak to it: through its Lease and one ConfigMap.
+
+    Lease diflow-allocator   annotation diflow/paused   who paused it, when, why: no new decisions while it is there
+                             annotation diflow/replan   another id asks for a plan of the whole cluster
+    ConfigMap diflow-plan    id, text                   the answer to the last id
+
+It needs none of the packages of the policies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from diflow import keys
+from diflow.client.kinds import CONFIG_MAP, LEASE, Kind
+from diflow.client.kube import Cluster
+from diflow.errors import ConflictError, DiflowError, NotFoundError, UnauthorizedError
+
+PAUSED: Final = "diflow/paused"
+"""Annotation of the Lease: no new decisions are made while it is there."""
+REPLAN: Final = "diflow/replan"
+"""Annotation of the Lease: another value asks for a plan."""
+ANSWER: Final = "diflow-plan"
+"""The ConfigMap with the answer."""
+NAMESPACE: Final = "diflow-system"
+MOST_TEXT_BYTES: Final = 200 * 1024
+"""Of a plan as text: it must fit into a ConfigMap, and into a Workflow as an output parameter."""
+
+_SELF: Final = Kind("SelfSubjectReview", "authentication.k8s.io", "v1", "selfsubjectreviews", namespaced=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """The allocator as its Lease and its ConfigMap show it.
+
+    `unknown`: why its Lease cannot be read (""). `holder` is "" when nobody leads. `silent_seconds`: since the last
+    sign of life of a holder that has let its Lease run out.
+    """
+
+    namespace: str
+    policy: str = ""
+    is_installed: bool = False
+    holder: str = ""
+    silent_seconds: float = 0.0
+    paused: str = ""
+    unknown: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.holder) and not self.silent_seconds
+
+    def text(self) -> str:
+        """One line for people."""
+        if self.unknown:
+            return f"whether an allocator runs is not known: {self.unknown}"
+        if self.is_running:
+            said = f"{self.holder} leads"
+        elif self.holder:
+            ago = _ago(self.silent_seconds)
+            said = f"no allocator runs ({self.holder} was last heard of {ago} ago): nothing is decided"
+        else:
+            said = "no allocator runs: nothing is decided"
+        return f"PAUSED by {self.paused}; {said}" if self.paused else said
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "running": None if self.unknown else self.is_running,
+            "holder": self.holder,
+            "paused": self.paused,
+            "policy": self.policy,
+            "namespace": self.namespace,
+            "message": self.text(),
+        }
+
+
+def home(cluster: Cluster) -> tuple[str, Mapping[str, str]]:
+    """(the allocator's namespace, what it says of itself where everybody may read it)."""
+    try:
+        found = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)
+    except UnauthorizedError:
+        found = None
+    said = (found or {}).get("data") or {}
+    return os.environ.get("DIFLOW_ALLOCATOR_NAMESPACE") or said.get("namespace") or NAMESPACE, said
+
+
+def presence(cluster: Cluster, *, namespace: str | None = None, now: float) -> Presence:
+    """Look once. `now`: seconds since 1970. Raises what the cluster refuses, but for the right to read the Lease."""
+    place, said = home(cluster)
+    place = namespace or place
+    policy = said.get("policy") or ""
+    try:
+        lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=place)
+    except UnauthorizedError as error:
+        return Presence(place, policy, bool(said), unknown=str(error))
+    if lease is None:
+        return Presence(place, policy, bool(said))
+    spec = lease.get("spec") or {}
+    # The holder wrote its own clock's time: what the server's clock says is nearer to that than ours.
+    late = now + (cluster.clock_skew_seconds() or 0.0) - _seconds(spec.get("renewTime") or "")
+    over = late > float(spec.get("leaseDurationSeconds") or 15) + _CLOCKS_SECONDS
+    return Presence(
+        place,
+        policy,
+        is_installed=True,
+        holder=spec.get("holderIdentity") or "",
+        silent_seconds=late if over else 0.0,
+        paused=((lease["metadata"].get("annotations") or {}).get(PAUSED)) or "",
+    )
+
+
+_CLOCKS_SECONDS: Final = 5.0
+
+
+def pause(cluster: Cluster, *, namespace: str, reason: str, now: float) -> str:
+    """Let the allocator decide nothing new. Returns what stands in the Lease: who, when, why."""
+    moment = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = f"{whoami(cluster)} at {moment}" + (f": {' '.join(reason.split())}" if reason.strip() else "")
+    annotate(cluster, PAUSED, text, namespace=namespace)
+    return text
+
+
+def resume(cluster: Cluster, *, namespace: str) -> str:
+    """Let it decide again. Returns who had paused it, "" if nobody had."""
+    lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=namespace)
+    paused = (((lease or {}).get("metadata") or {}).get("annotations") or {}).get(PAUSED) or ""
+    if paused:
+        annotate(cluster, PAUSED, None, namespace=namespace)
+    return str(paused)
+
+
+def annotate(cluster: Cluster, key: str, value: str | None, *, namespace: str) -> None:
+    """Put an annotation into the Lease, or take it away. A Lease that is not there yet is made, held by nobody."""
+    change = {"metadata": {"annotations": {key: value}}}
+    try:
+        cluster.patch(LEASE, keys.ALLOCATOR, change, namespace=namespace)
+    except NotFoundError as error:
+        if value is None:
+            return
+        body = {
+            "apiVersion": f"{LEASE.group}/{LEASE.version}",
+            "kind": LEASE.name,
+            "metadata": {"name": keys.ALLOCATOR, "namespace": namespace, "annotations": {key: value}},
+            "spec": {},
+        }
+        try:
+            cluster.create(LEASE, body, namespace=namespace)
+        except ConflictError:  # made in this moment
+            cluster.patch(LEASE, keys.ALLOCATOR, change, namespace=namespace)
+        except NotFoundError:
+            raise NotFoundError(
+                f"there is no namespace {namespace!r}: the allocator is not installed in this cluster"
+            ) from error
+
+
+def answer(cluster: Cluster, *, namespace: str, asked: str, text: str) -> None:
+    """Answer the one who asked for a plan."""
+    data = {"id": asked, "text": clipped(text)}
+    try:
+        cluster.patch(CONFIG_MAP, ANSWER, {"data": data}, namespace=namespace)
+    except NotFoundError:
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": ANSWER, "namespace": namespace},
+            "data": data,
+        }
+        cluster.create(CONFIG_MAP, body, namespace=namespace)
+
+
+def answer_to(cluster: Cluster, asked: str, *, namespace: str) -> str | None:
+    """The answer to this question, None while there is none."""
+    found = cluster.find(CONFIG_MAP, ANSWER, namespace=namespace)
+    data = (found or {}).get("data") or {}
+    return str(data.get("text") or "") if data.get("id") == asked else None
+
+
+def clipped(text: str) -> str:
+    """Whole lines, as many as fit, and how many were left out."""
+    data = text.encode()
+    if len(data) <= MOST_TEXT_BYTES:
+        return text
+    kept = data[: MOST_TEXT_BYTES - 100].decode(errors="ignore").rpartition("\n")[0]
+    return f"{kept}\n... and {text.count(chr(10)) - kept.count(chr(10))} lines more\n"
+
+
+def whoami(cluster: Cluster) -> str:
+    """Who the API server takes this user for; else who the machine does."""
+    try:
+        made = cluster.create(_SELF, {"apiVersion": "authentication.k8s.io/v1", "kind": _SELF.name})
+        name = ((made.get("status") or {}).get("userInfo") or {}).get("username")
+    except DiflowError:
+        name = None
+    return str(name or os.environ.get("USER") or "somebody")
+
+
+def _seconds(time: str) -> float:
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172800 else f"{seconds / 86400:.0f} days"
