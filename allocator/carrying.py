@@ -136,15 +136,12 @@ def timestamp(now: float) -> str:
 
 def _lost(job: Job, room: Room) -> list[Write]:
     """Pods on nodes that are gone: Argo would wait for ever for their end."""
+    gone = [pod for pod in job.pods if pod.host and room.is_lost(pod.host)]
+    where = ", ".join(sorted({pod.host for pod in gone}))
+    note = Note("NodeLost", f"{len(gone)} of its pods were on {where}, gone or silent for too long", is_warning=True)
     return [
-        writes.fail(
-            pod,
-            job.key,
-            f"The node was lost: {pod.host}",
-            note=Note("NodeLost", f"{pod.identity.name} was on {pod.host}, which is gone or silent", is_warning=True),
-        )
-        for pod in job.pods
-        if pod.host and room.is_lost(pod.host)
+        writes.fail(pod, job.key, f"The node was lost: {pod.host}", note=note if pod is gone[0] else None)
+        for pod in gone
     ]
 
 

@@ -146,7 +146,8 @@ def plan_writes(
     for j, standing in enumerate(shown.standings):
         read = standing.job.read
         action = Action(int(plan.action[j]))
-        target = {read.roles[g - starts[j]].name: counts.get(g, {}) for g in range(int(starts[j]), int(starts[j + 1]))}
+        roles = range(int(starts[j]), int(starts[j + 1]))
+        target = {shown.snapshot.role_names[g]: counts.get(g, {}) for g in roles}
         words = explain.text(shown.snapshot, plan, j).split(": ", 2)[-1]
         said = decision(action.name.lower(), words, now)
         if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
@@ -176,9 +177,12 @@ def left_in_place(shown: Picture, plan: Plan) -> bool:
 
 def _is_planned(job: Job) -> bool:
     read = job.read
-    return not (read.has_ended or read.is_stopping or read.problem) and not (
-        read.is_suspended and not (read.allocation and read.allocation.is_placed)
-    )
+    if read.has_ended or read.is_stopping or read.problem:
+        return False
+    if read.is_suspended and not (read.allocation and read.allocation.is_placed):
+        return False
+    # All its replicas have finished, and Argo is about to end it: there is nothing left to place.
+    return not all(read.tree.finished(member) for _, _, member in job.members())
 
 
 def _is_cordoned(closed: set[str], room: Room) -> bool:
@@ -233,6 +237,8 @@ def _view(standing: Standing, now: float) -> JobView:
     roles = []
     for role in read.roles:
         held, done = standing.held.get(role.name, {}), standing.done.get(role.name, frozenset())
+        if done and len(done) >= read.running(role.name):
+            continue  # all its replicas have finished: it needs nothing any more
         low, high = role.low, role.high
         if standing.is_placed:
             if not read.is_preemptible:
@@ -396,6 +402,8 @@ def _say(read: JobRead, said: Mapping[str, str], why: Why, now: float) -> Write 
 def _note(standing: Standing, counts: Mapping[str, int], why: str) -> Note:
     before = sum(len(places) for places in standing.held.values())
     after = sum(counts.values())
+    if standing.is_displaced:
+        return Note("Rescheduled", f"placed anew with {after} replicas, as nodes of it are closed or gone; {why}")
     if not before:
         return Note("Admitted", f"{after} replicas: {_spread(counts)}; {why}")
     if before == after:
