@@ -25,8 +25,8 @@ DEFAULT_NAMESPACE: Final = "diflow-system"  # where the allocator and its accoun
 DEFAULT_SCHEDULE: Final = "0 * * * *"
 DEFAULT_TIMEZONE: Final = "UTC"
 MOST_PLAN_BYTES: Final = 200 * 1024
-"""What `diflow allocator once --output` may write at most: Argo keeps an output parameter in the Workflow itself, for
-which etcd has 1.5 MiB."""
+"""What `diflow allocator once --output` may write at most. Argo keeps an output parameter in the Workflow itself, twice
+where there are retries, and etcd has 1.5 MiB for all of it."""
 
 _NAME = "diflow-reoptimise"
 _TEMPLATE = "reoptimise"
