@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -55,9 +56,17 @@ class Allocation:
             return cls(
                 round=str(data["round"]),
                 nodes={str(task): tuple(str(node) for node in nodes) for task, nodes in data["nodes"].items()},
-                since=float(data.get("since") or 0.0),
-                first=float(data.get("first") or 0.0),
-                moves=int(data.get("moves") or 0),
+                since=_finite(data.get("since")),
+                first=_finite(data.get("first")),
+                moves=max(0, int(data.get("moves") or 0)),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
+
+
+def _finite(value: Any) -> float:
+    """Seconds as somebody wrote them. Raises ValueError for what is no time."""
+    number = float(value or 0.0)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number

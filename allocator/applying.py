@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +48,8 @@ class Applier:
         self._observed = observed
         self._clock, self._wall = clock, wall
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="write")
-        self._held: dict[str, tuple[float, int]] = {}
+        self._held: dict[str, float] = {}
+        self._tries: dict[str, tuple[int, float]] = {}
         self.refusals: dict[str, str] = {}
         """Why the last write for a job was refused, for those that are held."""
         self.made = 0
@@ -57,11 +59,24 @@ class Applier:
 
     def is_held(self, job: str) -> bool:
         """The job is left alone for now, because writes for it were refused."""
-        return job in self._held and self._clock() < self._held[job][0]
+        return self._clock() < self._held.get(job, -math.inf)
+
+    def held(self) -> frozenset[str]:
+        """The jobs that are left alone for now."""
+        return frozenset(self._held)
 
     def next_release(self) -> float | None:
         """When the first held job may be tried again, on the clock; None if there is none."""
-        return min((until for until, _ in self._held.values()), default=None)
+        return min(self._held.values(), default=None)
+
+    def release(self) -> list[str]:
+        """Take the jobs that may be tried again off the list: there may be nothing left to write for them."""
+        now = self._clock()
+        out = [job for job, until in self._held.items() if until <= now]
+        for job in out:
+            del self._held[job]
+            self.refusals.pop(job, None)
+        return out
 
     def apply(self, writes: Sequence[Write], jobs: Mapping[str, Job]) -> bool:
         """Make these writes. True if all were made. Raises LostLeadershipError, and then makes no more."""
@@ -97,8 +112,7 @@ class Applier:
         except UnavailableError as error:
             self._hold(write, error)
             return False
-        self._held.pop(write.job, None)
-        self.refusals.pop(write.job, None)
+        self._tries.pop(write.job, None)
         self.made += 1
         self._observed(write.kind, answer)
         if write.note is not None:
@@ -141,10 +155,13 @@ class Applier:
 
     def _hold(self, write: Write, error: DiflowError) -> None:
         low, high = _BACKOFF_SECONDS
-        tries = self._held.get(write.job, (0.0, 0))[1] + 1
+        now = self._clock()
+        before, at = self._tries.get(write.job, (0, now))
+        tries = before + 1 if now - at < 2 * high else 1
         pause = min(high, low * 2.0 ** min(tries - 1, 10))
         if isinstance(error, UnavailableError) and error.retry_after_seconds:
             pause = max(pause, min(error.retry_after_seconds, high))
-        self._held[write.job] = (self._clock() + pause, tries)
+        self._tries[write.job] = (tries, now)
+        self._held[write.job] = max(self._held.get(write.job, 0.0), now + pause)
         self.refusals[write.job] = str(error)
         log.warning("refused", job=write.job, object=write.target.name, why=str(error), again_seconds=round(pause, 1))

@@ -78,14 +78,20 @@ def carry_out(
 
     `overdue`: uids of pods that were admitted and that kube-scheduler has not bound for too long.
     """
-    read, pace = job.read, pace or Pace()
-    if read.has_ended or read.problem:
+    read = job.read
+    if read.has_ended or (read.problem and not read.is_stopping):
         return []
     if read.is_stopping:
-        # Argo ends what runs; of a gated pod it waits for an end that no kubelet will bring.
-        return [writes.fail(p, job.key, "the job was stopped") for p in job.pods if p.is_gated and not p.is_terminating]
+        # Argo ends what runs; of the other pods it waits for an end that no kubelet will bring.
+        unbound = [pod for pod in job.pods if not pod.host and not pod.is_terminating]
+        return [*_lost(job, room), *(writes.fail(pod, job.key, "the job was stopped") for pod in unbound)]
     if read.restarts_before + read.tree.restarts > read.backoff_limit:
         return [_give_up(read, now)]
+    return _go_on(job, room, now, pace or Pace(), overdue)
+
+
+def _go_on(job: Job, room: Room, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
+    read = job.read
     out = [*_lost(job, room), *_unwanted(job, room)]
     if read.is_preemptible:
         if read.tree.failed(read.current) and not _round_is_over(read):

@@ -95,6 +95,8 @@ class Allocator:
         self._unbound: dict[str, float] = {}
         self._planned = clock()
         self._later = math.inf
+        self._cycled = clock()
+        self._lost: frozenset[str] = frozenset()
         self._told_problems: dict[str, str] = {}
         self._cluster = cluster.asked_once()
         self._last_replan = ""
@@ -151,12 +153,13 @@ class Allocator:
 
     def cycle(self, planned: str) -> Cycle:
         """Carry out what was decided; if `planned` names a reason, plan too. Changes nothing on caches that are old."""
-        self.woke = began = self._clock()
+        self.woke = self._cycled = began = self._clock()
         made = self.applier.made
         trouble = self.caches.trouble()
         world = self.caches.world() if not trouble else World({}, {}, ())
         spent = 0.0
         if not trouble:
+            planned = ", ".join([*filter(None, [planned]), *self._time_has_come(world)])
             self._say_problems(world)
             for _ in range(_SETTLE):
                 if not self._carry_out(world):
@@ -170,8 +173,8 @@ class Allocator:
                     self._carry_out(self.caches.world())
         else:
             log.warning("nothing is decided", why=trouble)
-            if planned:
-                self.ask(planned)
+            # What there was to do is still to be done when the caches are good again, though nothing may change then.
+            self.ask(planned or "the caches were old")
         cycle = Cycle(
             planned=planned if not trouble else "",
             seconds=self._clock() - began,
@@ -195,6 +198,7 @@ class Allocator:
     def _wait(self, stop: threading.Event) -> None:
         """Wait for something to do, and a little longer for what comes with it."""
         while not stop.is_set() and not self.has_work():
+            self.woke = self._clock()
             with self._wake:
                 if not self._reasons.is_dirty:
                     self._wake.wait(min(max(0.01, self._due() - self._clock()), _LOOK_SECONDS))
@@ -209,7 +213,7 @@ class Allocator:
             self._planned + self.settings.period_seconds,
             self._later,
             math.inf if release is None else release,
-            self.woke + 1.0 if self._unbound else math.inf,
+            self._cycled + 1.0 if self._unbound else math.inf,
         )
 
     def _heed_lease(self) -> bool:
@@ -264,6 +268,28 @@ class Allocator:
             now_seconds=self._wall(),
             lost_after_seconds=self.settings.lost_after_seconds,
         )
+
+    def _time_has_come(self, world: World) -> list[str]:
+        """Reasons to plan that only the time has made, and when there will be another one."""
+        room = self._room(world)
+        lost = frozenset(name for name in world.nodes if room.is_lost(name))
+        reasons = [f"node {name} is silent" for name in sorted(lost - self._lost)]
+        self._lost = lost
+        reasons += [f"{job} is tried again" for job in self.applier.release()]
+        silent = (
+            node.not_ready_since + self.settings.lost_after_seconds
+            for node in world.nodes.values()
+            if node.not_ready_since is not None and node.name not in lost
+        )
+        young = (
+            job.read.allocation.since + self.settings.between_rounds_seconds
+            for job in world.jobs.values()
+            if job.read.tree.recreated and job.read.allocation is not None
+        )
+        now = self._wall()
+        left = min((time - now for time in (*silent, *young) if time > now), default=math.inf)
+        self._later = self._clock() + left
+        return reasons
 
     def _carry_out(self, world: World) -> bool:
         """Make the next writes of all jobs. Returns whether any was made."""
@@ -350,8 +376,6 @@ class Allocator:
             log.error("the policy changes nothing", why=trouble)
             return spent, False
         free, use = planning.plan_writes(shown, plan, now=now, limit_seconds=self.settings.placement_limit_seconds)
-        free = [write for write in free if not self.applier.is_held(write.job)]
-        use = [write for write in use if not self.applier.is_held(write.job)]
         log.info(
             "plan",
             policy=plan.policy,
@@ -385,6 +409,7 @@ class Allocator:
             self._room(world),
             now=now,
             keep_cordoned=keep_cordoned,
+            fixed=self.applier.held(),
         )
 
 

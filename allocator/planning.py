@@ -5,8 +5,8 @@ Which replica (index) goes to which node is settled here; policies only count re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diflow import keys
@@ -36,6 +36,8 @@ class Standing:
     """It had a place and lost it: its node is gone, or is to be emptied."""
     may_stay: bool = False
     """Displaced only to empty a node that still works: it stays if there is nowhere to go."""
+    is_fixed: bool = False
+    """Nothing can be written for it now: others are planned around it."""
 
     @property
     def is_placed(self) -> bool:
@@ -59,15 +61,19 @@ def picture(
     *,
     now: float,
     keep_cordoned: bool = False,
+    fixed: Set[str] = frozenset(),
 ) -> Picture:
     """The cluster as the policy sees it. `pods`: all live ones, others' too.
 
-    `keep_cordoned`: leave jobs on nodes that are cordoned (they could not be placed elsewhere).
+    `keep_cordoned`: leave jobs on nodes that are cordoned (they could not be placed elsewhere). `fixed`: jobs for which
+    nothing can be written now; what they hold they keep, and they are given nothing.
     """
     standings = sorted(
         (stand(job, room, keep_cordoned=keep_cordoned) for job in jobs if _is_planned(job)),
         key=lambda s: s.job.key,
     )
+    standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in standings]
+    standings = [s for s in standings if s.is_placed or not s.is_fixed]
     standings = _settle_overfull(standings, nodes, pods := list(pods))
     held_pods: set[str] = set()
     for standing in standings:
@@ -159,7 +165,7 @@ def plan_writes(
                 use.append(write)
             continue
         if action in (Action.WAIT, Action.PREEMPT):
-            free.append(_put_off(read, said, now, lost=standing.is_displaced))
+            free.append(_put_off(standing, said, now))
         elif read.is_preemptible:
             write = _move(standing, target, said, now)
             (free if standing.is_placed and bool(_shrinks(standing, target)) else use).append(write)
@@ -194,7 +200,7 @@ def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], p
 
     A node may shrink, or a foreign pod may come, between a decision and the admission.
     """
-    fresh = [s for s in standings if s.is_placed and not s.job.has_started()]
+    fresh = [s for s in standings if s.is_placed and not s.is_fixed and not s.job.has_started()]
     if not fresh:
         return standings
     free = {name: dict(node.allocatable) for name, node in nodes.items()}
@@ -202,8 +208,9 @@ def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], p
     for pod in pods:
         if pod.where in free and pod.job not in ours and not pod.is_terminating:
             amounts.add(free[pod.where], {name: -value for name, value in pod.request.items()})
+    promised = {s.job.key for s in fresh}
     for standing in standings:
-        if standing not in fresh:
+        if standing.job.key not in promised:
             _use(free, standing, -1)
     out = {s.job.key: s for s in standings}
     for standing in sorted(fresh, key=lambda s: (-s.job.read.priority, s.job.read.created_seconds, s.job.key)):
@@ -237,17 +244,9 @@ def _view(standing: Standing, now: float) -> JobView:
     roles = []
     for role in read.roles:
         held, done = standing.held.get(role.name, {}), standing.done.get(role.name, frozenset())
-        if done and len(done) >= read.running(role.name):
-            continue  # all its replicas have finished: it needs nothing any more
-        low, high = role.low, role.high
-        if standing.is_placed:
-            if not read.is_preemptible:
-                # While released members are still in the group nothing can be added behind them.
-                running = read.running(role.name)
-                high = running if read.has_tail(role.name) else max(running, role.wanted)
-                low, high = max(1, len(held)), max(1, len(held), high - len(done))
-            elif done:
-                low, high = max(1, min(low, len(held))), max(1, len(held))
+        low, high = _bounds(standing, role, held=len(held), done=len(done))
+        if high == 0:
+            continue  # all its replicas have come to their end
         roles.append(
             RoleView(
                 name=role.name,
@@ -272,7 +271,7 @@ def _view(standing: Standing, now: float) -> JobView:
         queue=read.queue or DEFAULT_QUEUE,
         priority=read.priority,
         # One that has finished replicas would do their work again in a new round.
-        preemptible=read.is_preemptible and not has_done,
+        preemptible=read.is_preemptible and not has_done and not standing.is_fixed,
         created_seconds=read.created_seconds,
         started_seconds=first,
         changed_seconds=at.since if at and at.since else None,
@@ -281,6 +280,24 @@ def _view(standing: Standing, now: float) -> JobView:
         placed=placed,
         profile=_profile(read),
     )
+
+
+def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[int, int]:
+    """How many replicas of a task may hold a node: at least and at most."""
+    read = standing.job.read
+    if standing.is_fixed:
+        return held, held
+    if read.is_preemptible:
+        return (held, held) if done and standing.is_placed else (role.low, role.high)
+    running = read.running(role.name)
+    if done and done == running:
+        return 0, 0  # Argo's group has come to its end, and takes no more members
+    if not standing.is_placed:
+        return role.wanted - done, role.wanted - done
+    # While released members are still in the group nothing can be added behind them.
+    high = running if read.has_tail(role.name) else max(running, role.wanted)
+    high = max(held, high - done)
+    return min(high, max(1, held)), high
 
 
 def _profile(read: JobRead) -> Profile | None:
@@ -372,11 +389,17 @@ def _bring_back(read: JobRead, task: str, index: int, again: dict[str, str]) -> 
         again[key] = f".{life}"
 
 
-def _put_off(read: JobRead, said: Mapping[str, str], now: float, *, lost: bool) -> Write:
+def _put_off(standing: Standing, said: Mapping[str, str], now: float) -> Write:
     """Take a job's place away: it waits, with pods of its smallest gang, for the next one."""
+    read, why = standing.job.read, said["why"]
+    lost = "its node went away; " if standing.is_displaced else ""
+    if not standing.job.has_started():
+        old = read.allocation
+        at = Allocation(read.current, {}, now, old.first if old else 0.0, old.moves if old else 0)
+        note = Note("Waiting", f"waits for another place: {lost}{why}")
+        return writes.change_job(read, allocation=at, decision=said, note=note)
     counts = {role.name: role.low for role in read.roles}
-    why = said["why"]
-    note = Note("Preempted", f"stopped and waiting for its place: {'its node went away; ' if lost else ''}{why}")
+    note = Note("Preempted", f"stopped and waiting for its place: {lost}{why}")
     return writes.new_round(read, counts, {}, now=now, decision=said, note=note)
 
 

@@ -7,13 +7,14 @@ on what somebody may have edited into an object: a job that cannot be understood
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from diflow import keys
+from diflow import keys, scaling
 from diflow.allocator import amounts
 from diflow.allocator.allocation import Allocation
 from diflow.allocator.predicates import Requirement, Taint, Toleration, Where
@@ -27,6 +28,8 @@ Json = dict[str, Any]
 
 HOSTNAME = "kubernetes.io/hostname"
 _NODE_NAME = "workflows.argoproj.io/node-name"
+_MOST_REPLICAS = 100_000
+_LIFE = re.compile(r"(\.[1-9][0-9]{0,8})?")
 _DONE = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 _ENDED = frozenset({"Succeeded", "Failed", "Error"})
 
@@ -267,10 +270,13 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
     if base["has_ended"]:
         return JobRead(**base)
     try:
+        live, asked = _live(dict(parameters)), _asked(metadata, dict(parameters), annotations)
+        if not all(role.name in live["granted"][live["current"]] for role in asked["roles"]):
+            raise _edited(keys.PARAM_GRANTED, f"replicas of each task of round {live['current']}")
         return JobRead(
             **base,
-            **_live(dict(parameters)),
-            **_asked(metadata, dict(parameters), annotations),
+            **live,
+            **asked,
             tree=read_tree(obj),
             restarts_before=_number(annotations.get(keys.RESTARTS_BEFORE)),
         )
@@ -342,8 +348,8 @@ def _live(parameters: Mapping[str, str]) -> Json:
         raise _edited(keys.PARAM_GRANTED, 'replicas of each task by round, such as {"1":{"learner":1}}')
     if not all(isinstance(item, str) for item in released):
         raise _edited(keys.PARAM_RELEASED, "a list of texts")
-    if not all(isinstance(item, str) for item in again.values()):
-        raise _edited(keys.PARAM_AGAIN, "a mapping from members to texts")
+    if not all(isinstance(item, str) and _LIFE.fullmatch(item) for item in again.values()):
+        raise _edited(keys.PARAM_AGAIN, 'a mapping from members to lives, such as {"1/learner/2":".1"}')
     return {
         "rounds": tuple(rounds),
         "current": current,
@@ -360,16 +366,19 @@ def _asked(metadata: Mapping[str, Any], parameters: Mapping[str, str], annotatio
     complaints: list[str] = []
     wanted = _wanted(parameters.get(keys.PARAM_REPLICAS, ""), job, complaints)
     bounds = _bounds(annotations.get(keys.BOUNDS) or "", job, complaints)
-    scales = any(task.max_replicas or task.min_replicas for task in job.tasks) or bool(bounds)
     roles = []
     for i, task in enumerate(job.tasks):
-        low, high = bounds.get(task.name) or _range(job, i, scales=scales)
-        asked = wanted.get(task.name, task.replicas)
-        if not job.preemptible:
-            low = high = asked
-        elif asked != task.replicas:  # asked for a number of its own: no more than that
-            low, high = min(low, asked), asked
-        roles.append(Role(task.name, *_pod_of(job, i), submitted=task.replicas, low=low, high=high, wanted=asked))
+        found = scaling.asked(job, i, wanted=wanted, bounds=bounds)
+        roles.append(
+            Role(
+                task.name,
+                *_pod_of(job, i),
+                submitted=task.replicas,
+                low=found.low,
+                high=found.high,
+                wanted=found.wanted,
+            )
+        )
     return {
         "roles": tuple(roles),
         "is_preemptible": job.preemptible,
@@ -381,26 +390,16 @@ def _asked(metadata: Mapping[str, Any], parameters: Mapping[str, str], annotatio
     }
 
 
-def _range(job: DIJob, index: int, *, scales: bool) -> tuple[int, int]:
-    """With how many replicas a task may be run: as it says, or the last one from 1 on if none says anything."""
-    task = job.tasks[index]
-    if not job.preemptible:
-        return task.replicas, task.replicas
-    if scales:
-        return task.min_replicas or task.replicas, task.max_replicas or task.replicas
-    return (1 if index == len(job.tasks) - 1 else task.replicas), task.replicas
-
-
 def _wanted(text: str, job: DIJob, complaints: list[str]) -> dict[str, int]:
     names = {task.name for task in job.tasks}
     try:
         given = json.loads(text) if text else {}
         if not isinstance(given, dict) or not all(name in names and _is_count(n) for name, n in given.items()):
             raise ValueError
-    except ValueError:
+    except (ValueError, RecursionError):
         complaints.append(f"the parameter {keys.PARAM_REPLICAS} is not a number of at least 1 for tasks of this job")
         return {}
-    return {name: min(count, 100_000) for name, count in given.items()}
+    return given
 
 
 def _bounds(text: str, job: DIJob, complaints: list[str]) -> dict[str, tuple[int, int]]:
@@ -415,7 +414,7 @@ def _bounds(text: str, job: DIJob, complaints: list[str]) -> dict[str, tuple[int
             if name not in names or not _is_count(low) or not _is_count(high) or low > high:
                 raise ValueError
             out[name] = (low, high)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         complaints.append(f"the annotation {keys.BOUNDS} is not a minimum and a maximum for tasks of this job")
         return {}
     return out
@@ -427,7 +426,7 @@ def _dijob(text: str) -> DIJob:
         return DIJob.from_manifest(json.loads(text))
     except InvalidError as error:
         raise InvalidError(f"the annotation {keys.DIJOB} is no valid job any more ({error})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
 
 
@@ -483,7 +482,7 @@ def read_where(spec: Mapping[str, Any]) -> Where:
 def _parameter(parameters: Mapping[str, str], name: str, kind: type, *, missing: str = "") -> Any:
     try:
         value = json.loads(parameters.get(name, missing))
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, kind):
         raise _edited(name, "JSON as diflow writes it")
@@ -499,13 +498,13 @@ def _edited(name: str, wanted: str) -> InvalidError:
 def _mapping(text: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_REPLICAS
 
 
 def _number(value: Any) -> int:
