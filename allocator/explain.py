@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from diflow.allocator.arrays import BoolArray, IntArray
+from diflow.allocator.ledger import ancestors
+from diflow.allocator.packing import ANY_NUMBER
 from diflow.allocator.plan import Action, Plan, Why
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.shortage import NODES_NAMED, Leftover, amount, request
+from diflow.allocator.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.views import PODS
 
 _TEXT: dict[Why, str] = {
     Why.KEPT: "keeps what it holds: no change is worth its cost",
@@ -39,22 +46,211 @@ _FOR_ANOTHER: dict[Why, str] = {
 """Texts where the reason names a job."""
 
 
+class Explainer:
+    """The reasons of one plan. Make one for all jobs of a plan: what does not fit is looked at once for each shape."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
+        self.snapshot, self.plan = snapshot, plan
+        self._leftover: Leftover | None = None
+
+    @property
+    def leftover(self) -> Leftover:
+        if self._leftover is None:
+            self._leftover = Leftover(self.snapshot, self.plan)
+        return self._leftover
+
+    def text(self, job: int) -> str:
+        """One line on one job: what happens to it, and why."""
+        plan, s = self.plan, self.snapshot
+        why = Why(int(plan.why[job]))
+        action = Action(int(plan.action[job]))
+        words = (_FOR_ANOTHER if plan.subject[job] >= 0 and why in _FOR_ANOTHER else _TEXT)[why].format(
+            *(float(v) for v in plan.values[job]), subject=_subject(s, plan, job), queue=s.job_queue_name[job]
+        )
+        if why is Why.NO_ROOM:
+            words += self._short(job)
+        later = ""
+        if action in (Action.ADMIT, Action.RESIZE) and not plan.bind_now[job]:
+            later = " (once what it replaces has terminated)"
+        return f"{s.job_names[job]}: {action.name.lower()}{later}: {words}"
+
+    def _short(self, job: int) -> str:
+        """What one replica asks for and which nodes are short of what, for the role that fits worst."""
+        role = self._worst(job)
+        if role < 0:
+            return ""
+        short = self.leftover.short(role)
+        return f", each {request(self.snapshot, role)}" + (f"; {short}" if short else "")
+
+    def _worst(self, job: int) -> int:
+        """The role of which the largest part of the minimum is missing, or -1."""
+        roles = self._roles(job)
+        missing = [(f.need - f.fits) / max(1, f.need) for f in (self.leftover.fit(role) for role in roles)]
+        return max(zip(missing, [-r for r in roles], strict=True), default=(0.0, 1))[1] * -1
+
+    def _roles(self, job: int) -> range:
+        low, high = np.searchsorted(self.snapshot.role_job, (job, job + 1)).tolist()
+        return range(low, high)
+
+    def details(self, job: int) -> list[str]:
+        """Everything about one job, line by line: what it asks for, what it holds and shall hold, what is free of each
+        resource and where, which limit binds, and what would have to change."""
+        out = [self.text(job), self._asks(job)]
+        out += [f"{what}: {places}" for what, places in self._places(job) if places]
+        if self.plan.action[job] in (Action.WAIT, Action.PREEMPT) or self._below_maximum(job):
+            for role in self._roles(job):
+                out += self._role(role)
+            out += self._limits(job)
+            out += self._what_would_help(job)
+        return out
+
+    def _below_maximum(self, job: int) -> bool:
+        s, after = self.snapshot, self._after()
+        most = s.role_max if s.job_preemptible[job] else s.role_desired
+        return any(after[r] < most[r] for r in self._roles(job))
+
+    def _after(self) -> IntArray:
+        return np.bincount(self.plan.role, weights=self.plan.count, minlength=self.snapshot.roles).astype(np.int64)
+
+    def _asks(self, job: int) -> str:
+        s = self.snapshot
+        parts = []
+        for r in self._roles(job):
+            low = int(s.role_min[r])
+            high = int(s.role_max[r] if s.job_preemptible[job] else s.role_desired[r])
+            count = f"{low}" if low == high else f"{low} to {high}"
+            parts.append(f"{count} × {s.role_names[r]} of {request(s, r)}")
+        kind = "preemptible" if s.job_preemptible[job] else "not preemptible"
+        return f"asks for: {' and '.join(parts)}; priority {s.job_priority[job]}, {kind}, queue {s.job_queue_name[job]}"
+
+    def _places(self, job: int) -> list[tuple[str, str]]:
+        s, plan = self.snapshot, self.plan
+        now = self._where(job, s.held_role, s.held_node, s.held_count)
+        then = self._where(job, plan.role, plan.node, plan.count)
+        return [("holds", now), ("is to hold", then if then != now else "")]
+
+    def _where(self, job: int, role: IntArray, node: IntArray, count: IntArray) -> str:
+        s = self.snapshot
+        parts = []
+        for r in self._roles(job):
+            mine = role == r
+            if mine.any():
+                at = [f"{c} on {s.node_names[n]}" for n, c in zip(node[mine], count[mine], strict=True)]
+                parts.append(f"{int(count[mine].sum())} × {s.role_names[r]} ({', '.join(at)})")
+        return " and ".join(parts)
+
+    def _role(self, role: int) -> list[str]:
+        """How many replicas fit where, and for each resource what is free in total and on the best node."""
+        s, found = self.snapshot, self.leftover.fit(role)
+        best = [n for n in np.lexsort((np.arange(s.nodes), -found.room))[:NODES_NAMED].tolist() if found.room[n]]
+        where = ", ".join(f"{_count(found.room[n])} on {s.node_names[n]}" for n in best)
+        short = self.leftover.short(role)
+        out = [
+            f"{s.role_names[role]}: {_count(found.fits)} more fit now"
+            + (f" ({where})" if where else "")
+            + (f"; {short}" if short else "")
+        ]
+        mask = s.eligible(role)
+        if mask.any():
+            free = np.maximum(self.leftover.free[mask], 0)
+            names = np.flatnonzero(mask)
+            for r in np.flatnonzero(s.role_request[role]).tolist():
+                top = int(free[:, r].argmax())
+                if s.resources[r] == PODS and free[top, r] >= found.need:
+                    continue
+                out.append(
+                    f"  {amount(s.resources[r], int(s.role_request[role, r]))} each: "
+                    f"{amount(s.resources[r], int(free[:, r].sum()))} free in all on {len(names)} nodes, "
+                    f"at most {amount(s.resources[r], int(free[top, r]))} on one ({s.node_names[names[top]]})"
+                )
+        return out
+
+    def _limits(self, job: int) -> list[str]:
+        s, plan = self.snapshot, self.plan
+        out = []
+        if s.job_queue[job] >= 0:
+            used = self._queue_use()
+            need = sum((s.role_min[r] * s.role_request[r] for r in self._roles(job)), np.zeros(len(s.resources), int))
+            for q in ancestors(s.queue_parent)[int(s.job_queue[job])]:
+                tight = (s.queue_cap[q] < UNLIMITED) & (need > 0) & (used[q] + need > s.queue_cap[q])
+                out += [
+                    f"limit: queue {s.queue_names[q]!r} may hold {amount(s.resources[r], int(s.queue_cap[q, r]))}, and "
+                    f"holds {amount(s.resources[r], int(used[q, r]))}"
+                    for r in np.flatnonzero(tight).tolist()
+                ]
+        if plan.why[job] == Why.RESERVED and plan.subject[job] >= 0:
+            other = int(plan.subject[job])
+            waits = s.now_seconds - s.job_created_seconds[other]
+            out.append(f"limit: room is kept for {s.job_names[other]!r}, which has waited for {waits:.0f} s")
+        return out
+
+    def _queue_use(self) -> IntArray:
+        s, after = self.snapshot, self._after()
+        out = np.zeros((s.queues, len(s.resources)), dtype=np.int64)
+        chains = ancestors(s.queue_parent)
+        for r in np.flatnonzero(after).tolist():
+            queue = int(s.job_queue[s.role_job[r]])
+            if queue >= 0:
+                out[chains[queue]] += after[r] * s.role_request[r]
+        return out
+
+    def _what_would_help(self, job: int) -> list[str]:
+        s, why = self.snapshot, Why(int(self.plan.why[job]))
+        if self.plan.action[job] not in (Action.WAIT, Action.PREEMPT):
+            return []
+        if why in (Why.TOO_BIG, Why.NO_NODES, Why.NO_SUCH_QUEUE):
+            return []  # the first line says it all
+        if why in (Why.QUEUE_CAP, Why.QUEUE_SHARE):
+            return ["would start: when other jobs of its queue end, when the queue may hold more, or in another queue"]
+        if why is Why.RESERVED:
+            return ["would start: when that job has started, or with a higher priority than it has"]
+        out = []
+        role = self._worst(job)
+        if role >= 0:
+            found = self.leftover.fit(role)
+            missing = found.need - found.fits
+            if missing > 0:
+                out.append(
+                    f"would start: when there is room for {missing} × ({request(s, role)}) more where it may run"
+                    + (f", or with a minimum of {found.fits}" if found.fits else "")
+                )
+            elif why is Why.NO_ROOM:
+                out.append("would start: when its roles fit together; each by itself does")
+        holders = np.zeros(s.jobs, dtype=np.bool_)
+        holders[s.role_job[self.plan.role]] = True
+        firm = holders & ~s.job_preemptible
+        above = holders & s.job_preemptible & (s.job_priority >= s.job_priority[job])
+        if above.any() or firm.any():
+            out.append(
+                f"in its way: {_jobs(firm)} that may not be moved, {_jobs(above)} of its priority or above"
+                + (f" (a priority above {int(s.job_priority[above].min())} may stop some)" if above.any() else "")
+            )
+        return out
+
+
 def text(snapshot: Snapshot, plan: Plan, job: int) -> str:
     """One line on one job: what happens to it, and why."""
-    why = Why(int(plan.why[job]))
-    action = Action(int(plan.action[job]))
-    words = (_FOR_ANOTHER if plan.subject[job] >= 0 and why in _FOR_ANOTHER else _TEXT)[why].format(
-        *(float(v) for v in plan.values[job]), subject=_subject(snapshot, plan, job), queue=snapshot.job_queue_name[job]
-    )
-    later = ""
-    if action in (Action.ADMIT, Action.RESIZE) and not plan.bind_now[job]:
-        later = " (once what it replaces has terminated)"
-    return f"{snapshot.job_names[job]}: {action.name.lower()}{later}: {words}"
+    return Explainer(snapshot, plan).text(job)
 
 
 def lines(snapshot: Snapshot, plan: Plan) -> list[str]:
     """A line for every job, in the order of their names."""
-    return [text(snapshot, plan, j) for j in range(snapshot.jobs)]
+    explainer = Explainer(snapshot, plan)
+    return [explainer.text(j) for j in range(snapshot.jobs)]
+
+
+def details(snapshot: Snapshot, plan: Plan, job: int) -> list[str]:
+    """Everything about one job, for `diflow explain JOB`."""
+    return Explainer(snapshot, plan).details(job)
+
+
+def _count(replicas: int) -> str:
+    return "any number" if replicas >= ANY_NUMBER else f"{replicas}"
+
+
+def _jobs(which: BoolArray) -> str:
+    count = int(which.sum())
+    return "1 job" if count == 1 else f"{count} jobs"
 
 
 _NAMES_A_JOB = frozenset({Why.RESERVED, Why.PREEMPTED_FOR_PRIORITY, Why.RECLAIMED, Why.SHRUNK_FOR_OTHERS})
