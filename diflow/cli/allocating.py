@@ -88,7 +88,7 @@ def run(
     Everything else is set by the environment variables DIFLOW_ALLOCATOR_... and DIFLOW_POLICY_.... Ends with 5 when
     another process took the lead: it should then be started again.
     """
-    _needs_packages()
+    needs_packages()
     from diflow.allocator.telemetry import configure_log  # noqa: PLC0415 (these take half a second to import)
 
     settings = _settings(
@@ -170,7 +170,7 @@ def once(
     Where none runs, this process takes its Lease for one cycle. What takes more than one step, as when replicas must
     end before others can start, is carried on by the allocator, or by the next run.
     """
-    _needs_packages()
+    needs_packages()
     limit = seconds(timeout, option="--timeout")
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     if dry_run:
@@ -244,7 +244,7 @@ def plan(
 
     The policy of the cluster's allocator (else fit) runs here, on the cluster as you may see it.
     """
-    _needs_packages()
+    needs_packages()
     from diflow.allocator import looking, telling  # noqa: PLC0415
 
     if output in (Output.NAME, Output.WIDE):
@@ -283,7 +283,7 @@ def replay(
     output: OutputForm = None,
 ) -> None:
     """Run a policy over a journal of the allocator again, and show where it decides otherwise. Needs no cluster."""
-    _needs_packages()
+    needs_packages()
     from diflow.cli.replaying import replay_journal  # noqa: PLC0415
 
     if output in (Output.NAME, Output.WIDE):
@@ -303,7 +303,7 @@ def simulate(context: typer.Context) -> None:
 
     `diflow simulate --help` lists the options, `diflow simulate queue` and `diflow simulate explain` read a journal.
     """
-    _needs_packages()
+    needs_packages()
     from diflow.allocator.simulator.cli import app  # noqa: PLC0415 (imports numpy)
 
     given = list(context.args)
@@ -380,7 +380,7 @@ def _end_on_signals(stop: threading.Event, allocator: Allocator) -> None:
         signal.signal(number, on_signal)
 
 
-def _needs_packages() -> None:
+def needs_packages() -> None:
     """Raise UnavailableError where diflow was installed without what the allocator needs."""
     from importlib.util import find_spec  # noqa: PLC0415
 

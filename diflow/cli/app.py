@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from diflow.cli import acting, allocating, checking, cron, following, listing, logs, submitting
+from diflow.cli import acting, allocating, checking, cron, following, listing, logs, queueing, scaling, submitting
 
 app = typer.Typer(
     name="diflow",
@@ -33,11 +33,15 @@ COMMANDS: tuple[Callable[..., Any], ...] = (
     logs.logs,
     following.watch,
     following.wait,
+    scaling.scale,
     acting.suspend,
     acting.resume,
     acting.stop,
     acting.retry,
     acting.delete,
+    queueing.queue,
+    queueing.top,
+    queueing.explain,
     allocating.pause,
     allocating.plan,
     allocating.replay,

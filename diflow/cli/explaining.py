@@ -1,0 +1,91 @@
+"""Why a job waits, or has as many replicas as it has: line by line, for `diflow explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from diflow import keys
+from diflow.allocator import explain, looking
+from diflow.allocator.plan import Action
+from diflow.allocator.waiting import start_order
+from diflow.cli.output import age
+from diflow.cli.standing import JobRow, job_rows
+from diflow.client import jobs
+from diflow.errors import InvalidError
+
+if TYPE_CHECKING:
+    from diflow.allocator.looking import Seen
+    from diflow.client.kube import Cluster
+
+
+def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
+    """Lines of text. Raises NotFoundError if there is no such job."""
+    job = jobs.get(name, cluster=cluster)
+    where = f"{job.namespace}/{job.name}"
+    labels = job.workflow["metadata"].get("labels") or {}
+    if job.status.ended:
+        yield f"{where} has ended ({job.status.phase}): {job.status.message}"
+        return
+    if labels.get(keys.SCHEDULING, "none") != "gang":
+        yield f"{where} has scheduling: none: Argo alone runs it, and no allocator decides about it"
+        yield f"  {job.status.phase}: {job.status.message}"
+        return
+    seen = looking.look(cluster)
+    row = next((row for row in job_rows(seen) if row.key == where), None)
+    if row is None:
+        yield f"{where} is not there any more"
+        return
+    yield _headline(row)
+    yield from _last_word(seen, row)
+    if seen.world.queue_trouble:
+        yield f"note: {seen.world.queue_trouble}"
+    yield f"allocator: {seen.allocator.text()}"
+    if row.state == "held":
+        yield f"held: {row.why}; until that is mended it keeps what it has, and nothing is decided about it"
+        return
+    if where not in seen.picture.snapshot.job_names:
+        yield f"{row.state}: {row.why}"
+        return
+    yield from _present(seen, where, policy=policy)
+
+
+def _headline(row: JobRow) -> str:
+    has = (
+        f"has {row.granted} of {row.range_text()} replicas" if row.granted else f"waits for {row.range_text()} replicas"
+    )
+    runs = f" ({row.observed} run)" if row.granted and row.observed != row.granted else ""
+    kind = "preemptible" if row.is_preemptible else "not preemptible"
+    return f"{row.key} {has}{runs}; priority {row.priority}, queue {row.queue}, {kind}"
+
+
+def _last_word(seen: Seen, row: JobRow) -> Iterator[str]:
+    said = seen.world.jobs[row.key].read.decision
+    if said:
+        when = age(str(said.get("time") or ""), now=datetime.fromtimestamp(seen.now, UTC))
+        yield f"decided {when} ago: {said.get('action')}: {said.get('why')}"
+    else:
+        yield "nothing was decided about it yet"
+
+
+def _present(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
+    """What the policy says at this moment, with the numbers behind it."""
+    try:
+        shown, plan = looking.decide(seen, policy)
+    except InvalidError as error:
+        yield f"now: {error}"
+        return
+    at = shown.snapshot.job_names.index(where)
+    yield f"now, by policy {plan.policy}: {explain.text(shown.snapshot, plan, at).partition(': ')[2]}"
+    details = getattr(explain, "details", None)
+    for line in details(shown.snapshot, plan, at) if details is not None else ():
+        yield f"  {line}"
+    if int(plan.action[at]) == int(Action.WAIT):
+        order = [j for j in start_order(shown.snapshot).tolist() if int(plan.action[j]) == int(Action.WAIT)]
+        ahead = [shown.snapshot.job_names[j] for j in order[: order.index(at)]]
+        if ahead:
+            more = f" and {len(ahead) - 3} more" if len(ahead) > 3 else ""
+            yield f"  {len(ahead)} wait before it: {', '.join(ahead[:3])}{more}"
+        else:
+            yield "  it is the first that waits"

@@ -1,0 +1,191 @@
+"""Commands that show how the cluster is shared out: queue, top, explain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from diflow.cli.allocating import needs_packages
+from diflow.cli.console import note, say, warn
+from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Output, OutputForm, connect, resolve
+
+if TYPE_CHECKING:
+    from diflow.allocator.looking import Seen
+    from diflow.cli.standing import JobRow, QueueRow
+
+
+def queue(
+    *,
+    output: OutputForm = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option("--namespace", "-n", help="Only waiting jobs of this namespace.", show_default=False),
+    ] = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show the queues, and the jobs that wait, in the order in which they are served, each with its reason.
+
+    Deserved is what weights, guarantees and caps give a queue of what there is; pending is what its jobs could use
+    beside what they hold. Reading it needs the right to list nodes, pods and Workflows of the whole cluster.
+    """
+    needs_packages()
+    from diflow.allocator.looking import look  # noqa: PLC0415
+    from diflow.cli.standing import queue_rows, waiting_rows  # noqa: PLC0415
+
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    seen = look(cluster)
+    waiting = [(place, row) for place, row in enumerate(waiting_rows(seen), 1) if namespace in (None, row.namespace)]
+    if output is Output.NAME:
+        for _, row in waiting:
+            say(row.key)
+        return
+    queues = queue_rows(seen)
+    if output in (Output.JSON, Output.YAML):
+        from diflow.cli.output import print_data  # noqa: PLC0415
+
+        print_data(_queue_data(seen, queues, waiting), form=output.value)
+        return
+    tell_of_allocator(seen)
+    say(_queue_table(queues))
+    say()
+    if not waiting:
+        say("no job waits")
+        return
+    say(_waiting_table(waiting, wide=output is Output.WIDE, now=seen.now))
+
+
+def _queue_data(seen: Seen, queues: list[QueueRow], waiting: list[tuple[int, JobRow]]) -> dict[str, Any]:
+    from dataclasses import asdict  # noqa: PLC0415
+
+    return {
+        "allocator": seen.allocator.to_dict(),
+        "queues": [asdict(row) for row in queues],
+        "waiting": [{"position": place, **row.to_dict()} for place, row in waiting],
+    }
+
+
+def _queue_table(queues: list[QueueRow]) -> str:
+    from diflow.cli.amounts import amounts, shown  # noqa: PLC0415
+    from diflow.cli.output import table  # noqa: PLC0415
+
+    every: dict[str, float] = {}
+    for row in queues:
+        for given in (row.deserved, row.allocated, row.pending, row.guarantee, row.cap):
+            for name, value in given.items():
+                every[name] = every.get(name, 0.0) + value
+    resources = shown(list(every))
+    head = ["QUEUE", "WEIGHT", "RUNNING", "WAITING", "DESERVED", "ALLOCATED", "PENDING"]
+    limited = any(row.guarantee or row.cap for row in queues)
+    nested = any(row.parent for row in queues)
+    if limited:
+        head += ["GUARANTEE", "CAP"]
+    if nested:
+        head.insert(1, "PARENT")
+    lines = []
+    for row in queues:
+        line = [row.name, f"{row.weight:g}", str(row.running), str(row.waiting)]
+        line += [amounts(given, resources) for given in (row.deserved, row.allocated, row.pending)]
+        if limited:
+            line += [amounts(row.guarantee, resources), amounts(row.cap, resources)]
+        if nested:
+            line.insert(1, row.parent or "-")
+        lines.append(line)
+    return table(head, lines)
+
+
+def _waiting_table(waiting: list[tuple[int, JobRow]], *, wide: bool, now: float) -> str:
+    from diflow.cli.output import table  # noqa: PLC0415
+
+    head = ["#", "JOB", "QUEUE", "PRIORITY", "REPLICAS", "WAITS", "REASON"]
+    lines = []
+    for place, row in waiting:
+        line = [str(place), row.key, row.queue, row.priority, row.range_text(), _age(row.created, now), row.why]
+        lines.append(line)
+    if wide:
+        head.insert(6, "PREEMPTIBLE")
+        for line, (_, row) in zip(lines, waiting, strict=True):
+            line.insert(6, "yes" if row.is_preemptible else "no")
+    return table(head, lines)
+
+
+def _age(since: float, now: float) -> str:
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from diflow.cli.output import age  # noqa: PLC0415
+
+    return age(datetime.fromtimestamp(since, UTC).isoformat(), now=datetime.fromtimestamp(now, UTC))
+
+
+def top(
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print what is there now, and end.")] = False,
+    output: OutputForm = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Only jobs of this namespace.", show_default=False)
+    ] = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show live who holds what: nodes with what is used of them and by which jobs, and each job's replicas.
+
+    WANT is what a job may have, GRANTED what it was given a place for, RUN what runs. Without a terminal it prints
+    once. Reading it needs the right to list nodes, pods and Workflows of the whole cluster.
+    """
+    needs_packages()
+    import sys  # noqa: PLC0415
+
+    if output in (Output.NAME, Output.WIDE):
+        raise typer.BadParameter("-o is json or yaml here")
+    from diflow.allocator.looking import look  # noqa: PLC0415
+
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    seen = look(cluster)
+    if output is not None:
+        from diflow.cli.output import print_data  # noqa: PLC0415
+        from diflow.cli.topview import data  # noqa: PLC0415
+
+        print_data(data(seen, namespace=namespace), form=output.value)
+        return
+    from diflow.cli.topview import print_once, show_live  # noqa: PLC0415
+
+    if once or not sys.stdout.isatty():
+        print_once(seen, namespace=namespace)
+    else:
+        show_live(cluster, seen, namespace=namespace)
+
+
+def explain(
+    job: JobName,
+    *,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="Ask this policy (default: that of the allocator).", show_default=False),
+    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Tell why a job waits, or has as many replicas as it has: what was decided, and what would be decided now.
+
+    The policy of the cluster's allocator (else fit) is asked here, on the cluster as you may see it.
+    """
+    needs_packages()
+    from diflow.cli.explaining import explanation  # noqa: PLC0415
+
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    name = resolve(job, cluster)
+    for line in explanation(cluster, name, policy=policy or ""):
+        say(line)
+
+
+def tell_of_allocator(seen: Seen) -> None:
+    """Say on stderr who decides, and loudly when nobody does."""
+    if seen.world.queue_trouble:
+        warn(seen.world.queue_trouble)
+    who = seen.allocator
+    if who.unknown or (who.is_running and not who.paused):
+        note(who.text())
+    else:
+        warn(who.text())

@@ -1,0 +1,108 @@
+"""The command that asks for other numbers of replicas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diflow.cli.console import note, say, warn
+from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Timeout, connect, detaching, resolve, seconds
+
+if TYPE_CHECKING:
+    from diflow.client.follow import Snapshot
+    from diflow.client.kube import Cluster
+    from diflow.client.scale import Scaled
+
+
+def scale(
+    job: JobName,
+    *,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", "-t", help="Which task (default: the only one, or the only one that scales)."),
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", help="So many; of a preemptible job, no more than that.")
+    ] = None,
+    low: Annotated[int | None, typer.Option("--min", help="A preemptible job: never fewer than this.")] = None,
+    high: Annotated[int | None, typer.Option("--max", help="A preemptible job: never more than this.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when the pods are as asked for.")] = False,
+    timeout: Timeout = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Ask for other numbers of replicas of a job that runs or waits.
+
+    The allocator acts on it. A job that is not preemptible gains or loses only the difference, highest ranks first; a
+    preemptible one starts again with the new number.
+    """
+    limit = seconds(timeout, option="--timeout")
+    if (replicas is None) == (low is None and high is None):
+        raise typer.BadParameter("give either --replicas, or --min, --max or both")
+    from diflow.client.scale import scale as ask  # noqa: PLC0415
+
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    name = resolve(job, cluster)
+    done = ask(name, task=task, replicas=replicas, low=low, high=high, cluster=cluster)
+    if done.before == done.after:
+        say(f"{name}/{done.task}: {done.after.text()} replicas are asked for already")
+    else:
+        say(f"{name}/{done.task}: {done.before.text()} → {done.after.text()} replicas")
+    _say_who_acts(cluster)
+    if wait:
+        with detaching(name, cluster):
+            _wait(cluster, name, done, limit)
+
+
+def _say_who_acts(cluster: Cluster) -> None:
+    import time  # noqa: PLC0415
+
+    from diflow.allocator.presence import presence  # noqa: PLC0415
+
+    seen = presence(cluster, now=time.time())
+    if seen.paused:
+        warn(f"the allocator is paused by {seen.paused}: it acts on this when it goes on")
+    elif not seen.unknown and not seen.is_running:
+        warn("no allocator runs now: this is acted on when one does")
+
+
+def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> None:
+    from diflow.client.follow import follow  # noqa: PLC0415
+    from diflow.errors import ConflictError, NotFoundError  # noqa: PLC0415
+
+    told = ""
+    for snapshot in follow(cluster, name, seconds=limit):
+        if snapshot.workflow is None:
+            raise NotFoundError(f"job {name} was deleted meanwhile")
+        missing = snapshot.trouble or _missing(snapshot, asked)
+        if not missing:
+            note(f"{name}/{asked.task} is as asked for")
+            return
+        if (phase := (snapshot.workflow.get("status") or {}).get("phase")) in ("Succeeded", "Failed", "Error"):
+            raise ConflictError(f"job {name} has ended meanwhile ({phase})")
+        if missing != told:
+            told = missing
+            note(f"waiting: {missing}")
+    raise TimeoutError(f"{name}/{asked.task} is not as asked for after {limit:g} s: {told}")
+
+
+def _missing(snapshot: Snapshot, asked: Scaled) -> str:
+    """What is not as asked for yet, in words; "" when all is."""
+    from diflow.observe import observe  # noqa: PLC0415
+    from diflow.status import derive_seen  # noqa: PLC0415
+
+    workflow = snapshot.workflow or {}
+    seen = observe(workflow, snapshot.pods)
+    task, want = asked.task, asked.after
+    wanted = {key for key in seen.wanted if key[0] == task}
+    latest = seen.latest()
+    ready = [key for key in wanted if key in latest and (latest[key].is_ready or latest[key].phase == "Succeeded")]
+    why = derive_seen(workflow, seen).message
+    if not want.low <= len(wanted) <= want.high:
+        return f"{len(wanted)} of {want.text()} {task} replicas are granted; {why}"
+    if len(ready) < len(wanted):
+        return f"{len(ready)} of {len(wanted)} {task} replicas are ready; {why}"
+    old = sum(a.task == task and a.phase in ("Pending", "Running") and seen.was_released(a) for a in seen.attempts)
+    return f"{old} released {task} replicas are ending" if old else ""

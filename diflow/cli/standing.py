@@ -1,0 +1,234 @@
+"""Where queues, jobs and nodes stand, as plain rows: what `queue`, `top` and `explain` show, in whatever form.
+
+It reads nothing: everything comes from one look at the cluster (`diflow.allocator.looking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diflow.allocator import reports
+from diflow.allocator.fairness.shares import deserved, dominant_share, queue_demand, total_room
+from diflow.allocator.looking import used
+from diflow.allocator.snapshot import UNLIMITED
+from diflow.allocator.waiting import start_order
+
+if TYPE_CHECKING:
+    from diflow.allocator.carrying import Job
+    from diflow.allocator.looking import Seen
+
+Amounts = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue. Amounts are in millicores, MiB and devices; a resource without a guarantee or cap is not in it."""
+
+    name: str
+    parent: str
+    weight: float
+    guarantee: Amounts
+    cap: Amounts
+    deserved: Amounts
+    allocated: Amounts
+    pending: Amounts
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job. Replicas: `low`..`high` may run, `desired` is asked for, `granted` have a place, `observed` run now.
+
+    `share` is the largest part of any resource of the cluster that it holds; `speed` is in samples a second. `state` is
+    one of running, starting, waiting, held, suspended and stopping.
+    """
+
+    name: str
+    namespace: str
+    queue: str
+    priority: str
+    is_preemptible: bool
+    low: int
+    high: int
+    desired: int
+    granted: int
+    observed: int
+    pending: int
+    share: float
+    speed: float | None
+    state: str
+    why: str
+    decided: str
+    created: float
+    nodes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state in ("waiting", "held", "suspended") and not self.granted
+
+    def range_text(self) -> str:
+        """Such as `3` or `1-4`."""
+        return str(self.high) if self.low == self.high else f"{self.low}-{self.high}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "nodes": dict(self.nodes)}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node: what is used of what it has, and by which jobs (replicas by the job's key)."""
+
+    name: str
+    state: str
+    allocatable: Amounts
+    used: Amounts
+    jobs: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "jobs": dict(self.jobs)}
+
+
+def queue_rows(seen: Seen) -> list[QueueRow]:
+    """The queues by name; one, `default`, where there are none."""
+    s = seen.picture.snapshot
+    held = s.demand_by_job(s.held_by_role())
+    # What a queue asks for: what its jobs may hold at most.
+    shares = deserved(s, queue_demand(s, s.role_max))
+    out = []
+    rows = job_rows(seen)
+    for q, name in enumerate(s.queue_names):
+        mine = s.job_queue == q
+        allocated = held[mine].sum(axis=0)
+        asked = s.demand_by_job(np.maximum(s.role_max - s.held_by_role(), 0))[mine].sum(axis=0)
+        keys = {s.job_names[j] for j in np.flatnonzero(mine).tolist()}
+        jobs = [row for row in rows if row.key in keys]
+        out.append(
+            QueueRow(
+                name=name,
+                parent=s.queue_names[int(s.queue_parent[q])] if s.queue_parent[q] >= 0 else "",
+                weight=float(s.queue_weight[q]),
+                guarantee=_amounts(s.resources, s.queue_guarantee[q]),
+                cap={r: float(v) for r, v in zip(s.resources, s.queue_cap[q].tolist(), strict=True) if v < UNLIMITED},
+                deserved=_amounts(s.resources, shares[q]),
+                allocated=_amounts(s.resources, allocated),
+                pending=_amounts(s.resources, asked),
+                running=sum(row.granted > 0 for row in jobs),
+                waiting=sum(row.granted == 0 for row in jobs),
+            )
+        )
+    return out
+
+
+def job_rows(seen: Seen) -> list[JobRow]:
+    """All jobs of the allocator that have not ended, by priority and age."""
+    s = seen.picture.snapshot
+    total = total_room(s)
+    share = dominant_share(s.demand_by_job(s.held_by_role()), total)
+    shares = dict(zip(s.job_names, share.tolist(), strict=True))
+    order = {s.job_names[j]: place for place, j in enumerate(start_order(s).tolist())}
+    rows = [_job(job, shares.get(job.key, 0.0)) for job in seen.world.jobs.values()]
+    return sorted(rows, key=lambda row: (order.get(row.key, len(order)), row.created, row.key))
+
+
+def waiting_rows(seen: Seen) -> list[JobRow]:
+    """The jobs that have no place, in the order in which they are served."""
+    return [row for row in job_rows(seen) if row.is_waiting]
+
+
+def node_rows(seen: Seen) -> list[NodeRow]:
+    """The nodes by name."""
+    taken = used(seen.world)
+    holders: dict[str, dict[str, int]] = {}
+    for job in seen.world.jobs.values():
+        for where, count in _places(job).items():
+            holders.setdefault(where, {})[job.key] = count
+    out = []
+    for name in sorted(seen.world.nodes):
+        node = seen.world.nodes[name]
+        state = "ready"
+        if node.not_ready_since is not None:
+            state = "not ready"
+        elif not node.is_schedulable:
+            state = "cordoned"
+        out.append(
+            NodeRow(
+                name,
+                state,
+                {r: float(v) for r, v in node.allocatable.items()},
+                {r: float(v) for r, v in taken[name].items()},
+                dict(sorted(holders.get(name, {}).items())),
+            )
+        )
+    return out
+
+
+def totals(rows: list[NodeRow]) -> tuple[Amounts, Amounts]:
+    """(used, allocatable) over all nodes."""
+    taken: Amounts = {}
+    there: Amounts = {}
+    for row in rows:
+        for amounts, into in ((row.used, taken), (row.allocatable, there)):
+            for name, value in amounts.items():
+                into[name] = into.get(name, 0.0) + value
+    return taken, there
+
+
+def _job(job: Job, share: float) -> JobRow:
+    read = job.read
+    placed = bool(read.allocation and read.allocation.round == read.current and read.allocation.is_placed)
+    granted = sum(read.running(role.name) for role in read.roles) if placed else 0
+    live = [pod for pod in job.pods if not pod.is_terminating]
+    observed = sum(pod.phase == "Running" for pod in live)
+    done = sum(read.tree.finished(read.member(r.name, i)) for r in read.roles for i in range(read.running(r.name)))
+    said = read.decision if read.decision.get("action") != "keep" else {}
+    why, state = str(said.get("why") or ""), "running" if granted and observed + done >= granted else "starting"
+    if not granted:
+        state, why = "waiting", why or "nothing is decided yet"
+    if read.problem:
+        state, why = "held", read.problem
+    elif read.is_stopping:
+        state, why = "stopping", why or "it was told to stop"
+    elif read.is_suspended and not granted:
+        state, why = "suspended", "it is suspended: diflow resume lets it go on"
+    return JobRow(
+        name=read.identity.name,
+        namespace=read.identity.namespace,
+        queue=read.queue or "default",
+        priority="high" if read.priority > 0 else "normal",
+        is_preemptible=read.is_preemptible,
+        low=sum(role.low for role in read.roles),
+        high=sum(role.high for role in read.roles),
+        desired=sum(role.wanted for role in read.roles),
+        granted=granted,
+        observed=observed,
+        pending=max(0, granted - observed - done),
+        share=share,
+        speed=reports.speed(read.profilings) if read.profilings else None,
+        state=state,
+        why=why,
+        decided=str(said.get("time") or ""),
+        created=read.created_seconds,
+        nodes=_places(job),
+    )
+
+
+def _places(job: Job) -> dict[str, int]:
+    """Replicas by node, of the pods that are there."""
+    out: dict[str, int] = {}
+    for pod in job.pods:
+        if pod.where:
+            out[pod.where] = out.get(pod.where, 0) + 1
+    return dict(sorted(out.items()))
+
+
+def _amounts(resources: tuple[str, ...], values: Any) -> Amounts:
+    return {r: float(v) for r, v in zip(resources, values.tolist(), strict=True) if v > 0}

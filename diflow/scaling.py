@@ -1,0 +1,80 @@
+"""With how many replicas a job may be run: as it was submitted, and as its user has asked since.
+
+What a user asks stands in the Workflow: the parameter `replicas` (a number for each task) and the annotation
+`diflow/bounds` (a minimum and a maximum). A number of its own caps a preemptible job's task; one that is not
+preemptible is given exactly that number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from diflow.errors import InvalidError
+
+if TYPE_CHECKING:
+    from diflow.job import DIJob
+
+Bounds = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked for one task: `low`..`high` replicas, and the number `wanted` that stands beside them."""
+
+    task: str
+    low: int
+    high: int
+    wanted: int
+
+    def text(self) -> str:
+        """Such as `3` or `1 to 4`."""
+        return str(self.high) if self.low == self.high else f"{self.low} to {self.high}"
+
+
+def scales(job: DIJob, bounds: Bounds) -> bool:
+    """Some task names a minimum or a maximum: then no other is taken to scale."""
+    return any(task.max_replicas or task.min_replicas for task in job.tasks) or bool(bounds)
+
+
+def submitted_range(job: DIJob, index: int, *, scaling: bool) -> tuple[int, int]:
+    """With how many replicas a task may be run: as it says, or the last one from 1 on if none says anything."""
+    task = job.tasks[index]
+    if not job.preemptible:
+        return task.replicas, task.replicas
+    if scaling:
+        return task.min_replicas or task.replicas, task.max_replicas or task.replicas
+    return (1 if index == len(job.tasks) - 1 else task.replicas), task.replicas
+
+
+def asked(job: DIJob, index: int, *, wanted: Mapping[str, int], bounds: Bounds) -> Asked:
+    """What is asked for one task now."""
+    task = job.tasks[index]
+    low, high = bounds.get(task.name) or submitted_range(job, index, scaling=scales(job, bounds))
+    number = wanted.get(task.name, task.replicas)
+    if not job.preemptible:
+        low = high = number
+    elif number != task.replicas:  # asked for a number of its own: no more than that
+        low, high = min(low, number), number
+    return Asked(task.name, low, high, number)
+
+
+def choose_task(job: DIJob, name: str | None, bounds: Bounds) -> int:
+    """The index of the task that is meant: the one named, the only one, or the only one that scales.
+
+    Raises InvalidError with the tasks there are.
+    """
+    names = [task.name for task in job.tasks]
+    if name is not None:
+        if name not in names:
+            raise InvalidError(f"job {job.name} has no task {name!r}; it has {', '.join(names)}", path="--task")
+        return names.index(name)
+    if len(names) == 1:
+        return 0
+    if job.preemptible:
+        ranges = [asked(job, i, wanted={}, bounds=bounds) for i in range(len(names))]
+        scaling = [i for i, found in enumerate(ranges) if found.low < found.high]
+        if len(scaling) == 1:
+            return scaling[0]
+    raise InvalidError(f"say which task of job {job.name}: {', '.join(names)}", path="--task")
