@@ -1,4 +1,4 @@
-"""Which Python packages the diflow image holds: the project's own dependencies and those of its examples, as locked.
+"""Which Python packages the diflow image holds: the project's, the allocator's and those of its examples, as locked.
 
 Run by the Dockerfile too, hence a file that imports nothing of its neighbours:
 `python3 pythonpackages.py pyproject.toml requirements.lock WANTED PINNED` writes the two files that pip reads.
@@ -16,12 +16,17 @@ from typing import Any
 _PIN = re.compile(r"(([A-Za-z0-9][^\s;=\[]*)[^\s;=]*==[^\s;\\]+)\s*(;[^\\]*)?")
 # Who wants a package is said in comments below it. This is the project; `diflow (pyproject.toml:dev)` are its tools.
 _PROJECT = "diflow (pyproject.toml)"
+_EXTRAS = ("allocator", "examples")
 
 
 def wanted(project: dict[str, Any]) -> list[str]:
-    """The requirements of the project and of its extra `examples`."""
+    """The requirements of the project and of those of its extras that run in pods."""
     table = project["project"]
-    return [*table.get("dependencies", []), *table.get("optional-dependencies", {}).get("examples", [])]
+    extras = table.get("optional-dependencies", {})
+    # Two extras may ask for the same: pip takes it once.
+    return list(
+        dict.fromkeys([*table.get("dependencies", []), *(n for extra in _EXTRAS for n in extras.get(extra, []))])
+    )
 
 
 def pinned(lock: str) -> list[str]:

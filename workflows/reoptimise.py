@@ -15,13 +15,13 @@ from hera.workflows import models as m
 
 from diflow import keys, names
 from diflow.errors import InvalidError
-from diflow.job import dump_yaml
+from diflow.job import canonical_json, dump_yaml
 from diflow.settings import RenderSettings, render_settings
 from diflow.version import __version__
 from diflow.workflows.pods import pod_security
 
 DEFAULT_IMAGE: Final = f"docker.io/diflow/diflow:{__version__}"
-DEFAULT_NAMESPACE: Final = "diflow-system"  # where the allocator and its account are
+DEFAULT_NAMESPACE: Final = "diflow-system"  # where the allocator and the accounts are
 DEFAULT_SCHEDULE: Final = "0 * * * *"
 DEFAULT_TIMEZONE: Final = "UTC"
 MOST_PLAN_BYTES: Final = 200 * 1024
@@ -36,6 +36,13 @@ _DEADLINE_SECONDS = 600
 _STARTING_DEADLINE_SECONDS = 300
 _KEPT_RUNS = 5
 _RETRIES = 2
+
+_CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+# Argo's own containers, which say nothing of this: a namespace for restricted pods would refuse the pod for them.
+_RESTRICTED = {
+    "initContainers": [{"name": "init", "securityContext": _CONFINED}],
+    "containers": [{"name": "wait", "securityContext": _CONFINED}],
+}
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -83,12 +90,13 @@ def render_cron(
             workflow_metadata=_metadata(),
             workflow_spec=m.WorkflowSpec(
                 entrypoint=_TEMPLATE,
-                service_account_name=keys.ALLOCATOR,
+                service_account_name=_NAME,
                 active_deadline_seconds=_DEADLINE_SECONDS,
                 security_context=m.PodSecurityContext.model_validate(pod_security({}, settings)),
                 arguments=m.Arguments(parameters=[m.Parameter(name="image", value=image)]),
                 templates=[_step()],
                 volumes=[m.Volume.model_validate({"name": "tmp", "emptyDir": {}})],
+                pod_spec_patch=canonical_json(_RESTRICTED),
             ),
         ),
     )
@@ -171,11 +179,7 @@ def _step() -> m.Template:
                 "command": ["diflow", "allocator", "once", "--output", _PLAN],
                 "env": [{"name": "DIFLOW_ALLOCATOR_NAMESPACE", "value": "{{workflow.namespace}}"}],
                 "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "capabilities": {"drop": ["ALL"]},
-                    "readOnlyRootFilesystem": True,
-                },
+                "securityContext": {**_CONFINED, "readOnlyRootFilesystem": True},
                 "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
             },
             "outputs": {"parameters": [{"name": "plan", "valueFrom": {"path": _PLAN}}]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zoneinfo
 
@@ -35,14 +36,18 @@ def test_it_is_no_job_of_diflow() -> None:
     assert "app.kubernetes.io/managed-by" not in made["spec"]["workflowMetadata"]["labels"]
 
 
-def test_its_pod_is_restricted_and_has_the_allocators_account() -> None:
+def test_its_pod_is_restricted_and_has_an_account_of_its_own() -> None:
     spec = render_cron()["spec"]["workflowSpec"]
-    assert spec["serviceAccountName"] == "diflow-allocator"
+    assert spec["serviceAccountName"] == "diflow-reoptimise"
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     context = spec["templates"][0]["container"]["securityContext"]
     assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
     assert context["capabilities"] == {"drop": ["ALL"]}
+    patch = json.loads(spec["podSpecPatch"])
+    argos = {c["name"]: c["securityContext"] for c in [*patch["initContainers"], *patch["containers"]]}
+    confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    assert argos == {"init": confined, "wait": confined}
 
 
 def test_the_image_is_a_parameter_of_the_workflow() -> None:
