@@ -1,0 +1,82 @@
+"""Jobs, pods and nodes as the allocator reads them, made by hand: what the pure functions are tested with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diflow import keys
+from diflow.allocator.allocation import Allocation
+from diflow.allocator.carrying import Job
+from diflow.allocator.predicates import Where
+from diflow.allocator.reading import Identity, JobRead, NodeRead, PodRead, Role, Tree
+from diflow.allocator.room import Room
+from diflow.nodenames import parse
+
+NOW = 1_000_000.0
+CPU = {"cpu": 1000, "pods": 1}
+
+
+def role(name: str = "w", replicas: int = 2, *, low: int | None = None, wanted: int | None = None) -> Role:
+    asked = replicas if wanted is None else wanted
+    return Role(name, CPU, Where(), (), submitted=replicas, low=asked if low is None else low, high=asked, wanted=asked)
+
+
+def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fields: Any) -> JobRead:
+    """A job whose current round is `current`, placed on `nodes` (None: it never was)."""
+    roles = roles or (role(),)
+    current = fields.get("current", "1")
+    given: dict[str, Any] = {
+        "roles": roles,
+        "rounds": tuple(str(i + 1) for i in range(int(current))),
+        "current": current,
+        "granted": {current: {r.name: r.submitted for r in roles}},
+        "allocation": None if nodes is None else Allocation(current, nodes, since=NOW - 1000, first=NOW - 1000),
+        "parameters": (("rounds", '["1"]'), ("current", "1"), ("granted", "{}"), ("released", "[]"), ("again", "{}")),
+    }
+    return JobRead(Identity("ns", "job", "uid-job", "7"), NOW - 2000, **{**given, **fields})
+
+
+def pod(replica: str = "w-0", *, on: str = "", pinned: str = "", gated: bool | None = None, **fields: Any) -> PodRead:
+    """A pod of the job: `on` a node, or `pinned` to one and not bound yet, else gated.
+
+    `round`, `restart`, `member` and `made` (how often it was made anew) are its place in Argo's tree.
+    """
+    task, _, index = replica.rpartition("-")
+    member = fields.pop("member", index)
+    restart = f"({fields.pop('restart')})" if "restart" in fields else ""
+    path = f"job.round(0:{fields.pop('round', '1')}){restart}.{task}({index}:{member}).{task}({fields.pop('made', 0)})"
+    place = parse("job", path)
+    assert place is not None
+    gates = (keys.GATE,) if (not on and not pinned if gated is None else gated) else ()
+    given: dict[str, Any] = {
+        "phase": "Running" if on else "Pending",
+        "is_terminating": False,
+        "is_stopping": False,
+        "request": CPU,
+        "nodes": "",
+        "rank": "",
+        "replicas": "",
+    }
+    name = f"p-{path}"
+    return PodRead(Identity("ns", name, f"uid-{name}", "3"), "ns/job", place, host=on, pinned=pinned or on, gates=gates,
+                   **{**given, **fields})  # fmt: skip
+
+
+def node(name: str, *, cpu: int = 8000, is_schedulable: bool = True, not_ready_since: float | None = None) -> NodeRead:
+    return NodeRead(name, {"cpu": cpu, "pods": 110}, is_schedulable, not_ready_since, {}, ())
+
+
+def room(*nodes: NodeRead, pods: tuple[PodRead, ...] = (), lost_after_seconds: float = 60.0) -> Room:
+    known = {n.name: n for n in nodes or (node("a"), node("b"))}
+    return Room.of(known, pods, now_seconds=NOW, lost_after_seconds=lost_after_seconds)
+
+
+def tree(restarts: int = 0, restart: int = 0, recreated: tuple[str, ...] = (), **phases: str) -> Tree:
+    """What Argo says of the members of round 1: w_0="Succeeded" is replica 0 of w."""
+    members = {f"1/{name.replace('_', '/')}": phase for name, phase in phases.items()}
+    return Tree(members, {"1": restart}, {"1": "Running"}, frozenset(recreated), restarts)
+
+
+def job(job_read: JobRead, *pods: PodRead) -> Job:
+    return Job(job_read, pods)
