@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diflow import keys
@@ -86,7 +86,8 @@ class Caches:
             if reflector.age_seconds > self._settings.stale_seconds:
                 age = reflector.age_seconds
                 said = f"for {age:.0f} s" if math.isfinite(age) else "yet"
-                return f"the API server has said nothing {said}: {reflector.trouble or 'a silent watch'}"
+                why = reflector.trouble or "a silent watch"
+                return f"the API server has said nothing of {reflector.kind.plural} {said}: {why}"
         return ""
 
     def observed(self, kind: Kind, obj: Json) -> None:
@@ -123,13 +124,20 @@ def assemble(
     queue_trouble: str = "",
 ) -> World:
     """The world of these objects: each job with its own pods."""
-    pods = tuple(pods)
+    reads = {read.key: read for read in workflows}
+    seen: list[PodRead] = []
     of_job: dict[str, list[PodRead]] = {}
     for pod in pods:
-        if pod.place is not None:
+        if pod.place is None:
+            seen.append(pod)
+        elif pod.job in reads and pod.owner not in ("", reads[pod.job].identity.uid):
+            # What is left of an earlier job of this name is nobody's any more, and holds its room all the same.
+            seen.append(replace(pod, job="", place=None))
+        else:
+            seen.append(pod)
             of_job.setdefault(pod.job, []).append(pod)
-    jobs = {read.key: Job(read, tuple(of_job.get(read.key, ()))) for read in workflows}
-    return World(jobs, {node.name: node for node in nodes}, pods, queues, queue_trouble)
+    jobs = {key: Job(read, tuple(of_job.get(key, ()))) for key, read in reads.items()}
+    return World(jobs, {node.name: node for node in nodes}, tuple(seen), queues, queue_trouble)
 
 
 def _trim_queues(obj: Json) -> Json | None:

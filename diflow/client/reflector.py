@@ -126,6 +126,11 @@ class Reflector:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
 
+    @property
+    def kind(self) -> Kind:
+        """What is kept."""
+        return self._kind
+
     def wait_synced(self, timeout: float | None = None) -> bool:
         """Wait until everything has been listed. False if that took longer than `timeout` seconds."""
         return self._synced.wait(timeout)
@@ -137,7 +142,8 @@ class Reflector:
 
     @property
     def age_seconds(self) -> float:
-        """Seconds since the server last said anything (a list, an event, a bookmark); infinite before the first."""
+        """Seconds since the server last said anything (a list, an event, a bookmark, that a watch may go on); infinite
+        before the first."""
         said = self._said
         return math.inf if said is None else max(0.0, self._clock() - said)
 
@@ -283,6 +289,9 @@ class Reflector:
             stream.close()
 
     def _opened(self, hang_up: Callable[[], None]) -> None:
+        # The server knows the place to go on from. Of a kind that nothing has happened to since the server was started
+        # it sends no bookmarks at all, and this is the only sign that it is there.
+        self._said = self._clock()
         self._hang_up = hang_up
         if self._stopping.is_set():  # stop() may have come before there was anything to hang up
             hang_up()
