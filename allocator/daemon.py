@@ -302,7 +302,7 @@ class Allocator:
         order = sorted(world.jobs.values(), key=lambda job: (-job.read.priority, job.read.created_seconds, job.key))
         for job in order:
             state = (job.read, tuple(job.pods))
-            if self._is_quiet(job, state, room):
+            if self._is_quiet(job, state, room, overdue):
                 quiet[job.key] = state
                 continue
             if self.applier.is_held(job.key):
@@ -318,14 +318,18 @@ class Allocator:
         self.applier.apply(out, world.jobs)
         return self.applier.made > before
 
-    def _is_quiet(self, job: Job, state: tuple[JobRead, tuple[PodRead, ...]], room: Room) -> bool:
+    def _is_quiet(
+        self, job: Job, state: tuple[JobRead, tuple[PodRead, ...]], room: Room, overdue: frozenset[str]
+    ) -> bool:
         known = self._quiet.get(job.key)
         if known is None or known[0] is not state[0] or len(known[1]) != len(state[1]):
             return False
         if any(one is not other for one, other in zip(known[1], state[1], strict=True)):
             return False
-        # Time alone makes a silent node a lost one, and a round old enough to be replaced.
-        return not job.read.tree.recreated and not any(pod.host and room.is_lost(pod.host) for pod in job.pods)
+        # Time alone makes a silent node a lost one, a round old enough to be replaced, and a pod overdue.
+        return not job.read.tree.recreated and not any(
+            pod.identity.uid in overdue or (pod.host and room.is_lost(pod.host)) for pod in job.pods
+        )
 
     def _overdue(self, world: World) -> frozenset[str]:
         """Pods that were admitted and that kube-scheduler has not bound for too long."""

@@ -50,10 +50,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class PodRead:
-    """A pod that holds something or will. `place` is its place in its job's tree, None for a foreign pod."""
+    """A pod that holds something or will. `place` is its place in its job's tree, None for a foreign pod.
+
+    `owner` is the uid of its Workflow, "" if it names none: another of the same name is another job.
+    """
 
     identity: Identity
     job: str
+    owner: str
     place: NodeName | None
     phase: str
     host: str
@@ -216,6 +220,9 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
     return PodRead(
         identity=_identity(obj),
         job=f"{metadata.get('namespace')}/{job}" if job else "",
+        owner=next(
+            (o.get("uid") or "" for o in metadata.get("ownerReferences") or [] if o.get("kind") == "Workflow"), ""
+        ),
         place=parse(job, annotations.get(_NODE_NAME) or "") if job else None,
         phase=status.get("phase") or "Pending",
         host=spec.get("nodeName") or "",

@@ -155,6 +155,7 @@ class FakeCluster:
 
     `runs` says of each pod how long it runs. `grace_seconds`: from the wish to end a pod to its end. `wait_request`:
     what Argo's own containers ask for beside the user's. `frozen`: Argo's controller is away.
+    `refuses`: nodes to which kube-scheduler binds nothing, for reasons that are not in their objects.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class FakeCluster:
         self.grace_seconds = grace_seconds
         self.wait_request = dict(wait_request or {})
         self.frozen = False
+        self.refuses: set[str] = set()
         self.service_seconds = 3.0
         self._trees: dict[str, _Tree] = {}
         self._kubelet: dict[str, _Kubelet] = {}
@@ -560,7 +562,8 @@ class FakeCluster:
             selector = (spec.get("nodeSelector") or {}).items()
             for name, node in nodes.items():
                 if (
-                    selector <= node["metadata"]["labels"].items()
+                    name not in self.refuses
+                    and selector <= node["metadata"]["labels"].items()
                     and _is_open(node)
                     and all(free[name].get(resource, 0) >= amount for resource, amount in request.items())
                 ):

@@ -59,8 +59,16 @@ def pod(replica: str = "w-0", *, on: str = "", pinned: str = "", gated: bool | N
         "replicas": "",
     }
     name = f"p-{path}"
-    return PodRead(Identity("ns", name, f"uid-{name}", "3"), "ns/job", place, host=on, pinned=pinned or on, gates=gates,
-                   **{**given, **fields})  # fmt: skip
+    return PodRead(
+        identity=Identity("ns", name, f"uid-{name}", "3"),
+        job="ns/job",
+        owner="uid-job",
+        place=place,
+        host=on,
+        pinned=pinned or on,
+        gates=gates,
+        **{**given, **fields},
+    )
 
 
 def node(name: str, *, cpu: int = 8000, is_schedulable: bool = True, not_ready_since: float | None = None) -> NodeRead:
