@@ -24,12 +24,11 @@ DEFAULT_IMAGE: Final = f"docker.io/diflow/diflow:{__version__}"
 DEFAULT_NAMESPACE: Final = "diflow-system"  # where the allocator and the accounts are
 DEFAULT_SCHEDULE: Final = "0 * * * *"
 DEFAULT_TIMEZONE: Final = "UTC"
-MOST_PLAN_BYTES: Final = 200 * 1024
-"""What `diflow allocator once --output` may write at most. Argo keeps an output parameter in the Workflow itself, twice
-where there are retries, and etcd has 1.5 MiB for all of it."""
 
 _NAME = "diflow-reoptimise"
 _TEMPLATE = "reoptimise"
+# `diflow allocator once` keeps it below 200 KiB: Argo holds an output parameter in the Workflow itself, twice where there
+# are retries, and etcd has 1.5 MiB for all of it.
 _PLAN = "/tmp/plan.txt"  # noqa: S108 (inside the container)
 # A run takes seconds. These are for what hangs: an image that cannot be pulled, a cluster without room.
 _DEADLINE_SECONDS = 600
