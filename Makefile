@@ -9,6 +9,8 @@ export DIFLOW_CACHE ?= $(HOME)/.cache/diflow
 NAME ?= diflow
 ARGO ?= 4.0.2
 DATA ?=
+# Tests on the clusters wait more than they work (tests/conftest.py): more of them than there are processors.
+PROCESSES ?= 4
 
 .PHONY: help
 help: ## list all targets
@@ -37,7 +39,7 @@ demo: $(VENV)/.ready ## a real reinforcement-learning job, from nothing to its p
 
 .PHONY: test
 test: lint $(VENV)/.ready ## everything: checks, unit tests, end-to-end tests on real clusters
-	$(BIN)/python -m pytest --cov=diflow --cov-report=term:skip-covered --cov-fail-under=90
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --cov=diflow --cov-report=term:skip-covered --cov-fail-under=90
 
 .PHONY: unit
 unit: $(VENV)/.ready ## the tests that need no cluster

@@ -1,7 +1,8 @@
 """The real clusters that tests run on: made by `cluster/`, or the one that DIFLOW_TEST_KUBECONFIG names.
 
 DIFLOW_TEST_KUBECONFIG and DIFLOW_TEST_KUBECONFIG_ARGO37 name clusters that are already up (with Argo 4.0.2 and 3.7.3);
-without them a cluster is started for the run, and taken down after it.
+without them a cluster is started for the run, and taken down after it. All processes of a run share it: each asks for
+it by the same name, and whoever comes first starts it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,24 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cluster import lifecycle
+from diflow.errors import UnavailableError
+
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = {"4.0.2": "DIFLOW_TEST_KUBECONFIG", "3.7.3": "DIFLOW_TEST_KUBECONFIG_ARGO37"}
+_RUN = "DIFLOW_TEST_RUN"
 T = TypeVar("T")
+
+
+class CommandError(AssertionError):
+    """A program on the cluster failed. While something is waited for, it may do better the next time."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +51,13 @@ class TestCluster:
         """The environment of a process that works on this cluster."""
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": self.path, "PYTHONPATH": str(ROOT)}
 
-    def run(self, *command: str, check: bool = True, stdin: str | None = None, timeout: float = 150) -> str:
+    def run(self, *command: str, check: bool = True, stdin: str | None = None, timeout: float = 300) -> str:
         """Run a program on this cluster and return what it printed on stdout."""
         done = subprocess.run(
             command, env=self.environment, input=stdin, capture_output=True, text=True, timeout=timeout, check=False
         )
         if check and done.returncode != 0:
-            raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+            raise CommandError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
         return done.stdout
 
     def kubectl(self, *arguments: str, check: bool = True, stdin: str | None = None) -> str:
@@ -71,32 +81,87 @@ class TestCluster:
             self.kubectl("delete", "namespace", name, "--wait=false", check=False)
 
 
+_starting: list[subprocess.Popen[bytes]] = []
+
+
+def begin_run() -> None:
+    """Give this run its name, which the processes that it starts will see as well."""
+    os.environ[_RUN] = str(os.getpid())
+
+
+def start_early(argo_versions: Iterable[str]) -> None:
+    """Begin to start the clusters that `cluster_of_run` will be asked for, in the background."""
+    for version in sorted(argo_versions):
+        if not os.environ.get(VARIABLES[version]):
+            _starting.append(
+                subprocess.Popen(_up(version), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            )
+
+
+def stop_starting() -> None:
+    """End what `start_early` began and nobody waited for."""
+    for process in _starting:
+        process.terminate()
+        process.wait()
+    _starting.clear()
+
+
+def end_run() -> None:
+    """Take down the clusters that were started for this run."""
+    names = [name for name in map(_name, VARIABLES) if name in lifecycle.names()]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: _cluster("down", "--name", name), names))
+
+
 @contextmanager
 def cluster(argo_version: str) -> Iterator[TestCluster]:
-    """The cluster with this version of Argo: the one that the environment names, or one started for this run."""
+    """As `cluster_of_run`, for a run that is over at the end of the block."""
+    begin_run()
+    try:
+        yield cluster_of_run(argo_version)
+    finally:
+        end_run()
+
+
+def cluster_of_run(argo_version: str) -> TestCluster:
+    """The cluster with this version of Argo: the one that the environment names, or the one of this run."""
     given = os.environ.get(VARIABLES[argo_version])
     if given:
         found = next((c for c in _status() if c["kubeconfig"] == given), None)
-        yield _prepared(_described(argo_version, found) if found else _foreign(argo_version, given))
-        return
-    name = f"test-{argo_version.replace('.', '')}-{os.getpid()}"
-    _cluster("up", "--name", name, "--argo", argo_version)
+        return _prepared(_described(argo_version, found) if found else _foreign(argo_version, given))
+    name = _name(argo_version)
     try:
-        found = next(c for c in _status() if c["name"] == name)
-        yield _hurried(_prepared(_described(argo_version, found)))
-    finally:
+        # If it is being started, this waits for it.
+        _cluster(*_up(argo_version)[3:])
+    except RuntimeError:
+        # A second try is to find nothing half-made.
         _cluster("down", "--name", name)
+        raise
+    found = next(c for c in _status() if c["name"] == name)
+    return _hurried(_prepared(_described(argo_version, found)))
 
 
-def wait_until(what: str, probe: Callable[[], T | None], *, timeout: float = 120, every: float = 0.5) -> T:
+def _name(argo_version: str) -> str:
+    return f"test-{argo_version.replace('.', '')}-{os.environ[_RUN]}"
+
+
+def _up(argo_version: str) -> list[str]:
+    return [sys.executable, "-m", "cluster", "up", "--name", _name(argo_version), "--argo", argo_version]
+
+
+def wait_until(what: str, probe: Callable[[], T | None], *, timeout: float = 300, every: float = 0.5) -> T:
     """Ask `probe` until it gives something true, and return that. Raises AssertionError with `what` when time is up."""
     deadline = time.monotonic() + timeout
     while True:
-        found = probe()
-        if found:
-            return found
+        trouble = ""
+        try:
+            found = probe()
+            if found:
+                return found
+        except (CommandError, UnavailableError) as error:
+            trouble = f" ({error})"
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {timeout:.0f} s still not: {what}")
+            raise AssertionError(f"after {timeout:.0f} s still not: {what}{trouble}")
         time.sleep(every)
 
 
@@ -109,7 +174,7 @@ def _hurried(found: TestCluster) -> TestCluster:
     """Let Argo look at a Workflow again after 2 s, not 10: each test waits for that several times."""
     controller = "deployment/workflow-controller"
     found.kubectl("set", "env", "-n", "argo", controller, "DEFAULT_REQUEUE_TIME=2s")
-    found.kubectl("rollout", "status", "-n", "argo", controller, "--timeout=120s")
+    found.kubectl("rollout", "status", "-n", "argo", controller, "--timeout=280s")
     return found
 
 

@@ -1,23 +1,98 @@
-"""What all tests share: the real clusters, each started at most once for a run and only when a test asks for it."""
+"""What all tests share: the real clusters, and how a run is spread over processes.
+
+Tests on a real cluster (marked `cluster`) wait most of their time, so `make test` runs some of them side by side, in
+processes of pytest-xdist which share one cluster for each version of Argo. What needs a cluster for itself, such as all
+of its node's processors or an allocator, is in the `xdist_group` "node": its tests run one after the other.
+
+A test on a real cluster that fails is run once more, with a fresh namespace, and counts as passed if it holds then. The
+clusters share their machine with whatever else runs there, and a machine that stands still for a while is no fault of
+diflow's. The summary shows what went wrong at the first try, so that a test that often needs two is noticed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.clusters import TestCluster, cluster
+from tests import clusters
+from tests.clusters import TestCluster, cluster_of_run
+
+_VERSIONS = {"argo40": "4.0.2", "argo37": "3.7.3"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The processes of a run find each other's clusters by its name."""
+    if _is_main(config):
+        clusters.begin_run()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A second try for tests on a cluster, and an order in which nobody waits for a cluster who could do other work."""
+    for item in items:
+        # The findings are made once for all their tests, and the probe has its own second try.
+        if _is_live(item) and "findings" not in item.fixturenames:  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.flaky(reruns=1))
+    # Side by side, the short tests fill up the time that is left at the end; else, that in which the clusters start.
+    live_first = not _is_main(config)
+    items.sort(key=lambda item: _is_live(item) != live_first)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the clusters that are going to be needed, and go on meanwhile."""
+    config = session.config
+    if config.getoption("loadgroup", default=False):
+        for item in session.items:
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+                raise pytest.UsageError(f"pytest-xdist does not know the group of {item.nodeid}: see pyproject.toml")
+    first = _is_main(config) or config.workerinput["workerid"] == "gw0"  # type: ignore[attr-defined]
+    if first and not config.getoption("collectonly"):
+        clusters.start_early({version for item in session.items for version in _needs(item)})
+
+
+def pytest_sessionfinish() -> None:
+    """Leave no process behind."""
+    clusters.stop_starting()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The clusters go when all processes are done."""
+    if _is_main(config):
+        clusters.end_run()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What went wrong at the first try of tests that had a second one."""
+    reports = terminalreporter.stats.get("rerun", [])
+    if reports:
+        terminalreporter.section("run a second time")
+        for report in reports:
+            terminalreporter.write_line(f"{report.nodeid} ({report.when}):", yellow=True)
+            terminalreporter.write_line(report.longreprtext)
 
 
 @pytest.fixture(scope="session")
-def argo40() -> Iterator[TestCluster]:
+def argo40() -> TestCluster:
     """A real cluster with Argo Workflows 4.0.2."""
-    with cluster("4.0.2") as found:
-        yield found
+    return cluster_of_run(_VERSIONS["argo40"])
 
 
 @pytest.fixture(scope="session")
-def argo37() -> Iterator[TestCluster]:
+def argo37() -> TestCluster:
     """A real cluster with Argo Workflows 3.7.3."""
-    with cluster("3.7.3") as found:
-        yield found
+    return cluster_of_run(_VERSIONS["argo37"])
+
+
+def _is_main(config: pytest.Config) -> bool:
+    return not hasattr(config, "workerinput")
+
+
+def _is_live(item: pytest.Item) -> bool:
+    return item.get_closest_marker("cluster") is not None
+
+
+def _needs(item: pytest.Item) -> set[str]:
+    """The versions of Argo whose clusters a test asks for."""
+    asked = set(getattr(item, "fixturenames", ()))
+    if hasattr(item, "callspec"):
+        asked.add(str(item.callspec.params.get("argo")))
+    return {version for fixture, version in _VERSIONS.items() if fixture in asked}

@@ -25,12 +25,16 @@ _PARTS = st.sampled_from(
 _TEXTS = st.lists(_PARTS | _ANY, max_size=8).map("".join)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests of this folder need a cluster; the first on each has to start it and to wait for the probe."""
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
-            item.add_marker(pytest.mark.timeout(900))
+            item.add_marker(pytest.mark.timeout(1800))
+            if isinstance(item, pytest.Function):
+                # One process makes the findings of a version for all their tests.
+                item.add_marker(pytest.mark.xdist_group(item.callspec.params["argo"]))
 
 
 @pytest.fixture(scope="session", params=["argo40", "argo37"], ids=["argo-4.0.2", "argo-3.7.3"])

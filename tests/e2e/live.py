@@ -6,9 +6,13 @@ import base64
 import gzip
 import json
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from diflow import DIJob, keys
+from diflow.client.kinds import POD, WORKFLOW
+from diflow.client.kube import Cluster
 from diflow.workflows import to_yaml
 from tests.clusters import TestCluster, wait_until
 
@@ -31,14 +35,23 @@ class Live:
     def get(self, *arguments: str) -> Any:
         return self.cluster.get("-n", self.namespace, *arguments)
 
+    def node(self) -> dict[str, Any]:
+        """A node that runs pods; other tests may have made fake ones meanwhile."""
+        found: dict[str, Any] = self.cluster.get("nodes", "-l", "!kwok.x-k8s.io/node")["items"][0]
+        return found
+
     def submit(self, job: DIJob) -> str:
         """Hand the rendered YAML to `argo submit`, as a user of plain Argo would. Returns the job's name."""
         self.argo("submit", "-", stdin=to_yaml(job))
         return job.name
 
+    @property
+    def api(self) -> Cluster:
+        """The API without a process for each question: what tests ask twice a second."""
+        return _api(self.cluster.kubeconfig)
+
     def workflow(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.get("workflow", name)
-        return found
+        return self.api.get(WORKFLOW, name, namespace=self.namespace)
 
     def nodes(self, name: str) -> list[dict[str, Any]]:
         status = self.workflow(name).get("status", {})
@@ -49,12 +62,12 @@ class Live:
     def pods(self, name: str, task: str | None = None) -> list[dict[str, Any]]:
         """The replicas' pods of a job, by host name."""
         selector = f"{keys.JOB}={name},{keys.TASK_NAME}" + (f"={task}" if task else "")
-        items = self.get("pods", "-l", selector)["items"]
+        items = self.api.list_all(POD, namespace=self.namespace, labels=selector)
         return sorted(
             items, key=lambda pod: (pod["metadata"]["labels"][keys.POD], pod["metadata"]["creationTimestamp"])
         )
 
-    def running(self, name: str, count: int, *, timeout: float = 180) -> list[dict[str, Any]]:
+    def running(self, name: str, count: int, *, timeout: float = 300) -> list[dict[str, Any]]:
         """Wait until `count` replicas run, and return their pods."""
 
         def probe() -> list[dict[str, Any]] | None:
@@ -63,7 +76,7 @@ class Live:
 
         return wait_until(f"{count} replicas of {name} run", probe, timeout=timeout)
 
-    def ended(self, name: str, *, timeout: float = 240) -> str:
+    def ended(self, name: str, *, timeout: float = 400) -> str:
         """Wait until the Workflow has ended, and return its phase."""
 
         def probe() -> str | None:
@@ -71,6 +84,19 @@ class Live:
             return phase if phase in ENDED else None
 
         return wait_until(f"{name} has ended", probe, timeout=timeout)
+
+    def is_open(self, gate: str) -> str:
+        """A shell condition for the pods of a test: whether the test has called `open` for this gate yet."""
+        return f"nslookup go-{gate}.{self.namespace}.svc.cluster.local 2>/dev/null | grep -q ^Name:"
+
+    def until_open(self, gate: str) -> str:
+        """A shell script that goes on once the gate is open, and on SIGTERM ends with 143."""
+        return f"trap 'exit 143' TERM; until {self.is_open(gate)}; do sleep 0.5; done"
+
+    def open(self, gate: str) -> None:
+        """Open a gate: what waits for it goes on, in pods that are yet to be made as well."""
+        # The DNS is what a pod without rights can ask, and what a test can change on any cluster.
+        self.kubectl("create", "service", "clusterip", f"go-{gate}", "--tcp=1")
 
     def exec(self, pod: str, *command: str, check: bool = True) -> str:
         return self.kubectl("exec", pod, "-c", "main", "--", *command, check=check)
@@ -80,6 +106,11 @@ class Live:
 
     def delete(self, name: str) -> None:
         self.kubectl("delete", "workflow", name, "--wait=false", check=False)
+
+
+@cache
+def _api(kubeconfig: Path) -> Cluster:
+    return Cluster.connect(kubeconfig=str(kubeconfig))
 
 
 def pod_name(pod: dict[str, Any]) -> str:

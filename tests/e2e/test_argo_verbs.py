@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 
 from tests.builders import job, task
 from tests.clusters import wait_until
 from tests.e2e.live import Live, pod_name
 
-QUICK = {"terminationGracePeriodSeconds": 2}
 RUN = "trap 'exit 143' TERM; echo hello from rank $DI_RANK; while true; do sleep 0.5; done"
 
 
 def long_job(live: Live, name: str, **fields: object) -> str:
-    submitted = live.submit(
-        job(task("learner", RUN, **QUICK), task("collector", RUN, replicas=2, **QUICK), name=name, **fields)
-    )
+    submitted = live.submit(job(task("learner", RUN), task("collector", RUN, replicas=2), name=name, **fields))
     live.running(name, 3)
     return submitted
 
@@ -39,7 +35,7 @@ def test_get_and_list_and_logs_show_the_job(live: Live) -> None:
     assert {line.split()[-1] for line in logs.splitlines() if "hello from rank" in line} == {"0", "1", "2"}
     live.argo("delete", name)
     wait_until("its pods are gone", lambda: live.pods(name) == [] or None)
-    assert live.kubectl("get", "service", f"di-{name}", "--ignore-not-found") == ""
+    wait_until("its Service is gone", lambda: not live.kubectl("get", "service", f"di-{name}", "--ignore-not-found"))
 
 
 def test_stop_ends_the_job_with_time_to_save(live: Live) -> None:
@@ -64,23 +60,22 @@ def test_terminate_ends_the_job_at_once(live: Live) -> None:
 
 
 def test_suspend_and_resume(live: Live) -> None:
-    later = int(time.time()) + 15
-    failing = f"if [ $(date +%s) -lt {later} ]; then exit 3; fi"
-    name = live.submit(job(task("learner", failing), name="suspended", backoff_limit=50))
+    failing = f"{live.is_open('suspended')} || exit 3"
+    name = live.submit(job(task("learner", failing), name="suspended", backoff_limit=200))
     live.argo("suspend", name)
     wait_until("it is suspended", lambda: live.workflow(name)["spec"].get("suspend"))
-    time.sleep(max(0.0, later - time.time()))
+    wait_until("its last attempt is over", lambda: nothing_runs(live, name))
+    live.open("suspended")
     assert live.workflow(name)["status"]["phase"] == "Running"
     live.argo("resume", name)
     assert live.ended(name) == "Succeeded"
 
 
 def test_retry_runs_what_failed_again(live: Live) -> None:
-    later = int(time.time()) + 30
-    failing = f"if [ $(date +%s) -lt {later} ]; then exit 3; fi"
-    name = live.submit(job(task("learner", RUN, **QUICK), task("collector", failing), name="retried", backoff_limit=0))
+    failing = f"{live.is_open('retried')} || exit 3"
+    name = live.submit(job(task("learner", RUN), task("collector", failing), name="retried", backoff_limit=0))
     assert live.ended(name) == "Failed"
-    time.sleep(max(0.0, later - time.time()))
+    live.open("retried")
     live.argo("retry", name)
     wait_until(
         "the collector succeeded",

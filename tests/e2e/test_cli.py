@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,10 @@ from tests.builders import job, task
 from tests.clusters import ROOT, wait_until
 from tests.e2e.live import Live
 
-QUICK = {"terminationGracePeriodSeconds": 2}
 RUN = "trap 'exit 143' TERM; echo hello from rank $DI_RANK; while true; do sleep 0.5; done"
 
 
-def diflow(live: Live, *arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+def diflow(live: Live, *arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "diflow", *arguments],
         env=live.cluster.environment,
@@ -30,7 +30,7 @@ def diflow(live: Live, *arguments: str, timeout: float = 240) -> subprocess.Comp
     )
 
 
-def ok(live: Live, *arguments: str, timeout: float = 240) -> str:
+def ok(live: Live, *arguments: str, timeout: float = 600) -> str:
     done = diflow(live, *arguments, "-n", live.namespace, timeout=timeout)
     assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -61,9 +61,15 @@ def nothing_is_left(live: Live, name: str) -> bool:
 
 
 def test_a_jobs_life_by_the_command_line(live: Live, tmp_path: Path) -> None:
-    later = "if [ ! -e /tmp/x ]; then sleep 6; exit 0; fi"
-    file = manifest(tmp_path, job(task("learner", later), task("collector", "sleep 4", replicas=2), name="life"))
-    watched = diflow(live, "submit", file, "-n", live.namespace, "--watch")
+    work = live.until_open("life")
+    file = manifest(tmp_path, job(task("learner", work), task("collector", work, replicas=2), name="life"))
+    with ThreadPoolExecutor() as pool:
+        watching = pool.submit(diflow, live, "submit", file, "-n", live.namespace, "--watch", timeout=600)
+        try:
+            live.running("life", 3)
+        finally:
+            live.open("life")
+        watched = watching.result()
     assert watched.returncode == 0
     assert "Succeeded" in watched.stdout + watched.stderr
 
@@ -76,7 +82,7 @@ def test_a_jobs_life_by_the_command_line(live: Live, tmp_path: Path) -> None:
     assert got["status"]["taskStatus"] == {"learner": {"Succeeded": 1}, "collector": {"Succeeded": 2}}
 
     assert "life" in ok(live, "describe", "life")
-    assert ok(live, "list", "-o", "name").split() == ["life"]
+    assert "life" in ok(live, "list", "-o", "name").split()
     ok(live, "delete", "life")
     wait_until("nothing is left of it", lambda: nothing_is_left(live, "life"))
     assert diflow(live, "get", "life", "-n", live.namespace).returncode == 3
@@ -84,10 +90,10 @@ def test_a_jobs_life_by_the_command_line(live: Live, tmp_path: Path) -> None:
 
 def test_list_agrees_with_argo_list(live: Live, tmp_path: Path) -> None:
     for name, command in (("agree-ok", "true"), ("agree-bad", "exit 3"), ("agree-run", RUN)):
-        ok(live, "submit", manifest(tmp_path, job(task("learner", command, **QUICK), name=name, backoff_limit=0)))
-    ok(live, "wait", "agree-ok", "--for", "phase=Succeeded", "--timeout", "180s")
-    assert diflow(live, "wait", "agree-bad", "-n", live.namespace, "--timeout", "180s").returncode == 1
-    ok(live, "wait", "agree-run", "--for", "phase=Running", "--timeout", "180s")
+        ok(live, "submit", manifest(tmp_path, job(task("learner", command), name=name, backoff_limit=0)))
+    ok(live, "wait", "agree-ok", "--for", "phase=Succeeded", "--timeout", "400s")
+    assert diflow(live, "wait", "agree-bad", "-n", live.namespace, "--timeout", "400s").returncode == 1
+    ok(live, "wait", "agree-run", "--for", "phase=Running", "--timeout", "400s")
     ours = phases(json.loads(ok(live, "list", "-o", "json"))["items"])
     argos = phases(json.loads(live.argo("list", "-o", "json")))
     names = ("agree-ok", "agree-bad", "agree-run")
@@ -95,16 +101,14 @@ def test_list_agrees_with_argo_list(live: Live, tmp_path: Path) -> None:
     assert "learner-0" in message(live, "agree-bad")
     assert "exit code 3" in message(live, "agree-bad")
     ok(live, "stop", "agree-run")
-    ok(live, "wait", "agree-run", "--for", "phase=Failed", "--timeout", "120s")
+    ok(live, "wait", "agree-run", "--for", "phase=Failed", "--timeout", "400s")
 
 
 def test_logs_of_all_ranks_are_prefixed_and_can_be_narrowed(live: Live, tmp_path: Path) -> None:
-    file = manifest(
-        tmp_path, job(task("learner", RUN, **QUICK), task("collector", RUN, replicas=2, **QUICK), name="talk")
-    )
+    file = manifest(tmp_path, job(task("learner", RUN), task("collector", RUN, replicas=2), name="talk"))
     ok(live, "submit", file)
-    ok(live, "wait", "talk", "--for", "phase=Running", "--timeout", "180s")
-    wait_until("all have spoken", lambda: ok(live, "logs", "talk").count("hello from rank") == 3)
+    ok(live, "wait", "talk", "--for", "phase=Running", "--timeout", "400s")
+    wait_until("all have spoken", lambda: ok(live, "logs", "talk").count("hello from rank") == 3, every=2)
     lines = ok(live, "logs", "talk").splitlines()
     assert {line.split("|")[0].strip() for line in lines} == {"learner-0", "collector-0", "collector-1"}
     assert "rank 2" in ok(live, "logs", "talk", "--task", "collector", "--rank", "1")
@@ -141,11 +145,7 @@ def test_a_name_that_is_taken_is_a_conflict(live: Live, tmp_path: Path) -> None:
 )
 def test_a_job_that_cannot_start_says_why(live: Live, tmp_path: Path, name: str, change: dict, words: str) -> None:
     ok(live, "submit", manifest(tmp_path, job(task("learner", **change), name=name, backoff_limit=0)))
-    wait_until(
-        f"{name} says why",
-        lambda: words in message(live, name),
-        timeout=150,
-    )
+    wait_until(f"{name} says why", lambda: words in message(live, name), every=2)
     ok(live, "delete", name)
     wait_until("nothing is left of it", lambda: nothing_is_left(live, name))
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
+
+import pytest
 
 from tests.builders import job, task
 from tests.clusters import wait_until
 from tests.e2e.live import Live, pod_name
 
 RUN = "trap 'exit 143' TERM; i=0; while [ $i -lt {seconds} ]; do sleep 1; i=$((i+1)); done"
-QUICK = {"terminationGracePeriodSeconds": 2}
 
 
 def run(seconds: int) -> str:
     return RUN.format(seconds=seconds)
-
-
-def run_for(seconds: int) -> str:
-    """Run until that many seconds from now, whichever attempt it is."""
-    return f"trap 'exit 143' TERM; while [ $(date +%s) -lt {int(time.time()) + seconds} ]; do sleep 1; done"
 
 
 def evict(live: Live, pod: str) -> None:
@@ -50,11 +45,12 @@ def finishers(live: Live, name: str, task_name: str) -> set[str]:
 
 
 def test_a_replica_that_fails_is_started_again_in_place(live: Live) -> None:
-    later = int(time.time()) + 12
-    failing = f"if [ $(date +%s) -lt {later} ]; then exit 3; fi"
+    failing = f"{live.is_open('again')} || exit 3"
     name = live.submit(
-        job(task("learner", run(8)), task("collector", failing, **QUICK), name="again", backoff_limit=20)
+        job(task("learner", live.until_open("again")), task("collector", failing), name="again", backoff_limit=200)
     )
+    wait_until("it was tried again", lambda: len(attempts(live, name, "collector")) >= 2)
+    live.open("again")
     assert live.ended(name) == "Succeeded"
     assert len(attempts(live, name, "learner")) == 1, "the others notice nothing"
     assert len(attempts(live, name, "collector")) >= 2
@@ -66,8 +62,8 @@ def test_a_used_up_limit_fails_the_job_and_stops_the_others(live: Live) -> None:
     crash = "if [ $DI_RANK = 2 ]; then exit 7; fi; " + run(600)
     name = live.submit(
         job(
-            task("learner", run(600), **QUICK),
-            task("collector", crash, replicas=2, **QUICK),
+            task("learner", run(600)),
+            task("collector", crash, replicas=2),
             name="used-up",
             backoff_limit=1,
         )
@@ -79,37 +75,40 @@ def test_a_used_up_limit_fails_the_job_and_stops_the_others(live: Live) -> None:
 
 
 def test_kill_deletion_and_eviction_do_not_use_the_limit_up(live: Live) -> None:
-    work = run_for(75)
-    name = live.submit(
-        job(
-            task("learner", work, **QUICK), task("collector", work, replicas=3, **QUICK), name="spared", backoff_limit=0
-        )
-    )
+    work = live.until_open("spared")
+    name = live.submit(job(task("learner", work), task("collector", work, replicas=3), name="spared", backoff_limit=0))
     live.running(name, 4)
     before = live.pods(name, "collector")
     zero, one, two = map(pod_name, before)
     kill_the_work(live, zero)
     live.kubectl("delete", "pod", one, "--wait=false")
     evict(live, two)
+    wait_until(
+        "each was started again",
+        lambda: len(uids(live.running(name, 4)) - uids(before)) == 4,  # the learner is not in `before`
+    )
+    live.open("spared")
     assert live.ended(name) == "Succeeded"
     assert len(attempts(live, name, "learner")) == 1, "the others notice nothing"
     assert len(finishers(live, name, "collector") - uids(before)) == 3, "each was started again"
 
 
+@pytest.mark.xdist_group("node")
 def test_preemption_does_not_use_the_limit_up(live: Live) -> None:
-    node = live.get("nodes")["items"][0]
+    node = live.node()
     cores = int(node["status"]["allocatable"]["cpu"])
     most = {"container": {"resources": {"requests": {"cpu": f"{cores * 550}m", "memory": "16Mi"}}}}
-    low = live.submit(job(task("learner", run_for(75), **QUICK, **most), name="low", backoff_limit=0))
+    low = live.submit(job(task("learner", live.until_open("low"), **most), name="low", backoff_limit=0))
     before = live.running(low, 1)
-    high = live.submit(job(task("learner", run(3), **QUICK, **most), name="high", backoff_limit=0, priority="high"))
+    high = live.submit(job(task("learner", run(3), **most), name="high", backoff_limit=0, priority="high"))
     assert live.ended(high) == "Succeeded"
+    live.open("low")
     assert live.ended(low) == "Succeeded"
     assert len(finishers(live, low, "learner") - uids(before)) == 1, "it was preempted and started again"
 
 
 def test_a_rejection_by_the_kubelet_does_not_use_the_limit_up(live: Live) -> None:
-    node = live.get("nodes")["items"][0]["metadata"]["name"]
+    node = live.node()["metadata"]["name"]
     huge = {"container": {"resources": {"requests": {"cpu": "1000", "memory": "16Mi"}}}, "nodeName": node}
     name = live.submit(job(task("learner", **huge), name="outof", backoff_limit=0))
     wait_until("it was tried again", lambda: len(attempts(live, name, "learner")) >= 2)
@@ -126,17 +125,18 @@ def test_out_of_memory_is_the_jobs_own_fault(live: Live) -> None:
 
 
 def test_a_preemptible_job_starts_its_round_again_together(live: Live) -> None:
-    later = int(time.time()) + 10
-    failing = f"if [ $(date +%s) -lt {later} ]; then exit 3; fi; " + run(2)
+    failing = f"{live.is_open('together')} || exit 3; " + run(2)
     name = live.submit(
         job(
-            task("learner", run(6), **QUICK),
+            task("learner", run(3)),
             task("collector", failing),
             name="together",
             preemptible=True,
-            backoff_limit=10,
+            backoff_limit=200,
         )
     )
+    wait_until("the round started again", lambda: len(attempts(live, name, "learner")) >= 2)
+    live.open("together")
     assert live.ended(name) == "Succeeded"
     learners, collectors = attempts(live, name, "learner"), attempts(live, name, "collector")
     assert len(learners) == len(collectors) >= 2

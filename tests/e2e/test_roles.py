@@ -12,25 +12,38 @@ from tests.clusters import wait_until
 from tests.e2e.live import Live, pod_name
 
 WAIT = "trap 'exit 143' TERM; until [ -e /tmp/go ]; do sleep 0.2; done"
+# Side by side, each process would run a job of its own.
+in_one_process = pytest.mark.xdist_group("roles")
 ENV = "env | grep -E '^(DI_|MASTER_|WORLD_|RANK|PET_)'; id -u"
 
 
 @pytest.fixture(scope="module")
-def roles(live: Live) -> str:
-    """A job of a learner and two collectors that run until they are told to end."""
+def submitted() -> set[str]:
+    """The namespaces that have the job already."""
+    return set()
+
+
+@pytest.fixture
+def roles(live: Live, submitted: set[str]) -> str:
+    """A job of a learner and two collectors that run until they are told to end, one for all tests of this file."""
+    name = "roles"
+    if live.namespace in submitted:
+        return name
     tmp = {
         "volumes": [{"name": "tmp", "emptyDir": {}}],
         "container": {"volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]},
     }
+    submitted.add(live.namespace)
     return live.submit(
         job(
             task("learner", f"{ENV}; {WAIT}", **tmp),
             task("collector", f"{ENV}; {WAIT}", replicas=2, **tmp),
-            name="roles",
+            name=name,
         )
     )
 
 
+@in_one_process
 def test_each_replica_is_told_who_it_is(live: Live, roles: str) -> None:
     pods = live.running(roles, 3)
     domain = f"di-roles.{live.namespace}.svc.cluster.local"
@@ -55,6 +68,7 @@ def test_each_replica_is_told_who_it_is(live: Live, roles: str) -> None:
     assert sorted(seen) == [0, 1, 2]
 
 
+@in_one_process
 def test_the_hosts_of_di_nodes_resolve_to_the_pods(live: Live, roles: str) -> None:
     pods = live.running(roles, 3)
     wait_until("the Service is there", lambda: live.kubectl("get", "service", "di-roles", check=False))
@@ -66,16 +80,17 @@ def test_the_hosts_of_di_nodes_resolve_to_the_pods(live: Live, roles: str) -> No
             lambda command=command, ip=pod["status"]["podIP"]: (
                 ip in live.exec(pod_name(pods[0]), *command, check=False)
             ),
-            timeout=60,
         )
         assert found
 
 
+@in_one_process
 def test_pods_are_not_root(live: Live, roles: str) -> None:
     for pod in live.running(roles, 3):
         assert live.exec(pod_name(pod), "id", "-u").strip() == "65532"
 
 
+@in_one_process
 def test_a_workers_token_allows_nothing_but_argos_reports(live: Live, roles: str) -> None:
     del roles
     account = f"system:serviceaccount:{live.namespace}:{keys.WORKER_ACCOUNT}"
@@ -90,6 +105,7 @@ def test_a_workers_token_allows_nothing_but_argos_reports(live: Live, roles: str
             assert not may(verb, kind), f"{verb} {kind}"
 
 
+@in_one_process
 def test_the_service_is_owned_by_the_workflow(live: Live, roles: str) -> None:
     found = wait_until(
         "the Service is there", lambda: live.kubectl("get", "service", "di-roles", "-o", "json", check=False)
@@ -99,11 +115,12 @@ def test_the_service_is_owned_by_the_workflow(live: Live, roles: str) -> None:
     assert (owner["kind"], owner["uid"]) == ("Workflow", live.workflow(roles)["metadata"]["uid"])
 
 
+@in_one_process
 def test_the_job_succeeds_and_its_service_goes(live: Live, roles: str) -> None:
     for pod in live.running(roles, 3):
         live.exec(pod_name(pod), "touch", "/tmp/go")
     assert live.ended(roles) == "Succeeded"
-    assert live.kubectl("get", "service", "di-roles", "--ignore-not-found") == ""
+    wait_until("its Service is gone", lambda: not live.kubectl("get", "service", "di-roles", "--ignore-not-found"))
     assert len(live.pods(roles)) == 3, "cleanPodPolicy Running keeps what has ended"
 
 
@@ -114,13 +131,14 @@ def test_clean_pod_policy_all_leaves_no_pod(live: Live) -> None:
     wait_until("no pod is left", lambda: live.get("pods", "-l", selector)["items"] == [] or None)
 
 
+@pytest.mark.xdist_group("node")
 def test_pods_of_a_gang_wait_for_the_allocator(live: Live) -> None:
     name = live.submit(job(task("learner", replicas=2), name="gang", scheduling="gang"))
     pods = wait_until("both pods are there", lambda: (p := live.pods(name)) and len(p) == 2 and p)
     for pod in pods:
         assert pod["spec"]["schedulingGates"] == [{"name": "diflow/gang"}]
         assert pod["spec"].get("nodeName") is None
-    node = live.get("nodes")["items"][0]["metadata"]["name"]
+    node = live.node()["metadata"]["name"]
     admit = json.dumps(
         [
             {"op": "remove", "path": "/spec/schedulingGates"},
