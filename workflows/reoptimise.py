@@ -27,8 +27,8 @@ DEFAULT_TIMEZONE: Final = "UTC"
 
 _NAME = "diflow-reoptimise"
 _TEMPLATE = "reoptimise"
-# `diflow allocator once` keeps it below 200 KiB: Argo holds an output parameter in the Workflow itself, twice where there
-# are retries, and etcd has 1.5 MiB for all of it.
+# `diflow allocator once` keeps it below 200 KiB: Argo holds an output parameter in the Workflow itself, twice where
+# there are retries, and etcd has 1.5 MiB for all of it.
 _PLAN = "/tmp/plan.txt"  # noqa: S108 (inside the container)
 # A run takes seconds. These are for what hangs: an image that cannot be pulled, a cluster without room.
 _DEADLINE_SECONDS = 600
