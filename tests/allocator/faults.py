@@ -10,7 +10,10 @@ from typing import Any
 
 import urllib3
 
-_PATIENCE_SECONDS = 30.0
+from diflow.client.kube import Cluster
+from tests.unit.fakeapi import FakeApi
+
+_PATIENCE_SECONDS = 60.0
 
 
 class Time:
@@ -33,6 +36,11 @@ class Time:
         with self._lock:
             self._now += seconds
             self.slept.append(seconds)
+
+
+def client(api: FakeApi) -> Cluster:
+    """A client that waits so long for an answer that a busy machine alone never makes it give up."""
+    return api.cluster(read_seconds=60.0, connect_seconds=60.0)
 
 
 def eventually(true: Callable[[], object], what: str = "") -> None:

@@ -46,7 +46,13 @@ def lease(api: FakeApi) -> dict[str, Any]:
 def elector(api: FakeApi, identity: str, clock: Time, **options: Any) -> Elector:
     given: dict[str, Any] = {"cluster": api.cluster(), "namespace": "default", "clock": clock.now}
     given |= options
-    return Elector(given.pop("cluster"), identity=identity, **given)
+    return patient(Elector(given.pop("cluster"), identity=identity, **given))
+
+
+def patient(found: Elector) -> Elector:
+    """One that waits for answers however busy this machine is: only the tests' own clocks count."""
+    found._cluster = found._cluster.asked_once(read_seconds=60.0, connect_seconds=60.0)
+    return found
 
 
 def leading(api: FakeApi, identity: str, clock: Time, **options: Any) -> Elector:
@@ -147,6 +153,16 @@ def test_a_process_with_our_name_is_another_process(api: FakeApi) -> None:
     assert not first.is_leader()
     assert not first.renew()
     assert again.is_leader()
+
+
+def test_a_process_with_our_name_that_took_the_lease_has_another_epoch(api: FakeApi) -> None:
+    clock = Time()
+    first, again = leading(api, "a", clock), elector(api, "a", clock)
+    api.cluster().patch(LEASE, NAME, {"spec": {"holderIdentity": ""}})
+    assert again.try_acquire()
+    assert not first.renew()
+    assert not first.is_leader()
+    assert again.renew()
 
 
 def test_of_two_that_reach_for_it_together_one_gets_it(api: FakeApi) -> None:
@@ -470,19 +486,21 @@ class World:
         self.epochs: list[int] = []
         self.deleted = False
         self.busy: set[str] = set()
+        self.starved = ""
+        self.wrong: list[str] = []
         rates = [0.95, 1.0, 1.05]
         self.electors = [
-            Elector(
-                api.cluster(read_seconds=60),
-                namespace="default",
-                identity=f"e{i}",
-                clock=self._clock(rate, self.chance.uniform(0, 1e6)),
-                wall=lambda: self.chance.choice([0.0, 1e9, 4e9]) + self.now,
+            patient(
+                Elector(
+                    api.cluster(),
+                    namespace="default",
+                    identity=f"e{i}",
+                    clock=self._clock(rate, self.chance.uniform(0, 1e6)),
+                    wall=lambda: self.chance.choice([0.0, 1e9, 4e9]) + self.now,
+                )
             )
             for i, rate in enumerate(rates)
         ]
-        for each in self.electors:  # a request on its way waits for the acts of others, in real time
-            each._cluster._read_seconds = 60.0
         api.rule(self.network)
 
     def _clock(self, rate: float, start: float) -> Callable[[], float]:
@@ -493,21 +511,24 @@ class World:
 
     def check(self) -> None:
         leaders = self.leaders()
-        assert len(leaders) <= 1, [e.identity for e in leaders]
+        if len(leaders) > 1:  # an exception would be lost here: this may be in one of the server's threads
+            self.wrong.append(f"at {self.now}: {[e.identity for e in leaders]}")
         if leaders and (not self.epochs or self.epochs[-1] != leaders[0].check()):
             self.epochs = [*([] if self.deleted else self.epochs), leaders[0].check()]
             self.deleted = False
 
     def passes(self) -> None:
         """Some time: mostly a little, at times as long as a machine that swaps."""
-        left = self.chance.choice([0.1, 0.5, 1.0, 2.0, 3.0, 6.0, 20.0])
+        left = self.chance.choice([0.1, 0.5, 1.0, 2.0, 3.0, 4.0] if self.chance.random() < 0.97 else [20.0])
         while left > 0:
             self.now += min(left, 1.0)
             left -= 1.0
             self.check()
 
     def step(self) -> None:
-        free = [e for e in self.electors if e.identity not in self.busy]
+        if self.chance.random() < 0.1:
+            self.starved = self.chance.choice(self.electors).identity
+        free = [e for e in self.electors if e.identity not in self.busy and e.identity != self.starved]
         if not free:
             return
         each = self.chance.choice(free)
@@ -526,16 +547,20 @@ class World:
             self.busy.discard(each.identity)
         self.check()
 
+    def acts(self) -> None:
+        self.passes()
+        for _ in range(self.chance.randrange(4)):
+            self.step()
+
     def meanwhile(self) -> None:
         """What happens while a request is on its way."""
-        if self.depth >= 2 or self.chance.random() < 0.5:
+        if self.depth >= 2 or self.chance.random() < 0.8:
             return
         self.happened["interrupted"] += 1
         self.depth += 1
         try:
             for _ in range(self.chance.randrange(4)):
-                self.passes()
-                self.step()
+                self.acts()
         finally:
             self.depth -= 1
 
@@ -546,16 +571,16 @@ class World:
             request.body["metadata"]["uid"] = f"uid-{self.chance.random()}"
         self.meanwhile()
         fate = self.chance.random()
-        if fate < 0.08:
+        if fate < 0.05:
             self.happened["lost on its way"] += 1
             return status(503, "down")
-        if fate < 0.14 and request.method != "GET":
+        if fate < 0.1 and request.method != "GET":
             self.happened["arrives late"] += 1
             self.late.append(request)
             return status(504, "timed out")
         made = self.api._plain(request)
         self.meanwhile()
-        if fate < 0.24:
+        if fate < 0.16:
             self.happened["answer lost"] += 1
             return status(502, "bad gateway")
         return made
@@ -571,19 +596,19 @@ class World:
             annotations = {**(leases[NAME]["metadata"].get("annotations") or {}), f"a{self.chance.randrange(9)}": "x"}
             self.api.add(LEASE, {**leases[NAME], "metadata": {**leases[NAME]["metadata"], "annotations": annotations}})
             self.happened["annotated"] += 1
-        elif dice < 0.26 and leases:
+        elif dice < 0.28 and leases:
             self.api.remove(LEASE, NAME)
             self.deleted = True  # the count begins anew with the next one
             self.happened["deleted"] += 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_at_no_instant_do_two_lead(api: FakeApi, seed: int) -> None:
     world = World(api, seed)
-    for _ in range(500):
-        world.passes()
-        world.step()
+    for _ in range(600):
+        world.acts()
         world.somebody()
+        assert world.wrong == []
         assert world.epochs == sorted(set(world.epochs)), "each leader has a higher epoch than those before"
     fates = {"renewed", "acquired", "released", "refused", "interrupted", "lost on its way", "arrives late"}
     assert not {f for f in fates | {"answer lost", "late arrival", "annotated"} if world.happened[f] < 3}, (
@@ -621,7 +646,7 @@ def test_a_stopped_process_that_goes_on_gets_no_write_accepted(api: FakeApi) -> 
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.allocator.holder", api.url], cwd=root, env={**os.environ, "PYTHONPATH": root}
     )
-    second = Elector(api.cluster(), namespace="default", identity="b", lease_seconds=6, renew_seconds=0.5)
+    second = Elector(api.cluster(), namespace="default", identity="b", lease_seconds=8, renew_seconds=0.5)
     try:
         assert caught.wait(60)
         process.send_signal(signal.SIGSTOP)

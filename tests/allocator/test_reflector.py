@@ -15,7 +15,7 @@ import pytest
 from diflow.client.kinds import POD, WORKFLOW
 from diflow.client.kube import Cluster
 from diflow.client.reflector import Reflector
-from tests.allocator.faults import Refusing, Time, eventually
+from tests.allocator.faults import Refusing, Time, client, eventually
 from tests.unit.fakeapi import CUT, Answer, FakeApi, Request, Rule, serving, status
 
 Json = dict[str, Any]
@@ -98,7 +98,7 @@ def first_watch(answer: Callable[[], Answer]) -> Rule:
 def test_it_begins_with_all_that_is_there_and_follows_what_happens(api: FakeApi) -> None:
     for i in range(7):
         api.add(POD, pod(f"p{i}"))
-    with Seen(api.cluster(), page=3).synced() as seen:
+    with Seen(client(api), page=3).synced() as seen:
         assert seen.names == {f"p{i}" for i in range(7)}
         assert [r.query.get("limit") for r in lists(api)] == ["3", "3", "3"]
         api.add(POD, pod("new"))
@@ -114,7 +114,7 @@ def test_it_begins_with_all_that_is_there_and_follows_what_happens(api: FakeApi)
 
 def test_a_view_stays_as_it_was_when_it_was_taken(api: FakeApi) -> None:
     api.add(POD, pod("a"))
-    with Seen(api.cluster()).synced() as seen:
+    with Seen(client(api)).synced() as seen:
         before = seen.reflector.items()
         assert seen.reflector.items() is before, "taking a view of an unchanged copy costs nothing"
         api.add(POD, pod("b"))
@@ -128,7 +128,7 @@ def test_the_selectors_the_namespace_and_the_limits_reach_the_server(api: FakeAp
     api.add(POD, pod("a", metadata={"labels": {"job": "x"}}), namespace="lab")
     api.add(POD, pod("b"), namespace="lab")
     options = {"namespace": "lab", "labels": "job=x", "jitter": lambda _, high: high}
-    with Seen(api.cluster(), **options).synced() as seen:
+    with Seen(client(api), **options).synced() as seen:
         eventually(lambda: watches(api))
         assert seen.names == {"a"}
         (watch,) = watches(api)
@@ -143,7 +143,7 @@ def test_all_namespaces_are_one_copy(api: FakeApi) -> None:
     api.rule(lambda r: Answer(body={"metadata": {"resourceVersion": "9"}, "items": [
         {"metadata": {"name": "a", "namespace": n, "uid": n, "resourceVersion": "5"}} for n in ("x", "y")
     ]}) if not r.query.get("watch") else None)  # fmt: skip
-    with Seen(api.cluster(), everywhere=True).synced() as seen:
+    with Seen(client(api), everywhere=True).synced() as seen:
         assert set(seen.reflector.items()) == {("x", "a"), ("y", "a")}
         assert lists(api)[0].path == "/api/v1/pods"
 
@@ -155,7 +155,7 @@ def test_only_what_trim_leaves_is_kept_and_none_means_nothing(api: FakeApi) -> N
 
     api.add(POD, pod("a", x=1, huge="x" * 1000, metadata={"managedFields": [{"f": 1}]}))
     api.add(POD, pod("b", done=True))
-    with Seen(api.cluster(), trim=trim).synced() as seen:
+    with Seen(client(api), trim=trim).synced() as seen:
         assert dict(seen.reflector.items()) == {("default", "a"): {"x": 1}}
         api.add(POD, pod("a", x=1, huge="y", metadata={"managedFields": [{"f": 2}]}))
         api.add(POD, pod("a", x=2))
@@ -169,7 +169,7 @@ def test_only_what_trim_leaves_is_kept_and_none_means_nothing(api: FakeApi) -> N
 
 def test_another_object_of_the_same_name_is_a_deletion_and_an_addition(api: FakeApi) -> None:
     api.add(POD, pod("a", metadata={"uid": "one"}))
-    with Seen(api.cluster()).synced() as seen:
+    with Seen(client(api)).synced() as seen:
         api.add(POD, pod("a", metadata={"uid": "two"}))
         eventually(lambda: len(seen.told) == 3)
         assert seen.told == [("ADDED", "a"), ("DELETED", "a"), ("ADDED", "a")]
@@ -199,7 +199,7 @@ def test_a_forgotten_version_lists_again_and_tells_what_was_missed(api: FakeApi,
         return Answer(lines=[json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}})])
 
     api.rule(first_watch(answer))
-    seen = Seen(api.cluster())
+    seen = Seen(client(api))
     seen.reflector._sleep = lambda s: (synced.append(seen.reflector.synced), seen.time.sleep(s))
     with seen.synced():
         eventually(lambda: "comes" in seen.names)
@@ -215,7 +215,7 @@ def test_a_forgotten_version_lists_again_and_tells_what_was_missed(api: FakeApi,
 def test_a_stream_that_breaks_is_taken_up_where_it_broke(api: FakeApi, last: str) -> None:
     api.add(POD, pod("a"))
     api.rule(first_watch(lambda: Answer(lines=[event("ADDED", "b", 150), *([last] if last else [])])))
-    with Seen(api.cluster()).synced() as seen:
+    with Seen(client(api)).synced() as seen:
         eventually(lambda: len(watches(api)) == 2)
         assert seen.names == {"a", "b"}
         assert watches(api)[1].query["resourceVersion"] == "150"
@@ -232,11 +232,15 @@ def test_a_silent_stream_is_given_up_and_taken_up_again(api: FakeApi) -> None:
         yield event("BOOKMARK", "", 150)
         quiet.wait(60)
 
-    api.rule(first_watch(lambda: Answer(lines=silence())))  # type: ignore[arg-type]
+    def rule(request: Request) -> Answer | None:
+        began = request.query.get("resourceVersion")
+        return Answer(lines=silence()) if request.query.get("watch") and began != "150" else None  # type: ignore[arg-type]
+
+    api.rule(rule)
     try:
-        with Seen(api.cluster(), silence_seconds=0.2).synced():
-            eventually(lambda: len(watches(api)) >= 2)
-            assert watches(api)[1].query["resourceVersion"] == "150"
+        with Seen(client(api), silence_seconds=0.5).synced():
+            eventually(lambda: [w for w in watches(api) if w.query["resourceVersion"] == "150"])
+            assert len(lists(api)) == 1
     finally:
         quiet.set()
 
@@ -245,28 +249,29 @@ def test_a_bookmark_moves_the_place_and_makes_the_copy_young_again(api: FakeApi)
     go = threading.Event()
 
     def lines() -> Iterator[str]:
+        yield event("ADDED", "first", 800)
         go.wait(60)
         yield event("BOOKMARK", "", 900)
 
     api.rule(first_watch(lambda: Answer(lines=lines())))  # type: ignore[arg-type]
-    seen = Seen(api.cluster())
+    seen = Seen(client(api))
     assert seen.reflector.age_seconds == math.inf
     assert not seen.reflector.synced
     with seen.synced():
-        eventually(lambda: watches(api))
+        eventually(lambda: "first" in seen.names)
         seen.time.move(50)
         assert seen.reflector.age_seconds == 50
         go.set()
         eventually(lambda: len(watches(api)) == 2)
         assert seen.reflector.age_seconds < 50
-        assert seen.told == []
+        assert seen.told == [("ADDED", "first")]
         assert watches(api)[1].query["resourceVersion"] == "900"
 
 
 def test_a_stream_that_held_for_a_minute_is_opened_again_at_once(api: FakeApi) -> None:
     time = Time()
     api.rule(first_watch(lambda: (time.move(61), Answer(lines=[]))[1]))
-    with Seen(api.cluster(), time=time).synced():
+    with Seen(client(api), time=time).synced():
         eventually(lambda: len(watches(api)) == 2)
         assert time.slept == []
 
@@ -299,7 +304,8 @@ def test_a_server_that_is_away_for_five_minutes_is_asked_a_few_dozen_times(api: 
         eventually(lambda: seen.names == {"a", "b"})
 
 
-def test_the_pauses_grow_to_half_a_minute_and_start_anew_after_a_minute_of_health(api: FakeApi) -> None:
+@pytest.mark.parametrize("end", [[CUT], []], ids=["cut", "ended"])
+def test_the_pauses_grow_to_half_a_minute_and_start_anew_after_a_minute_of_health(api: FakeApi, end: list[str]) -> None:
     api.add(POD, pod("a"))
     time = Time()
     asked = [0]
@@ -310,13 +316,13 @@ def test_the_pauses_grow_to_half_a_minute_and_start_anew_after_a_minute_of_healt
         asked[0] += 1
         if asked[0] == 9:
             time.move(61)  # this one held for a minute
-            return Answer(lines=[CUT])
+            return Answer(lines=end)
         return status(500, "etcdserver: no leader") if asked[0] < 12 else None
 
     api.rule(rule)
-    with Seen(api.cluster(), time=time, jitter=lambda _, high: high).synced():
+    with Seen(client(api), time=time, jitter=lambda _, high: high).synced():
         eventually(lambda: len(watches(api)) == 12)
-        assert time.slept == [1, 2, 4, 8, 16, 30, 30, 30, 1, 2, 4]
+        assert time.slept == [1, 2, 4, 8, 16, 30, 30, 30, *([1, 2, 4] if end else [1, 2])]
 
 
 @pytest.mark.parametrize("which", ["list", "watch"])
@@ -326,7 +332,7 @@ def test_the_server_says_when_to_come_back(api: FakeApi, which: str, code: int) 
     answer = status(code, "too many requests", Retry_After="47")
     left = [answer]
     api.rule(lambda r: left.pop() if left and bool(r.query.get("watch")) == (which == "watch") else None)
-    with Seen(api.cluster()).synced() as seen:
+    with Seen(client(api)).synced() as seen:
         eventually(lambda: watches(api) and not left and (which == "list" or len(watches(api)) == 2))
         assert seen.time.slept == [47]
         assert seen.names == {"a"}
@@ -335,7 +341,7 @@ def test_the_server_says_when_to_come_back(api: FakeApi, which: str, code: int) 
 def test_a_server_that_ends_every_stream_at_once_is_not_asked_in_a_tight_loop(api: FakeApi) -> None:
     api.rule(lambda r: Answer(lines=[]) if r.query.get("watch") else None)
     time = Time()
-    with Seen(api.cluster(), time=time, jitter=lambda _, high: high).synced():
+    with Seen(client(api), time=time, jitter=lambda _, high: high).synced():
         eventually(lambda: len(time.slept) >= 8)
         assert time.slept[:8] == [1, 2, 4, 8, 16, 30, 30, 30]
 
@@ -343,7 +349,7 @@ def test_a_server_that_ends_every_stream_at_once_is_not_asked_in_a_tight_loop(ap
 def test_a_server_that_forgets_every_version_is_not_listed_in_a_tight_loop(api: FakeApi) -> None:
     api.rule(lambda r: status(410, "too old") if r.query.get("watch") else None)
     time = Time()
-    with Seen(api.cluster(), time=time, jitter=lambda _, high: high).synced():
+    with Seen(client(api), time=time, jitter=lambda _, high: high).synced():
         eventually(lambda: len(time.slept) >= 8)
         assert time.slept[:8] == [1, 2, 4, 8, 16, 30, 30, 30]
         assert len(lists(api)) <= len(time.slept) + 1
@@ -369,7 +375,7 @@ def test_whatever_a_list_answers_there_is_another_try(api: FakeApi, answer: Answ
     left = [answer] * 3
     api.rule(lambda r: left.pop() if left and not r.query.get("watch") else None)
     troubles: list[str] = []
-    seen = Seen(api.cluster(), sleep=lambda _: troubles.append(seen.reflector.trouble))
+    seen = Seen(client(api), sleep=lambda _: troubles.append(seen.reflector.trouble))
     with seen.synced():
         assert seen.names == {"a"}
         assert len(troubles) == 3
@@ -380,7 +386,7 @@ def test_an_error_in_the_stream_is_told_and_the_stream_taken_up_again(api: FakeA
     error = json.dumps({"type": "ERROR", "object": {"code": 500, "message": "the storage is unwell"}})
     api.rule(first_watch(lambda: Answer(lines=[error])))
     troubles: list[str] = []
-    seen = Seen(api.cluster(), sleep=lambda _: troubles.append(seen.reflector.trouble))
+    seen = Seen(client(api), sleep=lambda _: troubles.append(seen.reflector.trouble))
     with seen.synced():
         eventually(lambda: len(watches(api)) == 2)
         assert troubles == ["the watch failed: the storage is unwell"]
@@ -466,7 +472,7 @@ def test_the_answer_to_a_write_is_in_the_copy_at_once_and_older_events_do_not_un
         yield event("MODIFIED", "a", 250, x=3)
 
     api.rule(first_watch(lambda: Answer(lines=lines())))  # type: ignore[arg-type]
-    with Seen(api.cluster(), trim=lambda obj: {"x": obj["x"]}).synced() as seen:
+    with Seen(client(api), trim=lambda obj: {"x": obj["x"]}).synced() as seen:
         answer = json.loads(event("", "a", 200, x=2))["object"]
         seen.reflector.observed({**answer, "metadata": {**answer["metadata"], "managedFields": [1]}})
         assert seen.reflector.get("default", "a") == {"x": 2}
@@ -477,7 +483,7 @@ def test_the_answer_to_a_write_is_in_the_copy_at_once_and_older_events_do_not_un
 
 def test_an_answer_that_is_older_or_of_another_object_or_of_none_is_ignored(api: FakeApi) -> None:
     api.add(POD, pod("a", x=0, metadata={"uid": "one"}))
-    with Seen(api.cluster()).synced() as seen:
+    with Seen(client(api)).synced() as seen:
         for name, version, uid in (("a", 90, "one"), ("a", 101, "one"), ("a", 200, "other"), ("gone", 200, "x")):
             seen.reflector.observed(json.loads(event("", name, version, uid=uid, x=9))["object"])
         assert {key: obj["x"] for key, obj in seen.reflector.items().items()} == {("default", "a"): 0}
@@ -487,7 +493,7 @@ def test_an_answer_that_is_older_or_of_another_object_or_of_none_is_ignored(api:
 def test_an_object_that_is_deleted_after_an_own_write_is_gone(api: FakeApi) -> None:
     api.add(POD, pod("a"))
     api.rule(first_watch(lambda: Answer(lines=[event("DELETED", "a", 150)])))
-    with Seen(api.cluster()) as seen:
+    with Seen(client(api)) as seen:
         eventually(lambda: seen.told == [("ADDED", "a"), ("DELETED", "a")])
         seen.reflector.observed(json.loads(event("", "a", 149))["object"])
         assert seen.names == set(), "an answer that comes late does not bring it back"
@@ -509,7 +515,7 @@ def test_a_write_during_a_list_is_not_undone_by_the_list(api: FakeApi) -> None:
 
     api.rule(rule)
     api.rule(first_watch(lambda: status(410, "too old")))
-    seen = Seen(api.cluster())
+    seen = Seen(client(api))
     with seen:
         eventually(lambda: relists[0] == 2 and seen.reflector.synced)
         assert {name: obj["x"] for (_, name), obj in seen.reflector.items().items()} == {"a": 5, "b": 0}
@@ -524,7 +530,7 @@ def test_after_a_restored_backup_the_list_counts_though_its_versions_are_lower(a
         return status(504, "Too large resource version: 101, current: 60")
 
     api.rule(first_watch(restored))
-    with Seen(api.cluster()) as seen:
+    with Seen(client(api)) as seen:
         eventually(lambda: (seen.reflector.get("default", "a") or {}).get("x") == 1)
 
 
@@ -537,7 +543,7 @@ def test_an_object_that_trim_cannot_read_is_told_and_the_last_that_is_known_of_i
 
     api.add(POD, pod("good", x=1))
     api.add(POD, pod("bad", x=0))
-    with Seen(api.cluster(), trim=trim).synced() as seen:
+    with Seen(client(api), trim=trim).synced() as seen:
         assert seen.names == {"good"}
         assert seen.reflector.trouble == "Pod default/bad cannot be read: ZeroDivisionError: integer division or " \
             "modulo by zero"  # fmt: skip
@@ -557,7 +563,7 @@ def test_an_error_of_the_listener_is_told_and_the_copy_goes_on(api: FakeApi) -> 
         if key[1] == "bad":
             raise KeyError("bad")
 
-    with Seen(api.cluster(), on_change=on_change).synced() as seen:
+    with Seen(client(api), on_change=on_change).synced() as seen:
         api.add(POD, pod("bad"))
         eventually(lambda: "on_change failed for Pod default/bad" in seen.reflector.trouble)
         api.add(POD, pod("good"))
@@ -569,7 +575,7 @@ def test_an_error_of_the_listener_is_told_and_the_copy_goes_on(api: FakeApi) -> 
 
 
 def test_a_reflector_that_waits_in_a_silent_stream_stops_at_once(api: FakeApi) -> None:
-    seen = Seen(api.cluster())
+    seen = Seen(client(api))
     with seen.synced():
         eventually(lambda: watches(api))
         seen.reflector.stop(timeout=30)
@@ -580,7 +586,7 @@ def test_a_reflector_that_waits_in_a_silent_stream_stops_at_once(api: FakeApi) -
 
 def test_a_reflector_that_waits_for_its_next_try_stops_at_once(api: FakeApi) -> None:
     api.rule(lambda _: status(503, "down", Retry_After="100"))
-    reflector = Reflector(api.cluster(), POD)
+    reflector = Reflector(client(api), POD)
     reflector.start()
     eventually(lambda: reflector.trouble)
     reflector.stop(timeout=30)
@@ -635,8 +641,7 @@ def test_through_any_faults_the_copy_becomes_what_the_server_has(api: FakeApi, s
     def trim(obj: Json) -> Json:
         return {"uid": obj["metadata"]["uid"], "x": obj["x"]}
 
-    cluster = api.cluster()
-    seen = Seen(cluster, on_change=on_change, trim=trim, page=4, silence_seconds=5.0)
+    seen = Seen(client(api), on_change=on_change, trim=trim, page=4, silence_seconds=60.0)
     with seen:
         for step in range(150):
             asked = len(api.requests)
@@ -687,7 +692,7 @@ def test_a_workflow_far_larger_than_what_is_kept_of_it_does_not_stay_in_memory(a
         api.add(WORKFLOW, {"metadata": {"name": f"w{i}"}, **big})
     tracemalloc.start()
     try:
-        with Seen(api.cluster(), kind=WORKFLOW, page=5, trim=lambda o: {"n": o["metadata"]["name"]}) as seen:
+        with Seen(client(api), kind=WORKFLOW, page=5, trim=lambda o: {"n": o["metadata"]["name"]}) as seen:
             seen.synced()
             api.events.clear()
             gc.collect()

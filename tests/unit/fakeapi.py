@@ -225,17 +225,17 @@ class FakeApi:
             paths = [request.path] if request.path in self.objects else list(self.objects)
             inside = [self.objects[path] for path in paths if is_inside(path, request.path)]
             token = str(self.version)
-            chosen = [o for objects in inside for o in objects.values() if chosen(o, labels, fields)]
-        self._lists[token, request.path] = chosen
+            listed = [o for objects in inside for o in objects.values() if chosen(o, labels, fields)]
+        self._lists[token, request.path] = listed
         return self._page(request, token, 0)
 
     def _page(self, request: Request, token: str, start: int) -> Answer:
         """A page of a list as it was when its first page was read."""
-        chosen = self._lists[token, request.path]
+        listed = self._lists[token, request.path]
         limit = int(request.query.get("limit") or 0)
-        page = chosen[start : start + limit] if limit else chosen
+        page = listed[start : start + limit] if limit else listed
         metadata: Json = {"resourceVersion": token}
-        if limit and start + limit < len(chosen):
+        if limit and start + limit < len(listed):
             metadata["continue"] = f"{token}:{start + limit}"
         return Answer(body={"kind": "List", "metadata": metadata, "items": page})
 
