@@ -25,7 +25,7 @@ from diflow.allocator.settings import PolicySettings
 from diflow.allocator.world import MANAGED
 from diflow.client.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
 from diflow.client.kube import Cluster
-from tests.allocator.fakeargo import FakeCluster, Runs, is_gated
+from tests.allocator.fakeargo import FOR_EVER, FakeCluster, Runs, is_gated
 from tests.allocator.faults import Time, eventually
 from tests.unit.fakeapi import Answer, FakeApi, Request, chosen, is_inside, serving
 
@@ -46,7 +46,7 @@ class Line:
 
     def __init__(self, api: FakeApi, *, direct: bool) -> None:
         self._api = api
-        self._pool = None if direct else urllib3.PoolManager(maxsize=16)
+        self._pool: Any = None if direct else urllib3.PoolManager(maxsize=16)
         self.before: Callable[[str, str], None] = lambda *_: None
         self.after: Callable[[str, str], None] = lambda *_: None
         self.is_cut = False
@@ -147,6 +147,7 @@ class Daemon:
             jitter=lambda low, _: low,
         )
         self.cycles: list[Cycle] = []
+        self._led = -3.0
         self.allocator = Allocator(
             cluster,
             lab.settings,
@@ -173,9 +174,12 @@ class Daemon:
         self.allocator.applier.close()
 
     def lead(self) -> None:
-        """Try once to be the leader, or to stay it."""
-        if not self.elector.renew():
-            self.elector.try_acquire()
+        """Try once to be the leader, or to stay it; every third second, as the elector's own thread does it."""
+        now = self._lab.time.now()
+        if now - self._led >= 3.0:
+            self._led = now
+            if not self.elector.renew():
+                self.elector.try_acquire()
 
     def catch_up(self) -> None:
         """Wait until the caches show what the server has."""
@@ -207,12 +211,12 @@ class Lab:
         direct: bool = True,
         policy: Policy | None = None,
         settings: AllocatorSettings | None = None,
-        runs: Runs | None = None,
+        runs: Runs = lambda _: (FOR_EVER, 0),
         **options: Any,
     ) -> None:
         self.api, self.direct = api, direct
         self.time = Time()
-        self.cluster = FakeCluster(api, self.time, **({"runs": runs} if runs else {}), **options)
+        self.cluster = FakeCluster(api, self.time, runs=runs, **options)
         self.policy = policy or load_policy("fit", PolicySettings(least_seconds_between_resizes=5.0))
         self.settings = settings or AllocatorSettings(writers=1, debounce_seconds=0.0)
         self.daemon: Daemon | None = None
