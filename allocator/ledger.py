@@ -222,6 +222,8 @@ class Ledger:
         held_nodes, held_counts = self.placement(role)
         if len(held_nodes) == 0 and sign > 0:
             merged = (nodes, counts)
+        elif len(nodes) == 1:
+            merged = _one_node(held_nodes, held_counts, nodes, sign * counts)
         else:
             both = np.concatenate([held_nodes, nodes])
             amount = np.concatenate([held_counts, sign * counts])
@@ -252,6 +254,21 @@ class Ledger:
 
 
 _NONE: IntArray = np.zeros(0, dtype=np.int64)
+
+
+def _one_node(held: IntArray, counts: IntArray, node: IntArray, more: IntArray) -> tuple[IntArray, IntArray]:
+    """A placement (sorted by node) with `more` at one node: most changes are of one, and a general merge is dear."""
+    at = int(held.searchsorted(node[0]))
+    if at == len(held) or held[at] != node[0]:
+        return (
+            np.concatenate([held[:at], node, held[at:]]),
+            np.concatenate([counts[:at], more, counts[at:]]),
+        )
+    if counts[at] + more[0] <= 0:
+        return np.concatenate([held[:at], held[at + 1 :]]), np.concatenate([counts[:at], counts[at + 1 :]])
+    changed = counts.copy()
+    changed[at] += more[0]
+    return held, changed
 
 
 def ancestors(parent: IntArray) -> list[list[int]]:

@@ -60,24 +60,28 @@ def fill(ledger: Ledger, members: Sequence[Member]) -> set[int]:
     """Give members what is left, the smallest first, replica by replica. Returns who would have gained too little:
     they get nothing. `members` come in the order of their age, and are of one priority."""
     left_out: set[int] = set()
+    gained: dict[int, _Given] = {m.job: [] for m in members}
     sizes = {m.job: size(ledger, m.job) for m in members}
     attempt = 0
     while True:
-        given = _pour(ledger, [m.job for m in members if m.job not in left_out])
+        _pour(ledger, {m.job: gained[m.job] for m in members if m.job not in left_out})
         poor = [
             m.job
             for m in members
-            if m.worth > 0
-            and m.job not in left_out
-            and size(ledger, m.job) - sizes[m.job] < m.worth
-            and not (at_most(ledger, m.job) and size(ledger, m.job) > sizes[m.job])
+            if m.worth > 0 and m.job not in left_out and not _is_worth(ledger, m, size(ledger, m.job) - sizes[m.job])
         ]
         if not poor:
             return left_out
-        _undo(ledger, given)
         attempt += 1
         # What the youngest gets too little of may be enough for the others.
-        left_out |= {poor[-1]} if attempt < MOST_ATTEMPTS else set(poor)
+        worst = poor[-1:] if attempt < MOST_ATTEMPTS else poor
+        for job in worst:
+            _undo(ledger, gained[job])
+        left_out |= set(worst)
+
+
+def _is_worth(ledger: Ledger, member: Member, gain: int) -> bool:
+    return gain >= member.worth or (gain > 0 and at_most(ledger, member.job))
 
 
 def put(ledger: Ledger, job: int, want: dict[int, int]) -> bool:
@@ -114,26 +118,21 @@ def _nodes(ledger: Ledger, job: int) -> int:
     return len({node for role in ledger.roles_of(job) for node in ledger.placement(role)[0].tolist()})
 
 
-def _pour(ledger: Ledger, jobs: Sequence[int]) -> _Given:
-    given: _Given = []
+def _pour(ledger: Ledger, gained: dict[int, _Given]) -> None:
+    """Give replica by replica to the smallest, until nobody can take more. What each gets is added to its list."""
     s = ledger.snapshot
-    lacking = {j: [r for r in roles_that_scale(ledger, j) if ledger.replicas[r] < s.role_max[r]] for j in jobs}
-    # Often there is room for all that everybody may have.
-    if all(
-        _add(ledger, j, r, int(s.role_max[r] - ledger.replicas[r]), given)
-        for j, roles in lacking.items()
-        for r in roles
-    ):
-        return given
-    _undo(ledger, given)
-    given = []
-    heap = [(size(ledger, j), place, j) for place, j in enumerate(jobs) if lacking[j]]
+    lacking = {j: [r for r in roles_that_scale(ledger, j) if ledger.replicas[r] < s.role_max[r]] for j in gained}
+    if _all_at_once(ledger, lacking, gained):
+        return
+    heap = [(size(ledger, j), place, j) for place, j in enumerate(gained) if lacking[j]]
     heapq.heapify(heap)
     while heap:
         count, place, j = heapq.heappop(heap)
         # Of several roles that scale, the one that is furthest below its maximum.
-        for role in sorted(lacking[j], key=lambda r: (ledger.replicas[r] - s.role_max[r], r)):
-            if _add(ledger, j, role, 1, given):
+        if len(lacking[j]) > 1:
+            lacking[j].sort(key=lambda r: (ledger.replicas[r] - s.role_max[r], r))
+        for role in list(lacking[j]):
+            if _add(ledger, j, role, 1, gained[j]):
                 if ledger.replicas[role] >= s.role_max[role]:
                     lacking[j].remove(role)
                 break
@@ -141,7 +140,21 @@ def _pour(ledger: Ledger, jobs: Sequence[int]) -> _Given:
         else:
             continue
         heapq.heappush(heap, (count + 1, place, j))
-    return given
+
+
+def _all_at_once(ledger: Ledger, lacking: dict[int, list[int]], gained: dict[int, _Given]) -> bool:
+    """Often there is room for all that everybody may have. If not, nothing is changed."""
+    most = ledger.snapshot.role_max
+    begun: dict[int, _Given] = {}
+    for j, roles in lacking.items():
+        for r in roles:
+            if not _add(ledger, j, r, int(most[r] - ledger.replicas[r]), begun.setdefault(j, [])):
+                for given in begun.values():
+                    _undo(ledger, given)
+                return False
+    for j, given in begun.items():
+        gained[j] += given
+    return True
 
 
 def _add(ledger: Ledger, job: int, role: int, count: int, given: _Given) -> bool:
@@ -152,12 +165,13 @@ def _add(ledger: Ledger, job: int, role: int, count: int, given: _Given) -> bool
     s = ledger.snapshot
     if high > low:
         was, had = s.held_node[low:high], s.held_count[low:high]
-        order = np.lexsort((was, -had))
-        for node, limit in zip(was[order].tolist(), had[order].tolist(), strict=True):
-            count -= _add_at(ledger, job, role, given, node=node, count=min(count, limit - _at(ledger, role, node)))
+        for i in np.lexsort((was, -had)).tolist() if len(was) > 1 else (0,):
+            node = int(was[i])
+            free = int(had[i]) - _at(ledger, role, node)
+            count -= _add_at(ledger, job, role, given, node=node, count=min(count, free))
     nodes, counts = ledger.placement(role)
     if count and len(nodes):
-        for node in nodes[np.lexsort((nodes, -counts))].tolist():
+        for node in nodes[np.lexsort((nodes, -counts))].tolist() if len(nodes) > 1 else nodes.tolist():
             count -= _add_at(ledger, job, role, given, node=node, count=count)
     if count:
         found = ledger.try_gang(job, {role: count})
@@ -179,9 +193,10 @@ def _add_at(ledger: Ledger, job: int, role: int, given: _Given, *, node: int, co
 
 def _at(ledger: Ledger, role: int, node: int) -> int:
     nodes, counts = ledger.placement(role)
-    return int(counts[nodes == node].sum())
+    at = int(nodes.searchsorted(node))
+    return int(counts[at]) if at < len(nodes) and nodes[at] == node else 0
 
 
 def _undo(ledger: Ledger, given: _Given) -> None:
-    for one in reversed(given):
-        ledger.give(*one)
+    while given:
+        ledger.give(*given.pop())

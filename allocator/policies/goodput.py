@@ -309,8 +309,9 @@ class Case:
         self.reserved_for, self.kept = -1, []
         self._place(ledger, target, marks)
         self._fill(ledger, marks)
-        if problem is not None:
-            self._raise(ledger, problem, marks)
+        if problem is not None and self._raise(ledger, problem, marks):
+            # A job that was raised may lie elsewhere now: whoever waits may fit, or waits for another reason.
+            self._fill(ledger, marks)
         return marks.plan(ledger, name)
 
     def problem(self) -> Problem:
@@ -497,8 +498,8 @@ class Case:
             return
         explain_waiting(ledger, job, reserved_for, marks)
 
-    def _raise(self, ledger: Ledger, problem: Problem, marks: Reasons) -> None:
-        """Use what placement left over: raise jobs that are being placed anyway, best slope first."""
+    def _raise(self, ledger: Ledger, problem: Problem, marks: Reasons) -> bool:
+        """Use what placement left over: raise jobs that are being placed anyway, best slope first. Whether any was."""
         snapshot, view = self.snapshot, self.view
         everyone = np.ones(snapshot.jobs, dtype=np.bool_)
         allowed = everyone if self.considered is None else self.considered
@@ -511,10 +512,11 @@ class Case:
         movable = view.free_to_move & (column >= 0) & snapshot.job_preemptible
         rows = np.arange(snapshot.jobs)
         value = problem.value.copy()
+        raised = False
         for _ in range(attempts):
             free = np.maximum(ledger.free[snapshot.node_open].sum(axis=0), 0)
             if not free.any():
-                return
+                return raised
             at = np.maximum(column, 0)
             need = problem.amount - problem.amount[rows, at][:, None, :]
             ok = np.isfinite(value) & (np.arange(value.shape[1]) > column[:, None]) & movable[:, None]
@@ -523,17 +525,18 @@ class Case:
                 steep = (value - value[rows, at][:, None]) / (problem.cost - problem.cost[rows, at][:, None])
             steep = np.where(ok & np.isfinite(steep), steep, -np.inf)
             if steep.size == 0:
-                return
+                return raised
             job, col = divmod(int(steep.argmax()), steep.shape[1])
             if not steep[job, col] > 0:
-                return
+                return raised
             held = ledger.release(job)
             if self._put(ledger, job, int(self.table.replicas[job, col])):
-                column[job] = col
+                column[job], raised = col, True
                 self._explain(ledger, job, marks)
             else:
                 ledger.restore(job, held)
                 value[job, col] = -np.inf
+        return raised
 
     def _explain(self, ledger: Ledger, job: int, marks: Reasons) -> None:
         """Why a job got what it got: its speed under the plan and before, and its weight."""
