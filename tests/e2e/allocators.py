@@ -1,0 +1,253 @@
+"""The allocator as a process of its own on a real cluster, and fake nodes for it to fill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diflow import DIJob, Task, keys
+from diflow.status import JobStatus, derive
+from diflow.workflows import to_yaml
+from tests.builders import template
+from tests.clusters import ROOT, TestCluster, wait_until
+from tests.e2e.live import Live
+
+FAKE = "kwok.x-k8s.io/node"
+ZONE = "diflow-test/zone"
+# The daemon's paces, for tests that would otherwise wait for them.
+_QUICK = {
+    "DIFLOW_ALLOCATOR_LOST_AFTER_SECONDS": "5",
+    "DIFLOW_ALLOCATOR_PERIOD_SECONDS": "5",
+    "DIFLOW_ALLOCATOR_BETWEEN_ROUNDS_SECONDS": "1",
+    "DIFLOW_POLICY_LEAST_SECONDS_BETWEEN_RESIZES": "0",
+    "DIFLOW_POLICY_LEAST_GROWTH": "0",
+}
+
+
+@dataclass
+class Daemon:
+    """One `diflow allocator run` for the jobs of one namespace."""
+
+    cluster: TestCluster
+    namespace: str
+    log: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "diflow", "allocator", "run", "--log-format", "json", "--debug"]
+        command += ["--namespace", self.namespace, "--watch-namespace", self.namespace]
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                command, env={**self.cluster.environment, **_QUICK, **self.settings}, stdout=out, stderr=out, cwd=ROOT
+            )
+
+    def until_leading(self) -> None:
+        pid = f"epoch {self._leads()}"
+        wait_until(f"the allocator leads ({pid})", lambda: self._leads() or self._ended())
+
+    def lines(self) -> list[dict[str, Any]]:
+        out = []
+        for line in self.log.read_text().splitlines():
+            try:
+                out.append(json.loads(line))
+            except ValueError:
+                out.append({"event": line})
+        return out
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """End it as the system would, and return its exit code."""
+        return self._signal(signal.SIGTERM)
+
+    def wait(self, timeout: float = 120) -> int:
+        assert self.process is not None
+        return self.process.wait(timeout)
+
+    def _leads(self) -> bool:
+        return any(line.get("event") == "leading" for line in self.lines())
+
+    def _ended(self) -> bool:
+        if self.process is not None and self.process.poll() is not None:
+            raise RuntimeError(f"the allocator ended with {self.process.returncode}:\n{self.log.read_text()[-3000:]}")
+        return False
+
+    def _signal(self, number: signal.Signals) -> int:
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait(60)
+
+
+@dataclass(frozen=True)
+class Zone:
+    """Fake nodes that only the jobs of one test may use."""
+
+    live: Live
+    name: str
+
+    def add(self, *names: str, cpu: int = 4) -> None:
+        """Add nodes, ready to be used."""
+        items = [self._node(name, cpu) for name in names]
+        self.live.cluster.kubectl(
+            "create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        )
+        path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
+        for name in names:
+            wait_until(
+                f"node {name} is ready",
+                lambda name=name: self.live.cluster.kubectl("get", "node", self.full(name), "-o", path) == "True",
+            )
+
+    def remove(self, *names: str) -> None:
+        self.live.cluster.kubectl("delete", "node", "--wait=false", "--ignore-not-found", *map(self.full, names))
+
+    def full(self, name: str) -> str:
+        return f"{self.live.namespace}-{self.name}-{name}"
+
+    def close(self) -> None:
+        self.live.cluster.kubectl("delete", "nodes", "-l", f"{ZONE}={self.live.namespace}-{self.name}", "--wait=false")
+
+    def job(
+        self,
+        name: str,
+        replicas: int,
+        *,
+        bounds: tuple[int, int] | None = None,
+        seconds: float = 600,
+        cpu: str = "1",
+        **fields: Any,
+    ) -> DIJob:
+        """A job of fake pods that last so long, with `replicas` workers (or a number within `bounds`)."""
+        made = template(
+            "sleep 1",
+            container={"resources": {"requests": {"cpu": cpu, "memory": "16Mi"}}},
+            terminationGracePeriodSeconds=1,
+            nodeSelector={ZONE: f"{self.live.namespace}-{self.name}"},
+            tolerations=[{"key": FAKE, "operator": "Exists"}],
+        )
+        made["metadata"] = {"annotations": {"kwok.x-k8s.io/duration": f"{seconds:g}s"}}
+        low, high = bounds or (None, None)
+        workers = Task(name="worker", replicas=replicas, min_replicas=low, max_replicas=high, template=made)
+        return DIJob(name=name, tasks=(workers,), scheduling="gang", preemptible=bounds is not None, **fields)
+
+    def _node(self, name: str, cpu: int) -> dict[str, Any]:
+        resources = {"cpu": str(cpu), "memory": "8Gi", "pods": "50"}
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": self.full(name),
+                "labels": {
+                    FAKE: "fake",
+                    ZONE: f"{self.live.namespace}-{self.name}",
+                    "kubernetes.io/hostname": self.full(name),
+                    "kubernetes.io/os": "linux",
+                },
+            },
+            "spec": {"taints": [{"key": FAKE, "value": "fake", "effect": "NoSchedule"}]},
+            "status": {"capacity": resources, "allocatable": resources},
+        }
+
+
+@contextmanager
+def daemon(live: Live, log: Path, **settings: str) -> Iterator[Daemon]:
+    """An allocator that leads."""
+    made = Daemon(live.cluster, live.namespace, log, settings)
+    made.start()
+    try:
+        made.until_leading()
+        yield made
+    finally:
+        made.stop()
+
+
+@contextmanager
+def zone(live: Live, name: str) -> Iterator[Zone]:
+    """Fake nodes, removed in the end."""
+    cluster = live.cluster.name or live.cluster.kubeconfig.parent.name
+    # The first fake node starts what answers for all of them.
+    running = os.environ.get(f"DIFLOW_TEST_KWOK_{cluster}")
+    if not running:
+        subprocess.run(
+            [sys.executable, "-m", "cluster", "fake-nodes", "--name", cluster, "--count", "1"],
+            cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.environ[f"DIFLOW_TEST_KWOK_{cluster}"] = "1"
+    made = Zone(live, name)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def submit(live: Live, job: DIJob) -> str:
+    """Create the job's Workflow, in the place of one that the first try of a test left."""
+    live.kubectl("delete", "workflow", job.name, "--ignore-not-found")
+    wait_until("nothing is left of an earlier one", lambda: not live.pods(job.name))
+    live.kubectl("create", "-f", "-", stdin=to_yaml(job))
+    return job.name
+
+
+def status(live: Live, name: str) -> JobStatus:
+    return derive(live.workflow(name), live.pods(name))
+
+
+def ask(live: Live, name: str, **replicas: int) -> None:
+    """Ask for other numbers of replicas, as the server does: by the parameter alone."""
+    workflow = live.workflow(name)
+    parameters = workflow["spec"]["arguments"]["parameters"]
+    at = next(i for i, item in enumerate(parameters) if item["name"] == keys.PARAM_REPLICAS)
+    value = json.dumps({**json.loads(parameters[at]["value"]), **replicas})
+    patch = [{"op": "replace", "path": f"/spec/arguments/parameters/{at}/value", "value": value}]
+    live.kubectl("patch", "workflow", name, "--type=json", "-p", json.dumps(patch))
+
+
+def run_on(live: Live, name: str, task: str = "worker") -> dict[str, int]:
+    """How many live pods of the job are on which node."""
+    out: dict[str, int] = {}
+    for pod in live.pods(name, task):
+        if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]:
+            node = pod["spec"].get("nodeName", "")
+            out[node] = out.get(node, 0) + 1
+    return out
+
+
+def until_running(live: Live, name: str, count: int, *, timeout: float = 300) -> list[dict[str, Any]]:
+    """Wait until exactly so many replicas run, and no pod is on its way."""
+
+    def probe() -> list[dict[str, Any]] | None:
+        pods = [p for p in live.pods(name) if p["status"].get("phase") in ("Pending", "Running")]
+        ok = all(p["status"].get("phase") == "Running" and p["spec"].get("nodeName") for p in pods)
+        return pods if ok and len(pods) == count else None
+
+    return wait_until(f"{count} replicas of {name} run, and no others", probe, timeout=timeout)
+
+
+def events(live: Live, name: str) -> list[tuple[str, str]]:
+    """(reason, message) of what the allocator told about the job."""
+    items = live.get("events", "--field-selector", f"involvedObject.name={name},involvedObject.kind=Workflow")["items"]
+    return [(e["reason"], e["message"]) for e in items if e.get("source", {}).get("component") == "diflow-allocator"]

@@ -1,0 +1,322 @@
+"""The allocator on a real cluster: gangs, resizes, rounds, preemption, lost nodes; killed, frozen and doubled.
+
+Placement is tried on fake nodes, which are Kubernetes' and Argo's own business as any other; what happens inside pods
+(TERM, exit codes, files) is tried with real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diflow import DIJob, Task, keys
+from tests.builders import job, task, template
+from tests.clusters import TestCluster, wait_until
+from tests.e2e.allocators import (
+    Daemon,
+    Zone,
+    ask,
+    daemon,
+    events,
+    run_on,
+    status,
+    submit,
+    until_running,
+    zone,
+)
+from tests.e2e.live import Live, pod_name
+
+pytestmark = pytest.mark.xdist_group("allocator")
+
+_PATIENT = "trap 'echo saving; exit 143' TERM; "
+
+
+@pytest.fixture(scope="module")
+def place(argo40: TestCluster) -> Iterator[Live]:
+    with argo40.namespace("alloc") as namespace:
+        yield Live(argo40, namespace)
+
+
+@pytest.fixture(scope="module")
+def running(place: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    with daemon(place, tmp_path_factory.mktemp("allocator") / "log") as made:
+        yield made
+
+
+@pytest.fixture
+def live(place: Live, running: Daemon) -> Live:
+    """The namespace, with an allocator at work in it."""
+    assert running.process is not None
+    if running.process.poll() is not None:  # the test before did away with it
+        running.log.write_text("")
+        running.start()
+        running.until_leading()
+    return place
+
+
+@pytest.fixture
+def nodes(live: Live, request: pytest.FixtureRequest) -> Iterator[Zone]:
+    with zone(live, f"z{abs(hash(request.node.name)) % 10_000}-{getattr(request.node, 'execution_count', 1)}") as made:
+        yield made
+
+
+def test_a_gang_starts_whole_or_not_at_all_and_says_why_it_waits(live: Live, nodes: Zone) -> None:
+    nodes.add("one", cpu=2)
+    name = submit(live, nodes.job("gang", 3, seconds=5))
+    told = wait_until("it says why it waits", lambda: [m for r, m in events(live, name) if r == "Waiting"])
+    assert "3" in told[0]
+    pods = wait_until("its pods are there", lambda: (p := live.pods(name)) and len(p) == 3 and p)
+    assert all(pod["spec"].get("schedulingGates") for pod in pods), "none is admitted while one has no place"
+    assert "gate" not in status(live, name).message
+    nodes.add("two", cpu=2)
+    assert live.ended(name) == "Succeeded"
+    done = status(live, name)
+    assert set(done.allocation["worker"]) == {nodes.full("one"), nodes.full("two")}
+    assert len(done.allocation["worker"]) == 3
+    assert done.restarts == 0
+
+
+def test_a_resize_touches_only_the_difference(live: Live) -> None:
+    wait = f"{_PATIENT} until {live.is_open('resized')}; do sleep 0.5 & wait $!; done"
+    parts = [task(kind, wait, terminationGracePeriodSeconds=5) for kind in ("learner", "collector", "evaluator")]
+    name = submit(live, job(*parts, name="resize", scheduling="gang", backoff_limit=0))
+    before = {pod_name(pod) for pod in until_running(live, name, 3)}
+
+    ask(live, name, collector=3)
+    grown = until_running(live, name, 5)
+    assert before < {pod_name(pod) for pod in grown}
+    assert status(live, name).replicas == 5
+    _ranks_are_right(live, name, {"learner": 1, "collector": 3, "evaluator": 1})
+
+    ask(live, name, collector=2)
+    shrunk = until_running(live, name, 4)
+    assert before < {pod_name(pod) for pod in shrunk}
+    assert {p["metadata"]["labels"][keys.POD] for p in shrunk} == {
+        "resize-learner-0", "resize-collector-0", "resize-collector-1", "resize-evaluator-0",
+    }  # fmt: skip
+    _ranks_are_right(live, name, {"learner": 1, "collector": 2, "evaluator": 1})
+
+    wait_until("the released one is dropped", lambda: '"collector":2' in _parameter(live, name, keys.PARAM_GRANTED))
+    ask(live, name, collector=3)
+    again = until_running(live, name, 5)
+    new = {pod_name(p) for p in again} - {pod_name(p) for p in shrunk}
+    assert len(new) == 1
+    assert not new & {pod_name(pod) for pod in grown}, "it runs anew"
+    assert status(live, name).restarts == 0
+    live.open("resized")
+    assert live.ended(name) == "Succeeded"
+    reasons = [reason for reason, _ in events(live, name)]
+    assert reasons.count("Resized") == 3
+    assert "Resized" in live.cluster.run(sys.executable, "-m", "diflow", "describe", name, "-n", live.namespace)
+
+
+def test_a_preemptible_job_gives_way_to_a_higher_priority_and_comes_back(live: Live, nodes: Zone) -> None:
+    nodes.add("only", cpu=4)
+    low = submit(live, nodes.job("low", 2, bounds=(2, 4), seconds=25, backoff_limit=0))
+    until_running(live, low, 4)
+    high = submit(live, nodes.job("high", 4, seconds=4, priority="high", backoff_limit=0))
+    assert live.ended(high) == "Succeeded"
+    assert any(reason == "Preempted" and "high" in message for reason, message in events(live, low))
+    assert live.ended(low) == "Succeeded"
+    done = status(live, low)
+    assert (done.phase, done.restarts) == ("Succeeded", 0)
+    assert json.loads(_parameter(live, low, keys.PARAM_ROUNDS))[-1] == _parameter(live, low, keys.PARAM_CURRENT)
+
+
+def test_a_preemptible_job_shrinks_for_a_newcomer_and_grows_with_the_cluster(live: Live, nodes: Zone) -> None:
+    nodes.add("first", cpu=4)
+    one = submit(live, nodes.job("one", 1, bounds=(1, 6), seconds=40, backoff_limit=0))
+    until_running(live, one, 4)
+    two = submit(live, nodes.job("two", 2, seconds=10))
+    wait_until("both run", lambda: sum(run_on(live, one).values()) == 2 and sum(run_on(live, two).values()) == 2)
+    nodes.add("second", cpu=4)
+    wait_until("it has grown", lambda: sum(run_on(live, one).values()) >= 4)
+    assert live.ended(two) == "Succeeded"
+    assert live.ended(one) == "Succeeded"
+    assert status(live, one).restarts == 0
+    assert {reason for reason, _ in events(live, one)} >= {"Admitted", "Resized"}
+
+
+def test_a_job_goes_on_when_its_node_is_removed_or_cordoned(live: Live, nodes: Zone) -> None:
+    nodes.add("a", "b", cpu=3)
+    moves = submit(live, nodes.job("moves", 2, bounds=(1, 4), seconds=20, backoff_limit=0))
+    fixed = submit(live, nodes.job("fixed", 1, cpu="10m", seconds=45, backoff_limit=0))
+    until_running(live, moves, 4)
+    until_running(live, fixed, 1)
+    home = next(iter(run_on(live, fixed)))
+    other = nodes.full("b") if home == nodes.full("a") else nodes.full("a")
+    live.cluster.kubectl("delete", "node", home, "--wait=false")
+    wait_until(
+        "all are on the node that is left", lambda: set(run_on(live, moves)) == {other} == set(run_on(live, fixed))
+    )
+    assert any(reason == "NodeLost" for reason, _ in events(live, moves))
+    nodes.add("c", cpu=3)
+    live.cluster.kubectl("cordon", other)
+    wait_until("what can move has left the cordoned node", lambda: set(run_on(live, moves)) == {nodes.full("c")})
+    assert live.ended(fixed) == "Succeeded"
+    assert live.ended(moves) == "Succeeded"
+    assert status(live, moves).restarts == status(live, fixed).restarts == 0
+
+
+def test_a_rank_that_fails_starts_the_round_again_together_and_at_once(live: Live) -> None:
+    wait = f"{_PATIENT} until {live.is_open('mended')}; do sleep 0.5 & wait $!; done"
+    until = f"until {live.is_open('crash')}; do sleep 0.3; done"
+    crash = f'if [ "$RANK" = 1 ] && ! {live.is_open("crashed")}; then {until}; exit 3; fi; '
+    workers = Task(
+        name="worker", replicas=3, min_replicas=3, max_replicas=3,
+        template=template(crash + wait, terminationGracePeriodSeconds=5),
+    )  # fmt: skip
+    name = submit(live, DIJob(name="together", tasks=(workers,), scheduling="gang", preemptible=True, backoff_limit=1))
+    first = {pod_name(pod) for pod in until_running(live, name, 3)}
+    live.open("crash")
+    wait_until("the crash was seen", lambda: status(live, name).restarts == 1 or _ended_badly(live, name, first))
+    live.open("crashed")
+    second = until_running(live, name, 3)
+    assert not first & {pod_name(pod) for pod in second}, "all start again, not only the one that failed"
+    assert status(live, name).restarts == 1
+    assert _parameter(live, name, keys.PARAM_CURRENT) == "1", "a restart is inside the same round"
+    live.open("mended")
+    assert live.ended(name) == "Succeeded"
+
+
+def test_a_replica_that_is_taken_away_moves_the_round_and_counts_for_nothing(live: Live) -> None:
+    wait = f"{_PATIENT} until {live.is_open('evicted')}; do sleep 0.5 & wait $!; done"
+    workers = Task(
+        name="worker",
+        replicas=2,
+        min_replicas=2,
+        max_replicas=2,
+        template=template(wait, terminationGracePeriodSeconds=5),
+    )
+    name = submit(live, DIJob(name="taken", tasks=(workers,), scheduling="gang", preemptible=True, backoff_limit=0))
+    first = until_running(live, name, 2)
+    live.kubectl("delete", "pod", pod_name(first[0]), "--wait=false")
+    wait_until("there is a new round", lambda: _parameter(live, name, keys.PARAM_CURRENT) == "2")
+    second = until_running(live, name, 2)
+    assert not {pod_name(p) for p in first} & {pod_name(p) for p in second}
+    live.open("evicted")
+    assert live.ended(name) == "Succeeded"
+    assert status(live, name).restarts == 0
+
+
+def test_restarts_are_counted_over_all_replicas(live: Live) -> None:
+    workers = task("none", "sleep 1; exit 3", name="worker", replicas=3)
+    name = submit(live, job(workers, name="counted", scheduling="gang", backoff_limit=2))
+    assert live.ended(name) == "Failed"
+    failed = wait_until("its pods have ended", lambda: [p for p in live.pods(name) if p["status"]["phase"] == "Failed"])
+    ran = [pod for pod in failed if pod["spec"].get("nodeName")]
+    assert len(ran) <= 6, "three first tries, two more, and one that may have been on its way"
+    assert "backoffLimit is 2" in status(live, name).message
+
+
+def test_an_allocator_that_is_killed_in_a_resize_leaves_it_to_the_next(
+    live: Live, nodes: Zone, running: Daemon
+) -> None:
+    nodes.add("n", cpu=4)
+    name = submit(live, nodes.job("killed", 1, bounds=(1, 4), seconds=600, backoff_limit=0))
+    until_running(live, name, 4)
+    submit(live, nodes.job("other", 2, seconds=8))
+    wait_until("the resize is decided", lambda: _parameter(live, name, keys.PARAM_CURRENT) != "2")
+    running.kill()
+    live.cluster.kubectl("delete", "pod", "-n", "argo", "-l", "app=workflow-controller", "--wait=false")
+    time.sleep(3)
+    running.log.write_text("")
+    running.start()
+    running.until_leading()
+    assert live.ended("other") == "Succeeded"
+    until_running(live, name, 4)
+    assert status(live, name).restarts == 0
+    live.delete(name)
+    wait_until("nothing is left of it", lambda: not live.pods(name))
+
+
+def test_of_two_allocators_one_writes_and_a_frozen_one_never_again(
+    live: Live, nodes: Zone, running: Daemon, tmp_path: Path
+) -> None:
+    nodes.add("n", cpu=4)
+    name = submit(live, nodes.job("doubled", 1, bounds=(1, 4), seconds=600))
+    until_running(live, name, 4)
+    running.freeze()
+    try:
+        with daemon(live, tmp_path / "second.log") as second:
+            epoch = next(int(line["epoch"]) for line in second.lines() if line.get("event") == "leading")
+            submit(live, nodes.job("after", 1, seconds=600))
+            wait_until("the second one acts", lambda: sum(run_on(live, "after").values()) == 1)
+            told = len(running.lines())
+            running.thaw()
+            assert running.wait() == 5, "it ends when it sees that it was replaced"
+            assert not [line for line in running.lines()[told:] if line.get("event") in ("resized", "admitted")]
+            submit(live, nodes.job("later", 1, seconds=600))
+            wait_until("there is still one at work", lambda: sum(run_on(live, "later").values()) == 1)
+            for which in (name, "after", "later"):
+                assert int(live.workflow(which)["metadata"]["annotations"][keys.EPOCH]) <= epoch
+            assert int(live.workflow("later")["metadata"]["annotations"][keys.EPOCH]) == epoch
+    finally:
+        running.thaw()
+    for which in (name, "after", "later"):
+        live.delete(which)
+
+
+def test_without_an_allocator_jobs_run_on_and_plain_ones_start_and_end(live: Live, running: Daemon) -> None:
+    wait = f"{_PATIENT} until {live.is_open('alone')}; do sleep 0.5 & wait $!; done"
+    name = submit(live, job(task("learner", wait), name="alone", scheduling="gang"))
+    until_running(live, name, 1)
+    assert running.stop() == 0
+    plain = submit(live, job(task("learner", "true"), name="plain"))
+    assert live.ended(plain) == "Succeeded"
+    live.open("alone")
+    assert live.ended(name) == "Succeeded"
+
+
+def test_a_workflow_that_somebody_edited_into_nonsense_is_held_and_others_go_on(live: Live, nodes: Zone) -> None:
+    nodes.add("n", cpu=4)
+    broken = submit(live, nodes.job("broken", 1, seconds=600))
+    until_running(live, broken, 1)
+    parameters = live.workflow(broken)["spec"]["arguments"]["parameters"]
+    at = next(i for i, item in enumerate(parameters) if item["name"] == keys.PARAM_RELEASED)
+    patch = [{"op": "replace", "path": f"/spec/arguments/parameters/{at}/value", "value": "{nonsense"}]
+    live.kubectl("patch", "workflow", broken, "--type=json", "-p", json.dumps(patch))
+    told = wait_until("it says so", lambda: [m for r, m in events(live, broken) if r == "Refused"])
+    assert "released" in told[0]
+    other = submit(live, nodes.job("fine", 3, seconds=3))
+    assert live.ended(other) == "Succeeded"
+    assert sum(run_on(live, broken).values()) == 1, "what runs is left alone"
+    live.delete(broken)
+
+
+def _parameter(live: Live, name: str, parameter: str) -> str:
+    parameters = live.workflow(name)["spec"]["arguments"]["parameters"]
+    return str(next(item["value"] for item in parameters if item["name"] == parameter))
+
+
+def _ended_badly(live: Live, name: str, pods: set[str]) -> bool:
+    return all(p["status"]["phase"] == "Failed" for p in live.pods(name) if pod_name(p) in pods)
+
+
+def _ranks_are_right(live: Live, name: str, counts: dict[str, int]) -> None:
+    """Every running pod's files tell its rank among those that are there now."""
+    first, total = {}, 0
+    for kind, count in counts.items():
+        first[kind] = total
+        total += count
+
+    def right() -> bool:
+        for pod in live.pods(name):
+            if pod["status"]["phase"] != "Running":
+                continue
+            labels = pod["metadata"]["labels"]
+            rank = first[labels[keys.TASK_NAME]] + int(labels[keys.POD].rsplit("-", 1)[1])
+            files = live.exec(
+                pod_name(pod), "sh", "-c", "cd /etc/diflow; cat rank; echo; cat replicas; echo; cat nodes"
+            )
+            told = files.splitlines()
+            if told[:2] != [str(rank), str(total)] or not told[2].split(",")[rank].startswith(f"{labels[keys.POD]}."):
+                return False
+        return True
+
+    wait_until("each pod's files tell its rank", right, timeout=300, every=2)
