@@ -103,6 +103,7 @@ class Reflector:
         self._entries: dict[Key, _Entry] = {}
         self._view: Mapping[Key, Json] | None = None
         self._said: float | None = None
+        self._spoke = False
         self._version: str | None = None
         self._failures = 0
         self._trouble = ""
@@ -204,10 +205,12 @@ class Reflector:
             if self._stopping.is_set():
                 return 0.0
             began = self._clock()
+            self._spoke = False
             self._watch()
             trouble = f"the server ends each watch of {self._kind.plural} early"
             if self._clock() - began >= _HEALTHY_SECONDS:
                 self._failures = 0
+                self._doubt()
                 return 0.0
         except GoneError as error:
             self._version = None
@@ -220,12 +223,23 @@ class Reflector:
             return 0.0
         if self._clock() - began >= _HEALTHY_SECONDS:
             self._failures = 0
+            self._doubt()
         self._failures += 1
         with self._lock:
             self._trouble = trouble
         low, high = _BACKOFF_SECONDS
         pause = self._jitter(low, min(high, low * 2 ** min(self._failures, 10)))
         return max(pause, min(at_least, _LONGEST_RETRY_AFTER_SECONDS))
+
+    def _doubt(self) -> None:
+        """After a long stream: list again if it said nothing at all, not even a bookmark.
+
+        Either nothing has happened to this kind since the server was started, and the list is short work. Or the
+        server's history is behind ours, as after a restored backup of etcd: it takes a version from the future without
+        a word, and leaves out all events until it gets there (seen with Kubernetes 1.34).
+        """
+        if not self._spoke:
+            self._version = None
 
     def _list(self) -> None:
         """Read everything, and tell what differs from what was known: what went away in a gap comes out here."""
@@ -279,6 +293,7 @@ class Reflector:
         )
         try:
             for change in stream:
+                self._spoke = True
                 self._said = self._clock()
                 self._event(change)
                 self._version = _identity(change.object)[2] or self._version

@@ -276,6 +276,24 @@ def test_a_stream_that_held_for_a_minute_is_opened_again_at_once(api: FakeApi) -
         assert time.slept == []
 
 
+@pytest.mark.parametrize("end", [[CUT], []], ids=["cut", "ended"])
+def test_a_stream_that_said_nothing_at_all_for_a_minute_is_not_believed(api: FakeApi, end: list[str]) -> None:
+    """A server whose etcd was restored from a backup takes a version from its future, and leaves events out."""
+    for name in ("stays", "forgotten"):
+        api.add(POD, pod(name))
+    time = Time()
+
+    def silence() -> Answer:
+        del api.objects["/api/v1/namespaces/default/pods"]["forgotten"]
+        time.move(76)
+        return Answer(lines=end)
+
+    api.rule(first_watch(silence))
+    with Seen(client(api), time=time).synced() as seen:
+        eventually(lambda: seen.names == {"stays"})
+        assert len(lists(api)) == 2
+
+
 # --- a server in trouble ----------------------------------------------------------------------------------------------
 
 
