@@ -288,7 +288,8 @@ def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[in
     if standing.is_fixed:
         return held, held
     if read.is_preemptible:
-        return (held, held) if done and standing.is_placed else (role.low, role.high)
+        # In a new round those that have finished would do their work again.
+        return (held, held) if any(standing.done.values()) else (role.low, role.high)
     running = read.running(role.name)
     if done and done == running:
         return 0, 0  # Argo's group has come to its end, and takes no more members

@@ -178,7 +178,7 @@ class FakeCluster:
         self._kubelet: dict[str, _Kubelet] = {}
         self._uids = 0
         self.problems: list[str] = []
-        """What must never come about: an overfull machine, a Workflow that ended in Error."""
+        """What must never come about: an overfull machine, a member that was dropped too soon, a Workflow in Error."""
 
     # --- what tests do ------------------------------------------------------------------------------------------------
 
@@ -319,6 +319,27 @@ class FakeCluster:
         """ "task-index" → node of the pods that run."""
         return {name: pod["spec"]["nodeName"] for name, pod in self.of(job).items() if is_running(pod)}
 
+    def nodes(self) -> list[str]:
+        """The machines that are there."""
+        with self.api.changed:
+            return sorted(self.api.objects.get(NODE.path(None), {}))
+
+    def free_cpu(self) -> dict[str, int]:
+        """Millicores that no bound pod holds, by machine."""
+        return {name: left.get("cpu", 0) for name, left in self._free()[1].items()}
+
+    def tasks(self, job: str) -> list[str]:
+        return list(json.loads(self.parameters(job)["replicas"]))
+
+    def known_to_kubelets(self) -> set[str]:
+        """The uids of the pods that some kubelet has started."""
+        return set(self._kubelet)
+
+    def hurry(self) -> None:
+        """All that runs now ends in a moment."""
+        for known in self._kubelet.values():
+            known.ends = min(known.ends, self.time.now() + 3.0)
+
     def ended(self) -> list[Json]:
         """All pods that have ended, in the order of their making."""
         with self.api.changed:
@@ -422,6 +443,9 @@ class FakeCluster:
                 raise _BrokenError(f"node {group.name} already initialized")
             group.phase = "Skipped"
             return
+        for (position, text), member in group.members.items():
+            if member.phase not in _DONE and (position >= len(texts) or texts[position] != text):
+                self._note(f"{member.name} was dropped before its end")
         present = []
         for position, text in enumerate(texts):
             member = group.members.get((position, text))
@@ -615,7 +639,11 @@ class FakeCluster:
         for name, left in free.items():
             for resource, amount in left.items():
                 if amount < 0:
-                    self.problems.append(f"node {name} is over: {amount} {resource}")
+                    self._note(f"node {name} is over: {amount} {resource}")
+
+    def _note(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _free(self) -> tuple[dict[str, Json], dict[str, amounts.Amounts]]:
         with self.api.changed:
