@@ -99,6 +99,8 @@ def _go_on(job: Job, room: Room, now: float, pace: Pace, overdue: frozenset[str]
         again = _taken_away(job, room, now, pace)
         if again is not None:
             return [*out, again]
+        if any(member.startswith(f"{read.current}/") for member in read.tree.recreated):
+            return out  # a round in which one is missing will be replaced: nobody is admitted to it any more
     late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
     if late:
         return [*out, *_take_back(job, late, now)]
