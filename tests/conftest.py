@@ -12,6 +12,7 @@ diflow's. The summary shows what went wrong at the first try, so that a test tha
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import clusters
 from tests.clusters import TestCluster, cluster_of_run
@@ -20,7 +21,9 @@ _VERSIONS = {"argo40": "4.0.2", "argo37": "3.7.3"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The processes of a run find each other's clusters by its name."""
+    """The processes of a run find each other's clusters by its name. A slow machine is no counterexample to a law."""
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
     if _is_main(config):
         clusters.begin_run()
 
