@@ -30,8 +30,8 @@ ARRAYS = st.dictionaries(
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     left, right = socket.socketpair()
     with left, right:
-        left.settimeout(5)
-        right.settimeout(5)
+        left.settimeout(60)
+        right.settimeout(60)
         yield left, right
 
 

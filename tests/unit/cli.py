@@ -109,7 +109,7 @@ def play(diflow: Cli, *steps: Callable[[], object], pause_seconds: float = 0.25)
             begun.set()
 
     def run() -> None:
-        begun.wait(10)
+        begun.wait(100)
         for step in steps:
             threading.Event().wait(pause_seconds)
             step()

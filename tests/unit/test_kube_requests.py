@@ -296,7 +296,7 @@ def test_the_next_page_is_on_its_way_before_this_one_is_parsed() -> None:
     def parse(raw: bytes) -> dict[str, Any]:
         happened.append("parse")
         if len(happened) == 2:
-            assert asked.wait(5)
+            assert asked.wait(60)
         parsed: dict[str, Any] = json.loads(raw)
         return parsed
 
