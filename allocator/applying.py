@@ -107,10 +107,10 @@ class Applier:
             return False
         except InvalidError as error:
             # Merge patches name the uid: another object of that name makes the server call the patch invalid.
-            self._hold(write, error)
+            self.hold(write.job, error)
             return False
         except UnavailableError as error:
-            self._hold(write, error)
+            self.hold(write.job, error)
             return False
         self._tries.pop(write.job, None)
         self.made += 1
@@ -153,15 +153,16 @@ class Applier:
         except DiflowError as error:  # a story that is not told must not stop what it is about
             log.debug("no event", job=job.key, why=str(error))
 
-    def _hold(self, write: Write, error: DiflowError) -> None:
+    def hold(self, job: str, error: Exception) -> None:
+        """Leave a job alone for a while, longer each time."""
         low, high = _BACKOFF_SECONDS
         now = self._clock()
-        before, at = self._tries.get(write.job, (0, now))
+        before, at = self._tries.get(job, (0, now))
         tries = before + 1 if now - at < 2 * high else 1
         pause = min(high, low * 2.0 ** min(tries - 1, 10))
         if isinstance(error, UnavailableError) and error.retry_after_seconds:
             pause = max(pause, min(error.retry_after_seconds, high))
-        self._tries[write.job] = (tries, now)
-        self._held[write.job] = max(self._held.get(write.job, 0.0), now + pause)
-        self.refusals[write.job] = str(error)
-        log.warning("refused", job=write.job, object=write.target.name, why=str(error), again_seconds=round(pause, 1))
+        self._tries[job] = (tries, now)
+        self._held[job] = max(self._held.get(job, 0.0), now + pause)
+        self.refusals[job] = str(error)
+        log.warning("refused", job=job, why=str(error), again_seconds=round(pause, 1))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,8 @@ from diflow.errors import DiflowError, LostLeadershipError
 
 # A wake-up while nothing happens, to look at the Lease's annotations.
 _LOOK_SECONDS = 5.0
+# A node to which kube-scheduler did not bind what was sent there gets nothing new for so long: longer each time.
+_AVOID_SECONDS = (60.0, 1800.0)
 # Carrying out may lead to more of it at once (a write changes the caches): so many times before planning.
 _SETTLE = 3
 
@@ -97,6 +100,8 @@ class Allocator:
         self._later = math.inf
         self._cycled = clock()
         self._lost: frozenset[str] = frozenset()
+        self._avoided: dict[str, tuple[float, float]] = {}
+        self._in_trouble = False
         self._told_problems: dict[str, str] = {}
         self._cluster = cluster.asked_once()
         self._last_replan = ""
@@ -168,13 +173,15 @@ class Allocator:
             if planned and self.paused():
                 planned = ""
             if planned:
-                spent, changed = self._plan(world)
+                spent, changed = self._plan_safely(world)
                 if changed:
                     self._carry_out(self.caches.world())
         else:
-            log.warning("nothing is decided", why=trouble)
+            if not self._in_trouble:
+                log.warning("nothing is decided", why=trouble)
             # What there was to do is still to be done when the caches are good again, though nothing may change then.
             self.ask(planned or "the caches were old")
+        self._in_trouble = bool(trouble)
         cycle = Cycle(
             planned=planned if not trouble else "",
             seconds=self._clock() - began,
@@ -307,7 +314,12 @@ class Allocator:
                 continue
             if self.applier.is_held(job.key):
                 continue
-            writes = carry_out(job, room, now=now, pace=pace, overdue=overdue)
+            try:
+                writes = carry_out(job, room, now=now, pace=pace, overdue=overdue)
+            except Exception as error:  # whatever is wrong with one job must not stop the others
+                log.error("cannot be carried out", job=job.key, trace=traceback.format_exc(limit=-4))
+                self.applier.hold(job.key, error)
+                continue
             out += writes
             if not writes and not any(pod.is_gated for pod in job.pods):
                 quiet[job.key] = state
@@ -341,7 +353,14 @@ class Allocator:
             if not pod.gates and not pod.host and not pod.is_terminating
         }
         self._unbound = {uid: self._unbound.get(uid, now) for uid in waiting}
-        return frozenset(uid for uid, since in self._unbound.items() if now - since > self.settings.bind_seconds)
+        late = frozenset(uid for uid, since in self._unbound.items() if now - since > self.settings.bind_seconds)
+        for node in {pod.pinned for job in world.jobs.values() for pod in job.pods if pod.identity.uid in late}:
+            until, pause = self._avoided.get(node, (-math.inf, 0.0))
+            if now >= until:
+                pause = pause if now - until < _AVOID_SECONDS[1] else 0.0
+                pause = min(max(2 * pause, _AVOID_SECONDS[0]), _AVOID_SECONDS[1])
+                self._avoided[node] = (now + pause, pause)
+        return late
 
     def _say_problems(self, world: World) -> None:
         """Tell once why a job is held, and what of it was ignored."""
@@ -361,6 +380,17 @@ class Allocator:
             log.warning("the queues stay as they were", why=world.queue_trouble)
 
     # --- planning -----------------------------------------------------------------------------------------------------
+
+    def _plan_safely(self, world: World) -> tuple[float, bool]:
+        """As `_plan`; a mistake of ours in it leaves everything as it is, and what runs runs on."""
+        try:
+            return self._plan(world)
+        except DiflowError:
+            raise
+        except Exception as error:
+            self.last_trouble = f"there is no plan: {type(error).__name__}: {error}"
+            log.error("there is no plan", trace=traceback.format_exc(limit=-4))
+            return 0.0, False
 
     def _plan(self, world: World) -> tuple[float, bool]:
         """Ask the policy and write what it says. Returns (its seconds, whether anything was written)."""
@@ -414,6 +444,7 @@ class Allocator:
             now=now,
             keep_cordoned=keep_cordoned,
             fixed=self.applier.held(),
+            avoid=frozenset(node for node, (until, _) in self._avoided.items() if self._clock() < until),
         )
 
 

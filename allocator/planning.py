@@ -24,6 +24,9 @@ from diflow.allocator.writes import Note, Write
 # A decision's text changes with the numbers in it; people need not see each of them.
 _REPEAT_SECONDS = 60.0
 
+Places = dict[str, dict[int, str]]
+"""Task → index → node."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -62,11 +65,13 @@ def picture(
     now: float,
     keep_cordoned: bool = False,
     fixed: Set[str] = frozenset(),
+    avoid: Set[str] = frozenset(),
 ) -> Picture:
     """The cluster as the policy sees it. `pods`: all live ones, others' too.
 
     `keep_cordoned`: leave jobs on nodes that are cordoned (they could not be placed elsewhere). `fixed`: jobs for which
-    nothing can be written now; what they hold they keep, and they are given nothing.
+    nothing can be written now; what they hold they keep, and they are given nothing. `avoid`: nodes that get no new
+    pods, though they look as if they could take some.
     """
     standings = sorted(
         (stand(job, room, keep_cordoned=keep_cordoned) for job in jobs if _is_planned(job)),
@@ -95,7 +100,7 @@ def picture(
                 node.allocatable,
                 foreign.get(name, {}),
                 releasing.get(name, {}),
-                node.is_open,
+                node.is_open and name not in avoid,
                 node.labels,
                 node.taints,
             )
@@ -111,10 +116,10 @@ def picture(
 def stand(job: Job, room: Room, *, keep_cordoned: bool = False) -> Standing:
     """What a job holds now, by what was decided; and whether it has to go elsewhere."""
     read = job.read
-    at = read.allocation
+    at = read.allocation or _found_again(job)
     if at is None or at.round != read.current or not at.is_placed:
         return Standing(job)
-    held: dict[str, dict[int, str]] = {}
+    held: Places = {}
     done: dict[str, frozenset[int]] = {}
     for role in read.roles:
         running = min(read.running(role.name), read.granted[read.current].get(role.name, 0))
@@ -136,6 +141,16 @@ def stand(job: Job, room: Room, *, keep_cordoned: bool = False) -> Standing:
     if closed:
         return Standing(job, {}, {}, is_displaced=True, may_stay=not lost)
     return Standing(job, held, done)
+
+
+def _found_again(job: Job) -> Allocation | None:
+    """The allocation as the pods have it, when somebody has made the annotation unreadable."""
+    where = {(p.place.task, p.place.index): p.where for p in job.current_pods() if p.place and p.where}
+    nodes = {
+        role.name: tuple(where.get((role.name, i), "") for i in range(job.read.running(role.name)))
+        for role in job.read.roles
+    }
+    return Allocation(job.read.current, nodes) if where else None
 
 
 def plan_writes(
@@ -161,7 +176,9 @@ def plan_writes(
             if action is Action.WAIT and now - since > limit_seconds:
                 said = decision("late", f"not placed within {limit_seconds:g} s: {words}", now)
             write = _say(read, said, Why(int(plan.why[j])), now)
-            if write is not None:
+            if read.allocation is None and standing.is_placed:
+                use.append(writes.change_job(read, allocation=_found_again(standing.job)))
+            elif write is not None:
                 use.append(write)
             continue
         if action in (Action.WAIT, Action.PREEMPT):
@@ -196,35 +213,64 @@ def _is_cordoned(closed: set[str], room: Room) -> bool:
 
 
 def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], pods: list[PodRead]) -> list[Standing]:
-    """Take back places that were promised and never used, on nodes that have no room for them any more.
+    """Take back places that were promised and are not used, on nodes that have no room for them any more.
 
-    A node may shrink, or a foreign pod may come, between a decision and the admission.
+    A node may shrink, or a foreign pod may come, between a decision and the admission, or while Argo makes a pod anew.
     """
-    fresh = [s for s in standings if s.is_placed and not s.is_fixed and not s.job.has_started()]
-    if not fresh:
+    unused = {s.job.key: _unused(s) for s in standings if s.is_placed and not s.is_fixed}
+    if not any(unused.values()):
         return standings
     free = {name: dict(node.allocatable) for name, node in nodes.items()}
     ours = {s.job.key for s in standings}
     for pod in pods:
         if pod.where in free and pod.job not in ours and not pod.is_terminating:
             amounts.add(free[pod.where], {name: -value for name, value in pod.request.items()})
-    promised = {s.job.key for s in fresh}
     for standing in standings:
-        if standing.job.key not in promised:
-            _use(free, standing, -1)
+        _use(free, standing, _without(standing.held, unused.get(standing.job.key, {})), -1)
     out = {s.job.key: s for s in standings}
-    for standing in sorted(fresh, key=lambda s: (-s.job.read.priority, s.job.read.created_seconds, s.job.key)):
-        _use(free, standing, -1)
-        where = {node for places in standing.held.values() for node in places.values()}
+    promised = (s for s in standings if unused.get(s.job.key))
+    for standing in sorted(promised, key=lambda s: (-s.job.read.priority, s.job.read.created_seconds, s.job.key)):
+        places = unused[standing.job.key]
+        _use(free, standing, places, -1)
+        where = {node for nodes in places.values() for node in nodes.values()}
         if any(value < 0 for node in where for value in free.get(node, {"gone": -1}).values()):
-            _use(free, standing, 1)
-            out[standing.job.key] = Standing(standing.job, is_displaced=True)
+            _use(free, standing, places, 1)
+            out[standing.job.key] = _less(standing, places)
     return [out[s.job.key] for s in standings]
 
 
-def _use(free: dict[str, amounts.Amounts], standing: Standing, sign: int) -> None:
+def _less(standing: Standing, places: Mapping[str, Mapping[int, str]]) -> Standing:
+    """A job that cannot have these places: a gang that moves as a whole has none then."""
+    if not standing.job.read.is_preemptible:
+        kept = _without(standing.held, places)
+        return replace(standing, held=kept, is_displaced=not any(kept.values()))
+    if any(standing.done.values()):
+        return standing  # in another place all its finished work would be done again: it waits for this one
+    return Standing(standing.job, is_displaced=True)
+
+
+def _unused(standing: Standing) -> Mapping[str, Mapping[int, str]]:
+    """The places of which no pod makes use yet, or not any more."""
+    used = {(p.place.task, p.place.index): p.where for p in standing.job.current_pods() if p.place and p.where}
+    out = {
+        task: {index: node for index, node in places.items() if used.get((task, index)) != node}
+        for task, places in standing.held.items()
+    }
+    return {task: places for task, places in out.items() if places}
+
+
+def _without(places: Mapping[str, Mapping[int, str]], less: Mapping[str, Mapping[int, str]]) -> Places:
+    return {
+        task: {index: node for index, node in nodes.items() if index not in less.get(task, {})}
+        for task, nodes in places.items()
+    }
+
+
+def _use(
+    free: dict[str, amounts.Amounts], standing: Standing, held: Mapping[str, Mapping[int, str]], sign: int
+) -> None:
     requests = {role.name: _request(standing, role) for role in standing.job.read.roles}
-    for task, places in standing.held.items():
+    for task, places in held.items():
         for node in places.values():
             if node in free:
                 amounts.add(free[node], {name: sign * value for name, value in requests[task].items()})
@@ -394,7 +440,7 @@ def _put_off(standing: Standing, said: Mapping[str, str], now: float) -> Write:
     """Take a job's place away: it waits, with pods of its smallest gang, for the next one."""
     read, why = standing.job.read, said["why"]
     lost = "its node went away; " if standing.is_displaced else ""
-    if not standing.job.has_started():
+    if not read.is_preemptible or not standing.job.has_started():
         old = read.allocation
         at = Allocation(read.current, {}, now, old.first if old else 0.0, old.moves if old else 0)
         note = Note("Waiting", f"waits for another place: {lost}{why}")

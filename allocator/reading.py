@@ -28,6 +28,9 @@ Json = dict[str, Any]
 
 HOSTNAME = "kubernetes.io/hostname"
 _NODE_NAME = "workflows.argoproj.io/node-name"
+_SAID_OTHERWISE = frozenset(
+    f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
+)
 _MOST_REPLICAS = 100_000
 _LIFE = re.compile(r"(\.[1-9][0-9]{0,8})?")
 _DONE = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
@@ -246,11 +249,11 @@ def read_node(obj: Mapping[str, Any]) -> NodeRead:
         is_schedulable=not spec.get("unschedulable"),
         not_ready_since=None if ready.get("status") == "True" else seconds(ready.get("lastTransitionTime") or ""),
         labels=metadata.get("labels") or {},
-        # What the node controller adds to a node that is silent is said by `not_ready_since` already.
+        # What is said by the node's other fields already, and what Kubernetes lets all but BestEffort pods tolerate.
         taints=tuple(
             Taint(t.get("key") or "", t.get("value") or "", t.get("effect") or "NoSchedule")
             for t in spec.get("taints") or []
-            if not str(t.get("key") or "").startswith("node.kubernetes.io/")
+            if t.get("key") not in _SAID_OTHERWISE
         ),
     )
 

@@ -277,12 +277,13 @@ class Cluster:
         body: Mapping[str, Any] | list[Any],
         *,
         namespace: str | None = None,
+        subresource: str = "",
     ) -> Json:
-        """Change an object: a mapping is merged into it, a list is a JSON patch."""
+        """Change an object (or its `subresource`): a mapping is merged into it, a list is a JSON patch."""
         content = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
         return self._json(
             "PATCH",
-            kind.path(self._space(kind, namespace), name),
+            kind.path(self._space(kind, namespace), name, *([subresource] if subresource else [])),
             body=body,
             content_type=content,
             about=kind.about(name),

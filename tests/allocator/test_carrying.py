@@ -235,8 +235,9 @@ def test_evictions_come_in_waves_so_a_young_round_is_left_alone() -> None:
     assert doing.allocation is not None
     young = replace(doing, allocation=replace(doing.allocation, since=NOW - 5))
     again = pod("w-0", made=1, restart=0)
-    writes = out(job(young, again, pod("w-1", on="b", restart=0)), pace=Pace(10.0))
-    assert told(writes) == [(again.identity.name, "to a")]
+    peer = pod("w-1", on="b", restart=0)
+    assert out(job(young, again, peer), pace=Pace(10.0)) == [], "and nobody is admitted to what will be replaced"
+    assert len(out(job(young, again, peer), pace=Pace(4.0))) == 1
 
 
 def test_a_job_that_failed_too_often_over_all_its_replicas_is_stopped() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from diflow.allocator.carrying import carry_out
 from diflow.allocator.daemon import Allocator, lead
 from diflow.allocator.elector import Elector
 from diflow.allocator.plan import Plan, keep_plan
@@ -39,6 +40,14 @@ def elastic(at: Lab, *, replicas: int = 12) -> None:
 def runs(at: Lab, of: str, count: int, *, seconds: int = 45) -> None:
     at.until(lambda: len(at.cluster.running(of)) == count == len(at.cluster.of(of)), f"{count} of {of} run",
              seconds=seconds)  # fmt: skip
+
+
+def evicted(at: Lab, of: str) -> None:
+    """A replica is evicted, and comes back."""
+    old = at.cluster.of(of)["worker-0"]["metadata"]
+    at.cluster.evict(old["name"])
+    at.until(lambda: at.cluster.of(of).get("worker-0", {}).get("metadata", old)["uid"] != old["uid"], "it is made anew")
+    runs(at, of, 2)
 
 
 # --- two of them ------------------------------------------------------------------------------------------------------
@@ -359,6 +368,47 @@ def test_watches_that_end_are_taken_up_again(answer: Answer) -> None:
         runs(at, "one", 8)
 
 
+def test_a_mistake_with_one_job_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from diflow.allocator import daemon
+
+    def trips(what: Any, *given: Any, **options: Any) -> Any:
+        if what.read.identity.name == "bad":
+            raise KeyError("a mistake of ours")
+        return carry_out(what, *given, **options)
+
+    monkeypatch.setattr(daemon, "carry_out", trips)
+    with lab() as at:
+        two_nodes(at)
+        at.cluster.submit(job("bad"))
+        at.cluster.submit(job("good"))
+        runs(at, "good", 1)
+        for _ in range(100):
+            at.step()
+        assert at.cluster.running("bad") == {}
+        assert at.daemon is not None
+        assert len(at.daemon.cycles) < 60, "it is tried again, but seldom"
+
+
+def test_a_mistake_in_planning_leaves_all_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    from diflow.allocator import planning
+
+    def trips(*_: Any, **__: Any) -> Any:
+        raise KeyError("a mistake of ours")
+
+    with lab() as at:
+        two_nodes(at)
+        at.cluster.submit(job("one", task(replicas=2)))
+        runs(at, "one", 2)
+        assert at.daemon is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(planning, "picture", trips)
+            at.cluster.submit(job("two"))
+            evicted(at, "one")
+            assert "a mistake of ours" in at.daemon.allocator.last_trouble
+            assert at.cluster.running("two") == {}
+        runs(at, "two", 1, seconds=70)
+
+
 # --- Argo -------------------------------------------------------------------------------------------------------------
 
 
@@ -469,8 +519,7 @@ def test_a_policy_that_does_harm_changes_nothing_and_is_reported(harm: Callable[
         assert len(at.cluster.running("runs")) == 2
         assert any("policy bad" in line.get("why", "") and line["log_level"] == "error" for line in logs)
         assert "nothing is changed" in at.daemon.allocator.last_trouble
-        at.cluster.evict(at.cluster.of("runs")["worker-0"]["metadata"]["name"])
-        runs(at, "runs", 2)  # what was decided before is carried out all the same
+        evicted(at, "runs")  # what was decided before is carried out all the same
         policy.is_bad = False
         runs(at, "waits", 2, seconds=70)
 

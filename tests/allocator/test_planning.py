@@ -160,7 +160,9 @@ def test_a_promise_is_taken_back_when_its_room_went_to_others() -> None:
     assert parameters == {}, "nothing has run in this round: it goes on waiting in it"
     assert at["nodes"] == {}
     started = job(read(nodes={"w": ("a", "a")}), pod("w-0", on="a"), pod("w-1"))
-    assert bounds(shown(started, others=[theirs]).snapshot) == [("w", 2, 2, 2)]
+    assert bounds(shown(started, others=[theirs]).snapshot) == [("w", 1, 1, 2)], "what runs stays"
+    together = job(replace(started.read, is_preemptible=True), *started.pods)
+    assert shown(together, others=[theirs]).standings[0].is_displaced, "a gang moves as a whole"
 
 
 # --- nodes that go ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diflow.allocator.allocation import Allocation
-from diflow.allocator.reading import JobRead, read_workflow
+from diflow.allocator.reading import JobRead, read_node, read_workflow
 from diflow.workflows import render
 from tests.allocator.lab import job, task
 
@@ -103,6 +103,18 @@ def test_an_allocation_that_cannot_be_read_counts_as_none(value: str) -> None:
 def test_what_an_allocation_says_is_read_back_as_it_was_written() -> None:
     at = Allocation("2", {"worker": ("a", "")}, since=5.5, first=2.25, moves=3)
     assert Allocation.parse(at.to_json()) == at
+
+
+def test_a_node_is_read_with_the_taints_that_nothing_else_says() -> None:
+    taints = [
+        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"},
+        {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"},
+        {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"},
+        {"key": "team", "value": "x", "effect": "NoSchedule"},
+    ]
+    read = read_node({"metadata": {"name": "n"}, "spec": {"taints": taints, "unschedulable": True}, "status": {}})
+    assert [taint.key for taint in read.taints] == ["node.kubernetes.io/disk-pressure", "team"]
+    assert not read.is_open
 
 
 TEXT = st.text('ab1/."{}[],:', max_size=10)

@@ -433,6 +433,40 @@ def test_a_place_that_kube_scheduler_does_not_take_is_given_up(at: Lab, preempti
     ends(at, "one")
 
 
+def test_a_replica_whose_room_was_taken_meanwhile_goes_elsewhere(at: Lab) -> None:
+    at.cluster.submit(job("one", task(replicas=2, cpu="2"), backoff_limit=0))
+    runs(at, "one", 2)
+    (home,) = set(at.cluster.running("one").values())
+    old = uids(at, "one")
+    at.cluster.grace_seconds = 1.0
+    at.cluster.evict(at.cluster.of("one")["worker-1"]["metadata"]["name"])
+    at.cluster.frozen = True
+    at.step(2.0)
+    at.cluster.foreign("theirs", home, cpu=2)
+    at.cluster.frozen = False
+    runs(at, "one", 2)
+    assert uids(at, "one")["worker-0"] == old["worker-0"]
+    assert set(at.cluster.running("one").values()) == {"a", "b"}
+    ends(at, "one")
+
+
+def test_a_gang_of_which_a_part_lost_its_room_moves_as_a_whole(at: Lab) -> None:
+    at.cluster.submit(job("one", task(replicas=2, cpu="2"), preemptible=True, backoff_limit=0))
+    runs(at, "one", 2)
+    (home,) = set(at.cluster.running("one").values())
+    at.cluster.grace_seconds = 1.0
+    at.cluster.evict(at.cluster.of("one")["worker-1"]["metadata"]["name"])
+    at.cluster.frozen = True
+    at.step(2.0)
+    at.cluster.foreign("theirs", home, cpu=2)
+    at.cluster.frozen = False
+    runs(at, "one", 2)
+    assert home not in at.cluster.running("one").values() or len(set(at.cluster.running("one").values())) == 2
+    at.rest()
+    assert at.cluster.restarts("one") == 0
+    ends(at, "one")
+
+
 # --- others -----------------------------------------------------------------------------------------------------------
 
 
@@ -467,17 +501,33 @@ def test_parameters_edited_into_nonsense_hold_the_job_and_no_other(at: Lab) -> N
     ends(at, "good")
 
 
-def test_an_allocation_that_somebody_deleted_is_found_again(at: Lab) -> None:
-    at.cluster.submit(job("one", task(replicas=2)))
-    runs(at, "one", 2)
-    old = uids(at, "one")
+@pytest.mark.parametrize("preemptible", [False, True])
+def test_an_allocation_that_somebody_deleted_is_found_again(at: Lab, preemptible: bool) -> None:
+    at.cluster.submit(job("one", task(replicas=5), preemptible=preemptible))
+    runs(at, "one", 5)
+    old, where = uids(at, "one"), at.allocation("one")
     at.cluster.annotate("one", allocation="nonsense")
     at.cluster.submit(job("two", task(replicas=2)))
     runs(at, "two", 2)
     at.rest()
     assert uids(at, "one") == old
-    assert at.allocation("one") != {}
+    assert at.allocation("one") == where
     ends(at, "one")
+
+
+def test_a_node_that_refuses_what_is_sent_to_it_is_left_alone_for_a_while(at: Lab) -> None:
+    at.cluster.refuses = {"a"}
+    at.cluster.submit(job("one", task(replicas=2), preemptible=True, backoff_limit=0))
+    at.until(lambda: set(at.cluster.running("one").values()) == {"b"}, "it runs on the other node", seconds=90)
+    at.cluster.submit(job("two", task(replicas=2, cpu="2")))
+    for _ in range(600):
+        at.step()
+    assert at.cluster.running("two") == {}
+    pods = [pod for pod in at.cluster.ended() if pod["metadata"]["labels"]["workflows.argoproj.io/workflow"] == "two"]
+    assert len(pods) <= 2 * 5, "it is tried again, but seldom"
+    at.cluster.refuses = set()
+    at.until(lambda: len(at.cluster.running("two")) == 2, "it is tried again", seconds=1900)
+    ends(at, "two")
 
 
 def test_a_job_deleted_in_the_middle_of_a_resize_leaves_nothing(at: Lab) -> None:
