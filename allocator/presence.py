@@ -58,13 +58,13 @@ class Presence:
         if self.unknown:
             return f"whether an allocator runs is not known: {self.unknown}"
         if self.is_running:
-            said = f"{self.holder} leads"
+            said = f"the allocator runs ({self.holder}{f', policy {self.policy}' if self.policy else ''})"
         elif self.holder:
             ago = _ago(self.silent_seconds)
             said = f"no allocator runs ({self.holder} was last heard of {ago} ago): nothing is decided"
         else:
             said = "no allocator runs: nothing is decided"
-        return f"PAUSED by {self.paused}; {said}" if self.paused else said
+        return f"PAUSED by {self.paused} ({said})" if self.paused else said
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -184,7 +184,7 @@ def clipped(text: str) -> str:
     if len(data) <= MOST_TEXT_BYTES:
         return text
     kept = data[: MOST_TEXT_BYTES - 100].decode(errors="ignore").rpartition("\n")[0]
-    return f"{kept}\n... and {text.count(chr(10)) - kept.count(chr(10))} lines more\n"
+    return f"{kept}\n... and {len(text.splitlines()) - len(kept.splitlines())} lines more\n"
 
 
 def whoami(cluster: Cluster) -> str:

@@ -13,7 +13,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -59,9 +60,12 @@ def configure_log(form: LogFormat | None, *, level: str = "info") -> None:
 class Telemetry:
     """Counts what an allocator does, and knows how it is. Give `cycle` to the Allocator as its `on_cycle`."""
 
-    def __init__(self, elector: Elector, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, elector: Elector, *, clock: Callable[[], float] = time.monotonic, watch_seconds: float = _WATCH_SECONDS
+    ) -> None:
         self._elector = elector
         self._clock = clock
+        self._watch_seconds = watch_seconds
         self._allocator: Allocator | None = None
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -142,11 +146,18 @@ class Telemetry:
 
         return answer
 
-    def serve(self, port: int) -> WSGIServer:
-        """Serve on this port of all addresses (0: any free one), in a thread. Raises InvalidError if it is taken."""
-        server = _bound(port, self.app())
-        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-        return server
+    @contextmanager
+    def serving(self, port: int) -> Iterator[None]:
+        """Serve on this port of all addresses, in a thread; on 0 nothing is. Raises InvalidError if it is taken."""
+        if not port:
+            yield
+            return
+        with _bound(port, self.app()) as server:
+            threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+            try:
+                yield
+            finally:
+                server.shutdown()
 
     def tell_troubles(self, stop: threading.Event) -> None:
         """Log, in a thread, what keeps this process from leading or from seeing the cluster; once each, and its end."""
@@ -155,7 +166,7 @@ class Telemetry:
     def _tell_troubles(self, stop: threading.Event) -> None:
         log = structlog.get_logger("diflow.allocator")
         told = ""
-        while not stop.wait(_WATCH_SECONDS):
+        while not stop.wait(self._watch_seconds):
             good, text = self.readiness()
             if text == told:
                 continue

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from diflow import keys
 from diflow.allocator import explain, looking
-from diflow.allocator.plan import Action
+from diflow.allocator.plan import Action, Plan, Why
 from diflow.allocator.waiting import start_order
 from diflow.cli.output import age
 from diflow.cli.standing import JobRow, job_rows
@@ -18,6 +18,8 @@ from diflow.errors import InvalidError
 if TYPE_CHECKING:
     from diflow.allocator.looking import Seen
     from diflow.client.kube import Cluster
+
+_NEVER: Final = frozenset({Why.TOO_BIG, Why.NO_SUCH_QUEUE})
 
 
 def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
@@ -41,7 +43,7 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
     yield from _last_word(seen, row)
     if seen.world.queue_trouble:
         yield f"note: {seen.world.queue_trouble}"
-    yield f"allocator: {seen.allocator.text()}"
+    yield seen.allocator.text()
     if row.state == "held":
         yield f"held: {row.why}; until that is mended it keeps what it has, and nothing is decided about it"
         return
@@ -49,6 +51,11 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
         yield f"{row.state}: {row.why}"
         return
     yield from _present(seen, where, policy=policy)
+
+
+def _could_start(plan: Plan, job: int) -> bool:
+    """It waits, and not for what never comes."""
+    return int(plan.action[job]) == int(Action.WAIT) and Why(int(plan.why[job])) not in _NEVER
 
 
 def _headline(row: JobRow) -> str:
@@ -61,7 +68,7 @@ def _headline(row: JobRow) -> str:
 
 
 def _last_word(seen: Seen, row: JobRow) -> Iterator[str]:
-    said = seen.world.jobs[row.key].read.decision
+    said = seen.job(row.key).read.decision
     if said:
         when = age(str(said.get("time") or ""), now=datetime.fromtimestamp(seen.now, UTC))
         yield f"decided {when} ago: {said.get('action')}: {said.get('why')}"
@@ -80,9 +87,10 @@ def _present(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
     yield f"now, by policy {plan.policy}: {explain.text(shown.snapshot, plan, at).partition(': ')[2]}"
     details = getattr(explain, "details", None)
     for line in details(shown.snapshot, plan, at) if details is not None else ():
-        yield f"  {line}"
+        if not line.startswith(f"{where}: "):  # said above
+            yield f"  {line}"
     if int(plan.action[at]) == int(Action.WAIT):
-        order = [j for j in start_order(shown.snapshot).tolist() if int(plan.action[j]) == int(Action.WAIT)]
+        order = [j for j in start_order(shown.snapshot).tolist() if j == at or _could_start(plan, j)]
         ahead = [shown.snapshot.job_names[j] for j in order[: order.index(at)]]
         if ahead:
             more = f" and {len(ahead) - 3} more" if len(ahead) > 3 else ""

@@ -13,8 +13,8 @@ from diflow.allocator.daemon import Allocator
 from diflow.allocator.policy import load_policy
 from diflow.allocator.presence import REPLAN
 from diflow.allocator.telemetry import configure_log
-from diflow.cli.allocating import candidate
 from diflow.cli.console import note
+from diflow.cli.serving import candidate
 from diflow.errors import UnavailableError
 
 if TYPE_CHECKING:

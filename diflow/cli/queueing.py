@@ -181,11 +181,11 @@ def explain(
 
 
 def tell_of_allocator(seen: Seen) -> None:
-    """Say on stderr who decides, and loudly when nobody does."""
+    """Say on stderr when nobody decides, or when that is not known."""
     if seen.world.queue_trouble:
         warn(seen.world.queue_trouble)
     who = seen.allocator
-    if who.unknown or (who.is_running and not who.paused):
+    if who.unknown:
         note(who.text())
-    else:
+    elif who.paused or not who.is_running:
         warn(who.text())

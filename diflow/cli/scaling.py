@@ -105,4 +105,4 @@ def _missing(snapshot: Snapshot, asked: Scaled) -> str:
     if len(ready) < len(wanted):
         return f"{len(ready)} of {len(wanted)} {task} replicas are ready; {why}"
     old = sum(a.task == task and a.phase in ("Pending", "Running") and seen.was_released(a) for a in seen.attempts)
-    return f"{old} released {task} replicas are ending" if old else ""
+    return f"released {task} replicas that are still ending: {old}" if old else ""

@@ -20,11 +20,15 @@ Places = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What becomes of one job. `places`: task → node → replicas; `before` and `after` count replicas."""
+    """What becomes of one job. Replicas: `holds` now, `without` the newcomer, and `after` it came.
+
+    `places`: task → node → replicas.
+    """
 
     job: str
     what: str
-    before: int
+    holds: int
+    without: int
     after: int
     why: str
     places: Places
@@ -33,7 +37,8 @@ class Outcome:
         return {
             "job": self.job,
             "what": self.what,
-            "before": self.before,
+            "holds": self.holds,
+            "without": self.without,
             "after": self.after,
             "why": self.why,
             "allocation": self.places,
@@ -61,7 +66,7 @@ class Simulated:
         if not self.others:
             lines.append("no other job would notice")
         for other in self.others:
-            lines.append(f"{other.job} {other.what}: {other.before} → {other.after} replicas; {other.why}")
+            lines.append(f"{other.job} {other.what}: {other.why}")
         return "\n".join(lines)
 
 
@@ -76,36 +81,41 @@ def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simu
         raise ConflictError(f"there is a job {key} already: give this one another name with --name")
     workflow = render(job.model_copy(update={"namespace": where, "scheduling": "gang"}))
     workflow["metadata"] = {**workflow["metadata"], "namespace": where, "uid": "simulated"}
-    before, without = looking.decide(seen, policy) if seen.picture.standings else (seen.picture, None)
-    after, with_it = looking.decide(looking.with_job(seen, workflow), policy)
-    was = _replicas(before, without) if without is not None else {}
-    now = _replicas(after, with_it)
+    before, earlier = looking.decide(seen, policy) if seen.picture.standings else (seen.picture, None)
+    after, plan = looking.decide(looking.with_job(seen, workflow), policy)
+    was = _replicas(before, earlier) if earlier is not None else {}
+    now = _replicas(after, plan)
     held = _held(after)
     others = []
     for j, name in enumerate(after.snapshot.job_names):
-        if name != key and was.get(name) != now[name]:
-            others.append(
-                Outcome(name, _what(was.get(name, 0), now[name], held[name]), was.get(name, 0), now[name],
-                        _why(after, with_it, j), _places(after, with_it, j))
-            )  # fmt: skip
+        holds, without, will = held[name], was.get(name, 0), now[name]
+        if name != key and without != will:
+            what = _what(holds, without, will)
+            others.append(Outcome(name, what, holds, without, will, _why(after, plan, j), _places(after, plan, j)))
     at = after.snapshot.job_names.index(key)
-    action = Action(int(with_it.action[at]))
-    later = "" if with_it.bind_now[at] else " once others have made room"
+    action = Action(int(plan.action[at]))
+    later = "" if plan.bind_now[at] else " once others have made room"
     what = f"would start{later}" if action is Action.ADMIT else "would wait"
-    mine = Outcome(key, what, 0, now[key], _why(after, with_it, at), _places(after, with_it, at))
-    return Simulated(with_it.policy, mine, tuple(others))
+    mine = Outcome(key, what, 0, 0, now[key], _why(after, plan, at), _places(after, plan, at))
+    return Simulated(plan.policy, mine, tuple(others))
 
 
-def _what(was: int, now: int, held: int) -> str:
-    if now == 0:
-        return "would be preempted" if held else "would wait longer"
-    if was == 0:
-        return "would start"
-    return "would shrink" if now < was else "would grow"
+def _what(holds: int, without: int, after: int) -> str:
+    if not after:
+        return (
+            f"would be preempted, all {holds} replicas" if holds else f"would wait, instead of starting with {without}"
+        )
+    if after < holds:
+        return f"would shrink from {holds} to {after} replicas"
+    if not holds:
+        return f"would start with {after} instead of {without} replicas"
+    if after == holds:
+        return f"would stay at {holds} replicas, instead of getting {without}"
+    return f"would grow from {holds} to {after} instead of {without} replicas"
 
 
 def _why(shown: Picture, plan: Plan, job: int) -> str:
-    return explain.text(shown.snapshot, plan, job).partition(": ")[2].partition(": ")[2]
+    return explain.text(shown.snapshot, plan, job).partition(": ")[2].partition(": ")[2].removeprefix("starts: ")
 
 
 def _replicas(shown: Picture, plan: Plan) -> dict[str, int]:
@@ -116,7 +126,7 @@ def _replicas(shown: Picture, plan: Plan) -> dict[str, int]:
 
 
 def _held(shown: Picture) -> dict[str, int]:
-    return {s.job.key: sum(len(places) for places in s.held.values()) for s in shown.standings}
+    return {s.job.title: sum(len(places) for places in s.held.values()) for s in shown.standings}
 
 
 def _places(shown: Picture, plan: Plan, job: int) -> Places:

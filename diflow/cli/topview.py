@@ -116,15 +116,14 @@ def picture(seen: Seen, *, namespace: str | None = None, width: int = 160) -> Re
     colours = {row.key: turn_colour(i) for i, row in enumerate(row for row in jobs if row.nodes)}
     taken, there = totals(nodes)
     resources = _resources(seen, there)
-    parts: list[RenderableType] = [
-        _head(seen, jobs),
-        _cluster(taken, there, resources, nodes, wide=width >= _WIDE),
-        Text(),
-    ]
-    parts += [_nodes(nodes, resources, colours, wide=width >= _WIDE), Text()]
-    parts.append(
-        _jobs(jobs, colours, queues=len(queue_rows(seen)) > 1, wide=width >= _WIDE) if jobs else Text("no jobs", "dim")
-    )
+    wide = width >= _WIDE
+    parts: list[RenderableType] = [_head(seen, jobs), _cluster(taken, there, resources, nodes, wide=wide), Text()]
+    parts += [_nodes(nodes, resources, colours, wide=wide), Text()]
+    if not jobs:
+        return Group(*parts, Text("no jobs", "dim"))
+    parts.append(_jobs(jobs, colours, queues=len(queue_rows(seen)) > 1, wide=wide))
+    if not wide:
+        parts += _reasons(jobs)
     return Group(*parts)
 
 
@@ -217,7 +216,7 @@ def _holders(row: NodeRow, colours: dict[str, str]) -> Text:
 
 
 def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide: bool) -> Table:
-    out = _table()
+    out = _table(expand=wide)
     spaces = len({row.namespace for row in rows}) > 1
     head = ["JOB", "STATE", "WANT", "GRANTED", "RUN", "PENDING", "SHARE", "SPEED"]
     right = {"WANT", "GRANTED", "RUN", "PENDING", "SHARE", "SPEED"}
@@ -226,7 +225,8 @@ def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide
         head += ["NODES"]
     for name in head:
         out.add_column(name, no_wrap=True, justify="right" if name in right else "left")
-    out.add_column("WHY", ratio=1, no_wrap=True, overflow="ellipsis", style="dim")
+    if wide:
+        out.add_column("WHY", ratio=1, no_wrap=True, overflow="ellipsis", style="dim")
     for row in rows:
         cells: list[str | Text] = [
             Text(row.key if spaces else row.name, colours.get(row.key, "")),
@@ -235,18 +235,33 @@ def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide
             str(row.granted),
             str(row.observed),
             str(row.pending) if row.pending else "-",
-            f"{row.share:.0%}" if row.share else "-",
+            _share(row.share),
             _speed(row.speed),
         ]
         if wide:
             cells[1:1] = [row.priority] + ([row.queue] if queues else [])
-            cells += [str(len(row.nodes)) if row.nodes else "-"]
-        out.add_row(*cells, row.why)
+            cells += [str(len(row.nodes)) if row.nodes else "-", _why(row)]
+        out.add_row(*cells)
     return out
 
 
-def _table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+def _why(row: JobRow) -> str:
+    """Why it has not all that it may have, or ""."""
+    return row.why if row.granted < row.high or row.state in ("held", "stopping") else ""
+
+
+def _reasons(rows: Sequence[JobRow]) -> list[RenderableType]:
+    """The reasons below the table, where it has no room for them."""
+    told = [Text.assemble((f"{row.name} ", "bold"), (_why(row), "dim")) for row in rows if _why(row)]
+    return [Text(), *told] if told else []
+
+
+def _share(part: float) -> str:
+    return "-" if not part else "<1%" if part < 0.01 else f"{part:.0%}"
+
+
+def _table(*, expand: bool = True) -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=expand)
 
 
 def _name(key: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.unit.cli import Cli, cli
 
@@ -18,3 +19,4 @@ def diflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
     monkeypatch.setenv("HOME", str(tmp_path))
     with cli(tmp_path) as found:
         yield found
+    structlog.reset_defaults()  # a command may have said how this process logs
