@@ -63,8 +63,8 @@ golden: $(VENV)/.ready ## write the generated files anew: golden Workflows, docs
 	$(BIN)/python -m diflow.cli.reference > docs/cli.md
 
 .PHONY: bench
-bench: $(VENV)/.ready ## measure speed, side by side in one run; writes out/bench.json
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.ready ## measure speed, the allocator's too (20 minutes; less with SIZES=100); writes out/bench.json
+	$(BIN)/python -m benchmarks $(if $(SIZES),--sizes $(SIZES))
 
 .PHONY: bench-policies
 bench-policies: $(VENV)/.ready ## quality and speed of the policies (DATA=folder with the Pollux profiles and workloads)

@@ -1,7 +1,8 @@
 """`python -m benchmarks`: run the measurements, print a table, write out/bench.json.
 
-    --only starting,rendering,commands   some of them
+    --only starting,rendering,commands,resizing,allocating   some of them
     --rounds 7                           how often the live measurement is repeated
+    --sizes 100,1000,5000                pods for the allocator's part (the last one takes ten minutes and more)
 
 Each figure stands beside its limit. Machines differ and are shared, so the table is read by people: only ratios within
 the run are judged, and the exit code is 1 when one is missed.
@@ -14,17 +15,20 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import commands, rendering, starting
+from benchmarks import allocating, commands, rendering, resizing, starting
 from benchmarks.figures import Figure, table
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench.json"
-PARTS = ("starting", "rendering", "commands")
+PARTS = ("starting", "rendering", "commands", "resizing", "allocating")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure diflow's speed.")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=7, help="repetitions of the live measurement (default: 7)")
+    parser.add_argument(
+        "--sizes", default=",".join(map(str, allocating.SIZES)), help="pods for the allocator (default: %(default)s)"
+    )
     options = parser.parse_args()
     chosen = options.only.split(",")
     if unknown := set(chosen) - set(PARTS):
@@ -36,6 +40,10 @@ def main() -> int:
         figures += starting.measure(rounds=options.rounds)
     if "commands" in chosen:
         figures += commands.measure()
+    if "resizing" in chosen:
+        figures += resizing.measure(rounds=options.rounds)
+    if "allocating" in chosen:
+        figures += allocating.measure(sizes=[int(size) for size in options.sizes.split(",")])
     print(table(figures))
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps([figure.to_dict() for figure in figures], indent=2) + "\n", encoding="utf-8")

@@ -37,8 +37,12 @@ def table(figures: Sequence[Figure]) -> str:
         limit = "" if f.limit is None else f"≤ {f.limit:g} {f.unit}"
         verdict = "" if f.limit is None else "MISSED" if f.is_missed else "ok"
         rows.append((f.part, f.name, f"{f.value:.3g} {f.unit}", limit, verdict, f.note))
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as text, column under column."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:5], widths, strict=True)), row[5]]).rstrip()
-        for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )

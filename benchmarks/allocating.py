@@ -1,0 +1,435 @@
+"""How the allocator's daemon grows with the cluster: 100, 1,000 and 5,000 pods on fake nodes of a real API server.
+
+The first size is made by Argo itself. The larger ones are copies: Argo takes hours on a small machine to make thousands
+of pods, and what is measured is the daemon. Its controller is stopped for them, and the Workflows (with the status that
+Argo gave their model) and their gated pods (with Argo's labels, annotations and owners) are made directly. Everything
+else is real: the API server, kube-scheduler, and kwok, which answers for the nodes.
+
+Measured from outside: what is asked, and when the API server shows the answer to a watch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import live
+from benchmarks.figures import Figure, aligned
+from benchmarks.watching import Watch
+from diflow import DIJob, Task, keys
+from diflow.client.kinds import POD, WORKFLOW, Kind
+from diflow.client.kube import Cluster
+from diflow.workflows import render
+from tests.builders import template
+from tests.clusters import ROOT, TestCluster, wait_until
+from tests.e2e.allocators import FAKE, Daemon
+
+Json = dict[str, Any]
+
+SIZES = (100, 1000, 5000)
+PER_JOB = 5
+PER_NODE = 25
+# Of so many pods at most Argo makes them itself.
+BY_ARGO = 100
+PORT = 9787
+IDLE_SECONDS = 60.0
+MODELS = ("model-a", "model-b")
+# As an administrator would find them; the live tests' helper makes all of them shorter.
+SETTINGS = {
+    "DIFLOW_ALLOCATOR_PERIOD_SECONDS": "60",
+    "DIFLOW_ALLOCATOR_LOST_AFTER_SECONDS": "60",
+    "DIFLOW_ALLOCATOR_BETWEEN_ROUNDS_SECONDS": "10",
+    "DIFLOW_ALLOCATOR_METRICS_PORT": str(PORT),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size. Times in seconds, memory in MiB, `idle` as a part of one core."""
+
+    pods: int
+    jobs: int
+    nodes: int
+    made_by: str
+    started: float
+    """From the daemon's start, with everything waiting, until the last pod was admitted."""
+    ungated_per_second: float
+    cpu_ms_per_pod: float
+    bare_per_second: float
+    """The same kind of patch of as many pods by 16 threads that do nothing else: what the API server takes here."""
+    cycles: tuple[float, ...]
+    without_policy: tuple[float, ...]
+    memory: float
+    peak: float
+    idle: float
+    counted: int
+    load: float
+
+    def cells(self) -> tuple[str, ...]:
+        middle, late = percentiles(self.cycles)
+        middle_own, late_own = percentiles(self.without_policy)
+        return (
+            f"{self.pods}", f"{self.jobs}", f"{self.nodes}", self.made_by,
+            f"{middle:.2f} / {late:.2f}", f"{middle_own:.2f} / {late_own:.2f}",
+            f"{self.ungated_per_second:.0f}", f"{self.bare_per_second:.0f}", f"{self.cpu_ms_per_pod:.1f}",
+            f"{self.started:.1f}", f"{self.memory:.0f} / {self.peak:.0f}", f"{100 * self.idle:.2f}",
+            f"{self.counted}", f"{self.load:.1f}",
+        )  # fmt: skip
+
+
+HEAD = (
+    "pods", "jobs", "nodes", "made by", "cycle s p50 / p95", "less policy", "ungated/s", "bare client/s",
+    "CPU ms/pod", "all in s", "MiB now / peak", "idle %", "cycles", "load",
+)  # fmt: skip
+
+
+def measure(*, sizes: Sequence[int] = SIZES, probes: int = 40) -> list[Figure]:
+    """The figures of this part: a table of all sizes is printed, the figures are the largest one's."""
+    with live.namespace("bench-alloc") as (found, cluster, namespace), quiet_argo(found) as silence:
+        grown = _Grown(found, cluster, namespace)
+        rows = []
+        for size in sorted(sizes):
+            if size > BY_ARGO:
+                grown.keep_models()
+                silence()
+            grown.to(size)
+            rows.append(_one(grown, probes))
+            print(aligned([HEAD, *(row.cells() for row in rows)]), flush=True)
+            print(flush=True)
+    return figures(rows[-1])
+
+
+def figures(row: Row) -> list[Figure]:
+    """The largest size beside its limits."""
+    part, load = "allocating", f"{row.pods} pods, {row.jobs} jobs, {row.nodes} nodes; load average {row.load:.1f}"
+    middle, late = percentiles(row.cycles)
+    _, own = percentiles(row.without_policy)
+    per_pod = 1 / row.ungated_per_second
+    return [
+        Figure(part, "changed object → written plan, p50", middle, "s", None, load),
+        Figure(part, "changed object → written plan, p95", late, "s", 1.0, f"{len(row.cycles)} changes, one by one"),
+        Figure(part, "the same less the policy, p95", own, "s", 0.3, "0.05 s of it waits for more changes"),
+        Figure(part, "admitting one pod", 1000 * per_pod, "ms", 5.0, f"{row.ungated_per_second:.0f} pods a second"),
+        Figure(part, "a bare client's patch", 1000 / row.bare_per_second, "ms", None, "16 threads, nothing else to do"),
+        Figure(part, "memory of the daemon", row.memory, "MiB", 300.0, f"resident; at most {row.peak:.0f}"),
+        Figure(part, "idle daemon, of a core", 100 * row.idle, "%", 2.0, f"{IDLE_SECONDS:.0f} s, one plan in them"),
+    ]
+
+
+def percentiles(values: Sequence[float]) -> tuple[float, float]:
+    """(median, 95th percentile)."""
+    ordered = sorted(values)
+    return statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+
+
+# --- the cluster's load -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def quiet_argo(found: TestCluster) -> Iterator[Callable[[], None]]:
+    """Gives a function that stops Argo's controller; it is started again in the end."""
+
+    def scale(replicas: int) -> None:
+        found.kubectl("scale", "deployment/workflow-controller", "-n", "argo", f"--replicas={replicas}")
+
+    def stop() -> None:
+        scale(0)
+        ours = ("pods", "-n", "argo", "-l", "app=workflow-controller", "-o", "name")
+        wait_until("Argo's controller has ended", lambda: not found.kubectl("get", *ours).strip())
+
+    try:
+        yield stop
+    finally:
+        scale(1)
+
+
+@dataclass
+class _Grown:
+    """A namespace whose jobs become more and more."""
+
+    found: TestCluster
+    cluster: Cluster
+    namespace: str
+    jobs: list[str] = field(default_factory=list)
+    waiting: int = 0
+    models: list[tuple[Json, list[Json]]] = field(default_factory=list)
+    made_by: str = "Argo"
+
+    @property
+    def pods(self) -> int:
+        return PER_JOB * len(self.jobs)
+
+    @property
+    def nodes(self) -> int:
+        return max(8, self.pods // PER_NODE)  # room for what the probes ask besides
+
+    def to(self, size: int) -> None:
+        """Add nodes, and jobs whose pods wait, until there are `size` pods."""
+        first, count = len(self.jobs), size // PER_JOB
+        names = [f"job-{i:05}" for i in range(first, count)]
+        self.jobs += names
+        self.waiting = PER_JOB * len(names)
+        _cluster("fake-nodes", "--name", str(self.found.name), "--count", str(self.nodes))
+        began = time.monotonic()
+        with ThreadPoolExecutor(8) as pool:
+            if self.models:
+                self.made_by = "copies"
+                list(pool.map(self._copy, names, range(len(names))))
+            else:
+                list(pool.map(self._submit, names, range(len(names))))
+        wait_until(f"{self.waiting} pods wait at their gate", self._all_are_there, timeout=900, every=2.0)
+        _say(f"{self.waiting} more gated pods by {self.made_by} in {time.monotonic() - began:.0f} s")
+
+    def keep_models(self) -> None:
+        """Let Argo make two jobs, one of each kind, and keep them as models of all that follow."""
+        if self.models:
+            return
+        _cluster("fake-nodes", "--name", str(self.found.name), "--count", "2")
+        for i, name in enumerate(MODELS):
+            self._submit(name, i)
+        for name in MODELS:
+            self._until_gated(name)
+            time.sleep(1)  # for Argo to write down that it has made them
+            pods = self._gated(name)
+            self.models.append((self.cluster.get(WORKFLOW, name, namespace=self.namespace), pods))
+        for name in MODELS:
+            self.cluster.delete(WORKFLOW, name, namespace=self.namespace)
+        wait_until("the models are gone", lambda: not any(self._gated(name) for name in MODELS))
+
+    def _until_gated(self, name: str) -> None:
+        wait_until(f"the pods of {name} wait at their gate", lambda: len(self._gated(name)) == PER_JOB)
+
+    def _all_are_there(self) -> bool:
+        return len(self._gated()) == self.waiting
+
+    def _gated(self, job: str = "") -> list[Json]:
+        selector = f"{keys.JOB}={job},{keys.TASK_NAME}" if job else keys.TASK_NAME
+        pods = self.cluster.list_all(
+            POD, namespace=self.namespace, labels=selector, fields="status.phase=Pending,spec.nodeName="
+        )
+        return [pod for pod in pods if pod["spec"].get("schedulingGates")]
+
+    def _submit(self, name: str, number: int) -> None:
+        self.cluster.create(WORKFLOW, render(_job(name, number)), namespace=self.namespace)
+
+    def _copy(self, name: str, number: int) -> None:
+        workflow, pods = self.models[number % len(self.models)]
+        model = workflow["metadata"]["name"]
+        made = self._create(WORKFLOW, workflow, model, name, {})
+        for pod in pods:
+            owner = {**pod["metadata"]["ownerReferences"][0], "name": name, "uid": made["metadata"]["uid"]}
+            self._create(POD, pod, model, name, {"ownerReferences": [owner]})
+
+    def _create(self, kind: Kind, model: Json, old: str, new: str, metadata: Json) -> Json:
+        body = json.loads(json.dumps(model).replace(old, new))
+        kept = {key: body["metadata"][key] for key in ("name", "labels", "annotations") if key in body["metadata"]}
+        body["metadata"] = {**kept, **metadata}
+        return self.cluster.create(kind, body, namespace=self.namespace)
+
+
+def _job(name: str, number: int) -> DIJob:
+    made = template(
+        "sleep 1",
+        container={"resources": {"requests": {"cpu": "1", "memory": "64Mi"}}},
+        nodeSelector={FAKE: "fake"},
+        tolerations=[{"key": FAKE, "operator": "Exists"}],
+    )
+    made["metadata"] = {"annotations": {"kwok.x-k8s.io/duration": "24h"}}
+    tasks = (
+        Task(name="learner", replicas=1, template=made),
+        Task(name="collector", replicas=PER_JOB - 1, min_replicas=PER_JOB - 1, template=made),
+    )
+    return DIJob(name=name, tasks=tasks, scheduling="gang", preemptible=number % 2 == 1)
+
+
+# --- one size ---------------------------------------------------------------------------------------------------------
+
+
+def _one(grown: _Grown, probes: int) -> Row:
+    folder = Path(tempfile.mkdtemp(prefix="diflow-bench-"))
+    daemon = Daemon(grown.found, grown.namespace, folder / "log", SETTINGS)
+    with Watch(grown.cluster, grown.namespace, POD, _is_admitted) as admitted:
+        before = set(admitted.when(bool))
+        began = time.monotonic()
+        daemon.start()
+        try:
+            assert daemon.process is not None
+            pid = daemon.process.pid
+            daemon.until_leading()
+            wait_until(
+                f"{grown.waiting} pods are admitted",
+                lambda: len(admitted.when(bool)) - len(before) >= grown.waiting,
+                timeout=600,
+                every=1.0,
+            )
+            cpu = _cpu_seconds(pid)
+            times = sorted(at for name, at in admitted.when(bool).items() if name not in before)
+            rate = (len(times) - 1) / max(1e-6, times[-1] - times[0])
+            wait_until("all pods run", lambda: _not_running(grown) == 0, timeout=900, every=2.0)
+            _until_still()
+            cycles, own = _cycles(grown, daemon, probes)
+            _until_still()
+            idle = _idle(pid)
+            load = os.getloadavg()[0]
+            memory, peak = _memory(pid)
+            counted = _counted()
+        finally:
+            daemon.stop()
+    return Row(
+        pods=grown.pods,
+        jobs=len(grown.jobs),
+        nodes=grown.nodes,
+        made_by=grown.made_by,
+        started=times[-1] - began,
+        ungated_per_second=rate,
+        cpu_ms_per_pod=1000 * cpu / len(times),
+        bare_per_second=_bare(grown),
+        cycles=tuple(cycles),
+        without_policy=tuple(own),
+        memory=memory,
+        peak=peak,
+        idle=idle,
+        counted=counted,
+        load=load,
+    )
+
+
+def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float]]:
+    """Ask jobs for one replica more, one after the other: seconds until the plan is written, with and without policy.
+
+    The time runs from before the request is sent until a watch shows the Workflow with its new allocation.
+    """
+    whole: list[float] = []
+    own: list[float] = []
+    steady = [name for i, name in enumerate(grown.jobs) if i % 2 == 0]
+    with Watch(grown.cluster, grown.namespace, WORKFLOW, _allocation) as plans:
+        for i in range(probes):
+            name = steady[i * max(1, len(steady) // probes) % len(steady)]
+            workflow = grown.cluster.get(WORKFLOW, name, namespace=grown.namespace)
+            old = _allocation(workflow)
+            patch = _ask_for_one_more(workflow)
+            lines = len(_plans(daemon))
+            began = time.monotonic()
+            grown.cluster.patch(WORKFLOW, name, patch, namespace=grown.namespace)
+            ended = plans.until(
+                f"{name} is given another allocation",
+                lambda seen, name=name, old=old: seen.get(name, old) != old,  # type: ignore[misc]
+                timeout=60,
+            )
+            time.sleep(0.3)  # for the log, and for what the change brings about besides
+            whole.append(ended - began)
+            # The first plan after the change is the one that answered it.
+            spent = [float(line["seconds"]) for line in _plans(daemon)[lines:]][:1]
+            own.append(ended - began - sum(spent))
+            time.sleep(0.7)
+    return whole, own
+
+
+def _ask_for_one_more(workflow: Json) -> list[Json]:
+    parameters = workflow["spec"]["arguments"]["parameters"]
+    at = next(i for i, item in enumerate(parameters) if item["name"] == keys.PARAM_REPLICAS)
+    asked = json.loads(parameters[at]["value"])
+    value = json.dumps({**asked, "collector": asked["collector"] + 1})
+    return [{"op": "replace", "path": f"/spec/arguments/parameters/{at}/value", "value": value}]
+
+
+def _plans(daemon: Daemon) -> list[Json]:
+    return [line for line in daemon.lines() if line.get("event") == "plan"]
+
+
+def _until_still(seconds: float = 3.0) -> None:
+    """Wait until the daemon has had nothing to carry out for some seconds."""
+    since, last = time.monotonic(), -1
+    deadline = time.monotonic() + 300
+    while time.monotonic() - since < seconds and time.monotonic() < deadline:
+        now = _counted()
+        if now != last:
+            since, last = time.monotonic(), now
+        time.sleep(0.5)
+
+
+def _not_running(grown: _Grown) -> int:
+    fields = "status.phase=Pending"
+    return len(
+        grown.cluster.list_all(POD, namespace=grown.namespace, labels=keys.TASK_NAME, fields=fields, metadata_only=True)
+    )
+
+
+def _bare(grown: _Grown) -> float:
+    """Patches of pods a second, by 16 threads of a process that does nothing else."""
+    pods = grown.cluster.list_all(
+        POD, namespace=grown.namespace, labels=keys.TASK_NAME, limit=min(1000, grown.pods), metadata_only=True
+    )
+    code = (
+        "import json, sys, time\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from diflow.client.kinds import POD\n"
+        "from diflow.client.kube import Cluster\n"
+        "cluster, names = Cluster.connect(), json.load(sys.stdin)\n"
+        "body = {'metadata': {'annotations': {'diflow-bench/patched': 'yes'}}}\n"
+        "one = lambda name: cluster.patch(POD, name, body, namespace=sys.argv[1])\n"
+        "with ThreadPoolExecutor(16) as pool:\n"
+        "    list(pool.map(one, names[:16]))\n"
+        "    began = time.monotonic()\n"
+        "    list(pool.map(one, names[16:]))\n"
+        "    print((len(names) - 16) / (time.monotonic() - began))\n"
+    )
+    names = json.dumps([pod["metadata"]["name"] for pod in pods])
+    return float(grown.found.run(sys.executable, "-c", code, grown.namespace, stdin=names))
+
+
+# --- looking at the daemon and at the API server ----------------------------------------------------------------------
+
+
+def _is_admitted(pod: Json) -> str:
+    is_ours = keys.TASK_NAME in (pod["metadata"].get("labels") or {})
+    return "yes" if is_ours and not pod["spec"].get("schedulingGates") else ""
+
+
+def _allocation(workflow: Json) -> str:
+    return str((workflow["metadata"].get("annotations") or {}).get(keys.ALLOCATION) or "")
+
+
+def _idle(pid: int) -> float:
+    before, began = _cpu_seconds(pid), time.monotonic()
+    time.sleep(IDLE_SECONDS)
+    return (_cpu_seconds(pid) - before) / (time.monotonic() - began)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory(pid: int) -> tuple[float, float]:
+    """(resident now, most ever), MiB."""
+    found = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
+
+
+def _counted() -> int:
+    """Cycles of the daemon since its start."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return int(sum(float(line.split()[-1]) for line in lines if line.startswith("diflow_allocator_cycles_total")))
+
+
+def _cluster(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "cluster", *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
