@@ -179,6 +179,22 @@ class Ledger:
     def holds(self, job: int) -> bool:
         return any(self.replicas[role] > 0 for role in self.roles_of(job))
 
+    def within_limits(self, job: int) -> bool:
+        """Whether each role of the job has between its minimum and its maximum. What is not can only be left alone,
+        made whole, or stopped."""
+        s = self.snapshot
+        return all(s.role_min[r] <= self.replicas[r] <= s.role_max[r] for r in self.roles_of(job))
+
+    def differs(self) -> bool:
+        """Whether the allocation is another than the snapshot's."""
+        s = self.snapshot
+        for role in np.flatnonzero(self._touched).tolist():
+            low, high = self.held_range(role)
+            nodes, counts = self.placement(role)
+            if not np.array_equal(nodes, s.held_node[low:high]) or not np.array_equal(counts, s.held_count[low:high]):
+                return True
+        return False
+
     def triples(self) -> tuple[IntArray, IntArray, IntArray]:
         """The allocation as (role, node, count)."""
         stay = ~self._touched[self.snapshot.held_role]

@@ -6,9 +6,11 @@ the job or the node. An empty list means: the plan may be carried out.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from diflow.allocator.arrays import IntArray
+from diflow.allocator.arrays import BoolArray, IntArray
 from diflow.allocator.plan import Action, Plan
 from diflow.allocator.snapshot import UNLIMITED, Snapshot
 
@@ -22,8 +24,9 @@ def faults(snapshot: Snapshot, plan: Plan) -> list[str]:
     if shape:
         return shape
     found: list[str] = []
+    change = _difference(snapshot, plan)
     for check in (_gangs, _not_moved, _places, _nodes, _caps, _actions):
-        found += check(snapshot, plan)
+        found += check(snapshot, change)
         if len(found) >= MOST_FAULTS:
             break
     return found[:MOST_FAULTS]
@@ -57,8 +60,18 @@ def _placements(s: Snapshot, p: Plan) -> list[str]:
     return []
 
 
-def _dense_difference(s: Snapshot, p: Plan) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """(role, node, before, after) of every pair that occurs before or after."""
+class _Change(NamedTuple):
+    """Every pair of a role and a node that occurs before or after, which jobs stay as they are (J), and the plan."""
+
+    role: IntArray
+    node: IntArray
+    before: IntArray
+    after: IntArray
+    untouched: BoolArray
+    plan: Plan
+
+
+def _difference(s: Snapshot, p: Plan) -> _Change:
     width = max(1, s.nodes)
     key = np.concatenate([s.held_role * width + s.held_node, p.role * width + p.node])
     before = np.concatenate([s.held_count, np.zeros_like(p.count)])
@@ -67,43 +80,40 @@ def _dense_difference(s: Snapshot, p: Plan) -> tuple[IntArray, IntArray, IntArra
     b, a = np.zeros(len(unique), dtype=np.int64), np.zeros(len(unique), dtype=np.int64)
     np.add.at(b, where, before)
     np.add.at(a, where, after)
-    return unique // width, unique % width, b, a
+    role = unique // width
+    untouched = np.ones(s.jobs, dtype=np.bool_)
+    untouched[s.role_job[role[b != a]]] = False
+    return _Change(role, unique % width, b, a, untouched, p)
 
 
-def _untouched(s: Snapshot, p: Plan) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    role, _, before, after = _dense_difference(s, p)
-    out = np.ones(s.jobs, dtype=np.bool_)
-    out[s.role_job[role[before != after]]] = False
-    return out
-
-
-def _gangs(s: Snapshot, p: Plan) -> list[str]:
+def _gangs(s: Snapshot, change: _Change) -> list[str]:
     total = np.zeros(s.roles, dtype=np.int64)
-    np.add.at(total, p.role, p.count)
+    np.add.at(total, change.role, change.after)
     some, all_ready = np.zeros(s.jobs, dtype=np.bool_), np.ones(s.jobs, dtype=np.bool_)
     some[s.role_job[total > 0]] = True
     all_ready[s.role_job[(total < s.role_min) | (total > s.role_max)]] = False
-    bad = some & ~all_ready & ~_untouched(s, p)
+    bad = some & ~all_ready & ~change.untouched
     return [f"job {s.job_names[j]}: its gang would have neither 0 nor between min and max" for j in np.flatnonzero(bad)]
 
 
-def _not_moved(s: Snapshot, p: Plan) -> list[str]:
-    role, _, before, after = _dense_difference(s, p)
+def _not_moved(s: Snapshot, change: _Change) -> list[str]:
+    role, node, before, after, _, _ = change
     job = s.role_job[role]
     moved = np.unique(job[(after < before) & ~s.job_preemptible[job]])
     out = [f"job {s.job_names[j]} is not preemptible and would lose pods" for j in moved]
+    if not s.job_pinned.any():
+        return out
     held = np.zeros(s.jobs, dtype=np.bool_)
     held[s.role_job[s.held_role]] = True
     # A pinned job may shrink, or grow on the nodes that it is on.
     width = max(1, s.nodes)
-    _, node, _, _ = _dense_difference(s, p)
     at_home = np.isin(job * width + node, s.role_job[s.held_role] * width + s.held_node)
     left = np.unique(job[(after > before) & ~at_home & s.job_pinned[job] & held[job]])
     return out + [f"job {s.job_names[j]} cannot leave its nodes and would" for j in left]
 
 
-def _places(s: Snapshot, p: Plan) -> list[str]:
-    role, node, before, after = _dense_difference(s, p)
+def _places(s: Snapshot, change: _Change) -> list[str]:
+    role, node, before, after, _, _ = change
     more = after > before
     allowed = s.class_nodes[s.role_class[role], node] & s.node_open[node]
     bad = more & ~allowed
@@ -119,9 +129,9 @@ def _amounts(s: Snapshot, role: IntArray, node: IntArray, count: IntArray) -> In
     return out
 
 
-def _nodes(s: Snapshot, p: Plan) -> list[str]:
+def _nodes(s: Snapshot, change: _Change) -> list[str]:
     """At the end no node is over because of the plan; at this instant neither, terminating pods counted."""
-    role, node, before, after = _dense_difference(s, p)
+    role, node, before, after, _, p = change
     held = _amounts(s, role, node, before)
     final = _amounts(s, role, node, after)
     room = s.node_allocatable - s.node_foreign
@@ -138,10 +148,10 @@ def _nodes(s: Snapshot, p: Plan) -> list[str]:
     ]
 
 
-def _caps(s: Snapshot, p: Plan) -> list[str]:
+def _caps(s: Snapshot, change: _Change) -> list[str]:
     if (s.queue_cap >= UNLIMITED).all():
         return []
-    role, _, before, after = _dense_difference(s, p)
+    role, _, before, after, _, _ = change
     out: list[str] = []
     queue = s.job_queue[s.role_job[role]]
     for q in range(s.queues):
@@ -161,13 +171,13 @@ def _caps(s: Snapshot, p: Plan) -> list[str]:
     return out
 
 
-def _actions(s: Snapshot, p: Plan) -> list[str]:
-    role, _, before, after = _dense_difference(s, p)
+def _actions(s: Snapshot, change: _Change) -> list[str]:
+    role, _, before, after, _, p = change
     job = s.role_job[role]
     had, has = np.zeros(s.jobs, dtype=np.int64), np.zeros(s.jobs, dtype=np.int64)
     np.add.at(had, job, before)
     np.add.at(has, job, after)
-    same = _untouched(s, p)
+    same = change.untouched
     want = np.where(
         same,
         np.where(has > 0, Action.KEEP, Action.WAIT),

@@ -101,8 +101,9 @@ def _next_step(
 ) -> _Step | None:
     """Take one replica above the minimum, or the whole gang when there is none; None if nothing may be taken."""
     snapshot = ledger.snapshot
+    whole = ledger.within_limits(victim)
     for role in reversed(ledger.roles_of(victim)):
-        if ledger.replicas[role] > snapshot.role_min[role]:
+        if whole and ledger.replicas[role] > snapshot.role_min[role]:
             nodes, _ = ledger.placement(role)
             there = nodes[useful[nodes]]
             if len(there) and may_take(victim, snapshot.role_request[role]):

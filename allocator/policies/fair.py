@@ -250,6 +250,10 @@ class Cycle:
         s, ledger = self.snapshot, self.ledger
         if not ledger.holds(job):
             return [minimum_gang(ledger, job)]
+        if not ledger.within_limits(job):
+            # It lost pods, or its minimum was raised: all that is missing or nothing.
+            missing = {r: max(0, int(s.role_min[r] - ledger.replicas[r])) for r in ledger.roles_of(job)}
+            return [missing] if not any(ledger.replicas[r] > s.role_max[r] for r in missing) else []
         out: list[dict[int, int]] = []
         for role in ledger.roles_of(job):
             more = int(s.role_desired[role] - ledger.replicas[role])
@@ -324,7 +328,7 @@ class Cycle:
         place = np.empty(s.jobs, dtype=np.int64)
         place[order] = np.arange(s.jobs)
         for j in np.flatnonzero(short & holds & self.allowed).tolist():
-            if all(self.ledger.replicas[r] >= s.role_min[r] for r in self.ledger.roles_of(j)):
+            if self.ledger.within_limits(j):
                 self._enlist(growing, j, place)
         heap = [(self._key(q), q) for q in range(s.queues) if gangs[q] or growing[q]]
         heapq.heapify(heap)

@@ -23,9 +23,9 @@ from diflow.allocator.arrays import BoolArray, IntArray
 from diflow.allocator.fairness.filling import Member, at_most, drop_to_minimum, fill, put, roles_that_scale, size, tidy
 from diflow.allocator.fairness.giving_way import make_way
 from diflow.allocator.ledger import Ledger, Placement
-from diflow.allocator.plan import Plan, Why, evictions, keep_plan
+from diflow.allocator.plan import Plan, Why, carry_out, evictions, keep_plan
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import settled
+from diflow.allocator.settle import MOST_JOBS, settled
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.waiting import Feasibility, Kept, Reasons, explain_waiting, minimum_gang, reserve, start
 
@@ -58,7 +58,8 @@ class FitPolicy:
         # Who still waits may fit in another way beside those that start.
         if not cycle.disturbs and not (cycle.waiting and cycle.started):
             return plan
-        plan = settled(snapshot, lambda s: plan if s is snapshot else Cycle(s, self._settings).run(self.name))
+        if snapshot.jobs <= MOST_JOBS and Cycle(carry_out(snapshot, plan), self._settings).changes_something():
+            plan = settled(snapshot, lambda s: plan if s is snapshot else Cycle(s, self._settings).run(self.name))
         if evictions(snapshot, plan) == 0:
             return plan
         now, kept = served(snapshot, plan), served(snapshot, keep_plan(snapshot, self.name))
@@ -117,6 +118,10 @@ class Cycle:
         """Preemptible jobs that start or change in this plan whatever else happens."""
         self.started: list[int] = []
         self.stays = self._cannot_resize()
+        out_of_limits = self._out_of_limits()
+        # Until they are placed again there is nothing to take from them but all.
+        self.again = out_of_limits & s.job_preemptible & (s.job_queue >= 0) & ~(s.job_pinned & self.stays)
+        self.stays |= out_of_limits
         self.stopped: list[int] = []
         """Jobs that were stopped and have not been looked at again."""
         self.waiting: list[int] = []
@@ -133,11 +138,20 @@ class Cycle:
         self._hopeless: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def run(self, name: str) -> Plan:
+        """The plan, with its reasons."""
+        self._decide()
+        self._explain()
+        return self.marks.plan(self.ledger, name)
+
+    def changes_something(self) -> bool:
+        """Whether the plan would, without making it."""
+        self._decide()
+        return self.ledger.differs()
+
+    def _decide(self) -> None:
         self._serve()
         self._serve_again()
         self._fill()
-        self._explain()
-        return self.marks.plan(self.ledger, name)
 
     # -- who --
 
@@ -151,15 +165,15 @@ class Cycle:
         out[s.role_job[s.held_role[bad]]] = True
         return out
 
-    def _out_of_place(self) -> BoolArray:
-        """Preemptible jobs with less than a gang, or with more than their maximum.
+    def _out_of_limits(self) -> BoolArray:
+        """Jobs that hold less than a gang, or more than their maximum.
 
         Jobs on closed nodes are left alone: when those are to go, whoever makes the snapshot leaves their pods out.
         """
         s = self.snapshot
         out = np.zeros(s.jobs, dtype=np.bool_)
         out[s.role_job[(self.held < s.role_min) | (self.held > s.role_max)]] = True
-        return out & self.ran & s.job_preemptible & ~(s.job_pinned & self.stays)
+        return out & self.ran
 
     def _queue(self) -> list[tuple[int, int, float, int]]:
         s = self.snapshot
@@ -169,7 +183,7 @@ class Cycle:
         kind[~self.ran] = START
         if not self.alone:
             kind[self.ran & short & ~s.job_preemptible & (s.job_queue >= 0)] = GROW
-            kind[self._out_of_place() & (s.job_queue >= 0)] = AGAIN
+            kind[self.again] = AGAIN
         jobs = np.flatnonzero(kind >= 0)
         return sorted(
             zip(

@@ -1,0 +1,104 @@
+"""Judges a policy on many snapshots, in several processes: the work behind test_laws.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import numpy as np
+
+from diflow.allocator.plan import Plan, keep_plan
+from diflow.allocator.policy import Policy, load_policy
+from diflow.allocator.snapshot import Snapshot
+from tests.policies import laws
+from tests.policies.generators import snapshots
+from tests.policies.lives import lives
+
+PROCESSES = min(4, os.cpu_count() or 1)
+MOST_TOLD = 5
+"""Snapshots told of a part: one fault mostly shows in many."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """`count` snapshots of one seed for one policy; each `dear_each`-th is judged by the dear laws too."""
+
+    policy: str
+    kind: str
+    seed: int
+    count: int
+    dear_each: int
+
+
+def parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> list[Part]:
+    """Half of `count` random snapshots, half moments of lives, in as many parts as keep all processes busy."""
+    each = max(1, count // (4 * PROCESSES))
+    return [Part(policy, kind, seed + i, each, dear_each) for i in range(2 * PROCESSES) for kind in ("random", "lives")]
+
+
+def judge(work: list[Part]) -> tuple[int, list[str]]:
+    """(snapshots judged, what was broken)."""
+    if PROCESSES == 1:
+        found = [judge_part(part) for part in work]
+    else:
+        # Not forked: a process of pytest has threads, and forking one that has is not safe.
+        with _one_thread_each(), ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
+            found = list(pool.map(judge_part, work))
+    return sum(count for count, _ in found), [line for _, lines in found for line in lines]
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes that are started meanwhile leave the other cores alone: the linear algebra under numpy has threads."""
+    before = os.environ.get("OPENBLAS_NUM_THREADS")
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OPENBLAS_NUM_THREADS"]
+        else:
+            os.environ["OPENBLAS_NUM_THREADS"] = before
+
+
+def judge_part(part: Part) -> tuple[int, list[str]]:
+    policy = load_policy(part.policy)
+    rng = np.random.default_rng(1000 + part.seed)
+    told: list[str] = []
+    number = 0
+    for number, (snapshot, plan) in enumerate(_planned(part, policy.optimize), 1):
+        found = cheap(policy, snapshot, plan)
+        if number % part.dear_each == 0:
+            found += laws.same_bytes(policy, snapshot, plan, rng)
+            found += laws.settles(policy, snapshot, plan)
+        if found:
+            told.append(f"{part.policy}, {part.kind}, seed {part.seed}, snapshot {number - 1}: {found}")
+            if len(told) >= MOST_TOLD:
+                break
+    return number, told
+
+
+def cheap(policy: Policy, snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Laws 1 to 4 and 7."""
+    return [
+        *laws.sound(snapshot, plan),
+        *laws.nobody_waits_for_nothing(snapshot, plan),
+        *laws.excuses_hold(snapshot, plan),
+        *laws.no_worse_than_keeping(policy, snapshot, plan, keep_plan(snapshot, "keep")),
+    ]
+
+
+def _planned(part: Part, ask: Callable[[Snapshot], Plan]) -> Iterator[tuple[Snapshot, Plan]]:
+    profiled = part.policy not in ("fit", "fair")  # these two read no profiles
+    if part.kind == "lives":
+        return lives(part.seed, part.count, ask, profiled=profiled)
+    large = part.count // 4
+    return (
+        (snapshot, ask(snapshot))
+        for jobs, nodes, count in ((4, 3, part.count - large), (6, 4, large))
+        for snapshot in snapshots(part.seed, count, jobs=jobs, nodes=nodes, profiled=profiled)
+    )
