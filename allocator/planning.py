@@ -215,7 +215,8 @@ def _is_cordoned(closed: set[str], room: Room) -> bool:
 def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], pods: list[PodRead]) -> list[Standing]:
     """Take back places that were promised and are not used, on nodes that have no room for them any more.
 
-    A node may shrink, or a foreign pod may come, between a decision and the admission, or while Argo makes a pod anew.
+    A node may shrink or be closed, or a foreign pod may come, between a decision and the admission, or while Argo makes
+    a pod anew.
     """
     unused = {s.job.key: _unused(s) for s in standings if s.is_placed and not s.is_fixed}
     if not any(unused.values()):
@@ -233,7 +234,8 @@ def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], p
         places = unused[standing.job.key]
         _use(free, standing, places, -1)
         where = {node for nodes in places.values() for node in nodes.values()}
-        if any(value < 0 for node in where for value in free.get(node, {"gone": -1}).values()):
+        closed = any(not nodes[node].is_open for node in where if node in nodes)
+        if closed or any(value < 0 for node in where for value in free.get(node, {"gone": -1}).values()):
             _use(free, standing, places, 1)
             out[standing.job.key] = _less(standing, places)
     return [out[s.job.key] for s in standings]

@@ -450,6 +450,21 @@ def test_a_replica_whose_room_was_taken_meanwhile_goes_elsewhere(at: Lab) -> Non
     ends(at, "one")
 
 
+@pytest.mark.parametrize("preemptible", [False, True])
+def test_nobody_comes_back_to_a_node_that_was_closed_meanwhile(at: Lab, preemptible: bool) -> None:
+    at.cluster.submit(job("one", task(replicas=2, cpu="1"), preemptible=preemptible, backoff_limit=2))
+    runs(at, "one", 2)
+    at.rest(seconds=6)
+    (home,) = set(at.cluster.running("one").values())
+    at.cluster.finish(at.cluster.of("one")["worker-1"]["metadata"]["name"], code=1)
+    at.cluster.cordon(home)
+    at.step()
+    runs(at, "one", 2)
+    assert at.cluster.running("one")["worker-1"] != home
+    assert at.cluster.restarts("one") <= 1
+    ends(at, "one")
+
+
 def test_a_gang_of_which_a_part_lost_its_room_moves_as_a_whole(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=2, cpu="2"), preemptible=True, backoff_limit=0))
     runs(at, "one", 2)

@@ -15,6 +15,7 @@ import pytest
 from diflow.client.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated, is_running
 from tests.allocator.lab import Killed, Lab, job, lab, task
+from tests.unit.fakeapi import Answer, Request, status
 
 STEPS = int(os.environ.get("DIFLOW_WALK_STEPS", "250"))
 WALKS = int(os.environ.get("DIFLOW_WALKS", "6"))
@@ -34,7 +35,9 @@ class Walk:
         self.partly: dict[str, int] = {}
         self.said: list[str] = []
         self.calm = False
+        self.stormy = 0
         at.cluster.runs = self.runs
+        at.api.rule(self.blow)
         for _ in range(3):
             self.node()
 
@@ -150,6 +153,21 @@ class Walk:
             self.at.cluster.annotate(name, allocation=self.chance.choice(["", "nonsense"]))
             self.say(f"{name}'s allocation is deleted")
 
+    def refuse(self) -> None:
+        cluster = self.at.cluster
+        cluster.refuses = set() if cluster.refuses else {self.chance.choice(cluster.nodes())}
+        self.say(f"kube-scheduler binds nothing to {cluster.refuses or 'none'}")
+
+    def storm(self) -> None:
+        self.stormy = 0 if self.stormy else self.chance.randint(3, 20)
+        self.say(f"a storm of {self.stormy} s")
+
+    def blow(self, request: Request) -> Answer | None:
+        if not self.stormy or request.method != "PATCH" or self.chance.random() < 0.4:
+            return None
+        code = self.chance.choice([409, 422, 429, 500])
+        return status(code, "no") if self.chance.random() < 0.9 else Answer(body={}, cut=True)
+
     def kill(self) -> None:
         assert self.at.daemon is not None
         left = [self.chance.randint(1, 4)]
@@ -178,10 +196,12 @@ class Walk:
             pods = [p for p in cluster.of(name).values() if "deletionTimestamp" not in p["metadata"]]
             here = [p for p in pods if p["metadata"]["labels"]["diflow/round"] == cluster.parameters(name)["current"]]
             partly = any(is_gated(p) for p in here) and any(not is_gated(p) for p in here)
-            self.partly[name] = self.partly.get(name, 0) + 1 if partly and not cluster.frozen else 0
+            bad = partly and not cluster.frozen and not cluster.refuses
+            self.partly[name] = self.partly.get(name, 0) + 1 if bad else 0
             assert self.partly[name] < PATIENCE_SECONDS, self.story(f"{name} is there in part")
 
     def step(self) -> None:
+        self.stormy = max(0, self.stormy - 1)
         try:
             self.at.step()
         except Killed:
@@ -200,7 +220,7 @@ class Walk:
         """Left alone on a sound cluster, everything ends."""
         cluster = self.at.cluster
         self.say("calm")
-        self.calm, cluster.frozen = True, False
+        self.calm, cluster.frozen, cluster.refuses = True, False, set()
         for name in cluster.nodes():
             cluster.cordon(name, on=False)
             cluster.silence(name, on=False)
@@ -237,7 +257,7 @@ class Walk:
 Walk.EVENTS = (
     (Walk.submit, 14), (Walk.scale, 14), (Walk.finish, 6), (Walk.fail, 8), (Walk.evict, 8), (Walk.node, 8),
     (Walk.lose, 4), (Walk.cordon, 5), (Walk.silence, 5), (Walk.foreign, 5), (Walk.foreign_ends, 5), (Walk.delete, 2),
-    (Walk.stop, 2), (Walk.freeze, 4), (Walk.forget, 1), (Walk.kill, 5),
+    (Walk.stop, 2), (Walk.freeze, 4), (Walk.forget, 1), (Walk.kill, 5), (Walk.refuse, 2), (Walk.storm, 2),
 )  # fmt: skip
 
 
