@@ -7,6 +7,7 @@ a pod that is meant for them tolerates the one and selects the other. How fake p
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from cluster.progress import Progress
 
 KEY = "kwok.x-k8s.io/node"
 VALUE = "fake"
+_OURS = re.compile(r"fake-\d{5}")
 _READY_SECONDS = 300.0
 
 
@@ -51,7 +53,8 @@ def scale(plan: Plan, kubectl: Kubectl, count: int, size: Size, progress: Progre
     """Makes or removes fake nodes until there are `count`, all ready. Nodes that exist keep their size."""
     names = set(kubectl("get", "nodes", "-l", f"{KEY}={VALUE}", "-o", "name").replace("node/", "").split())
     wanted = {f"fake-{index:05d}": node(index, size) for index in range(count)}
-    surplus = sorted(names - set(wanted))
+    # Fake nodes of other names are somebody else's.
+    surplus = sorted(name for name in names - set(wanted) if _OURS.fullmatch(name))
     if surplus:
         kubectl("delete", "node", *surplus, "--wait=false", timeout_seconds=300)
     if count:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -189,14 +190,13 @@ def daemon(live: Live, log: Path, **settings: str) -> Iterator[Daemon]:
 def zone(live: Live, name: str) -> Iterator[Zone]:
     """Fake nodes, removed in the end."""
     cluster = live.cluster.name or live.cluster.kubeconfig.parent.name
-    # The first fake node starts what answers for all of them.
-    running = os.environ.get(f"DIFLOW_TEST_KWOK_{cluster}")
-    if not running:
+    # The first fake node starts what answers for all of them. Other processes of the run may ask for it, too.
+    with (Path(tempfile.gettempdir()) / f"diflow-test-kwok-{cluster}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         subprocess.run(
             [sys.executable, "-m", "cluster", "fake-nodes", "--name", cluster, "--count", "1"],
             cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        os.environ[f"DIFLOW_TEST_KWOK_{cluster}"] = "1"
     made = Zone(live, name)
     try:
         yield made
