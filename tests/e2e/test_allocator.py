@@ -195,6 +195,8 @@ def test_a_replica_that_is_taken_away_moves_the_round_and_counts_for_nothing(liv
     )
     name = submit(live, DIJob(name="taken", tasks=(workers,), scheduling="gang", preemptible=True, backoff_limit=0))
     first = until_running(live, name, 2)
+    # A pod that goes before Argo has seen it run is made again under the same name, as if it had never been.
+    wait_until("Argo has seen both run", lambda: _phases(live, name) == ["Running", "Running"])
     live.kubectl("delete", "pod", pod_name(first[0]), "--wait=false")
     wait_until("there is a new round", lambda: _parameter(live, name, keys.PARAM_CURRENT) == "2")
     second = until_running(live, name, 2)
@@ -292,6 +294,10 @@ def test_a_workflow_that_somebody_edited_into_nonsense_is_held_and_others_go_on(
 def _parameter(live: Live, name: str, parameter: str) -> str:
     parameters = live.workflow(name)["spec"]["arguments"]["parameters"]
     return str(next(item["value"] for item in parameters if item["name"] == parameter))
+
+
+def _phases(live: Live, name: str) -> list[str]:
+    return [node["phase"] for node in live.nodes(name) if node["type"] == "Pod" and ".round(" in node["name"]]
 
 
 def _ended_badly(live: Live, name: str, pods: set[str]) -> bool:
