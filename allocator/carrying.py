@@ -186,6 +186,16 @@ def _restart_together(job: Job) -> list[Write]:
     return out
 
 
+def _is_on_lost_node(at: Allocation, room: Room) -> bool:
+    return any(room.is_lost(node) for nodes in at.nodes.values() for node in nodes)
+
+
+def _waits_on_lost_node(job: Job, at: Allocation, room: Room) -> bool:
+    """A node that is lost was for a replica that has not finished: for the others it does not matter any more."""
+    tree = job.read.tree
+    return any(room.is_lost(at.node(task, index)) for task, index, member in job.members() if not tree.finished(member))
+
+
 def _taken_away(job: Job, room: Room, now: float, pace: Pace) -> Write | None:
     """A new round in the same place when a replica was taken away: its peers would wait for it in vain."""
     read = job.read
@@ -194,7 +204,7 @@ def _taken_away(job: Job, room: Room, now: float, pace: Pace) -> Write | None:
     at = read.allocation
     if not gone or at is None or at.round != read.current or not at.is_placed:
         return None
-    if any(room.is_lost(node) for nodes in at.nodes.values() for node in nodes):
+    if _waits_on_lost_node(job, at, room):
         return None  # planning finds it another place
     if now - at.since < pace.between_rounds_seconds:
         return None
@@ -203,7 +213,7 @@ def _taken_away(job: Job, room: Room, now: float, pace: Pace) -> Write | None:
     return writes.new_round(
         read,
         counts,
-        at.nodes,
+        {} if _is_on_lost_node(at, room) else at.nodes,
         now=now,
         note=Note("Rescheduled", f"{name} was taken away: all replicas start again together, not counted"),
     )

@@ -324,6 +324,11 @@ class FakeCluster:
         with self.api.changed:
             return sorted(self.api.objects.get(NODE.path(None), {}))
 
+    def open_nodes(self) -> list[str]:
+        """Those that are ready and take new pods."""
+        with self.api.changed:
+            return sorted(name for name, node in self.api.objects.get(NODE.path(None), {}).items() if _is_open(node))
+
     def free_cpu(self) -> dict[str, int]:
         """Millicores that no bound pod holds, by machine."""
         return {name: left.get("cpu", 0) for name, left in self._free()[1].items()}

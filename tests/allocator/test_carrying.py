@@ -230,6 +230,15 @@ def test_a_replica_that_was_taken_away_means_a_new_round_in_the_same_place() -> 
     assert json.loads(writes[0].body["metadata"]["annotations"][keys.ALLOCATION])["nodes"] == {"w": ["a", "b"]}
 
 
+def test_the_lost_node_of_a_replica_that_has_finished_keeps_nobody_waiting() -> None:
+    phases = {"w_0": "Running", "w_1": "Succeeded"}
+    doing = read(nodes={"w": ("a", "gone")}, is_preemptible=True, tree=tree(recreated=("1/w/0",), **phases))
+    (write,) = out(job(doing, pod("w-0", made=1, restart=0)))
+    assert json.loads(write.body["metadata"]["annotations"][keys.ALLOCATION])["nodes"] == {}, "planning finds a place"
+    both = replace(doing, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Running"))
+    assert out(job(both, pod("w-0", made=1, restart=0))) == [], "and here it finds one anyway"
+
+
 def test_evictions_come_in_waves_so_a_young_round_is_left_alone() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Running"))
     assert doing.allocation is not None

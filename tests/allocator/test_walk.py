@@ -29,7 +29,7 @@ class Walk:
     def __init__(self, at: Lab, seed: int) -> None:
         self.at, self.chance = at, random.Random(seed)
         self.failures: dict[str, int] = {}
-        self.limits: dict[str, int] = {}
+        self.preemptible: dict[str, bool] = {}
         self.ended_by_us: set[str] = set()
         self.jobs = self.nodes = self.others = 0
         self.partly: dict[str, int] = {}
@@ -59,7 +59,7 @@ class Walk:
             fields = {"min_replicas": low, "max_replicas": replicas + self.chance.randint(0, 3)} if low else {}
             tasks.append(task(f"t{i}", replicas=replicas, cpu=self.chance.choice(["500m", "1", "2"]), **fields))
         limit = self.chance.choice([0, 1, 3])
-        self.limits[name], self.failures[name] = limit, 0
+        self.preemptible[name], self.failures[name] = preemptible, 0
         priority = self.chance.choice(["normal", "normal", "high"])
         self.at.cluster.submit(job(name, *tasks, preemptible=preemptible, backoff_limit=limit, priority=priority))
         self.say(
@@ -196,9 +196,16 @@ class Walk:
             pods = [p for p in cluster.of(name).values() if "deletionTimestamp" not in p["metadata"]]
             here = [p for p in pods if p["metadata"]["labels"]["diflow/round"] == cluster.parameters(name)["current"]]
             partly = any(is_gated(p) for p in here) and any(not is_gated(p) for p in here)
-            bad = partly and not cluster.frozen and not cluster.refuses
+            # A replica that lost its node waits for room; a gang that is moved as a whole never waits in part.
+            waits = not self.preemptible[name] and not self.has_room()
+            bad = partly and not waits and not cluster.frozen and not cluster.refuses
             self.partly[name] = self.partly.get(name, 0) + 1 if bad else 0
             assert self.partly[name] < PATIENCE_SECONDS, self.story(f"{name} is there in part")
+
+    def has_room(self) -> bool:
+        """Some node takes a replica of any kind."""
+        free = self.at.cluster.free_cpu()
+        return any(free[name] >= 2000 for name in self.at.cluster.open_nodes())
 
     def step(self) -> None:
         self.stormy = max(0, self.stormy - 1)
