@@ -10,13 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from diflow import chain, keys
 from diflow.allocator.carrying import Job, timestamp
 from diflow.allocator.elector import Elector
-from diflow.allocator.writes import Note, Write
+from diflow.allocator.reading import read_workflow
+from diflow.allocator.writes import NextPart, Note, Write
 from diflow.client.kinds import EVENT, WORKFLOW, Kind
 from diflow.client.kube import Cluster
 from diflow.client.reflector import Json
 from diflow.errors import ConflictError, DiflowError, InvalidError, LostLeadershipError, NotFoundError, UnavailableError
+from diflow.successor import successor
 
 COMPONENT = "diflow-allocator"
 # A message of an Event may have 1024 bytes.
@@ -95,13 +98,7 @@ class Applier:
     def _one(self, write: Write, job: Job | None) -> bool:
         epoch = self._elector.check()
         try:
-            answer = self._cluster.patch(
-                write.kind,
-                write.target.name,
-                write.patch(str(epoch)),
-                namespace=write.target.namespace,
-                subresource=write.subresource,
-            )
+            answer = self._send(write, str(epoch))
         except (ConflictError, NotFoundError) as error:
             log.debug("changed meanwhile", job=write.job, object=write.target.name, why=str(error))
             return False
@@ -120,6 +117,39 @@ class Applier:
             if job is not None:
                 self.tell(job, write.note, salt=write.target.version)
         return True
+
+    def _send(self, write: Write, epoch: str) -> Json:
+        if write.part is not None:
+            return self._begin_part(write, write.part, epoch)
+        return self._cluster.patch(
+            write.kind,
+            write.target.name,
+            write.patch(epoch),
+            namespace=write.target.namespace,
+            subresource=write.subresource,
+        )
+
+    def _begin_part(self, write: Write, part: NextPart, epoch: str) -> Json:
+        """Make the Workflow in which a job is to go on, of the one that it has now. If it is there already, that is it.
+
+        Raises ConflictError if the job is not what it was when this was decided, InvalidError if all names are taken.
+        """
+        target = write.target
+        workflow = self._cluster.get(WORKFLOW, target.name, namespace=target.namespace)
+        now = read_workflow(workflow)
+        if now.identity.uid != target.uid or now.has_ended or now.is_stopping or now.continued_in or now.problem:
+            raise ConflictError(f"{target.key} has changed meanwhile")
+        annotations = {**part.annotations, keys.EPOCH: epoch}
+        for name in part.names:
+            body = successor(workflow, name=name, parameters=part.parameters, annotations=annotations)
+            try:
+                self._elector.check()
+                return self._cluster.create(WORKFLOW, body, namespace=target.namespace)
+            except ConflictError:
+                there = self._cluster.get(WORKFLOW, name, namespace=target.namespace)
+                if chain.continues(there) == (target.name, target.uid):
+                    return there
+        raise InvalidError(f"the names {' and '.join(part.names)} are taken: the job cannot go on in another Workflow")
 
     def tell(self, job: Job, note: Note, *, salt: str) -> None:
         """Make an Event on the job's Workflow. A second one of the same name is the same Event: no harm."""

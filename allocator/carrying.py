@@ -6,10 +6,12 @@ The table in docs/decisions/0005 lists what happens when.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from diflow import keys
+from diflow import chain, keys
 from diflow.allocator import amounts, writes
 from diflow.allocator.allocation import Allocation
 from diflow.allocator.reading import JobRead, PodRead
@@ -22,14 +24,39 @@ Needs = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job and its live pods."""
+    """A job's Workflow and its live pods.
+
+    `before` and `after` are the Workflows that it continues and that continues it, where they are there; `old_pods` are
+    the live pods of the former. One that is to be continued is `full`: it has grown so large that no round is added.
+    `known_as` is the key by which people know the job, if that is another Workflow's.
+    """
 
     read: JobRead
     pods: Sequence[PodRead]
+    before: JobRead | None = None
+    after: JobRead | None = None
+    old_pods: Sequence[PodRead] = ()
+    is_full: bool = False
+    known_as: str = ""
 
     @property
     def key(self) -> str:
         return self.read.key
+
+    @property
+    def title(self) -> str:
+        """What people know it by: "namespace/name" of the job, whichever Workflow it is in."""
+        return self.known_as or self.read.key
+
+    @property
+    def is_passed(self) -> bool:
+        """The job goes on in another Workflow, or that was decided."""
+        return bool(self.read.continued_in) or self.after is not None
+
+    @property
+    def may_begin(self) -> bool:
+        """The Workflow before it, if there is one, names it as the one in which the job goes on."""
+        return self.before is None or self.before.continued_in == self.read.identity.name
 
     def is_wanted(self, pod: PodRead) -> bool:
         """The pod belongs to what should run now."""
@@ -79,13 +106,17 @@ def carry_out(
     `overdue`: uids of pods that were admitted and that kube-scheduler has not bound for too long.
     """
     read = job.read
+    if job.after is not None and not read.continued_in and (handing := _hand_over(job, job.after, now)):
+        return handing
     if read.has_ended or (read.problem and not read.is_stopping):
         return []
     if read.is_stopping:
         # Argo ends what runs; of the other pods it waits for an end that no kubelet will bring.
         unbound = [pod for pod in job.pods if not pod.host and not pod.is_terminating]
         return [*_lost(job, room), *(writes.fail(pod, job.key, "the job was stopped") for pod in unbound)]
-    if read.restarts_before + read.tree.restarts > read.backoff_limit:
+    if read.continued_in:
+        return [*_lost(job, room), *_unwanted(job, room)]
+    if read.restarts > read.backoff_limit:
         return [_give_up(read, now)]
     return _go_on(job, room, now, pace or Pace(), overdue)
 
@@ -96,7 +127,7 @@ def _go_on(job: Job, room: Room, now: float, pace: Pace, overdue: frozenset[str]
     if read.is_preemptible:
         if read.tree.failed(read.current) and not _round_is_over(read):
             return out + _restart_together(job)
-        again = _taken_away(job, room, now, pace)
+        again = _taken_away(job, room, now, pace) or _restarts_elsewhere(job, room, now)
         if again is not None:
             return [*out, again]
         if any(member.startswith(f"{read.current}/") for member in read.tree.recreated):
@@ -124,10 +155,80 @@ def needs(pods: Sequence[PodRead], allocation: Allocation) -> Needs | None:
 
 
 def _give_up(read: JobRead, now: float) -> Write:
-    tries = read.restarts_before + read.tree.restarts
-    why = f"its replicas failed {tries} times altogether; backoffLimit is {read.backoff_limit}"
+    why = f"its replicas failed {read.restarts} times altogether; backoffLimit is {read.backoff_limit}"
+    return writes.stop_job(read, decision=decision("stop", why, now), note=Note("Stopped", why, is_warning=True))
+
+
+def next_round(
+    job: Job,
+    counts: Mapping[str, int],
+    nodes: Mapping[str, tuple[str, ...]],
+    *,
+    now: float,
+    decision: Mapping[str, Any] | None = None,
+    note: Note | None = None,
+) -> Write:
+    """Begin a round with these numbers of replicas on these nodes (none yet: `nodes` is empty); of a job whose Workflow
+    is full, in the next one."""
+    names = next_names(job) if job.is_full else ()
+    if names:
+        return writes.new_part(job.read, counts, nodes, names=names, now=now, decision=decision, note=note)
+    return writes.new_round(job.read, counts, nodes, now=now, decision=decision, note=note)
+
+
+def next_names(job: Job) -> tuple[str, ...]:
+    """What the next Workflow of the job may be called, the first choice first; none if no name has room."""
+    read = job.read
+    room = chain.room_for_name({role.name: role.high for role in read.roles})
+    salt = hashlib.sha256(read.identity.uid.encode()).hexdigest()[:5]
+    names = (chain.part_name(read.name, read.part + 1, room=room, salt=given) for given in ("", salt))
+    return tuple(name for name in names if name)
+
+
+def _hand_over(job: Job, after: JobRead, now: float) -> list[Write]:
+    """The next Workflow is there: let the job go on in it. Nothing, if all is as it should be.
+
+    From the last write on, the job is what the next one says, so that must be what this one says now.
+    """
+    read = job.read
+    if read.has_ended or read.is_stopping:
+        if after.has_ended or after.is_stopping:
+            return []
+        why = f"the job ended in {read.identity.name}, before it went on here"
+        return [writes.stop_job(after, decision=decision("stop", why, now), of=read.key)]
+    if not read.problem and (late := _brought_up_to_date(read, after)):
+        return [late]
+    note = Note("Continued", f"goes on in {after.identity.name}: this Workflow has {read.tree.count} nodes")
+    return [
+        writes.change_job(
+            read,
+            parameters={keys.PARAM_CURRENT: ""},
+            annotations={keys.CONTINUED_IN: after.identity.name},
+            labels={keys.CHAIN: read.name, keys.PART: str(read.part)},
+            note=note,
+        )
+    ]
+
+
+def _brought_up_to_date(read: JobRead, after: JobRead) -> Write | None:
+    """What has changed in this Workflow since the next one was made of it, if anything has."""
+    wanted, has = dict(read.parameters).get(keys.PARAM_REPLICAS), dict(after.parameters).get(keys.PARAM_REPLICAS)
+    counted = (read.restarts, read.reschedules + 1)
+    mine, its = (wanted, read.bounds, read.is_suspended, *counted), (
+        has, after.bounds, after.is_suspended, after.restarts_before, after.rounds_before,
+    )  # fmt: skip
+    if mine == its or after.problem:
+        return None
     return writes.change_job(
-        read, shutdown=True, decision=decision("stop", why, now), note=Note("Stopped", why, is_warning=True)
+        after,
+        parameters={keys.PARAM_REPLICAS: wanted or ""},
+        annotations={
+            keys.BOUNDS: read.bounds or None,
+            keys.RESTARTS_BEFORE: str(counted[0]),
+            keys.ROUNDS_BEFORE: str(counted[1]),
+        },
+        spec={"suspend": read.is_suspended or None},
+        of=read.key,
     )
 
 
@@ -186,6 +287,16 @@ def _restart_together(job: Job) -> list[Write]:
     return out
 
 
+def _restarts_elsewhere(job: Job, room: Room, now: float) -> Write | None:
+    """A round that starts again adds to its Workflow as a new one does: one that is full goes on in the next."""
+    read, at = job.read, job.read.allocation
+    if not job.is_full or not job.latest_restart() or job.has_started() or not next_names(job):
+        return None
+    if at is None or at.round != read.current or not at.is_placed or _is_on_lost_node(at, room):
+        return None
+    return next_round(job, {role.name: read.running(role.name) for role in read.roles}, at.nodes, now=now)
+
+
 def _is_on_lost_node(at: Allocation, room: Room) -> bool:
     return any(room.is_lost(node) for nodes in at.nodes.values() for node in nodes)
 
@@ -193,7 +304,9 @@ def _is_on_lost_node(at: Allocation, room: Room) -> bool:
 def _waits_on_lost_node(job: Job, at: Allocation, room: Room) -> bool:
     """A node that is lost was for a replica that has not finished: for the others it does not matter any more."""
     tree = job.read.tree
-    return any(room.is_lost(at.node(task, index)) for task, index, member in job.members() if not tree.finished(member))
+    return any(
+        room.is_lost(at.node(task, index)) for task, index, member in job.members() if not tree.finished(member)
+    )
 
 
 def _taken_away(job: Job, room: Room, now: float, pace: Pace) -> Write | None:
@@ -210,8 +323,8 @@ def _taken_away(job: Job, room: Room, now: float, pace: Pace) -> Write | None:
         return None
     name = gone[0].split("/", 1)[1].replace("/", "-")
     counts = {role.name: read.running(role.name) for role in read.roles}
-    return writes.new_round(
-        read,
+    return next_round(
+        job,
         counts,
         {} if _is_on_lost_node(at, room) else at.nodes,
         now=now,
@@ -229,7 +342,7 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
         return []
     if read.is_preemptible:
         counts = {role.name: role.low for role in read.roles}
-        return [writes.new_round(read, counts, {}, now=now, note=note)]
+        return [next_round(job, counts, {}, now=now, note=note)]
     gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
     nodes = {
         task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
@@ -245,7 +358,7 @@ def _admissions(job: Job, room: Room) -> list[Write]:
     """Open the gates of all pods that have a place, if there is room for them now; a gang's all together."""
     read = job.read
     at = read.allocation
-    if at is None or at.round != read.current or not at.is_placed or read.is_suspended:
+    if at is None or at.round != read.current or not at.is_placed or read.is_suspended or not job.may_begin:
         return []
     latest = job.latest_restart()
     gated = [p for p in job.current_pods() if p.is_gated and not p.is_terminating and p.place]
@@ -276,7 +389,7 @@ def _old_ones_are_there(job: Job, room: Room, latest: int) -> bool:
         pod.place and (pod.place.round != job.read.current or pod.place.restart < latest)
         for pod in job.pods
         if pod.host and not room.is_lost(pod.host)
-    )
+    ) or any(pod.host and not room.is_lost(pod.host) for pod in job.old_pods)
 
 
 def _regrant(job: Job, now: float) -> Write | None:

@@ -94,7 +94,7 @@ class Allocator:
         self.applier = Applier(
             cluster, elector, observed=self.caches.observed, workers=settings.writers, clock=clock, wall=wall
         )
-        self._quiet: dict[str, tuple[JobRead, tuple[PodRead, ...]]] = {}
+        self._quiet: dict[str, Job] = {}
         self._unbound: dict[str, float] = {}
         self._planned = clock()
         self._later = math.inf
@@ -166,16 +166,13 @@ class Allocator:
         if not trouble:
             planned = ", ".join([*filter(None, [planned]), *self._time_has_come(world)])
             self._say_problems(world)
-            for _ in range(_SETTLE):
-                if not self._carry_out(world):
-                    break
-                world = self.caches.world()
+            world = self._settle(world)
             if planned and self.paused():
                 planned = ""
             if planned:
                 spent, changed = self._plan_safely(world)
                 if changed:
-                    self._carry_out(self.caches.world())
+                    self._settle(self.caches.world())
         else:
             if not self._in_trouble:
                 log.warning("nothing is decided", why=trouble)
@@ -300,17 +297,24 @@ class Allocator:
 
     def _carry_out(self, world: World) -> bool:
         """Make the next writes of all jobs. Returns whether any was made."""
+    def _settle(self, world: World) -> World:
+        """Carry out, as often as that leads to more of it. Returns what the caches show then."""
+        for _ in range(_SETTLE):
+            if not self._carry_out(world):
+                break
+            world = self.caches.world()
+        return world
+
         now = self._wall()
         room = self._room(world)
         pace = Pace(self.settings.between_rounds_seconds)
         overdue = self._overdue(world)
         out: list[Write] = []
-        quiet: dict[str, tuple[JobRead, tuple[PodRead, ...]]] = {}
+        quiet: dict[str, Job] = {}
         order = sorted(world.jobs.values(), key=lambda job: (-job.read.priority, job.read.created_seconds, job.key))
         for job in order:
-            state = (job.read, tuple(job.pods))
-            if self._is_quiet(job, state, room, overdue):
-                quiet[job.key] = state
+            if self._is_quiet(job, room, overdue):
+                quiet[job.key] = job
                 continue
             if self.applier.is_held(job.key):
                 continue
@@ -322,7 +326,7 @@ class Allocator:
                 continue
             out += writes
             if not writes and not any(pod.is_gated for pod in job.pods):
-                quiet[job.key] = state
+                quiet[job.key] = job
         self._quiet = quiet
         if not out:
             return False
@@ -330,13 +334,11 @@ class Allocator:
         self.applier.apply(out, world.jobs)
         return self.applier.made > before
 
-    def _is_quiet(
-        self, job: Job, state: tuple[JobRead, tuple[PodRead, ...]], room: Room, overdue: frozenset[str]
-    ) -> bool:
+    def _is_quiet(self, job: Job, room: Room, overdue: frozenset[str]) -> bool:
         known = self._quiet.get(job.key)
-        if known is None or known[0] is not state[0] or len(known[1]) != len(state[1]):
+        if known is None or known.read is not job.read or known.after is not job.after:
             return False
-        if any(one is not other for one, other in zip(known[1], state[1], strict=True)):
+        if len(known.pods) != len(job.pods) or any(a is not b for a, b in zip(known.pods, job.pods, strict=True)):
             return False
         # Time alone makes a silent node a lost one, a round old enough to be replaced, and a pod overdue.
         return not job.read.tree.recreated and not any(

@@ -39,6 +39,13 @@ class Seen:
     now: float
     settings: AllocatorSettings
 
+    def job(self, title: str) -> Job:
+        """A job by what people know it by. Raises NotFoundError."""
+        for job in self.world.jobs.values():
+            if job.title == title and not job.is_passed:
+                return job
+        raise NotFoundError(f"there is no job {title} under the allocator")
+
     def index(self, key: str) -> int:
         """The row of a job ("namespace/name") in the snapshot. Raises NotFoundError if it has none."""
         try:

@@ -12,7 +12,7 @@ from typing import Any
 from diflow import keys
 from diflow.allocator import amounts, explain, reports, writes
 from diflow.allocator.allocation import Allocation
-from diflow.allocator.carrying import Job, decision
+from diflow.allocator.carrying import Job, decision, next_round
 from diflow.allocator.plan import Action, Plan, Why
 from diflow.allocator.profile import Profile
 from diflow.allocator.reading import JobRead, NodeRead, PodRead, Role, seconds
@@ -74,12 +74,15 @@ def picture(
     pods, though they look as if they could take some.
     """
     standings = sorted(
+    jobs, pods = list(jobs), list(pods)
         (stand(job, room, keep_cordoned=keep_cordoned) for job in jobs if _is_planned(job)),
-        key=lambda s: s.job.key,
+        key=lambda s: s.job.title,
     )
     standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in standings]
     standings = [s for s in standings if s.is_placed or not s.is_fixed]
-    standings = _settle_overfull(standings, nodes, pods := list(pods))
+    # What a job has left behind in the Workflow before is on its way out.
+    left = {pod.identity.uid for job in jobs for pod in (*job.old_pods, *(job.pods if job.is_passed else ()))}
+    standings = _settle_overfull(standings, nodes, [pod for pod in pods if pod.identity.uid not in left])
     held_pods: set[str] = set()
     for standing in standings:
         for pod in standing.job.current_pods():
@@ -91,7 +94,7 @@ def picture(
     for pod in pods:
         if not pod.where or pod.identity.uid in held_pods:
             continue
-        leaves = pod.is_terminating or pod.job in ours
+        leaves = pod.is_terminating or pod.job in ours or pod.identity.uid in left
         amounts.add((releasing if leaves else foreign).setdefault(pod.where, {}), pod.request)
     snapshot = build(
         [
@@ -200,7 +203,7 @@ def left_in_place(shown: Picture, plan: Plan) -> bool:
 
 def _is_planned(job: Job) -> bool:
     read = job.read
-    if read.has_ended or read.is_stopping or read.problem:
+    if read.has_ended or read.is_stopping or read.problem or job.is_passed:
         return False
     if read.is_suspended and not (read.allocation and read.allocation.is_placed):
         return False
@@ -280,7 +283,7 @@ def _use(
 
 def _request(standing: Standing, role: Role) -> Mapping[str, int]:
     """What one replica takes: as its pods say, which know what Argo adds; else as its template says."""
-    for pod in standing.job.pods:
+    for pod in (*standing.job.pods, *standing.job.old_pods):
         if pod.place is not None and pod.place.task == role.name:
             return pod.request
     return role.request
@@ -314,7 +317,7 @@ def _view(standing: Standing, now: float) -> JobView:
     has_done = any(standing.done.values())
     first = at.first if at and at.first else None
     return JobView(
-        name=read.key,
+        name=standing.job.title,
         roles=tuple(roles),
         queue=read.queue or DEFAULT_QUEUE,
         priority=read.priority,
@@ -391,7 +394,7 @@ def _move(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Map
         first = old.first if old and old.first else now
         at = Allocation(read.current, nodes, now, first, old.moves if old else 0)
         return writes.change_job(read, allocation=at, decision=said, note=note)
-    return writes.new_round(read, counts, nodes, now=now, decision=said, note=note)
+    return next_round(job, counts, nodes, now=now, decision=said, note=note)
 
 
 def _extend(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Mapping[str, str], now: float) -> Write:
@@ -449,7 +452,7 @@ def _put_off(standing: Standing, said: Mapping[str, str], now: float) -> Write:
         return writes.change_job(read, allocation=at, decision=said, note=note)
     counts = {role.name: role.low for role in read.roles}
     note = Note("Preempted", f"stopped and waiting for its place: {lost}{why}")
-    return writes.new_round(read, counts, {}, now=now, decision=said, note=note)
+    return next_round(standing.job, counts, {}, now=now, decision=said, note=note)
 
 
 def _say(read: JobRead, said: Mapping[str, str], why: Why, now: float) -> Write | None:

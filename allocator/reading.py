@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from diflow import keys, scaling
+from diflow import chain, keys, scaling
 from diflow.allocator import amounts
 from diflow.allocator.allocation import Allocation
 from diflow.allocator.predicates import Requirement, Taint, Toleration, Where
@@ -105,6 +105,8 @@ class Tree:
     """How often the backoffLimit was drawn on, over all replicas and rounds."""
     count: int = 0
     is_offloaded: bool = False
+    moves: int = 0
+    """How many pods were made anew without drawing on it."""
 
     def is_done(self, member: str) -> bool:
         return self.members.get(member, "") in _DONE
@@ -134,18 +136,30 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class JobRead:
-    """A job's Workflow. `problem`: why it is held (""), `complaint`: what of it was ignored ("")."""
+    """A job's Workflow. `problem`: why it is held (""), `complaint`: what of it was ignored ("").
+
+    `name` is the job's; a job that has gone on in another Workflow has the name of its first one. `continues` is the
+    key of the part before this one, `continued_in` the name of the one after it. Of a part that the job has left, only
+    what tells so is read.
+    """
 
     identity: Identity
     created_seconds: float
     roles: tuple[Role, ...] = ()
     is_preemptible: bool = False
+    name: str = ""
+    part: int = 1
+    continues: str = ""
+    continues_uid: str = ""
+    continued_in: str = ""
     priority: int = 0
     queue: str = ""
     backoff_limit: int = 3
     restarts_before: int = 0
     rounds: tuple[str, ...] = ("1",)
     current: str = "1"
+    rounds_before: int = 0
+    bounds: str = ""
     granted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     released: frozenset[str] = frozenset()
     again: Mapping[str, str] = field(default_factory=dict)
@@ -166,6 +180,16 @@ class JobRead:
 
     def member_text(self, task: str, index: int, *, round_: str | None = None) -> str:
         """The member of this index in its present life: `2`, or `2.1` when it came back."""
+    @property
+    def restarts(self) -> int:
+        """How often the backoffLimit was drawn on, over all Workflows of the job so far."""
+        return self.restarts_before + self.tree.restarts
+
+    @property
+    def reschedules(self) -> int:
+        """How often pods were made anew without drawing on it, and new rounds begun; over all Workflows so far."""
+        return self.rounds_before + self.tree.moves + len(self.rounds) - 1
+
         return f"{index}{self.again.get(f'{round_ or self.current}/{task}/{index}', '')}"
 
     def member(self, task: str, index: int) -> str:
@@ -175,7 +199,7 @@ class JobRead:
     def running(self, task: str) -> int:
         """How many members of the current round are meant to run: what is granted, less the released tail."""
         count = self.granted.get(self.current, {}).get(task, 0)
-        while count > 0 and self.member(task, count - 1) in self.released:
+        while self.released and count > 0 and self.member(task, count - 1) in self.released:
             count -= 1
         return count
 
@@ -265,11 +289,17 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
     parameters = tuple(
         (str(p.get("name", "")), str(p.get("value", "")))
         for p in ((spec.get("arguments") or {}).get("parameters") or [])
+    before, before_uid = chain.continues(obj)
         if isinstance(p, dict)
     )
     base: Json = {
         "identity": _identity(obj),
-        "created_seconds": seconds(metadata.get("creationTimestamp") or ""),
+        "created_seconds": seconds(chain.submitted(obj)),
+        "name": chain.job_name(obj),
+        "part": chain.part(obj),
+        "continues": f"{metadata.get('namespace')}/{before}" if before else "",
+        "continues_uid": before_uid,
+        "continued_in": chain.continued_in(obj),
         "has_ended": status.get("phase") in _ENDED,
         "is_stopping": spec.get("shutdown") in STOPS,
         "is_suspended": bool(spec.get("suspend")),
@@ -280,6 +310,8 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
     if base["has_ended"]:
         return JobRead(**base)
     try:
+    if base["continued_in"]:
+        return JobRead(**base, rounds=(), current="")
         live, asked = _live(dict(parameters)), _asked(metadata, dict(parameters), annotations)
         if not all(role.name in live["granted"][live["current"]] for role in asked["roles"]):
             raise _edited(keys.PARAM_GRANTED, f"replicas of each task of round {live['current']}")
@@ -292,6 +324,8 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         )
     except InvalidError as error:
         return JobRead(**base, problem=str(error))
+            rounds_before=_number(annotations.get(keys.ROUNDS_BEFORE)),
+            bounds=annotations.get(keys.BOUNDS) or "",
 
 
 def read_tree(obj: Mapping[str, Any]) -> Tree:
@@ -309,7 +343,9 @@ def read_tree(obj: Mapping[str, Any]) -> Tree:
     for place, node in places:
         phase = node.get("phase") or "Pending"
         if not place.task:
+    moves = 0
             if not place.is_attempt_of_round:
+        moves += place.is_pod and place.uncounted > 0 and node.get("type") == "Pod"
                 round_phase[place.round] = phase
             continue
         key = f"{place.round}/{place.task}/{place.member}"
@@ -331,6 +367,7 @@ def read_tree(obj: Mapping[str, Any]) -> Tree:
         count=len(nodes),
         is_offloaded=offloaded,
     )
+        moves=moves,
 
 
 def seconds(time: str) -> float:

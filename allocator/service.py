@@ -54,6 +54,9 @@ class AllocatorSettings(BaseSettings):
     placement_limit_seconds: float = Field(300.0, gt=0)
     """A gang that waits longer says so once more, as a warning."""
 
+    most_nodes: int = Field(2000, ge=0)
+    """A preemptible job whose Workflow has so many of Argo's nodes goes on in another one; 0: never. (measured)"""
+
     writers: int = Field(16, ge=1, le=64)
     """Requests under way at once. The API server's own limit for one client is higher."""
 

@@ -103,6 +103,7 @@ class Caches:
             [item["read"] for item in self.pods.items().values()],
             queues,
             trouble,
+            most_nodes=self._settings.most_nodes,
         )
 
     def _queues(self) -> tuple[tuple[QueueView, ...], str]:
@@ -122,8 +123,13 @@ def assemble(
     pods: Iterable[PodRead],
     queues: tuple[QueueView, ...] = (),
     queue_trouble: str = "",
+    *,
+    most_nodes: int = 0,
 ) -> World:
-    """The world of these objects: each job with its own pods."""
+    """The world of these objects: each job with its own pods.
+
+    A preemptible job whose Workflow has `most_nodes` of Argo's nodes or more is full (0: none is).
+    """
     reads = {read.key: read for read in workflows}
     seen: list[PodRead] = []
     of_job: dict[str, list[PodRead]] = {}
@@ -136,8 +142,62 @@ def assemble(
         else:
             seen.append(pod)
             of_job.setdefault(pod.job, []).append(pod)
-    jobs = {key: Job(read, tuple(of_job.get(key, ()))) for key, read in reads.items()}
+    before = {key: found for key, read in reads.items() if (found := _before(read, reads)) is not None}
+    after = {
+        found.key: reads[key]
+        for key, found in sorted(before.items())
+        if found.continued_in in ("", reads[key].identity.name)
+    }
+    jobs = {
+        key: Job(
+            read,
+            tuple(of_job.get(key, ())),
+            before=before.get(key),
+            after=after.get(key),
+            old_pods=_old_pods(read, reads, of_job) if read.continues else (),
+            is_full=bool(most_nodes) and read.is_preemptible and read.tree.count >= most_nodes,
+            known_as=_known_as(read, reads, after),
+        )
+        for key, read in reads.items()
+    }
     return World(jobs, {node.name: node for node in nodes}, tuple(seen), queues, queue_trouble)
+
+
+def _before(read: JobRead, reads: Mapping[str, JobRead]) -> JobRead | None:
+    """The Workflow that this one continues, if it is there: the same, and not another one of its name."""
+    found = reads.get(read.continues) if read.continues else None
+    return found if found is not None and found.identity.uid == read.continues_uid else None
+
+
+def _old_pods(read: JobRead, reads: Mapping[str, JobRead], of_job: Mapping[str, list[PodRead]]) -> tuple[PodRead, ...]:
+    """Live pods of the Workflows before this one."""
+    out: list[PodRead] = []
+    at: JobRead | None = read
+    for _ in range(read.part):
+        if at is None or not at.continues:
+            break
+        out += (pod for pod in of_job.get(at.continues, ()) if pod.owner in ("", at.continues_uid))
+        at = _before(at, reads)
+    return tuple(out)
+
+
+def _known_as(read: JobRead, reads: Mapping[str, JobRead], after: Mapping[str, JobRead]) -> str:
+    """The key of the job that has gone on in this Workflow, or "": also when another job has that name by now."""
+    if read.name in ("", read.identity.name):
+        return ""
+    title = f"{read.identity.namespace}/{read.name}"
+    if read.continued_in or read.key in after:
+        return title
+    others = [
+        other
+        for other in reads.values()
+        if other.identity.namespace == read.identity.namespace
+        and other.name == read.name
+        and other.key != read.key
+        and not other.continued_in
+        and other.key not in after
+    ]
+    return "" if others else title
 
 
 def _trim_queues(obj: Json) -> Json | None:

@@ -14,7 +14,16 @@ from diflow.job import canonical_json
 
 Json = dict[str, Any]
 Reason = Literal[
-    "Admitted", "Resized", "Preempted", "Waiting", "Restarted", "Rescheduled", "NodeLost", "Stopped", "Refused"
+    "Admitted",
+    "Resized",
+    "Preempted",
+    "Waiting",
+    "Restarted",
+    "Rescheduled",
+    "NodeLost",
+    "Stopped",
+    "Refused",
+    "Continued",
 ]
 
 
@@ -28,8 +37,23 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class NextPart:
+    """The Workflow in which a job is to go on: what of it is not as in the one before.
+
+    `names` are tried in turn, until one is free. `parameters` and `annotations` are as they are to stand in it.
+    """
+
+    names: tuple[str, ...]
+    parameters: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Write:
-    """One merge patch of one object, for one job. `note` is told when it was made."""
+    """One merge patch of one object, for one job; or, with `part`, the creation of a Workflow that continues `target`.
+
+    `note` is told when it was made.
+    """
 
     kind: Kind
     target: Identity
@@ -38,6 +62,7 @@ class Write:
     subresource: str = ""
     note: Note | None = None
     why: str = ""
+    part: NextPart | None = None
 
     def patch(self, epoch: str) -> Json:
         """The body with what makes it fail if the object is another one by now, and with the writer's epoch."""
@@ -88,28 +113,49 @@ def change_job(
     parameters: Mapping[str, Any] | None = None,
     allocation: Allocation | None = None,
     decision: Mapping[str, Any] | None = None,
+    annotations: Mapping[str, str | None] | None = None,
+    labels: Mapping[str, str] | None = None,
+    spec: Mapping[str, Any] | None = None,
     note: Note | None = None,
-    shutdown: bool = False,
+    of: str = "",
 ) -> Write:
     """Change the Workflow of a job. Parameters are given as values; they are written as text always (a list in a merge
-    patch is replaced as a whole, so the others go along, as they were)."""
-    annotations: dict[str, str] = {}
-    if allocation is not None:
-        annotations[keys.ALLOCATION] = allocation.to_json()
-    if decision is not None:
-        annotations[keys.DECISION] = canonical_json(dict(decision))
-    body: Json = {"metadata": {"annotations": annotations}} if annotations else {}
-    spec: Json = {}
+    patch is replaced as a whole, so the others go along, as they were). `of`: the job for which it is done, by its key,
+    if that is another one."""
+    given: dict[str, str | None] = {**(annotations or {}), **_said(allocation, decision)}
+    metadata: Json = {}
+    if given:
+        metadata["annotations"] = given
+    if labels:
+        metadata["labels"] = dict(labels)
+    body: Json = {"metadata": metadata} if metadata else {}
+    change: Json = dict(spec or {})
     if parameters:
-        texts = {name: value if isinstance(value, str) else canonical_json(value) for name, value in parameters.items()}
+        texts = _texts(parameters)
         known = [{"name": name, "value": texts.get(name, value)} for name, value in job.parameters]
         missing = texts.keys() - {name for name, _ in job.parameters}
-        spec["arguments"] = {"parameters": known + [{"name": name, "value": texts[name]} for name in sorted(missing)]}
-    if shutdown:
-        spec["shutdown"] = "Stop"
-    if spec:
-        body["spec"] = spec
-    return Write(WORKFLOW, job.identity, job.key, body, note=note, why=note.reason if note else "decision")
+        change["arguments"] = {"parameters": known + [{"name": name, "value": texts[name]} for name in sorted(missing)]}
+    if change:
+        body["spec"] = change
+    return Write(WORKFLOW, job.identity, of or job.key, body, note=note, why=note.reason if note else "decision")
+
+
+def _said(allocation: Allocation | None, decision: Mapping[str, Any] | None) -> dict[str, str]:
+    out: dict[str, str] = {}
+    if allocation is not None:
+        out[keys.ALLOCATION] = allocation.to_json()
+    if decision is not None:
+        out[keys.DECISION] = canonical_json(dict(decision))
+    return out
+
+
+def _texts(parameters: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value if isinstance(value, str) else canonical_json(value) for name, value in parameters.items()}
+
+
+def stop_job(job: JobRead, *, decision: Mapping[str, Any], note: Note | None = None, of: str = "") -> Write:
+    """End the job's Workflow, as a user's `stop` does."""
+    return change_job(job, spec={"shutdown": "Stop"}, decision=decision, note=note, of=of)
 
 
 def new_round(
@@ -122,19 +168,47 @@ def new_round(
     note: Note | None = None,
 ) -> Write:
     """Append a round that supersedes the current one, and say where its replicas go (nowhere yet: `nodes` is empty)."""
-    name = str(max((int(r) for r in job.rounds if r.isdigit()), default=0) + 1)
-    before = job.allocation
-    started = bool(before and before.first)
-    allocation = Allocation(
-        round=name,
-        nodes=nodes,
-        since=now,
-        first=before.first if before and before.first else (now if nodes else 0.0),
-        moves=(before.moves if before else 0) + (1 if started and nodes else 0),
-    )
+    allocation = _next_allocation(job, nodes, now)
+    name = allocation.round
     parameters = {
         keys.PARAM_ROUNDS: [*job.rounds, name],
         keys.PARAM_CURRENT: name,
         keys.PARAM_GRANTED: {**job.granted, name: dict(counts)},
     }
     return change_job(job, parameters=parameters, allocation=allocation, decision=decision, note=note)
+
+
+def new_part(
+    job: JobRead,
+    counts: Mapping[str, int],
+    nodes: Mapping[str, tuple[str, ...]],
+    *,
+    names: tuple[str, ...],
+    now: float,
+    decision: Mapping[str, Any] | None = None,
+    note: Note | None = None,
+) -> Write:
+    """As `new_round`, in a Workflow of its own, which continues this one."""
+    allocation = _next_allocation(job, nodes, now)
+    name = allocation.round
+    parameters = {
+        keys.PARAM_ROUNDS: [name],
+        keys.PARAM_CURRENT: name,
+        keys.PARAM_GRANTED: {name: dict(counts)},
+        keys.PARAM_AGAIN: {},
+        keys.PARAM_RELEASED: [],
+    }
+    part = NextPart(names, _texts(parameters), _said(allocation, decision))
+    return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
+
+
+def _next_allocation(job: JobRead, nodes: Mapping[str, tuple[str, ...]], now: float) -> Allocation:
+    before = job.allocation
+    started = bool(before and before.first)
+    return Allocation(
+        round=str(max((int(r) for r in job.rounds if r.isdigit()), default=0) + 1),
+        nodes=nodes,
+        since=now,
+        first=before.first if before and before.first else (now if nodes else 0.0),
+        moves=(before.moves if before else 0) + (1 if started and nodes else 0),
+    )

@@ -18,6 +18,8 @@ PRIORITY: Final = "diflow/priority"
 PREEMPTIBLE: Final = "diflow/preemptible"
 QUEUE: Final = "diflow/queue"
 SCHEDULING: Final = "diflow/scheduling"
+CHAIN: Final = "diflow/job"  # the name of a job that has gone on in a second Workflow, on all of them
+PART: Final = "diflow/part"  # "2" for the second
 
 # Annotations of the Workflow.
 DIJOB: Final = "diflow/dijob"  # the DIJob as it was submitted, JSON
@@ -28,6 +30,11 @@ BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: what the user asks f
 EPOCH: Final = "diflow/epoch"  # which leader wrote last
 RESTARTS_BEFORE: Final = "diflow/restarts-before"  # carried over from the Workflow that this one continues
 ROUNDS_BEFORE: Final = "diflow/rounds-before"
+HISTORY_BEFORE: Final = "diflow/history-before"  # JSON {started, phases}: what the job went through before
+SUBMITTED: Final = "diflow/submitted"  # when the job was submitted, of a Workflow that continues another
+CONTINUES: Final = "diflow/continues"  # the Workflow that this one continues ...
+CONTINUES_UID: Final = "diflow/continues-uid"  # ... and its uid
+CONTINUED_IN: Final = "diflow/continued-in"  # the Workflow in which the job goes on
 TITLE: Final = "workflows.argoproj.io/title"
 DESCRIPTION: Final = "workflows.argoproj.io/description"
 DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the name of its node in the Argo UI

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from diflow.allocator.service import AllocatorSettings
 from diflow.client.kinds import CONFIG_MAP, LEASE
 from tests.allocator.lab import Lab, job, lab, task
 from tests.allocator.manifests import ANY, EVERYWHERE, Grant, Use, everybody, granted, needed
@@ -26,7 +27,8 @@ EXECUTOR = {Grant(verb, "argoproj.io", "workflowtaskresults", SYSTEM, ANY) for v
 @pytest.fixture(scope="module")
 def daemons() -> set[Use]:
     """What the daemon asked for, in a life with all that it can meet."""
-    with lab(begin=False) as found:
+    # A Workflow of this size is not begun another round in.
+    with lab(begin=False, settings=AllocatorSettings(writers=1, debounce_seconds=0.0, most_nodes=20)) as found:
         found.begin()
         live(found)
         return {needed(request) for request in found.api.requests}
@@ -45,7 +47,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> set[Use]:
         found.api.add(
             LEASE, {"metadata": {"name": "diflow-allocator"}, "spec": {"leaseTransitions": 1}}, namespace=SYSTEM
         )
-        assert "2 jobs on 1 node" in once(found.api, folder).out
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(
+                "DIFLOW_ALLOCATOR_MOST_NODES", "1"
+            )  # the waiting job begins its round in a Workflow of its own
+            assert "2 jobs on 1 node" in once(found.api, folder).out
         used |= by_command(found.api)
     with lab(begin=False) as found:
         late = once(found.api, folder, "--timeout", "1s")
@@ -105,7 +111,8 @@ def test_the_comparison_sees_a_rule_too_many_and_one_too_few() -> None:
 
 
 def live(found: Lab) -> None:
-    """A waiting gang, its admission, a round that is replaced, a node that is lost, a question and another one."""
+    """A waiting gang, its admission, a round that is replaced, a node that is lost, a job that goes on in another
+    Workflow, a question and another one."""
     found.cluster.node("one", cpu="4")
     crowd(found)
     found.until(lambda: len(found.cluster.running("gang")) == 2, "the gang runs")
@@ -113,6 +120,7 @@ def live(found: Lab) -> None:
     found.cluster.node("two", cpu="4")
     found.cluster.remove_node("one")
     found.until(lambda: found.cluster.running("gang").get("worker-0") == "two", "it runs on the other node")
+    found.until(lambda: found.cluster.running("many-s2"), "the others go on in another Workflow")
     for number in range(2):
         ask(found, f"question-{number}")
         found.until(lambda n=number: answer(found) == f"question-{n}", "there is an answer")  # type: ignore[misc]

@@ -1,0 +1,112 @@
+"""A job that goes on in another Workflow: which one is it, what is the job called, and what were its numbers before.
+
+A Workflow has a size limit, and each round of a preemptible job adds to it. Before the limit is reached the allocator
+lets the job go on in a second Workflow, and so on (docs/decisions/0006). Each part names its neighbours:
+
+    long ──continued-in──> long-s2 ──continued-in──> long-s3
+         <──continues────          <──continues────
+
+The switch is the annotation `continued-in`: a part that nobody names yet is not the job's. It is pure, and it imports
+neither Hera nor pydantic, because `diflow list` runs it over a thousand Workflows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from diflow import keys
+
+Object = Mapping[str, Any]
+
+_DIGEST: Final = 6
+
+
+def job_name(workflow: Object) -> str:
+    """The job's name, which is that of its first Workflow."""
+    return _labels(workflow).get(keys.CHAIN) or _name(workflow)
+
+
+def part(workflow: Object) -> int:
+    """1 for the Workflow that was submitted, 2 for the one that continues it, and so on."""
+    text = _labels(workflow).get(keys.PART) or ""
+    return int(text) if text.isdecimal() and int(text) > 0 else 1
+
+
+def continued_in(workflow: Object) -> str:
+    """The name of the Workflow in which the job goes on, or ""."""
+    return str(_annotations(workflow).get(keys.CONTINUED_IN) or "")
+
+
+def submitted(workflow: Object) -> str:
+    """When the job was submitted (RFC 3339)."""
+    metadata = workflow.get("metadata") or {}
+    return str(_annotations(workflow).get(keys.SUBMITTED) or metadata.get("creationTimestamp") or "")
+
+
+def continues(workflow: Object) -> tuple[str, str]:
+    """(name, uid) of the Workflow that this one continues; empty text for the first part."""
+    annotations = _annotations(workflow)
+    return str(annotations.get(keys.CONTINUES) or ""), str(annotations.get(keys.CONTINUES_UID) or "")
+
+
+def newest(workflows: Iterable[Object]) -> list[Object]:
+    """One Workflow for each job, in the order given: of those that belong together, the one in which it goes on now."""
+    found = list(workflows)
+    by_name = {(_space(w), _name(w)): w for w in found}
+    return [w for w in found if not _is_passed(w, by_name) and not _is_unborn(w, by_name)]
+
+
+def _is_passed(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
+    """The job has gone on in another one, which is there."""
+    after = by_name.get((_space(workflow), continued_in(workflow)))
+    return after is not None and continues(after)[1] == (workflow.get("metadata") or {}).get("uid")
+
+
+def _is_unborn(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
+    """It was made to continue another one, which is there and does not name it (yet)."""
+    name, uid = continues(workflow)
+    before = by_name.get((_space(workflow), name)) if name else None
+    if before is None or (before.get("metadata") or {}).get("uid") != uid:
+        return False
+    return continued_in(before) != _name(workflow)
+
+
+def part_name(job: str, number: int, *, room: int, salt: str = "") -> str:
+    """The name of a job's `number`th Workflow: `long-s2`, or `long-s2-1f3a` with a salt where that is taken.
+
+    `room` is how many characters it may have; of a long name the end is cut off, and a digest of it put there instead.
+    "" if there is no room for a name that tells the job from others.
+    """
+    end = f"-s{number}{f'-{salt}' if salt else ''}"
+    if len(job) + len(end) <= room:
+        return job + end
+    digest = hashlib.sha256(job.encode()).hexdigest()[:_DIGEST]
+    stem = job[: max(0, room - len(end) - _DIGEST - 1)].rstrip("-")
+    return f"{stem}-{digest}{end}" if stem else ""
+
+
+def room_for_name(tasks: Mapping[str, int]) -> int:
+    """How many characters the name of a Workflow may have, for tasks with at most so many replicas each.
+
+    It is part of the name of the job's Service and of each replica's host, and both are DNS labels.
+    """
+    longest = max((len(f"-{task}-") + max(4, len(str(count))) for task, count in tasks.items()), default=0)
+    return min(keys.LABEL_LIMIT - len(keys.SERVICE_PREFIX), keys.LABEL_LIMIT - longest)
+
+
+def _name(workflow: Object) -> str:
+    return str((workflow.get("metadata") or {}).get("name") or "")
+
+
+def _space(workflow: Object) -> str:
+    return str((workflow.get("metadata") or {}).get("namespace") or "")
+
+
+def _labels(workflow: Object) -> Mapping[str, str]:
+    return (workflow.get("metadata") or {}).get("labels") or {}
+
+
+def _annotations(workflow: Object) -> Mapping[str, str]:
+    return (workflow.get("metadata") or {}).get("annotations") or {}
