@@ -189,7 +189,7 @@ class _Grown:
                 list(pool.map(self._copy, names, range(len(names))))
             else:
                 list(pool.map(self._submit, names, range(len(names))))
-        wait_until(f"{self.waiting} pods wait at their gate", self._all_are_there, timeout=900, every=2.0)
+        wait_until(f"{self.waiting} pods wait at their gate", self._all_are_there, timeout=900, every=5.0)
         _say(f"{self.waiting} more gated pods by {self.made_by} in {time.monotonic() - began:.0f} s")
 
     def keep_models(self) -> None:
@@ -212,13 +212,10 @@ class _Grown:
         wait_until(f"the pods of {name} wait at their gate", lambda: len(self._gated(name)) == PER_JOB)
 
     def _all_are_there(self) -> bool:
-        return len(self._gated()) == self.waiting
+        return len(pending(self.cluster, self.namespace)) == self.waiting
 
-    def _gated(self, job: str = "") -> list[Json]:
-        selector = f"{keys.JOB}={job},{keys.TASK_NAME}" if job else keys.TASK_NAME
-        pods = self.cluster.list_all(
-            POD, namespace=self.namespace, labels=selector, fields="status.phase=Pending,spec.nodeName="
-        )
+    def _gated(self, job: str) -> list[Json]:
+        pods = self.cluster.list_all(POD, namespace=self.namespace, labels=f"{keys.JOB}={job},{keys.TASK_NAME}")
         return [pod for pod in pods if pod["spec"].get("schedulingGates")]
 
     def _submit(self, name: str, number: int) -> None:
@@ -268,16 +265,17 @@ def _one(grown: _Grown, probes: int) -> Row:
             assert daemon.process is not None
             pid = daemon.process.pid
             daemon.until_leading()
+            before_work = _cpu_seconds(pid)
             wait_until(
                 f"{grown.waiting} pods are admitted",
-                lambda: len(admitted.when(bool)) - len(before) >= grown.waiting,
-                timeout=600,
+                lambda: _runs(daemon) and len(admitted.when(bool)) - len(before) >= grown.waiting,
+                timeout=900,
                 every=1.0,
             )
-            cpu = _cpu_seconds(pid)
+            cpu = _cpu_seconds(pid) - before_work
             times = sorted(at for name, at in admitted.when(bool).items() if name not in before)
             rate = (len(times) - 1) / max(1e-6, times[-1] - times[0])
-            wait_until("all pods run", lambda: _not_running(grown) == 0, timeout=900, every=2.0)
+            wait_until("all pods run", lambda: not pending(grown.cluster, grown.namespace), timeout=900, every=5.0)
             _until_still()
             cycles, own = _cycles(grown, daemon, probes)
             _until_still()
@@ -304,6 +302,13 @@ def _one(grown: _Grown, probes: int) -> Row:
         counted=counted,
         load=load,
     )
+
+
+def _runs(daemon: Daemon) -> bool:
+    """True, or an error with what the daemon said last."""
+    if daemon.process is None or daemon.process.poll() is not None:
+        raise RuntimeError(f"the allocator has ended: {daemon.lines()[-3:]}")
+    return True
 
 
 def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float]]:
@@ -360,11 +365,10 @@ def _until_still(seconds: float = 3.0) -> None:
         time.sleep(0.5)
 
 
-def _not_running(grown: _Grown) -> int:
+def pending(cluster: Cluster, namespace: str) -> list[Json]:
+    """What is known of the replicas' pods that do not run yet: their metadata, which costs the API server least."""
     fields = "status.phase=Pending"
-    return len(
-        grown.cluster.list_all(POD, namespace=grown.namespace, labels=keys.TASK_NAME, fields=fields, metadata_only=True)
-    )
+    return cluster.list_all(POD, namespace=namespace, labels=keys.TASK_NAME, fields=fields, metadata_only=True)
 
 
 def _bare(grown: _Grown) -> float:

@@ -38,11 +38,11 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
 
-    def when(self, wanted: Callable[[str], bool]) -> dict[str, float]:
-        """When which object first showed a value that is wanted."""
+    def when(self, wanted: Callable[[str], bool], *, first: bool = True) -> dict[str, float]:
+        """When which object first showed a value that is wanted (or the last such value)."""
         with self._news:
             return {
-                name: min(times)
+                name: min(times) if first else max(times)
                 for name, values in self._seen.items()
                 if (times := [at for value, at in values.items() if wanted(value)])
             }
