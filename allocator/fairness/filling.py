@@ -159,26 +159,36 @@ def _all_at_once(ledger: Ledger, lacking: dict[int, list[int]], gained: dict[int
 
 def _add(ledger: Ledger, job: int, role: int, count: int, given: _Given) -> bool:
     """Place `count` more replicas of a role, all or none: where replicas of it were, where some are, then elsewhere."""
-    if count > ledger.most(job, role):
-        return False
     low, high = ledger.held_range(role)
-    s = ledger.snapshot
-    if high > low:
-        was, had = s.held_node[low:high], s.held_count[low:high]
-        for i in np.lexsort((was, -had)).tolist() if len(was) > 1 else (0,):
-            node = int(was[i])
-            free = int(had[i]) - _at(ledger, role, node)
-            count -= _add_at(ledger, job, role, given, node=node, count=min(count, free))
-    nodes, counts = ledger.placement(role)
-    if count and len(nodes):
-        for node in nodes[np.lexsort((nodes, -counts))].tolist() if len(nodes) > 1 else nodes.tolist():
-            count -= _add_at(ledger, job, role, given, node=node, count=count)
+    if high > low or ledger.replicas[role]:
+        # One replica fits or not; of several some could be placed and then not the rest.
+        if count > (ledger.queue_room(job, role) if count == 1 else ledger.most(job, role)):
+            return False
+        count -= _add_near(ledger, job, role, count, given)
     if count:
         found = ledger.try_gang(job, {role: count})
         if found is None:
             return False
         given.append((job, role, *found[role]))
     return True
+
+
+def _add_near(ledger: Ledger, job: int, role: int, count: int, given: _Given) -> int:
+    """Place up to `count` replicas where the role had some, as many as it had, or where it has some. How many were."""
+    low, high = ledger.held_range(role)
+    s = ledger.snapshot
+    left = count
+    if high > low:
+        was, had = s.held_node[low:high], s.held_count[low:high]
+        for i in np.lexsort((was, -had)).tolist() if len(was) > 1 else (0,):
+            node = int(was[i])
+            free = int(had[i]) - _at(ledger, role, node)
+            left -= _add_at(ledger, job, role, given, node=node, count=min(left, free))
+    nodes, counts = ledger.placement(role)
+    if left and len(nodes):
+        for node in nodes[np.lexsort((nodes, -counts))].tolist() if len(nodes) > 1 else nodes.tolist():
+            left -= _add_at(ledger, job, role, given, node=node, count=left)
+    return count - left
 
 
 def _add_at(ledger: Ledger, job: int, role: int, given: _Given, *, node: int, count: int) -> int:
