@@ -40,6 +40,8 @@ from diflow.errors import DiflowError, LostLeadershipError
 _LOOK_SECONDS = 5.0
 # A node to which kube-scheduler did not bind what was sent there gets nothing new for so long: longer each time.
 _AVOID_SECONDS = (60.0, 1800.0)
+# A pod that kube-scheduler has not even tried to bind is given so many times longer than one that it has refused.
+_UNTRIED = 20
 # Carrying out may lead to more of it at once (a write changes the caches): so many times before planning.
 _SETTLE = 3
 
@@ -295,8 +297,6 @@ class Allocator:
         self._later = self._clock() + left
         return reasons
 
-    def _carry_out(self, world: World) -> bool:
-        """Make the next writes of all jobs. Returns whether any was made."""
     def _settle(self, world: World) -> World:
         """Carry out, as often as that leads to more of it. Returns what the caches show then."""
         for _ in range(_SETTLE):
@@ -305,6 +305,8 @@ class Allocator:
             world = self.caches.world()
         return world
 
+    def _carry_out(self, world: World) -> bool:
+        """Make the next writes of all jobs. Returns whether any was made."""
         now = self._wall()
         room = self._room(world)
         pace = Pace(self.settings.between_rounds_seconds)
@@ -355,7 +357,10 @@ class Allocator:
             if not pod.gates and not pod.host and not pod.is_terminating
         }
         self._unbound = {uid: self._unbound.get(uid, now) for uid in waiting}
-        late = frozenset(uid for uid, since in self._unbound.items() if now - since > self.settings.bind_seconds)
+        refused = {pod.identity.uid for job in world.jobs.values() for pod in job.pods if pod.is_refused}
+        # One that was not tried yet waits behind others: kube-scheduler binds some 50 a second.
+        patience = {True: self.settings.bind_seconds, False: _UNTRIED * self.settings.bind_seconds}
+        late = frozenset(uid for uid, since in self._unbound.items() if now - since > patience[uid in refused])
         for node in {pod.pinned for job in world.jobs.values() for pod in job.pods if pod.identity.uid in late}:
             until, pause = self._avoided.get(node, (-math.inf, 0.0))
             if now >= until:

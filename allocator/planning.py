@@ -5,6 +5,7 @@ Which replica (index) goes to which node is settled here; policies only count re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -73,8 +74,8 @@ def picture(
     nothing can be written now; what they hold they keep, and they are given nothing. `avoid`: nodes that get no new
     pods, though they look as if they could take some.
     """
-    standings = sorted(
     jobs, pods = list(jobs), list(pods)
+    standings = sorted(
         (stand(job, room, keep_cordoned=keep_cordoned) for job in jobs if _is_planned(job)),
         key=lambda s: s.job.title,
     )
@@ -170,6 +171,8 @@ def plan_writes(
     for j, standing in enumerate(shown.standings):
         read = standing.job.read
         action = Action(int(plan.action[j]))
+        if action is Action.KEEP and (read.allocation is not None or not standing.is_placed):
+            continue  # there is nothing to write or to tell: most jobs in most plans
         roles = range(int(starts[j]), int(starts[j + 1]))
         target = {shown.snapshot.role_names[g]: counts.get(g, {}) for g in roles}
         words = explain.text(shown.snapshot, plan, j).split(": ", 2)[-1]
@@ -224,13 +227,15 @@ def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], p
     unused = {s.job.key: _unused(s) for s in standings if s.is_placed and not s.is_fixed}
     if not any(unused.values()):
         return standings
-    free = {name: dict(node.allocatable) for name, node in nodes.items()}
+    asked = {node for unused_ in unused.values() for places in unused_.values() for node in places.values()}
+    free = {name: dict(nodes[name].allocatable) for name in asked if name in nodes}
     ours = {s.job.key for s in standings}
     for pod in pods:
         if pod.where in free and pod.job not in ours and not pod.is_terminating:
             amounts.add(free[pod.where], {name: -value for name, value in pod.request.items()})
     for standing in standings:
-        _use(free, standing, _without(standing.held, unused.get(standing.job.key, {})), -1)
+        less = unused.get(standing.job.key)
+        _use(free, standing, _without(standing.held, less) if less else standing.held, -1)
     out = {s.job.key: s for s in standings}
     promised = (s for s in standings if unused.get(s.job.key))
     for standing in sorted(promised, key=lambda s: (-s.job.read.priority, s.job.read.created_seconds, s.job.key)):
@@ -274,11 +279,12 @@ def _without(places: Mapping[str, Mapping[int, str]], less: Mapping[str, Mapping
 def _use(
     free: dict[str, amounts.Amounts], standing: Standing, held: Mapping[str, Mapping[int, str]], sign: int
 ) -> None:
-    requests = {role.name: _request(standing, role) for role in standing.job.read.roles}
+    roles = {role.name: role for role in standing.job.read.roles}
     for task, places in held.items():
-        for node in places.values():
-            if node in free:
-                amounts.add(free[node], {name: sign * value for name, value in requests[task].items()})
+        counts = Counter(node for node in places.values() if node in free)
+        request = _request(standing, roles[task]) if counts else {}
+        for node, count in counts.items():
+            amounts.add(free[node], {name: sign * count * value for name, value in request.items()})
 
 
 def _request(standing: Standing, role: Role) -> Mapping[str, int]:
@@ -309,11 +315,7 @@ def _view(standing: Standing, now: float) -> JobView:
                 host_ports=role.host_ports,
             )
         )
-    placed = {
-        task: {node: list(places.values()).count(node) for node in set(places.values())}
-        for task, places in standing.held.items()
-        if places
-    }
+    placed = {task: Counter(places.values()) for task, places in standing.held.items() if places}
     has_done = any(standing.done.values())
     first = at.first if at and at.first else None
     return JobView(

@@ -72,6 +72,8 @@ class PodRead:
     nodes: str
     rank: str
     replicas: str
+    is_refused: bool = False
+    """kube-scheduler has tried, and found no node for it."""
 
     @property
     def is_gated(self) -> bool:
@@ -103,10 +105,10 @@ class Tree:
     """Members of which a pod was taken away and made anew, in the latest restart of their round."""
     restarts: int = 0
     """How often the backoffLimit was drawn on, over all replicas and rounds."""
-    count: int = 0
-    is_offloaded: bool = False
     moves: int = 0
     """How many pods were made anew without drawing on it."""
+    count: int = 0
+    is_offloaded: bool = False
 
     def is_done(self, member: str) -> bool:
         return self.members.get(member, "") in _DONE
@@ -145,21 +147,21 @@ class JobRead:
 
     identity: Identity
     created_seconds: float
-    roles: tuple[Role, ...] = ()
-    is_preemptible: bool = False
     name: str = ""
     part: int = 1
     continues: str = ""
     continues_uid: str = ""
     continued_in: str = ""
+    roles: tuple[Role, ...] = ()
+    is_preemptible: bool = False
     priority: int = 0
     queue: str = ""
     backoff_limit: int = 3
     restarts_before: int = 0
-    rounds: tuple[str, ...] = ("1",)
-    current: str = "1"
     rounds_before: int = 0
     bounds: str = ""
+    rounds: tuple[str, ...] = ("1",)
+    current: str = "1"
     granted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     released: frozenset[str] = frozenset()
     again: Mapping[str, str] = field(default_factory=dict)
@@ -178,8 +180,6 @@ class JobRead:
     def key(self) -> str:
         return self.identity.key
 
-    def member_text(self, task: str, index: int, *, round_: str | None = None) -> str:
-        """The member of this index in its present life: `2`, or `2.1` when it came back."""
     @property
     def restarts(self) -> int:
         """How often the backoffLimit was drawn on, over all Workflows of the job so far."""
@@ -190,6 +190,8 @@ class JobRead:
         """How often pods were made anew without drawing on it, and new rounds begun; over all Workflows so far."""
         return self.rounds_before + self.tree.moves + len(self.rounds) - 1
 
+    def member_text(self, task: str, index: int, *, round_: str | None = None) -> str:
+        """The member of this index in its present life: `2`, or `2.1` when it came back."""
         return f"{index}{self.again.get(f'{round_ or self.current}/{task}/{index}', '')}"
 
     def member(self, task: str, index: int) -> str:
@@ -261,6 +263,7 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
         nodes=annotations.get(keys.NODES) or "",
         rank=annotations.get(keys.RANK) or "",
         replicas=annotations.get(keys.REPLICAS) or "",
+        is_refused=any(condition.get("reason") == "Unschedulable" for condition in status.get("conditions") or []),
     )
 
 
@@ -286,10 +289,10 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
     """A Workflow as the allocator sees it; with `problem` if it cannot be understood."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     annotations = metadata.get("annotations") or {}
+    before, before_uid = chain.continues(obj)
     parameters = tuple(
         (str(p.get("name", "")), str(p.get("value", "")))
         for p in ((spec.get("arguments") or {}).get("parameters") or [])
-    before, before_uid = chain.continues(obj)
         if isinstance(p, dict)
     )
     base: Json = {
@@ -307,11 +310,11 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         "allocation": Allocation.parse(annotations.get(keys.ALLOCATION) or ""),
         "decision": _mapping(annotations.get(keys.DECISION) or ""),
     }
+    if base["continued_in"]:
+        return JobRead(**base, rounds=(), current="")
     if base["has_ended"]:
         return JobRead(**base)
     try:
-    if base["continued_in"]:
-        return JobRead(**base, rounds=(), current="")
         live, asked = _live(dict(parameters)), _asked(metadata, dict(parameters), annotations)
         if not all(role.name in live["granted"][live["current"]] for role in asked["roles"]):
             raise _edited(keys.PARAM_GRANTED, f"replicas of each task of round {live['current']}")
@@ -321,11 +324,11 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
             **asked,
             tree=read_tree(obj),
             restarts_before=_number(annotations.get(keys.RESTARTS_BEFORE)),
+            rounds_before=_number(annotations.get(keys.ROUNDS_BEFORE)),
+            bounds=annotations.get(keys.BOUNDS) or "",
         )
     except InvalidError as error:
         return JobRead(**base, problem=str(error))
-            rounds_before=_number(annotations.get(keys.ROUNDS_BEFORE)),
-            bounds=annotations.get(keys.BOUNDS) or "",
 
 
 def read_tree(obj: Mapping[str, Any]) -> Tree:
@@ -340,12 +343,12 @@ def read_tree(obj: Mapping[str, Any]) -> Tree:
     round_phase: dict[str, str] = {}
     alone: dict[tuple[str, int, str, str], int] = {}
     recreated: set[str] = set()
+    moves = 0
     for place, node in places:
+        moves += place.is_pod and place.uncounted > 0 and node.get("type") == "Pod"
         phase = node.get("phase") or "Pending"
         if not place.task:
-    moves = 0
             if not place.is_attempt_of_round:
-        moves += place.is_pod and place.uncounted > 0 and node.get("type") == "Pod"
                 round_phase[place.round] = phase
             continue
         key = f"{place.round}/{place.task}/{place.member}"
@@ -364,10 +367,10 @@ def read_tree(obj: Mapping[str, Any]) -> Tree:
         round_phase=round_phase,
         recreated=frozenset(recreated),
         restarts=sum(alone.values()) + sum(restart_of.values()),
+        moves=moves,
         count=len(nodes),
         is_offloaded=offloaded,
     )
-        moves=moves,
 
 
 def seconds(time: str) -> float:
