@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from diflow.chain import continued_in
 from diflow.observe import STOPS, Attempt, Object, Observation
 from diflow.reasons import tell
 
@@ -17,6 +18,8 @@ Latest = Mapping[tuple[str, int], Attempt]
 def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
     """Why a failed job failed: the allocator's reason, a replica with its exit code, a user's stop, or Argo's words."""
     shutdown = (workflow.get("spec") or {}).get("shutdown")
+    if seen.is_left:
+        return f"went on in the Workflow {continued_in(workflow)}, which is gone"
     if seen.step_failure:
         return f"the job's Service could not be made: {seen.step_failure}"
     if seen.stopped:
@@ -123,7 +126,7 @@ def _moving(seen: Observation, latest: Latest) -> str:
     lost += [a.replica for a in latest.values() if a.was_taken_away and a.replica not in lost]
     if lost:
         return f"{_names(lost)} {'gets a new pod' if len(lost) == 1 else 'get new pods'}"
-    return f"moves to round {seen.round}" if len(seen.rounds) > 1 else "the number of replicas changed"
+    return f"moves to round {seen.round}" if len(seen.rounds) > 1 or seen.past else "the number of replicas changed"
 
 
 def _waits(seen: Observation, latest: Latest) -> str:

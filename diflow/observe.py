@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from diflow import keys, nodenames
+from diflow import chain, keys, nodenames
 from diflow.nodenames import NodeName
 from diflow.reasons import tell
 
@@ -111,7 +111,8 @@ class Observation:
     first one began with; `again` has the suffixes of replicas that came back, by "round/task/index". `closing`: Argo
     starts nothing more, because the Workflow has ended or was told to stop; `gave_up`: the job itself told it so, as
     its tries are used up. `restarts` and `reschedules` are the whole job's: over all replicas and rounds, and over the
-    Workflows that this one continues.
+    Workflows that this one continues. `past` is what the job went through in those, each phase with the times at which
+    it last began and ended; `started` when the first one began.
     """
 
     name: str
@@ -133,6 +134,9 @@ class Observation:
     step_failure: str  # why a step of diflow's own failed, or ""
     step_waiting: str
     profilings: dict[str, Any]
+    past: tuple[tuple[str, str, str], ...] = ()
+    started: str = ""
+    is_left: bool = False
 
     @property
     def wanted(self) -> frozenset[tuple[str, int]]:
@@ -207,8 +211,9 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
     attempts = sorted((a for a in attempts if not _is_stillborn(a)), key=lambda a: (a.order, a.created))
     for attempt in attempts:
         found.setdefault(attempt.task, 0)
+    before = _mapping(_json(annotations.get(keys.HISTORY_BEFORE), {}))
     return Observation(
-        name=name,
+        name=chain.job_name(workflow),
         round=current,
         rounds=tuple(rounds),
         tasks=tuple(found),
@@ -228,6 +233,9 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
         step_failure=failures[0] if failures else "",
         step_waiting=waits[0] if waits else "",
         profilings=_mapping(_json(parameters.get(keys.PARAM_PROFILINGS), {})),
+        past=tuple(_past(before.get("phases"))),
+        started=_time(before.get("started")) or (workflow.get("status") or {}).get("startedAt") or "",
+        is_left=bool(chain.continued_in(workflow)),
     )
 
 
@@ -368,6 +376,12 @@ def _restarts(attempts: Sequence[Attempt]) -> int:
 def _before(annotations: Mapping[str, Any], key: str) -> int:
     """What an earlier Workflow of the same job has left in the count."""
     return max(0, _number(annotations.get(key)) or 0)
+
+
+def _past(phases: Any) -> Iterator[tuple[str, str, str]]:
+    for item in phases if isinstance(phases, list) else []:
+        if isinstance(item, list) and len(item) == 3 and isinstance(item[0], str) and _time(item[1]):
+            yield item[0], _time(item[1]), _time(item[2]) or _time(item[1])
 
 
 def _decision(text: Any) -> Decision | None:

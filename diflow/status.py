@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from diflow import explain, keys
+from diflow import chain, explain, keys
 from diflow.observe import Attempt, Object, Observation, observe
 from diflow.timeline import PHASES, Phase, history
 
@@ -152,6 +152,8 @@ def derive_ended(workflow: Object) -> JobStatus | None:
     metadata = workflow.get("metadata") or {}
     labels = metadata.get("labels") or {}
     phase = _ENDS.get(labels.get(_ARGO_PHASE) or "")
+    if chain.continued_in(workflow):
+        phase = phase and "Failed"
     if phase is None or labels.get(_ARGO_COMPLETED) != "true":
         return None
     return JobStatus(
@@ -177,6 +179,8 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
     latest = seen.latest()
     steps = history(seen, created=(workflow.get("metadata") or {}).get("creationTimestamp") or "")
     ended = _ENDS.get(argo.get("phase") or "")
+    if ended and seen.is_left:
+        ended = "Failed"  # whoever asks for the job is shown the Workflow in which it goes on, while that is there
     if ended:
         steps.append((ended, argo.get("finishedAt") or ""))
     phase = steps[-1][0]
@@ -192,7 +196,7 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
         phase=phase,
         reason=_reason(phase),
         message=message,
-        conditions=_conditions(steps, message, updated=_last_time(seen, argo)),
+        conditions=_conditions(steps, message, updated=_last_time(seen, argo), past=seen.past),
         replicas=len(wanted),
         ready_replicas=0 if ended else ready,
         task_status=_task_status(seen, latest),
@@ -200,7 +204,7 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
         profilings=seen.profilings,
         restarts=seen.restarts,
         reschedules=seen.reschedules,
-        start_time=argo.get("startedAt") or "",
+        start_time=seen.started,
         completion_timestamp=(argo.get("finishedAt") or "") if ended else "",
     )
 
@@ -211,8 +215,13 @@ def is_job(workflow: Object) -> bool:
     return bool(labels.get(keys.MANAGED_BY) == keys.MANAGED_BY_VALUE)
 
 
-def _conditions(steps: Sequence[tuple[Phase, str]], message: str, *, updated: str) -> tuple[Condition, ...]:
-    spans: dict[Phase, tuple[str, str]] = {}
+def _conditions(
+    steps: Sequence[tuple[Phase, str]], message: str, *, updated: str, past: Sequence[tuple[str, str, str]]
+) -> tuple[Condition, ...]:
+    spans: dict[Phase, tuple[str, str]] = {
+        phase: (began, left) for phase in PHASES for name, began, left in past if name == phase
+    }
+    spans = dict(sorted(spans.items(), key=lambda item: item[1][0]))
     for i, (phase, began) in enumerate(steps):
         spans.pop(phase, None)
         spans[phase] = (began, steps[i + 1][1] if i + 1 < len(steps) else max(updated, began))

@@ -32,7 +32,19 @@ def history(seen: Observation, *, created: str) -> list[tuple[Phase, str]]:
     phase = replay.phase(now=True)
     if phase != steps[-1][0]:
         steps.append((phase, events[-1][0] if events else created))
-    return steps
+    return _on_its_way(steps) if any(name not in ("Pending", "Starting") for name, _, _ in seen.past) else steps
+
+
+def _on_its_way(steps: list[tuple[Phase, str]]) -> list[tuple[Phase, str]]:
+    """Of a job that goes on in another Workflow: what would be its start is its way to a new place."""
+    out: list[tuple[Phase, str]] = []
+    begun = False
+    for phase, time in steps:
+        begun = begun or phase not in ("Pending", "Starting")
+        named = phase if begun else "Rescheduling"
+        if not out or out[-1][0] != named:
+            out.append((named, time))
+    return out
 
 
 def _events(seen: Observation) -> list[tuple[str, str, Attempt]]:

@@ -116,7 +116,7 @@ def manifest(job: Job) -> dict[str, Any]:
     """The job as a DIJob object: what was submitted, and its status."""
     metadata = job.workflow["metadata"]
     given = job.dijob
-    kept = ("creationTimestamp", "uid", "resourceVersion")
+    kept = ("uid", "resourceVersion")
     return {
         "apiVersion": given.get("apiVersion") or keys.API_VERSION,
         "kind": given.get("kind") or keys.KIND,
@@ -124,6 +124,7 @@ def manifest(job: Job) -> dict[str, Any]:
             **(given.get("metadata") or {}),
             "name": job.name,
             "namespace": job.namespace,
+            "creationTimestamp": job.created,
             **{key: metadata[key] for key in kept if key in metadata},
         },
         "spec": given.get("spec") or {},

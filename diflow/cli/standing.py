@@ -135,7 +135,7 @@ def job_rows(seen: Seen) -> list[JobRow]:
     share = dominant_share(s.demand_by_job(s.held_by_role()), total)
     shares = dict(zip(s.job_names, share.tolist(), strict=True))
     order = {s.job_names[j]: place for place, j in enumerate(start_order(s).tolist())}
-    rows = [_job(job, shares.get(job.key, 0.0)) for job in seen.world.jobs.values()]
+    rows = [_job(job, shares.get(job.title, 0.0)) for job in seen.world.jobs.values() if not job.is_passed]
     return sorted(rows, key=lambda row: (order.get(row.key, len(order)), row.created, row.key))
 
 
@@ -150,7 +150,8 @@ def node_rows(seen: Seen) -> list[NodeRow]:
     holders: dict[str, dict[str, int]] = {}
     for job in seen.world.jobs.values():
         for where, count in _places(job).items():
-            holders.setdefault(where, {})[job.key] = count
+            at = holders.setdefault(where, {})
+            at[job.title] = at.get(job.title, 0) + count
     out = []
     for name in sorted(seen.world.nodes):
         node = seen.world.nodes[name]
@@ -200,7 +201,7 @@ def _job(job: Job, share: float) -> JobRow:
     elif read.is_suspended and not granted:
         state, why = "suspended", "it is suspended: diflow resume lets it go on"
     return JobRow(
-        name=read.identity.name,
+        name=job.title.partition("/")[2],
         namespace=read.identity.namespace,
         queue=read.queue or "default",
         priority="high" if read.priority > 0 else "normal",

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow import keys
+from diflow import chain, keys
+from diflow.client import parts
 from diflow.client.kinds import POD, WORKFLOW, Kind
 from diflow.errors import UnauthorizedError
 
@@ -59,10 +60,34 @@ def follow(
 ) -> Iterator[Snapshot]:
     """The states of a job, beginning with the present one, until the reader stops, `seconds` have passed or it is gone.
 
-    Raises NotFoundError if there is no such job, and what the cluster refuses.
+    A job that goes on in another Workflow is followed there. Raises NotFoundError if there is no such job, and what the
+    cluster refuses.
     """
     deadline = time.monotonic() + seconds if seconds is not None else None
-    workflow = cluster.get(WORKFLOW, name, namespace=namespace)
+    workflow = parts.newest(cluster, name, namespace=namespace)
+    if workflow is None:
+        workflow = cluster.get(WORKFLOW, name, namespace=namespace)  # raises
+    while workflow is not None:
+        job, uid, after = chain.job_name(workflow), workflow["metadata"].get("uid"), None
+        for snapshot in _follow_one(cluster, workflow, namespace=namespace, deadline=deadline):
+            if snapshot.workflow is None:  # it may have gone on in between
+                after = parts.newest(cluster, job, namespace=namespace)
+                if after is None or after["metadata"].get("uid") == uid or not chain.continues(after)[0]:
+                    yield snapshot
+                    return
+                break
+            after = parts.following(cluster, snapshot.workflow, namespace=namespace)
+            if after is not None:
+                break
+            yield snapshot
+        workflow = after
+
+
+def _follow_one(
+    cluster: Cluster, workflow: dict[str, Any], *, namespace: str | None, deadline: float | None
+) -> Iterator[Snapshot]:
+    """The states of one Workflow, from this one on."""
+    name = workflow["metadata"]["name"]
     pods, version = _pods(cluster, name, namespace)
     board = _Board(workflow=workflow, pods={_uid(pod): pod for pod in pods})
     threads = [

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from diflow import keys, status
-from diflow.client import argo
+from diflow import chain, keys, status
+from diflow.client import argo, parts
 from diflow.client.follow import follow, selector
 from diflow.client.kinds import CONFIG_MAP, EVENT, POD, WORKFLOW
 from diflow.client.kube import Cluster
@@ -33,6 +33,7 @@ _NOT_COMPLETED: Final = "workflows.argoproj.io/completed!=true"
 _MANY: Final = 200
 _PODS_GONE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.2
+_TRIES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,8 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Its name, which is the Workflow's."""
-        return str(self.workflow["metadata"]["name"])
+        """Its name, which is that of its first Workflow."""
+        return chain.job_name(self.workflow)
 
     @property
     def namespace(self) -> str:
@@ -56,7 +57,7 @@ class Job:
     @property
     def created(self) -> str:
         """When it was submitted (RFC 3339)."""
-        return str(self.workflow["metadata"].get("creationTimestamp") or "")
+        return chain.submitted(self.workflow)
 
     @property
     def dijob(self) -> dict[str, Any]:
@@ -91,6 +92,8 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
     body = render(placed)
     argo.check_ready(cluster, namespace=namespace, priority=job.priority)
     _create(cluster, body, namespace=namespace, dry_run=True)
+    if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job, whose first part is gone
+        raise _taken(job.name, left[-1]["metadata"]["name"], namespace)
     if not dry_run:
         _create(cluster, body, namespace=namespace, dry_run=False)
     return placed
@@ -110,10 +113,14 @@ def _create(cluster: Cluster, body: dict[str, Any], *, namespace: str, dry_run: 
         cluster.create(WORKFLOW, body, namespace=namespace, dry_run=dry_run)
     except ConflictError:
         name = body["metadata"]["name"]
-        raise ConflictError(
-            f"there is a Workflow {name} in the namespace {namespace!r} already: give the job another name (--name), "
-            f"or remove the old one first (diflow delete {name} -n {namespace})"
-        ) from None
+        raise _taken(name, name, namespace) from None
+
+
+def _taken(name: str, workflow: str, namespace: str) -> ConflictError:
+    return ConflictError(
+        f"there is a Workflow {workflow} in the namespace {namespace!r} already: give the job another name (--name), "
+        f"or remove the old one first (diflow delete {name} -n {namespace})"
+    )
 
 
 def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> Job:
@@ -121,22 +128,18 @@ def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = No
     cluster = cluster or Cluster.connect()
     workflow = _workflow(name, namespace=namespace, cluster=cluster)
     try:
-        pods = tuple(cluster.list_all(POD, namespace=namespace, labels=selector(name)))
+        pods = tuple(cluster.list_all(POD, namespace=namespace, labels=selector(workflow["metadata"]["name"])))
     except UnauthorizedError:
         pods = ()
     return Job(workflow, pods, status.derive(workflow, pods))
 
 
 def _workflow(name: str, *, namespace: str | None, cluster: Cluster) -> dict[str, Any]:
+    """The Workflow in which the job is now. Raises NotFoundError, also for one that is not diflow's."""
     where = namespace or cluster.namespace
-    try:
-        workflow = cluster.get(WORKFLOW, name, namespace=namespace)
-    except NotFoundError as error:
-        if "namespace " in str(error) and "there is no namespace" in str(error):
-            raise
-        raise NotFoundError(
-            f"there is no job {name} in the namespace {where!r}: `diflow list -A` shows all jobs"
-        ) from None
+    workflow = parts.newest(cluster, name, namespace=namespace)
+    if workflow is None:
+        raise NotFoundError(f"there is no job {name} in the namespace {where!r}: `diflow list -A` shows all jobs")
     if not status.is_job(workflow):
         raise NotFoundError(f"the Workflow {name} in the namespace {where!r} is not a diflow job: use `argo` for it")
     return workflow
@@ -167,8 +170,10 @@ def list_jobs(
             chosen = f"{chosen},{_NOT_COMPLETED}"
     workflows = cluster.list_all(WORKFLOW, labels=chosen, **where)
     known = {workflow["metadata"]["uid"] for workflow in workflows}
-    jobs = [Job(workflow, (), status.derive(workflow)) for workflow in workflows]
-    jobs += [job for job in ended if job.workflow["metadata"]["uid"] not in known]
+    ended = [job for job in ended if job.workflow["metadata"]["uid"] not in known]
+    present = {w["metadata"]["uid"] for w in chain.newest([*workflows, *(job.workflow for job in ended)])}
+    jobs = [Job(w, (), status.derive(w)) for w in workflows if w["metadata"]["uid"] in present]
+    jobs += [job for job in ended if job.workflow["metadata"]["uid"] in present]
     return sorted(jobs, key=lambda job: _created(job.workflow), reverse=True)
 
 
@@ -176,7 +181,8 @@ def names(*, namespace: str | None = None, cluster: Cluster | None = None) -> li
     """The names of all jobs in the namespace, the newest first."""
     cluster = cluster or Cluster.connect()
     found = cluster.list_all(WORKFLOW, namespace=namespace, labels=_MANAGED, metadata_only=True)
-    return [str(workflow["metadata"]["name"]) for workflow in sorted(found, key=_created, reverse=True)]
+    newest = sorted(chain.newest(found), key=_created, reverse=True)
+    return list(dict.fromkeys(chain.job_name(workflow) for workflow in newest))
 
 
 def latest(*, namespace: str | None = None, cluster: Cluster | None = None) -> str:
@@ -195,7 +201,8 @@ def events(name: str, *, namespace: str | None = None, cluster: Cluster | None =
         found = cluster.list_all(EVENT, namespace=namespace)
     except UnauthorizedError:
         return []
-    about = [e for e in found if _is_about(e.get("involvedObject") or {}, name)]
+    workflows = _names(name, namespace=namespace, cluster=cluster)
+    about = [e for e in found if any(_is_about(e.get("involvedObject") or {}, each) for each in workflows)]
     return sorted(about, key=event_time)
 
 
@@ -204,11 +211,13 @@ def allocator_events(
 ) -> list[dict[str, Any]] | None:
     """What the allocator said of the job, the oldest first; None if the user may not see events."""
     cluster = cluster or Cluster.connect()
-    about = f"involvedObject.name={name},involvedObject.kind={WORKFLOW.name}"
+    workflows = _names(name, namespace=namespace, cluster=cluster)
+    about = f"involvedObject.name={name}," if workflows == {name} else ""
     try:
-        found = cluster.list_all(EVENT, namespace=namespace, fields=about)
+        found = cluster.list_all(EVENT, namespace=namespace, fields=f"{about}involvedObject.kind={WORKFLOW.name}")
     except UnauthorizedError:
         return None
+    found = [event for event in found if (event.get("involvedObject") or {}).get("name") in workflows]
     return sorted((event for event in found if is_allocators(event)), key=event_time)
 
 
@@ -225,14 +234,18 @@ def event_time(event: dict[str, Any]) -> str:
     return str(time or event["metadata"].get("creationTimestamp") or "")
 
 
+def _names(job: str, *, namespace: str | None, cluster: Cluster) -> set[str]:
+    """The names of the job's Workflows."""
+    return {job, *(part["metadata"]["name"] for part in parts.all_of(cluster, job, namespace=namespace))}
+
+
 def _is_about(thing: dict[str, Any], name: str) -> bool:
     kind, about = thing.get("kind"), thing.get("name") or ""
     return (kind == WORKFLOW.name and about == name) or (kind == POD.name and about.startswith(f"{name}-"))
 
 
-def _created(workflow: dict[str, Any]) -> tuple[str, str]:
-    metadata = workflow["metadata"]
-    return (metadata.get("creationTimestamp") or "", metadata["name"])
+def _created(workflow: chain.Object) -> tuple[str, str]:
+    return (chain.submitted(workflow), chain.job_name(workflow))
 
 
 def wait(
@@ -271,15 +284,20 @@ def wait(
 def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> bool:
     """Delete the job's Workflow; Kubernetes then removes its pods and its Service. Returns whether it was there.
 
-    Raises NotFoundError if the Workflow of that name is not diflow's.
+    A job that has gone on in other Workflows goes with all of them. Raises NotFoundError if the Workflow of that name
+    is not diflow's.
     """
     cluster = cluster or Cluster.connect()
     workflow = cluster.find(WORKFLOW, name, namespace=namespace)
-    if workflow is None:
-        return False
-    if not status.is_job(workflow):
+    if workflow is not None and not status.is_job(workflow):
         raise NotFoundError(f"the Workflow {name} is not a diflow job: use `argo delete` for it")
-    return cluster.delete(WORKFLOW, name, namespace=namespace)
+    job = chain.job_name(workflow) if workflow is not None else name
+    gone = workflow is not None and cluster.delete(WORKFLOW, job, namespace=namespace)
+    # What the allocator has begun until now; of a Workflow that is gone it begins no other.
+    left = parts.all_of(cluster, job, namespace=namespace) if workflow is None or parts.may_go_on(workflow) else []
+    for part in left:
+        gone = cluster.delete(WORKFLOW, part["metadata"]["name"], namespace=namespace) or gone
+    return gone
 
 
 def wait_deleted(
@@ -318,10 +336,23 @@ def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = N
 
 def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: Cluster | None) -> None:
     cluster = cluster or Cluster.connect()
-    now = status.derive(_workflow(name, namespace=namespace, cluster=cluster))
-    if now.ended:
-        raise ConflictError(f"job {name} has ended already ({now.phase})")
-    cluster.patch(WORKFLOW, name, {"spec": spec}, namespace=namespace)
+    for attempt in range(1, _TRIES + 1):
+        workflow = _workflow(name, namespace=namespace, cluster=cluster)
+        now = status.derive(workflow)
+        if now.ended:
+            raise ConflictError(f"job {name} has ended already ({now.phase})")
+        metadata = workflow["metadata"]
+        change: dict[str, Any] = {"spec": spec}
+        if parts.may_go_on(workflow):  # it must not go to a Workflow that the job has just left
+            change["metadata"] = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        try:
+            cluster.patch(WORKFLOW, metadata["name"], change, namespace=namespace)
+        except ConflictError:
+            if attempt == _TRIES:
+                raise
+            time.sleep(_POLL_SECONDS * attempt)
+        else:
+            return
 
 
 def retry(
@@ -337,6 +368,7 @@ def retry(
     """
     cluster = cluster or Cluster.connect()
     workflow = _workflow(name, namespace=namespace, cluster=cluster)
+    name = workflow["metadata"]["name"]
     new, forgotten = retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
     pods = [pod for pod in cluster.list_all(POD, namespace=namespace, labels=selector(name)) if _node(pod) in forgotten]
     for pod in pods:

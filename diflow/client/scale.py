@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import keys, names, status
+from diflow import chain, keys, names, status
+from diflow.client import parts
 from diflow.client.kinds import WORKFLOW
 from diflow.client.kube import Cluster
 from diflow.errors import ConflictError, InvalidError, NotFoundError
@@ -50,12 +51,12 @@ def scale(
     """
     cluster = cluster or Cluster.connect()
     for attempt in range(1, _TRIES + 1):
-        workflow = cluster.get(WORKFLOW, name, namespace=namespace)
+        workflow = parts.newest(cluster, name, namespace=namespace) or cluster.get(WORKFLOW, name, namespace=namespace)
         scaled, change = _change(workflow, task=task, replicas=replicas, low=low, high=high)
         if change is None:
             return scaled
         try:
-            cluster.patch(WORKFLOW, name, change, namespace=namespace)
+            cluster.patch(WORKFLOW, workflow["metadata"]["name"], change, namespace=namespace)
         except ConflictError:
             if attempt == _TRIES:
                 raise
@@ -69,7 +70,7 @@ def _change(
     workflow: dict[str, Any], *, task: str | None, replicas: int | None, low: int | None, high: int | None
 ) -> tuple[Scaled, dict[str, Any] | None]:
     metadata = workflow["metadata"]
-    name, labels = metadata["name"], metadata.get("labels") or {}
+    name, labels = chain.job_name(workflow), metadata.get("labels") or {}
     annotations = metadata.get("annotations") or {}
     if not status.is_job(workflow):
         raise NotFoundError(f"the Workflow {name} is not a diflow job")
@@ -97,7 +98,9 @@ def _change(
     after = asked(job, index, wanted=new_wanted, bounds=new_bounds)
     if (new_wanted, new_bounds) == (wanted, bounds):
         return Scaled(before.task, before, after), None
-    names.check_hostname(job.name, before.task, after.high, path="--replicas" if replicas is not None else "--max")
+    names.check_hostname(
+        metadata["name"], before.task, after.high, path="--replicas" if replicas is not None else "--max"
+    )
     text = canonical_json(new_wanted)
     if all(p["name"] != keys.PARAM_REPLICAS for p in parameters):
         parameters.append({"name": keys.PARAM_REPLICAS, "value": ""})

@@ -1,0 +1,61 @@
+"""Finds the Workflows of a job that has gone on from one to another (see `diflow.chain`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from diflow import chain, keys
+from diflow.client.kinds import WORKFLOW
+from diflow.errors import NotFoundError, UnauthorizedError
+
+if TYPE_CHECKING:
+    from diflow.client.kube import Cluster
+
+Json = dict[str, Any]
+
+# More parts than a job can have: nobody may tie the chain into a ring.
+_MOST: Final = 10_000
+
+
+def newest(cluster: Cluster, name: str, *, namespace: str | None = None) -> Json | None:
+    """The Workflow in which the job `name` is now, None if there is none. It may be any Workflow, also not diflow's.
+
+    The first part may be gone already. Raises NotFoundError for a namespace that is not there.
+    """
+    try:
+        found = cluster.get(WORKFLOW, name, namespace=namespace)
+    except NotFoundError as error:
+        if "there is no namespace" in str(error):
+            raise
+        left = chain.newest(all_of(cluster, name, namespace=namespace))
+        if not left:
+            return None
+        return cluster.find(WORKFLOW, left[-1]["metadata"]["name"], namespace=namespace)
+    for _ in range(_MOST):
+        after = following(cluster, found, namespace=namespace)
+        if after is None:
+            break
+        found = after
+    return found
+
+
+def following(cluster: Cluster, workflow: Json, *, namespace: str | None = None) -> Json | None:
+    """The Workflow in which the job of this one has gone on, if it has and that one is there."""
+    name = chain.continued_in(workflow)
+    after = cluster.find(WORKFLOW, name, namespace=namespace) if name else None
+    return after if after is not None and chain.continues(after)[1] == workflow["metadata"].get("uid") else None
+
+
+def all_of(cluster: Cluster, job: str, *, namespace: str | None = None) -> list[Json]:
+    """The metadata of all parts of a job, the first one first; none for a job that never went on in a second one."""
+    try:
+        found = cluster.list_all(WORKFLOW, namespace=namespace, labels=f"{keys.CHAIN}={job}", metadata_only=True)
+    except UnauthorizedError:  # whoever may read one Workflow need not be allowed to list them
+        return []
+    return sorted(found, key=chain.part)
+
+
+def may_go_on(workflow: Json) -> bool:
+    """The job may go on in another Workflow at any moment: the allocator does that, with preemptible ones alone."""
+    labels = workflow["metadata"].get("labels") or {}
+    return labels.get(keys.SCHEDULING) == "gang" and labels.get(keys.PREEMPTIBLE) == "true"
