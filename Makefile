@@ -37,6 +37,10 @@ cluster-down: ## stop it, and leave nothing of it behind
 demo: $(VENV)/.ready ## a real reinforcement-learning job, from nothing to its plot
 	$(BIN)/python examples/demo.py
 
+.PHONY: demo-elastic
+demo-elastic: $(VENV)/.ready ## the allocator on three nodes: growth, preemption, a lost node, and a picture of it
+	$(BIN)/python examples/demo_elastic.py
+
 .PHONY: test
 test: lint $(VENV)/.ready ## everything: checks, unit tests, end-to-end tests on real clusters
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --cov=diflow --cov-report=term:skip-covered --cov-fail-under=90

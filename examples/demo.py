@@ -12,35 +12,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from diflow import DiflowError, DIJob
 from diflow.client.argo import check_ready, controller_version
 from diflow.client.kube import Cluster
+from stage import ARGO_VERSION, ROOT, DemoError, Target, ask, cluster, our_own, present, present_kubeconfig, say
 
-ROOT = Path(__file__).resolve().parents[1]
 JOB = ROOT / "examples" / "cartpole" / "job.yaml"
 NAMESPACE = "default"
 DATA = Path("/var/lib/diflow-demo")  # the volume of examples/cartpole/job.yaml
-ARGO_VERSION = "4.0.2"
-
-
-@dataclass(frozen=True)
-class Target:
-    """The cluster that the demo runs on."""
-
-    kubeconfig: Path
-    kubectl: str
-    is_ours: bool
-
-
-class DemoError(Exception):
-    """The demo cannot go on; the message says why and what to do."""
 
 
 def main() -> int:
@@ -51,62 +35,46 @@ def main() -> int:
         _install(target)
         name = f"cartpole-{time.strftime('%H%M%S')}"
         job = _job(name)
-        _say(f"submitting {JOB.relative_to(ROOT)} as {name}, {time.monotonic() - started:.0f} s after the start")
+        say(f"submitting {JOB.relative_to(ROOT)} as {name}, {time.monotonic() - started:.0f} s after the start")
         return _run(job, target)
     except (DemoError, DiflowError) as error:
-        _say(f"error: {error}")
+        say(f"error: {error}")
         return getattr(error, "exit_code", 5)
     except KeyboardInterrupt:
-        _say("detached; a job that was submitted goes on: diflow list")
+        say("detached; a job that was submitted goes on: diflow list")
         return 130
 
 
 def _target() -> Target:
-    given = _present_kubeconfig()
+    given = present_kubeconfig()
     if given is not None:
-        kubectl = shutil.which("kubectl")
-        if kubectl is None:
-            raise DemoError("kubectl is not on the PATH: install it, or unset KUBECONFIG to use a cluster of our own")
-        return Target(kubeconfig=given, kubectl=kubectl, is_ours=False)
-    _cluster("up", "--argo", ARGO_VERSION)
-    _cluster("load-image")
-    found = json.loads(_cluster("status", "--name", "diflow", "-o", "json"))[0]
+        return present(given)
+    target = our_own()
     DATA.mkdir(parents=True, exist_ok=True)
     DATA.chmod(0o1777)  # the pods are not root
-    return Target(kubeconfig=Path(found["kubeconfig"]), kubectl=found["programs"]["kubectl"], is_ours=True)
-
-
-def _present_kubeconfig() -> Path | None:
-    """The kubeconfig that kubectl would use, or None."""
-    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    if named and not Path(named).is_file():
-        raise DemoError(
-            f"KUBECONFIG names {named}, which is not there: mend it, or unset it to use a cluster of our own"
-        )
-    path = Path(named) if named else Path.home() / ".kube" / "config"
-    return path if path.is_file() else None
+    return target
 
 
 def _install(target: Target) -> None:
     """Argo and diflow's manifests, where they are missing."""
     os.environ["KUBECONFIG"] = str(target.kubeconfig)
-    cluster = Cluster.connect()
+    connected = Cluster.connect()
     if not target.is_ours:
-        _say(f"using the cluster of {target.kubeconfig}: {_kubectl(target, 'config', 'current-context').strip()}")
-    if not target.is_ours and controller_version(cluster) is None:
-        _ask(f"Argo Workflows is not installed there. Install {ARGO_VERSION} into the namespace argo?")
-        _cluster("argo-install", "--kubeconfig", str(target.kubeconfig), "--version", ARGO_VERSION)
+        say(f"using the cluster of {target.kubeconfig}: {target.run_kubectl('config', 'current-context').strip()}")
+    if not target.is_ours and controller_version(connected) is None:
+        ask(f"Argo Workflows is not installed there. Install {ARGO_VERSION} into the namespace argo?")
+        cluster("argo-install", "--kubeconfig", str(target.kubeconfig), "--version", ARGO_VERSION)
     try:
-        check_ready(cluster, namespace=NAMESPACE, priority="normal")
+        check_ready(connected, namespace=NAMESPACE, priority="normal")
     except DiflowError:
         if not target.is_ours:
-            _ask(f"Apply manifests/ (service accounts, roles, priority classes) to the namespace {NAMESPACE}?")
-        _kubectl(target, "apply", "-n", NAMESPACE, "-k", str(ROOT / "manifests"))
-        check_ready(cluster, namespace=NAMESPACE, priority="normal")
+            ask(f"Apply manifests/ (service accounts, roles, priority classes) to the namespace {NAMESPACE}?")
+        target.run_kubectl("apply", "-n", NAMESPACE, "-k", str(ROOT / "manifests"))
+        check_ready(connected, namespace=NAMESPACE, priority="normal")
     if target.is_ours:
         columns = ROOT / "manifests" / "argo" / "workflow-controller-configmap.yaml"
-        _kubectl(
-            target, "patch", "configmap", "workflow-controller-configmap", "-n", "argo", "--patch-file", str(columns)
+        target.run_kubectl(
+            "patch", "configmap", "workflow-controller-configmap", "-n", "argo", "--patch-file", str(columns)
         )
 
 
@@ -144,43 +112,12 @@ def _run(job: DIJob, target: Target) -> int:
     return code.returncode
 
 
-def _ask(question: str) -> None:
-    if os.environ.get("YES") == "1":
-        return
-    if not sys.stdin.isatty():
-        raise DemoError(f"{question} Nobody can answer here: run it again with YES=1 to agree.")
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise DemoError("nothing was installed")
-
-
-def _cluster(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "cluster", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise DemoError(f"python3 -m cluster {' '.join(arguments)} ended with {done.returncode}; see above")
-    return done.stdout
-
-
-def _kubectl(target: Target, *arguments: str) -> str:
-    command = [target.kubectl, "--kubeconfig", str(target.kubeconfig), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise DemoError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
-    return done.stdout
-
-
 def _diflow(*arguments: str, check: bool = True) -> str:
     command = [sys.executable, "-m", "diflow", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if check and done.returncode != 0:
         raise DemoError(done.stderr.strip())
     return done.stdout
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

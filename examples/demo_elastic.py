@@ -1,0 +1,269 @@
+"""`make demo-elastic`: two preemptible jobs and one of high priority on three nodes, and a picture of their lives.
+
+The nodes are fake (kwok answers for them, and runs nothing), all else is real: Kubernetes, Argo, the allocator in its
+pods. The jobs' programs are played from here: a pod runs until its job's work is done.
+
+It uses the cluster of the present kubeconfig if `python3 -m cluster` made it, and asks before it changes anything there
+(YES=1 answers). Otherwise it starts the one-machine cluster of `cluster/`, which needs root.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from diflow import DiflowError, DIJob, keys
+from diflow.client import jobs
+from diflow.client.kinds import POD
+from diflow.client.kube import Cluster
+from elastic.film import EVERY_SECONDS, Film, Frame, Recorder
+from elastic.picture import draw
+from stage import ROOT, DemoError, Target, ask, cluster, made_here, our_own, present, present_kubeconfig, say
+
+NAMESPACE = "demo-elastic"
+SYSTEM = "diflow-system"
+NODES = ("fake-00000", "fake-00001", "fake-00002")
+GPUS = 4
+JOBS = ("vision", "language", "urgent")
+PICTURE = ROOT / "out" / "elastic.png"
+
+# A resize of a real job costs it a restart, so the allocator leaves it alone for two minutes; nobody would watch that.
+_QUICK = {"DIFLOW_POLICY_LEAST_SECONDS_BETWEEN_RESIZES": "5", "DIFLOW_ALLOCATOR_PERIOD_SECONDS": "10"}
+_PATIENCE_SECONDS = 180.0
+_PLATEAU_SECONDS = 8.0
+_DURATION = "kwok.x-k8s.io/duration"
+_DEPLOYMENT = "deployment/diflow-allocator"
+
+
+def main() -> int:
+    """Run the demo; returns 0 if all jobs succeeded and none used a restart up."""
+    started = time.monotonic()
+    try:
+        target = _target()
+        os.environ["KUBECONFIG"] = str(target.kubeconfig)
+        with _prepared(target):
+            play = Play(target, Cluster.connect())
+            say(f"ready after {time.monotonic() - started:.0f} s; the film begins")
+            play.run()
+        return play.tell()
+    except (DemoError, DiflowError) as error:
+        say(f"error: {error}")
+        return getattr(error, "exit_code", 5)
+    except KeyboardInterrupt:
+        say(f"ended; the jobs stay where they are: diflow list -n {NAMESPACE}")
+        return 130
+
+
+# --- where --------------------------------------------------------------------------------------------------------
+
+
+def _target() -> Target:
+    given = present_kubeconfig()
+    if given is None or not made_here(given):
+        if given is not None:
+            say(f"the cluster of {given} is left alone: this demo removes nodes, and brings its own fake ones")
+        return our_own()
+    target = present(given)
+    ask(
+        f"Use the cluster {target.name} of {given}: install manifests/ and manifests/allocator there, and make its "
+        "fake nodes anew?"
+    )
+    cluster("load-image", "--name", target.name)
+    return target
+
+
+@contextmanager
+def _prepared(target: Target) -> Iterator[None]:
+    """Three empty fake nodes, a namespace, and the allocator at its quick pace while the block runs."""
+    run = target.run_kubectl
+    for folder in ("manifests", "manifests/allocator"):
+        run("apply", "-k", str(ROOT / folder))
+    run("set", "env", "-n", SYSTEM, _DEPLOYMENT, *(f"{name}={value}" for name, value in _QUICK.items()))
+    run("create", "namespace", NAMESPACE) if not run("get", "namespace", NAMESPACE, "--ignore-not-found") else None
+    run("apply", "-n", NAMESPACE, "-k", str(ROOT / "manifests" / "jobs"))
+    run("delete", "workflows", "-n", NAMESPACE, "--all")
+    cluster("fake-nodes", "--name", target.name, "--count", "0")
+    cluster("fake-nodes", "--name", target.name, "--count", str(len(NODES)), "--gpus", str(GPUS))
+    run("rollout", "status", "-n", SYSTEM, _DEPLOYMENT, "--timeout=180s")
+    try:
+        yield
+    finally:
+        with suppress(DemoError):
+            run("set", "env", "-n", SYSTEM, _DEPLOYMENT, *(f"{name}-" for name in _QUICK))
+
+
+# --- what -----------------------------------------------------------------------------------------------------------
+
+
+def job(name: str, *, replicas: int, low: int | None = None, high: int | None = None, seconds: str = "1h") -> DIJob:
+    """A job of fake pods with a GPU each, which run so long. With bounds it is preemptible, else of high priority."""
+    task: dict[str, Any] = {"name": "worker", "replicas": replicas, "template": _template(seconds)}
+    spec: dict[str, Any] = {"backoffLimit": 0, "tasks": [task]}
+    if low is None:
+        spec["priority"] = "high"
+    else:
+        task |= {"minReplicas": low, "maxReplicas": high}
+        spec["preemptible"] = True
+    return DIJob.from_manifest(
+        {
+            "apiVersion": keys.API_VERSION,
+            "kind": keys.KIND,
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": spec,
+        }
+    )
+
+
+def _template(seconds: str) -> dict[str, Any]:
+    gpu = {"nvidia.com/gpu": 1}
+    container = {
+        "name": "di-container",
+        "image": "docker.io/library/busybox:local",
+        "command": ["sleep", "infinity"],
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi", **gpu}, "limits": gpu},
+    }
+    return {
+        "metadata": {"annotations": {_DURATION: seconds}},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "nodeSelector": {"kwok.x-k8s.io/node": "fake"},
+            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+            "containers": [container],
+        },
+    }
+
+
+@dataclass
+class Play:
+    """The acts, each of which waits until the allocator has done what it should."""
+
+    target: Target
+    cluster: Cluster
+
+    def __post_init__(self) -> None:
+        self.recorder = Recorder(self.cluster, Film(JOBS, NODES, GPUS), namespace=NAMESPACE)
+
+    def run(self) -> None:
+        """All acts; the picture is drawn even if one of them fails."""
+        self.recorder.start()
+        try:
+            self._acts()
+        finally:
+            self.recorder.stop()
+            for name in JOBS:
+                with suppress(DiflowError):
+                    told = jobs.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster)
+                    self.recorder.add_events(name, told or [])
+                    status = jobs.get(name, namespace=NAMESPACE, cluster=self.cluster).status
+                    if status.completion_timestamp:
+                        self.recorder.tell(name, status.completion_timestamp, status.phase)
+            PICTURE.parent.mkdir(exist_ok=True)
+            draw(self.recorder.film, PICTURE, title="Three jobs on three nodes: growth, preemption, a lost node")
+
+    def _acts(self) -> None:
+        time.sleep(3 * EVERY_SECONDS)
+        self._submit(job("vision", replicas=2, low=2, high=8))
+        self._until("vision has all that it may have", lambda f: f.running("vision") == 8)
+        self._submit(job("language", replicas=3, low=3, high=10))
+        self._until("language has the rest", lambda f: f.running("language") == 4)
+        self._submit(job("urgent", replicas=8, seconds="20s"))
+        self._until(
+            "urgent runs; language is stopped for it, vision has shrunk",
+            lambda f: f.running("urgent") == 8 and f.running("language") == 0 and f.running("vision") == 4,
+        )
+        self._until("urgent has ended, language is back, vision has grown", lambda f: self._are_full(f, 12))
+        lost = max(NODES, key=lambda node: self.recorder.film.frames[-1].on(node, "vision"))
+        node = json.loads(self.target.run_kubectl("get", "node", lost, "-o", "json"))
+        self._say(f"{lost} is removed")
+        self.target.run_kubectl("delete", "node", lost, "--wait=false")
+        self._until(
+            "both have moved to what is left",
+            lambda f: lost not in f.nodes and f.on(lost, "vision") == 0 and self._are_full(f, 8),
+        )
+        self._say(f"{lost} is back")
+        self._bring_back(node)
+        self._until("they have grown again", lambda f: self._are_full(f, 12))
+        self._finish("vision")
+        self._until("language has all that it may have", lambda f: f.running("language") == 10)
+        self._finish("language")
+
+    def _are_full(self, frame: Frame, gpus: int) -> bool:
+        both = [frame.running(name) for name in ("vision", "language")]
+        return sum(both) == gpus and min(both) >= 2
+
+    def _submit(self, made: DIJob) -> None:
+        jobs.submit(made, cluster=self.cluster)
+        self._say(f"{made.name} is submitted")
+
+    def _until(self, what: str, true: Callable[[Frame], bool]) -> None:
+        """Wait until it is so, then let it be for a while."""
+        ends = time.monotonic() + _PATIENCE_SECONDS
+        while not (self.recorder.film.frames and true(self.recorder.film.frames[-1])):
+            if time.monotonic() > ends:
+                raise DemoError(
+                    f"not within {_PATIENCE_SECONDS:.0f} s: {what}. See: diflow list -n {NAMESPACE}; "
+                    f"diflow explain JOB -n {NAMESPACE}; kubectl logs -n {SYSTEM} {_DEPLOYMENT}"
+                )
+            time.sleep(0.2)
+        self._say(what)
+        time.sleep(_PLATEAU_SECONDS)
+
+    def _bring_back(self, node: dict[str, Any]) -> None:
+        metadata = {name: node["metadata"][name] for name in ("name", "labels")}
+        status = {name: node["status"][name] for name in ("capacity", "allocatable")}
+        taints = [taint for taint in node["spec"]["taints"] if taint["key"] == "kwok.x-k8s.io/node"]
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": taints}, "status": status}
+        self.target.run_kubectl("create", "-f", "-", stdin=json.dumps(body))
+
+    def _finish(self, name: str) -> None:
+        """The work is done: all replicas end with exit code 0."""
+        ends = time.monotonic() + _PATIENCE_SECONDS
+        change = {"metadata": {"annotations": {_DURATION: "1s"}}}
+        while True:
+            found = jobs.get(name, namespace=NAMESPACE, cluster=self.cluster)
+            if found.status.ended:
+                self._say(f"{name} has ended: {found.status.phase}")
+                return
+            if time.monotonic() > ends:
+                raise DemoError(
+                    f"{name} has not ended within {_PATIENCE_SECONDS:.0f} s: diflow describe {name} -n {NAMESPACE}"
+                )
+            for pod in found.pods:
+                metadata = pod["metadata"]
+                if (metadata.get("annotations") or {}).get(_DURATION) == "1h" and pod["status"].get(
+                    "phase"
+                ) == "Running":
+                    with suppress(DiflowError):
+                        self.cluster.patch(POD, metadata["name"], change, namespace=NAMESPACE)
+            time.sleep(0.5)
+
+    def _say(self, text: str) -> None:
+        say(f"[{self.recorder.now:5.0f} s] {text}")
+
+    def tell(self) -> int:
+        """Print what came of it. Returns 0 if all is well."""
+        film = self.recorder.film
+        good = True
+        print(f"{'JOB':<10} {'PHASE':<10} {'RESTARTS':>8} {'ROUNDS':>6} {'REPLICAS':>9}  GPU-SECONDS")
+        for name in JOBS:
+            found = jobs.get(name, namespace=NAMESPACE, cluster=self.cluster)
+            rounds = len(json.loads(found.parameter(keys.PARAM_ROUNDS)))
+            counts = [frame.running(name) for frame in film.frames if frame.running(name)]
+            spread = f"{min(counts, default=0)}-{max(counts, default=0)}"
+            print(
+                f"{name:<10} {found.status.phase:<10} {found.status.restarts:>8} {rounds:>6} {spread:>9}  "
+                f"{film.replica_seconds(name):.0f}"
+            )
+            good = good and found.status.phase == "Succeeded" and found.status.restarts == 0
+        print(f"picture    {PICTURE}")
+        return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
