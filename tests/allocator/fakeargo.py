@@ -599,6 +599,10 @@ class FakeCluster:
                     amounts.add(free[name], {resource: -amount for resource, amount in request.items()})
                     self._bind(pod, name)
                     break
+            else:
+                refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+                if pod["status"].get("conditions") != [refused]:
+                    self._change_pod(pod, {**pod["status"], "conditions": [refused]})
 
     def _bind(self, pod: Json, node: str) -> None:
         with self.api.changed:
