@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from diflow.allocator.service import AllocatorSettings
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task
 
@@ -41,7 +42,8 @@ Play = Callable[[Lab], None]
 
 def end_of(prepare: Play, scenes: list[Play], crash: Crash) -> dict[str, Any]:
     """Play it, with one crash, and tell where everything stands in the end."""
-    with lab() as at:
+    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, between_rounds_seconds=3.0)
+    with lab(settings=settings) as at:
         at.cluster.node("a", cpu=4)
         at.cluster.node("b", cpu=4)
         prepare(at)
@@ -52,7 +54,7 @@ def end_of(prepare: Play, scenes: list[Play], crash: Crash) -> dict[str, Any]:
             scene(at)
             while True:
                 try:
-                    at.rest()
+                    at.rest(seconds=7)
                     break
                 except Killed:
                     at.end()
@@ -137,7 +139,7 @@ def one_fails(at: Lab) -> None:
 
 
 def one_is_evicted(at: Lab) -> None:
-    for _ in range(10):
+    for _ in range(4):
         at.step()
     at.cluster.evict(at.cluster.of("elastic")["worker-1"]["metadata"]["name"])
 
