@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -42,13 +43,18 @@ def parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> list[Par
 
 def judge(work: list[Part]) -> tuple[int, list[str]]:
     """(snapshots judged, what was broken)."""
-    if PROCESSES == 1:
-        found = [judge_part(part) for part in work]
-    else:
-        # Not forked: a process of pytest has threads, and forking one that has is not safe.
-        with _one_thread_each(), ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
-            found = list(pool.map(judge_part, work))
+    found = [result or judge_part(part) for part, result in zip(work, _in_processes(work), strict=True)]
     return sum(count for count, _ in found), [line for _, lines in found for line in lines]
+
+
+def _in_processes(work: list[Part]) -> list[tuple[int, list[str]] | None]:
+    """The results of all parts; None for one whose process was killed from outside (a machine short of memory)."""
+    if PROCESSES == 1:
+        return [None] * len(work)
+    # Not forked: a process of pytest has threads, and forking one that has is not safe.
+    with _one_thread_each(), ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
+        begun = [pool.submit(judge_part, part) for part in work]
+        return [None if isinstance(one.exception(), BrokenProcessPool) else one.result() for one in begun]
 
 
 @contextmanager
