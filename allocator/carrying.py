@@ -419,7 +419,7 @@ def _regrant(job: Job, now: float) -> Write | None:
         keys.PARAM_GRANTED: {**read.granted, read.current: granted},
         keys.PARAM_RELEASED: sorted(released | set(leave)),
     }
-    note = None
+    note = said = None
     at = read.allocation
     if leave:
         before = sum(read.running(role.name) for role in read.roles)
@@ -427,7 +427,8 @@ def _regrant(job: Job, now: float) -> Write | None:
         if at is not None:
             nodes = {task: where[: max(1, _wanted(read, task))] for task, where in at.nodes.items()}
             at = Allocation(at.round, nodes, now, at.first, at.moves)
-    return writes.change_job(read, parameters=parameters, allocation=at if leave else None, note=note)
+        said = decision("resize", f"gave up {len(leave)} replicas: its user asked for fewer", now)
+    return writes.change_job(read, parameters=parameters, allocation=at if leave else None, decision=said, note=note)
 
 
 def _wanted(read: JobRead, task: str) -> int:
