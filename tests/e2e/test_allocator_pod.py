@@ -124,13 +124,11 @@ def test_it_is_ready_and_a_job_that_says_nothing_of_scheduling_is_admitted_as_a_
 def test_when_the_pod_that_leads_is_killed_the_other_goes_on(
     installed: Installed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed.ready()
     first = wait_until("one of its pods leads", installed.leader)
     installed.home.kubectl("delete", "pod", first, "--grace-period=0", "--force")
     wait_until("another pod leads", lambda: installed.leader() not in ("", first))
     name = gang(installed, monkeypatch)
     assert installed.jobs.ended(name) == "Succeeded"
-    installed.ready()
 
 
 def test_a_scheduled_reoptimisation_shows_its_plan_as_the_output_of_its_step(
