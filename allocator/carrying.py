@@ -304,9 +304,7 @@ def _is_on_lost_node(at: Allocation, room: Room) -> bool:
 def _waits_on_lost_node(job: Job, at: Allocation, room: Room) -> bool:
     """A node that is lost was for a replica that has not finished: for the others it does not matter any more."""
     tree = job.read.tree
-    return any(
-        room.is_lost(at.node(task, index)) for task, index, member in job.members() if not tree.finished(member)
-    )
+    return any(room.is_lost(at.node(task, index)) for task, index, member in job.members() if not tree.finished(member))
 
 
 def _taken_away(job: Job, room: Room, now: float, pace: Pace) -> Write | None:
