@@ -418,7 +418,7 @@ def _has_given_up(node: Object) -> bool:
 
 def _read_step(node: Object, pod: Object | None, failures: list[str], waits: list[str]) -> None:
     phase, message = node.get("phase"), node.get("message") or ""
-    if phase in ("Failed", "Error") and node.get("type") == "Retry":
+    if phase in ("Failed", "Error") and node.get("type") == "Retry" and "with strategy '" not in message:
         failures.append(message or "it failed")
     elif phase == "Pending" and node.get("type") == "Pod":
         reason = waiting_reason(pod) if pod is not None else ("" if _is_on_its_way(message) else tell(message))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -184,6 +185,26 @@ def daemon(live: Live, log: Path, **settings: str) -> Iterator[Daemon]:
         yield made
     finally:
         made.stop()
+
+
+@contextmanager
+def kept_alive(made: Daemon) -> Iterator[Daemon]:
+    """Start the allocator again whenever it has ended, as its Deployment does: on a machine that stands still for a
+    while it loses its Lease, and ends."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(1.0):
+            if made.process is not None and made.process.poll() is not None:
+                made.start()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield made
+    finally:
+        over.set()
+        watcher.join()
 
 
 @contextmanager

@@ -94,6 +94,12 @@ def test_a_service_that_could_not_be_made_is_told_with_its_reason() -> None:
     assert job.ended(30, "Failed").derive().message == "the job's Service could not be made: services is forbidden"
 
 
+def test_a_step_that_was_stopped_with_the_rest_is_not_why_a_job_failed() -> None:
+    job = SeenJob(learner=1).all_ready()
+    job.node(".service", phase="Failed", message="Stopped with strategy 'Stop'")
+    assert job.shutdown().ended(30, "Failed").derive().message == "stopped by a user"
+
+
 def test_argos_own_words_are_given_when_no_replica_failed() -> None:
     job = SeenJob(learner=1).ended(3, "Error", message="invalid spec: templates.job is broken")
     assert job.derive().message == "invalid spec: templates.job is broken"
