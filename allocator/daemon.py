@@ -20,7 +20,7 @@ import structlog
 
 from diflow.allocator import planning, presence, reports, telling
 from diflow.allocator.applying import Applier
-from diflow.allocator.carrying import Job, Pace, carry_out
+from diflow.allocator.carrying import Job, Pace, carry_out, next_names
 from diflow.allocator.elector import Elector
 from diflow.allocator.plan import Action, Plan, changes
 from diflow.allocator.planning import Picture
@@ -377,6 +377,8 @@ class Allocator:
             text = read.problem or read.complaint or reports.complaint(read.profilings)
             if read.tree.is_offloaded and not read.has_ended:
                 text = text or "Argo keeps its nodes in a database, where the allocator cannot read them"
+            if job.is_full and not job.is_passed and not next_names(job):
+                text = text or "its Workflow is full, and the names of its tasks leave no room for that of a next one"
             if text and not read.has_ended:
                 problems[job.key] = text
                 if self._told_problems.get(job.key) != text:

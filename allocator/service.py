@@ -55,7 +55,8 @@ class AllocatorSettings(BaseSettings):
     """A gang that waits longer says so once more, as a warning."""
 
     most_nodes: int = Field(2000, ge=0)
-    """A preemptible job whose Workflow has so many of Argo's nodes goes on in another one; 0: never. (measured)"""
+    """A preemptible job whose Workflow has so many of Argo's nodes begins its next round in another one; 0: never. Argo
+    gives a Workflow up at about 14,700 (docs/decisions/0006), and the round of a large job may add most of that."""
 
     writers: int = Field(16, ge=1, le=64)
     """Requests under way at once. The API server's own limit for one client is higher."""

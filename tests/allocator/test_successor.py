@@ -198,6 +198,20 @@ def test_long_names_are_shortened_so_that_hosts_have_room() -> None:
         assert all(len(p["spec"]["hostname"]) <= 63 for p in at.cluster.of(second).values())
 
 
+def test_a_job_whose_tasks_leave_no_room_for_another_name_goes_on_where_it_is_and_says_so() -> None:
+    with small(most_nodes=1) as at:
+        at.cluster.submit(job("l", task("w" * 55, replicas=2, cpu="2"), preemptible=True))
+        until_runs(at, name="l")
+        (node,) = set(at.cluster.running("l").values())
+        at.cluster.cordon(node)
+        at.until(lambda: set(at.cluster.running("l").values()) == {"a", "b"} - {node}, "it moves")
+        assert set(workflows(at)) == {"l"}
+        assert at.cluster.parameters("l")["rounds"] == '["1","2"]'
+        assert [m for r, m in at.events("l") if r == "Refused"] == [
+            "its Workflow is full, and the names of its tasks leave no room for that of a next one"
+        ]
+
+
 # --- disturbances between the two writes ------------------------------------------------------------------------------
 
 
