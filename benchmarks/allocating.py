@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from benchmarks import live
 from benchmarks.figures import Figure, aligned
@@ -45,6 +46,7 @@ PER_NODE = 25
 BY_ARGO = 100
 PORT = 9787
 IDLE_SECONDS = 60.0
+BARE_PODS = 500
 MODELS = ("model-a", "model-b")
 # As an administrator would find them; the live tests' helper makes all of them shorter.
 SETTINGS = {
@@ -68,7 +70,8 @@ class Row:
     ungated_per_second: float
     cpu_ms_per_pod: float
     bare_per_second: float
-    """The same kind of patch of as many pods by 16 threads that do nothing else: what the API server takes here."""
+    """The same by a client that does nothing else: what the API server takes here."""
+    cpu_ms_per_cycle: float
     cycles: tuple[float, ...]
     without_policy: tuple[float, ...]
     memory: float
@@ -84,6 +87,7 @@ class Row:
             f"{self.pods}", f"{self.jobs}", f"{self.nodes}", self.made_by,
             f"{middle:.2f} / {late:.2f}", f"{middle_own:.2f} / {late_own:.2f}",
             f"{self.ungated_per_second:.0f}", f"{self.bare_per_second:.0f}", f"{self.cpu_ms_per_pod:.1f}",
+            f"{self.cpu_ms_per_cycle:.0f}",
             f"{self.started:.1f}", f"{self.memory:.0f} / {self.peak:.0f}", f"{100 * self.idle:.2f}",
             f"{self.counted}", f"{self.load:.1f}",
         )  # fmt: skip
@@ -91,13 +95,14 @@ class Row:
 
 HEAD = (
     "pods", "jobs", "nodes", "made by", "cycle s p50 / p95", "less policy", "ungated/s", "bare client/s",
-    "CPU ms/pod", "all in s", "MiB now / peak", "idle %", "cycles", "load",
+    "CPU ms/pod", "CPU ms/cycle", "all in s", "MiB now / peak", "idle %", "cycles", "load",
 )  # fmt: skip
 
 
 def measure(*, sizes: Sequence[int] = SIZES, probes: int = 40) -> list[Figure]:
     """The figures of this part: a table of all sizes is printed, the figures are the largest one's."""
-    with live.namespace("bench-alloc") as (found, cluster, namespace), quiet_argo(found) as silence:
+    print(_CONDITIONS, flush=True)
+    with live.namespace("bench-alloc") as (found, cluster, namespace), quiet_argo(found, namespace) as silence:
         grown = _Grown(found, cluster, namespace)
         rows = []
         for size in sorted(sizes):
@@ -121,11 +126,30 @@ def figures(row: Row) -> list[Figure]:
         Figure(part, "changed object → written plan, p50", middle, "s", None, load),
         Figure(part, "changed object → written plan, p95", late, "s", 1.0, f"{len(row.cycles)} changes, one by one"),
         Figure(part, "the same less the policy, p95", own, "s", 0.3, "0.05 s of it waits for more changes"),
+        Figure(
+            part, "CPU of a change and its plan", row.cpu_ms_per_cycle, "ms", None, "all that the daemon does in it"
+        ),
         Figure(part, "admitting one pod", 1000 * per_pod, "ms", 5.0, f"{row.ungated_per_second:.0f} pods a second"),
-        Figure(part, "a bare client's patch", 1000 / row.bare_per_second, "ms", None, "16 threads, nothing else to do"),
+        Figure(
+            part, "the same by a bare client", 1000 / row.bare_per_second, "ms", None, "16 threads, nothing else to do"
+        ),
+        Figure(
+            part, "allocator : bare client", row.bare_per_second / row.ungated_per_second, "×", None, "pods admitted"
+        ),
         Figure(part, "memory of the daemon", row.memory, "MiB", 300.0, f"resident; at most {row.peak:.0f}"),
         Figure(part, "idle daemon, of a core", 100 * row.idle, "%", 2.0, f"{IDLE_SECONDS:.0f} s, one plan in them"),
     ]
+
+
+_CONDITIONS = f"""\
+The allocator on fake nodes. Up to {BY_ARGO} pods Argo itself makes them (made by: Argo). More are copies: Argo's
+controller is stopped, and Workflows with the status that Argo gave their model, and their gated pods with Argo's
+labels, annotations and owners, are made directly on the API server. kube-scheduler binds them, and kwok runs them.
+cycle: from before a request for one replica more is sent until a watch shows the plan in the Workflow, debouncing
+included. CPU: of the daemon; for a pod from when it leads until all are admitted, with its lists and all Workflows.
+bare client: the same pods ungated by a program that does nothing else. load: load average of a minute; this machine
+has {os.cpu_count()} processors.
+"""
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float]:
@@ -138,8 +162,8 @@ def percentiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 @contextmanager
-def quiet_argo(found: TestCluster) -> Iterator[Callable[[], None]]:
-    """Gives a function that stops Argo's controller; it is started again in the end."""
+def quiet_argo(found: TestCluster, namespace: str) -> Iterator[Callable[[], None]]:
+    """Gives a function that stops Argo's controller; it is started again in the end, with nothing left to work on."""
 
     def scale(replicas: int) -> None:
         found.kubectl("scale", "deployment/workflow-controller", "-n", "argo", f"--replicas={replicas}")
@@ -152,6 +176,8 @@ def quiet_argo(found: TestCluster) -> Iterator[Callable[[], None]]:
     try:
         yield stop
     finally:
+        for kind in (WORKFLOW, POD):
+            _empty(found, namespace, kind)
         scale(1)
 
 
@@ -277,7 +303,9 @@ def _one(grown: _Grown, probes: int) -> Row:
             rate = (len(times) - 1) / max(1e-6, times[-1] - times[0])
             wait_until("all pods run", lambda: not pending(grown.cluster, grown.namespace), timeout=900, every=5.0)
             _until_still()
+            before_cycles = _cpu_seconds(pid)
             cycles, own = _cycles(grown, daemon, probes)
+            cpu_of_cycles = _cpu_seconds(pid) - before_cycles
             _until_still()
             idle = _idle(pid)
             load = os.getloadavg()[0]
@@ -293,6 +321,7 @@ def _one(grown: _Grown, probes: int) -> Row:
         started=times[-1] - began,
         ungated_per_second=rate,
         cpu_ms_per_pod=1000 * cpu / len(times),
+        cpu_ms_per_cycle=1000 * cpu_of_cycles / probes,
         bare_per_second=_bare(grown),
         cycles=tuple(cycles),
         without_policy=tuple(own),
@@ -372,26 +401,57 @@ def pending(cluster: Cluster, namespace: str) -> list[Json]:
 
 
 def _bare(grown: _Grown) -> float:
-    """Patches of pods a second, by 16 threads of a process that does nothing else."""
-    pods = grown.cluster.list_all(
-        POD, namespace=grown.namespace, labels=keys.TASK_NAME, limit=min(1000, grown.pods), metadata_only=True
+    """Pods ungated a second by 16 threads of a process that does nothing else, on pods like those of the jobs.
+
+    What kube-scheduler and the kubelets then write about each pod is the same: the rest is the API server's speed.
+    """
+    (like,) = grown.cluster.list_all(POD, namespace=grown.namespace, labels=keys.TASK_NAME, limit=1)[:1]
+    names = [f"bare-{grown.pods}-{i:05}" for i in range(min(BARE_PODS, grown.pods))]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: grown.cluster.create(POD, _like(like, name), namespace=grown.namespace), names))
+    nodes = [f"fake-{i % grown.nodes:05}" for i in range(len(names))]
+    answer = grown.found.run(
+        sys.executable, "-c", _BARE, grown.namespace, stdin=json.dumps(list(zip(names, nodes, strict=True)))
     )
-    code = (
-        "import json, sys, time\n"
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "from diflow.client.kinds import POD\n"
-        "from diflow.client.kube import Cluster\n"
-        "cluster, names = Cluster.connect(), json.load(sys.stdin)\n"
-        "body = {'metadata': {'annotations': {'diflow-bench/patched': 'yes'}}}\n"
-        "one = lambda name: cluster.patch(POD, name, body, namespace=sys.argv[1])\n"
-        "with ThreadPoolExecutor(16) as pool:\n"
-        "    list(pool.map(one, names[:16]))\n"
-        "    began = time.monotonic()\n"
-        "    list(pool.map(one, names[16:]))\n"
-        "    print((len(names) - 16) / (time.monotonic() - began))\n"
-    )
-    names = json.dumps([pod["metadata"]["name"] for pod in pods])
-    return float(grown.found.run(sys.executable, "-c", code, grown.namespace, stdin=names))
+    _empty(grown.found, grown.namespace, POD, "diflow-bench=bare")
+    return float(answer)
+
+
+_BARE = """
+import json, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from diflow.client.kinds import POD
+from diflow.client.kube import Cluster
+
+cluster, pods = Cluster.connect(), json.load(sys.stdin)
+
+def admit(pod):
+    spec = {"schedulingGates": None, "nodeSelector": {"kubernetes.io/hostname": pod[1]}}
+    cluster.patch(POD, pod[0], {"spec": spec}, namespace=sys.argv[1])
+
+with ThreadPoolExecutor(16) as pool:
+    list(pool.map(admit, pods[:16]))
+    began = time.monotonic()
+    list(pool.map(admit, pods[16:]))
+    print((len(pods) - 16) / (time.monotonic() - began))
+"""
+
+
+def _like(pod: Json, name: str) -> Json:
+    """A pod of nobody with a closed gate, the same for the rest."""
+    spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "nodeSelector", "hostname")}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"diflow-bench": "bare"}, "annotations": pod["metadata"]["annotations"]},
+        "spec": {**spec, "schedulingGates": [{"name": keys.GATE}]},
+    }
+
+
+def _empty(found: TestCluster, namespace: str, kind: Kind, labels: str = "") -> None:
+    """Delete all objects of a kind at once, in one request."""
+    query = urlencode({"labelSelector": labels, "gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+    found.run("kubectl", "delete", "--raw", f"{kind.path(namespace)}?{query}", timeout=600)
 
 
 # --- looking at the daemon and at the API server ----------------------------------------------------------------------
