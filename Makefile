@@ -74,6 +74,10 @@ bench: $(VENV)/.ready ## measure speed, the allocator's too (20 minutes; less wi
 bench-policies: $(VENV)/.ready ## quality and speed of the policies (DATA=folder with the Pollux profiles and workloads)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.policies --data $(DATA)
 
+.PHONY: bench-long
+bench-long: $(VENV)/.ready ## a job of 500 rounds with 8 replicas on fake nodes, over several Workflows (an hour on two cores)
+	$(BIN)/python -m benchmarks.long --minutes 120
+
 .PHONY: lock
 lock: ## pin the Python packages anew (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --all-extras --group dev pyproject.toml -o requirements.lock
