@@ -36,9 +36,10 @@ class Part:
 
 
 def parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> list[Part]:
-    """Half of `count` random snapshots, half moments of lives, in as many parts as keep all processes busy."""
-    each = max(1, count // (4 * PROCESSES))
-    return [Part(policy, kind, seed + i, each, dear_each) for i in range(2 * PROCESSES) for kind in ("random", "lives")]
+    """A quarter of `count` random snapshots, the others moments of lives, in parts small enough to keep all busy."""
+    each = max(1, count // (8 * PROCESSES))
+    kinds = ("lives", "random", "lives", "lives")
+    return [Part(policy, kinds[i % 4], seed + i, each, dear_each) for i in range(8 * PROCESSES)]
 
 
 def judge(work: list[Part]) -> tuple[int, list[str]]:
@@ -102,7 +103,7 @@ def _planned(part: Part, ask: Callable[[Snapshot], Plan]) -> Iterator[tuple[Snap
     profiled = part.policy not in ("fit", "fair")  # these two read no profiles
     if part.kind == "lives":
         return lives(part.seed, part.count, ask, profiled=profiled)
-    large = part.count // 4
+    large = part.count // 8
     return (
         (snapshot, ask(snapshot))
         for jobs, nodes, count in ((4, 3, part.count - large), (6, 4, large))
