@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -295,5 +296,12 @@ def test_names_of_jobs_are_completed(diflow: Cli, monkeypatch: pytest.MonkeyPatc
 def test_deleting_takes_its_time_when_it_must(diflow: Cli) -> None:
     diflow.has(SeenJob("a", learner=1))
     diflow.api.fail(status(200, ""), method="DELETE")
-    threading.Timer(0.3, lambda: diflow.api.remove(WORKFLOW, "a")).start()
+
+    def gone_a_moment_after_it_was_asked_for() -> None:
+        while not diflow.api.seen("DELETE"):
+            time.sleep(0.01)
+        time.sleep(0.3)
+        diflow.api.remove(WORKFLOW, "a")
+
+    threading.Thread(target=gone_a_moment_after_it_was_asked_for, daemon=True).start()
     assert diflow("delete", "a", "--wait").code == 0
