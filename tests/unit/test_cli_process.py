@@ -29,6 +29,8 @@ def start(diflow: Cli, *args: str) -> subprocess.Popen[str]:
         text=True,
         env={**os.environ, **settings},
         cwd=diflow.folder,
+        # A shell that starts the tests in the background has them ignore Ctrl-C, and their children with them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (no threads here)
     )
 
 
