@@ -56,8 +56,8 @@ class AllocatorSettings(BaseSettings):
 
     most_nodes: int = Field(1000, ge=0)
     """A preemptible job whose Workflow has so many of Argo's nodes begins its next round in another one; 0: never. Argo
-    gives a Workflow up at about 14,700; at 1,000 its object is near 1 MB, which is as much as is good to send to all who
-    watch it, each time that it changes (docs/decisions/0006)."""
+    gives a Workflow up at about 14,700; at 1,000 its object is near 1 MB, which all who watch are sent at each change
+    (docs/decisions/0006)."""
 
     writers: int = Field(16, ge=1, le=64)
     """Requests under way at once. The API server's own limit for one client is higher."""
