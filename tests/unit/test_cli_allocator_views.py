@@ -230,6 +230,8 @@ def test_top_on_a_terminal_follows_the_cluster_until_ctrl_c(busy: Cli) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "diflow", "top", "--kubeconfig", str(busy.kubeconfig)],
         stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=busy.folder,
+        # A shell that starts the tests in the background has them ignore Ctrl-C, and their children with them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )  # fmt: skip
     os.close(theirs)
     shown = b""
