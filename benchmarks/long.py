@@ -182,7 +182,8 @@ def _sample(
 
 def metrics(found: TestCluster) -> Callable[[], tuple[float, float]]:
     """Asks Argo's controller how long it has worked on Workflows: (seconds, how often)."""
-    (pod,) = found.get("pods", "-n", "argo", "-l", "app=workflow-controller")["items"]
+    pods = found.get("pods", "-n", "argo", "-l", "app=workflow-controller")["items"]
+    pod = next(pod for pod in pods if "deletionTimestamp" not in pod["metadata"])
     path = f"/api/v1/namespaces/argo/pods/https:{pod['metadata']['name']}:9090/proxy/metrics"
 
     def ask() -> tuple[float, float]:

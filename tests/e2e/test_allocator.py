@@ -184,7 +184,9 @@ def test_a_rank_that_fails_starts_the_round_again_together_and_at_once(live: Liv
     assert live.ended(name) == "Succeeded"
 
 
-@pytest.mark.xfail(strict=False, reason="no new round came in one run of five on a busy machine; the cause is not known")
+@pytest.mark.xfail(
+    strict=False, reason="no new round came in one run of five on a busy machine; the cause is not known"
+)
 def test_a_replica_that_is_taken_away_moves_the_round_and_counts_for_nothing(live: Live) -> None:
     wait = f"{_PATIENT} until {live.is_open('evicted')}; do sleep 0.5 & wait $!; done"
     workers = Task(
