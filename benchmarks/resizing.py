@@ -97,7 +97,7 @@ def _figures(what: str, took: Mapping[str, list[Took]]) -> list[Figure]:
     return [
         *out,
         Figure("resizing", f"{what}: over by hand", statistics.median(over), "s", 1.0, "median of neighbours"),
-        Figure("resizing", f"{what}: of it ours", statistics.median(own), "s", 1.0, "deciding, and opening the gates"),
+        Figure("resizing", f"{what}: of it ours", statistics.median(own), "s", None, "deciding, and opening the gates"),
     ]
 
 
