@@ -20,6 +20,8 @@ from tests.policies.generators import snapshots
 from tests.policies.lives import lives
 
 PROCESSES = min(4, os.cpu_count() or 1)
+PARTS = 32
+"""The same everywhere: what is judged must not depend on the machine's processors."""
 MOST_TOLD = 5
 """Snapshots told of a part: one fault mostly shows in many."""
 
@@ -37,9 +39,9 @@ class Part:
 
 def parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> list[Part]:
     """A quarter of `count` random snapshots, the others moments of lives, in parts small enough to keep all busy."""
-    each = max(1, count // (8 * PROCESSES))
+    each = max(1, count // PARTS)
     kinds = ("lives", "random", "lives", "lives")
-    return [Part(policy, kinds[i % 4], seed + i, each, dear_each) for i in range(8 * PROCESSES)]
+    return [Part(policy, kinds[i % 4], seed + i, each, dear_each) for i in range(PARTS)]
 
 
 def judge(work: list[Part]) -> tuple[int, list[str]]:
