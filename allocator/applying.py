@@ -15,10 +15,10 @@ from diflow.allocator.carrying import Job, timestamp
 from diflow.allocator.elector import Elector
 from diflow.allocator.reading import read_workflow
 from diflow.allocator.writes import NextPart, Note, Write
-from diflow.client.kinds import EVENT, WORKFLOW, Kind
-from diflow.client.kube import Cluster
-from diflow.client.reflector import Json
 from diflow.errors import ConflictError, DiflowError, InvalidError, LostLeadershipError, NotFoundError, UnavailableError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import EVENT, WORKFLOW, Kind
+from diflow.kube.reflector import Json
 from diflow.successor import successor
 
 COMPONENT = "diflow-allocator"

@@ -32,9 +32,9 @@ from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.world import Caches, World
 from diflow.allocator.writes import Note, Write
-from diflow.client.kinds import NODE, POD, WORKFLOW, Kind
-from diflow.client.kube import Cluster
 from diflow.errors import DiflowError, LostLeadershipError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import NODE, POD, WORKFLOW, Kind
 
 # A wake-up while nothing happens, to look at the Lease's annotations.
 _LOOK_SECONDS = 5.0

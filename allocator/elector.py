@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from diflow.client.kinds import LEASE
-from diflow.client.kube import Cluster
 from diflow.errors import ConflictError, DiflowError, LostLeadershipError, NotFoundError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import LEASE
 
 Json = dict[str, Any]
 

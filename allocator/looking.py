@@ -22,9 +22,9 @@ from diflow.allocator.room import Room
 from diflow.allocator.service import AllocatorSettings, allocator_settings
 from diflow.allocator.views import QueueView
 from diflow.allocator.world import LIVE, MANAGED, QUEUES_KEY, World, assemble
-from diflow.client.kinds import CONFIG_MAP, NODE, POD, WORKFLOW
-from diflow.client.kube import Cluster
 from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW
 
 _NOT_COMPLETED = "workflows.argoproj.io/completed!=true"
 

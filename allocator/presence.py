@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from diflow import keys
-from diflow.client.kinds import CONFIG_MAP, LEASE, Kind
-from diflow.client.kube import Cluster
 from diflow.errors import ConflictError, DiflowError, NotFoundError, UnauthorizedError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CONFIG_MAP, LEASE, Kind
 
 PAUSED: Final = "diflow/paused"
 """Annotation of the Lease: no new decisions are made while it is there."""

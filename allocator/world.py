@@ -14,10 +14,10 @@ from diflow.allocator.queues import read_queues
 from diflow.allocator.reading import JobRead, NodeRead, PodRead
 from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.views import QueueView
-from diflow.client.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
-from diflow.client.kube import Cluster
-from diflow.client.reflector import Json, Key, Reflector
 from diflow.errors import InvalidError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
+from diflow.kube.reflector import Json, Key, Reflector
 
 MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE},{keys.SCHEDULING}=gang"
 QUEUES_KEY = "queues.yaml"

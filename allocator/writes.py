@@ -9,8 +9,8 @@ from typing import Any, Literal
 from diflow import keys
 from diflow.allocator.allocation import Allocation
 from diflow.allocator.reading import HOSTNAME, Identity, JobRead, PodRead
-from diflow.client.kinds import POD, WORKFLOW, Kind
 from diflow.job import canonical_json
+from diflow.kube.kinds import POD, WORKFLOW, Kind
 
 Json = dict[str, Any]
 Reason = Literal[

@@ -30,8 +30,8 @@ from benchmarks import live
 from benchmarks.figures import Figure, aligned
 from benchmarks.watching import Watch
 from diflow import DIJob, Task, keys
-from diflow.client.kinds import POD, WORKFLOW, Kind
-from diflow.client.kube import Cluster
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
@@ -420,8 +420,8 @@ def _bare(grown: _Grown) -> float:
 _BARE = """
 import json, sys, time
 from concurrent.futures import ThreadPoolExecutor
-from diflow.client.kinds import POD
-from diflow.client.kube import Cluster
+from diflow.kube.kinds import POD
+from diflow.kube.api import Cluster
 
 cluster, pods = Cluster.connect(), json.load(sys.stdin)
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from benchmarks import live, starting
 from benchmarks.figures import Figure
-from diflow.client import kinds
-from diflow.client.kube import Cluster
+from diflow.kube import kinds
+from diflow.kube.api import Cluster
 from tests.clusters import TestCluster, wait_until
 
 JOBS = 1000

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from diflow.client.kube import Cluster
+from diflow.kube.api import Cluster
 from tests.clusters import TestCluster, cluster
 
 

@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diflow.client.kinds import NODE, POD, WORKFLOW
-from diflow.client.kube import Cluster
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import NODE, POD, WORKFLOW
 from diflow.observe import read_nodes
 from tests.clusters import TestCluster, cluster, wait_until
 from tests.e2e.allocators import Zone, daemon, kept_alive, submit, zone

@@ -24,8 +24,8 @@ from benchmarks import live
 from benchmarks.figures import Figure
 from benchmarks.watching import Watch
 from diflow import DIJob, Task, keys
-from diflow.client.kinds import DEPLOYMENT, POD, WORKFLOW
-from diflow.client.kube import Cluster
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import DEPLOYMENT, POD, WORKFLOW
 from diflow.workflows import render
 from tests.builders import template
 from tests.e2e.allocators import Daemon

@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks import live
 from benchmarks.figures import Figure
 from diflow import DIJob, Task, keys
-from diflow.client import kinds
-from diflow.client.kube import Cluster
+from diflow.kube import kinds
+from diflow.kube.api import Cluster
 from diflow.workflows import render
 
 PODS = 4

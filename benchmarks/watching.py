@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from diflow.client.kinds import Kind
-from diflow.client.kube import Cluster
 from diflow.errors import DiflowError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import Kind
 
 
 class Watch:

@@ -23,7 +23,7 @@ from diflow.podtemplate import as_invalid, check_pod_template, check_volumes, de
 if TYPE_CHECKING:
     from hera.workflows import Workflow
 
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
     from diflow.status import JobStatus
 
 TaskType = Literal["learner", "collector", "evaluator", "none"]
@@ -238,7 +238,7 @@ class DIJob(_Model):
 
     def submit(self, *, cluster: Cluster | None = None) -> Self:
         """Create the job's Workflow. Raises ConflictError if the name is taken. Returns the job with its namespace."""
-        from diflow.client import jobs  # noqa: PLC0415
+        from diflow.kube import jobs  # noqa: PLC0415
 
         return jobs.submit(self, cluster=cluster)
 
@@ -247,13 +247,13 @@ class DIJob(_Model):
 
         Raises JobFailedError if it failed, TimeoutError when `timeout_seconds` have passed first.
         """
-        from diflow.client import jobs  # noqa: PLC0415
+        from diflow.kube import jobs  # noqa: PLC0415
 
         return jobs.wait(self.name, namespace=self.namespace, timeout_seconds=timeout_seconds, cluster=cluster)
 
     def delete(self, *, cluster: Cluster | None = None) -> None:
         """Delete the job's Workflow with all that it owns. A job that is already gone is no error."""
-        from diflow.client import jobs  # noqa: PLC0415
+        from diflow.kube import jobs  # noqa: PLC0415
 
         jobs.delete(self.name, namespace=self.namespace, cluster=cluster)
 

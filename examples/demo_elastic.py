@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import DiflowError, DIJob, keys
-from diflow.client import jobs
-from diflow.client.kinds import POD
-from diflow.client.kube import Cluster
+from diflow.kube import jobs
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD
 from elastic.film import EVERY_SECONDS, Film, Frame, Recorder
 from elastic.picture import draw
 from stage import ROOT, DemoError, Target, ask, cluster, made_here, our_own, present, present_kubeconfig, say

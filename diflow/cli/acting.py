@@ -10,14 +10,14 @@ from diflow.cli.console import note
 from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, complete_job, connect, resolve
 
 if TYPE_CHECKING:
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 
 def suspend(
     job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
 ) -> None:
     """Let Argo start nothing more of a job. Pods that run go on."""
-    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
     jobs.suspend(name, cluster=cluster)
@@ -43,7 +43,7 @@ def resume(
 
     With no job, -n is the namespace of the allocator (default: where it says that it is).
     """
-    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
 
     if job is None:
         from diflow.allocator import presence  # noqa: PLC0415
@@ -66,7 +66,7 @@ def stop(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """End a job: its containers get SIGTERM and their grace period, and the job ends Failed."""
-    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
     jobs.stop(name, cluster=cluster, at_once=now)
@@ -75,7 +75,7 @@ def stop(
 
 def retry(job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
     """Run what failed of a failed job again. What succeeded is kept."""
-    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
     jobs.retry(name, cluster=cluster)
@@ -97,8 +97,8 @@ def delete(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Delete jobs with their pods and Services."""
-    from diflow.client import jobs  # noqa: PLC0415
     from diflow.errors import NotFoundError  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     missing = []

@@ -65,8 +65,8 @@ def version(
     if client:
         return
     from diflow.cli.console import note  # noqa: PLC0415
-    from diflow.client import argo  # noqa: PLC0415
     from diflow.errors import DiflowError  # noqa: PLC0415
+    from diflow.kube import argo  # noqa: PLC0415
 
     try:
         cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)

@@ -9,14 +9,14 @@ from diflow import keys
 from diflow.cli import replicas
 from diflow.cli.console import colours, paint, phase_colour
 from diflow.cli.output import age, clock, coloured_phase, moment, table
-from diflow.client.jobs import event_time, is_allocators
+from diflow.kube.jobs import event_time, is_allocators
 from diflow.observe import observe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from diflow.client.jobs import Job
+    from diflow.kube.jobs import Job
     from diflow.observe import Observation
 
 _MOST_EVENTS = 15

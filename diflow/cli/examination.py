@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diflow import keys
 from diflow.cli.console import colours, note, paint
-from diflow.client import argo
-from diflow.client.kinds import CRD, EVENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
+from diflow.kube import argo
+from diflow.kube.kinds import CRD, EVENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
 
 if TYPE_CHECKING:
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 _MOST_SKEW_SECONDS: Final = 5.0
 

@@ -12,12 +12,12 @@ from diflow.allocator.plan import Action, Plan, Why
 from diflow.allocator.waiting import start_order
 from diflow.cli.output import age
 from diflow.cli.standing import JobRow, job_rows
-from diflow.client import jobs
 from diflow.errors import InvalidError
+from diflow.kube import jobs
 
 if TYPE_CHECKING:
     from diflow.allocator.looking import Seen
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 _NEVER: Final = frozenset({Why.TOO_BIG, Why.NO_SUCH_QUEUE})
 

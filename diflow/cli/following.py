@@ -14,7 +14,7 @@ from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Timeout,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
     from diflow.status import JobStatus
 
 
@@ -56,8 +56,8 @@ def show(cluster: Cluster, name: str, *, limit: float | None = None) -> int:
 def _show_lines(cluster: Cluster, name: str, *, limit: float | None) -> JobStatus | None:
     from diflow.cli.output import utc_now  # noqa: PLC0415
     from diflow.cli.replicas import rows  # noqa: PLC0415
-    from diflow.client.follow import follow  # noqa: PLC0415
-    from diflow.client.jobs import get  # noqa: PLC0415
+    from diflow.kube.follow import follow  # noqa: PLC0415
+    from diflow.kube.jobs import get  # noqa: PLC0415
     from diflow.observe import observe  # noqa: PLC0415
     from diflow.status import derive_seen, unknown  # noqa: PLC0415
 
@@ -104,7 +104,7 @@ def wait(
     Ends with 1 if the job failed, 124 when --timeout has passed. `--for phase=Running` is also met by a job that was
     running and has ended meanwhile.
     """
-    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
     from diflow.status import ENDED  # noqa: PLC0415
 
     limit = seconds(timeout, option="--timeout")

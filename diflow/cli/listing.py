@@ -22,7 +22,7 @@ from diflow.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from diflow.client.jobs import Job
+    from diflow.kube.jobs import Job
 
 
 def get(
@@ -37,7 +37,7 @@ def get(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show jobs by name. With -o json or yaml: as DIJob objects with their status and all phases so far."""
-    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     found = [jobs.get(resolve(name, cluster), cluster=cluster) for name in names]
@@ -60,7 +60,7 @@ def list_(
     Where there are more than 200, RESTARTS and RESCHEDULES of those that have ended are not read and shown as -; with
     -o wide, json or yaml everything is.
     """
-    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     brief = output in (None, Output.NAME)
@@ -92,7 +92,7 @@ def describe(
     """Tell all about one job: its phases over time, each replica, what the cluster said about it."""
     from diflow.cli.description import description  # noqa: PLC0415
     from diflow.cli.output import utc_now  # noqa: PLC0415
-    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     found = jobs.get(resolve(job, cluster), cluster=cluster)

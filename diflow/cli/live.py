@@ -16,14 +16,14 @@ from diflow.cli import replicas
 from diflow.cli.console import phase_colour
 from diflow.cli.output import age, clock, utc_now
 from diflow.cli.replicas import Row, rows
-from diflow.client.follow import Snapshot, follow
+from diflow.kube.follow import Snapshot, follow
 from diflow.observe import observe
 from diflow.status import JobStatus, derive_seen, unknown
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 _MARKS = {"Running": "●", "Succeeded": "✔", "Failed": "✘", "Pending": "○", "Unknown": "?"}
 _LAST = 6

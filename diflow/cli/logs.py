@@ -17,7 +17,7 @@ from diflow.cli.console import colours, note, paint, turn_colour
 from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, connect, detaching, resolve, seconds
 
 if TYPE_CHECKING:
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
     from diflow.observe import Attempt, Observation
 
 _RECONNECT_SECONDS: Final = 1.0
@@ -130,8 +130,8 @@ class Printer:
 
 def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
     """Print what there is, in the order of time."""
-    from diflow.client import jobs  # noqa: PLC0415
     from diflow.errors import NotFoundError  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
     from diflow.observe import observe  # noqa: PLC0415
 
     job = jobs.get(name, cluster=cluster)
@@ -227,9 +227,9 @@ def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None =
 
     Each pod is read by a thread of its own, from when its container has started: none waits for another.
     """
-    from diflow.client.follow import follow  # noqa: PLC0415
-    from diflow.client.jobs import get  # noqa: PLC0415
     from diflow.errors import NotFoundError  # noqa: PLC0415
+    from diflow.kube.follow import follow  # noqa: PLC0415
+    from diflow.kube.jobs import get  # noqa: PLC0415
     from diflow.observe import observe  # noqa: PLC0415
     from diflow.status import derive_seen  # noqa: PLC0415
 

@@ -20,7 +20,7 @@ from diflow.errors import UnavailableError
 if TYPE_CHECKING:
     from diflow.allocator.elector import Elector
     from diflow.allocator.service import AllocatorSettings
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 _LOOK_SECONDS = 0.5
 

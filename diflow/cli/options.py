@@ -12,7 +12,7 @@ import typer
 from diflow.cli.main import DetachedError
 
 if TYPE_CHECKING:
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 _CLUSTER_PANEL = "Which cluster"
 
@@ -28,8 +28,8 @@ class Output(StrEnum):
 
 def complete_job(incomplete: str) -> list[str]:
     """Names of jobs for the shell to complete. A cluster that does not answer completes nothing."""
-    from diflow.client.jobs import LATEST, names  # noqa: PLC0415
-    from diflow.client.kube import Cluster  # noqa: PLC0415
+    from diflow.kube.api import Cluster  # noqa: PLC0415
+    from diflow.kube.jobs import LATEST, names  # noqa: PLC0415
 
     try:
         found = names(cluster=Cluster.connect())
@@ -62,14 +62,14 @@ Timeout = Annotated[
 
 def connect(*, kubeconfig: str | None, context: str | None, namespace: str | None) -> Cluster:
     """The cluster that the options name."""
-    from diflow.client.kube import Cluster  # noqa: PLC0415 (takes 0.4 s to import)
+    from diflow.kube.api import Cluster  # noqa: PLC0415 (takes 0.4 s to import)
 
     return Cluster.connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
 
 
 def resolve(job: str, cluster: Cluster) -> str:
     """The job's name: `@latest` becomes that of the newest job."""
-    from diflow.client.jobs import LATEST, latest  # noqa: PLC0415
+    from diflow.kube.jobs import LATEST, latest  # noqa: PLC0415
 
     if job != LATEST:
         return job

@@ -13,7 +13,7 @@ from diflow import keys
 from diflow.cli.console import colours, paint, phase_colour, say
 
 if TYPE_CHECKING:
-    from diflow.client.jobs import Job
+    from diflow.kube.jobs import Job
 
 _GAP: Final = "   "
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")

@@ -10,9 +10,9 @@ from diflow.cli.console import note, say, warn
 from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Timeout, connect, detaching, resolve, seconds
 
 if TYPE_CHECKING:
-    from diflow.client.follow import Snapshot
-    from diflow.client.kube import Cluster
-    from diflow.client.scale import Scaled
+    from diflow.kube.api import Cluster
+    from diflow.kube.follow import Snapshot
+    from diflow.kube.scale import Scaled
 
 
 def scale(
@@ -41,7 +41,7 @@ def scale(
     limit = seconds(timeout, option="--timeout")
     if (replicas is None) == (low is None and high is None):
         raise typer.BadParameter("give either --replicas, or --min, --max or both")
-    from diflow.client.scale import scale as ask  # noqa: PLC0415
+    from diflow.kube.scale import scale as ask  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     name = resolve(job, cluster)
@@ -69,8 +69,8 @@ def _say_who_acts(cluster: Cluster) -> None:
 
 
 def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> None:
-    from diflow.client.follow import follow  # noqa: PLC0415
     from diflow.errors import ConflictError, NotFoundError  # noqa: PLC0415
+    from diflow.kube.follow import follow  # noqa: PLC0415
 
     told = ""
     for snapshot in follow(cluster, name, seconds=limit):

@@ -24,7 +24,7 @@ from diflow.version import __version__
 
 if TYPE_CHECKING:
     from diflow.allocator.service import AllocatorSettings
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 # After leadership was lost nothing is written any more; a loop that still hangs then is ended.
 _LONGEST_END_SECONDS: Final = 20.0

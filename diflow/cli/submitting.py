@@ -63,7 +63,7 @@ def submit(
     if dry_run is DryRun.CLIENT:
         _print_workflow(job)
         return 0
-    from diflow.client import jobs  # noqa: PLC0415
+    from diflow.kube import jobs  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=job.namespace)
     if dry_run is DryRun.SERVER:

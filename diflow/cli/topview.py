@@ -24,7 +24,7 @@ from diflow.errors import DiflowError
 
 if TYPE_CHECKING:
     from diflow.allocator.looking import Seen
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 _FRAME_SECONDS = 1.0
 _LEASE_SECONDS = 5.0

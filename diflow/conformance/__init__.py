@@ -2,7 +2,7 @@
 
 Argo's maintainers do not promise most of what diflow builds on (a patch of a running Workflow's parameters, say), so
 each fact is measured on every supported version of Argo, and `diflow doctor --probe` measures it on the user's cluster.
-It stands on top of the library as the CLI does: it renders with `diflow.workflows` and talks through `diflow.client`.
+It stands on top of the library as the CLI does: it renders with `diflow.workflows` and talks through `diflow.kube`.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
 from diflow import DIJob, keys
-from diflow.client.kinds import POD, WORKFLOW, Kind
 from diflow.conformance import reading, shapes
 from diflow.conformance.finding import FactFailedError, HopelessError
 from diflow.errors import ConflictError, DiflowError, UnavailableError
+from diflow.kube.kinds import POD, WORKFLOW, Kind
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _ABANDONED_SECONDS: Final = 1800
 
 
 class Verbs(Protocol):
-    """What a probe needs of a cluster; `diflow.client.kube.Cluster` has it."""
+    """What a probe needs of a cluster; `diflow.kube.api.Cluster` has it."""
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json: ...
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from diflow import keys
-from diflow.client.kinds import PRIORITY_CLASS, SERVICE_ACCOUNT, Kind
 from diflow.conformance import groups, growth, pods, retries, rounds, texts
 from diflow.conformance.finding import TITLES, FactFailedError, Finding, HopelessError, Measured
 from diflow.conformance.lab import Lab, StoppedError, Verbs
 from diflow.conformance.outcome import Outcome
 from diflow.errors import DiflowError, InvalidError, NotFoundError, UnauthorizedError
+from diflow.kube.kinds import PRIORITY_CLASS, SERVICE_ACCOUNT, Kind
 
 DEFAULT_IMAGE: Final = "docker.io/library/busybox:1.37"
 

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from diflow import DiflowError, keys
-from diflow.client.kinds import NODE, POD
-from diflow.client.kube import Cluster
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import NODE, POD
 
 EVERY_SECONDS = 1.0
 _ENDED = ("Succeeded", "Failed")

@@ -20,8 +20,8 @@ from typing import Any
 
 from diflow import keys
 from diflow.allocator import amounts
-from diflow.client.kinds import NODE, POD, WORKFLOW
 from diflow.job import DIJob
+from diflow.kube.kinds import NODE, POD, WORKFLOW
 from diflow.roster import roster
 from diflow.workflows import render
 from diflow.workflows.expressions import UNCOUNTED_MESSAGES

@@ -10,7 +10,7 @@ from typing import Any
 
 import urllib3
 
-from diflow.client.kube import Cluster
+from diflow.kube.api import Cluster
 from tests.unit.fakeapi import FakeApi
 
 _PATIENCE_SECONDS = 60.0

@@ -13,9 +13,9 @@ import time
 import urllib3
 
 from diflow.allocator.elector import Elector
-from diflow.client.kinds import POD
-from diflow.client.kube import Cluster
 from diflow.errors import ConflictError, LostLeadershipError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD
 
 
 def main(url: str) -> int:

@@ -23,9 +23,9 @@ from diflow.allocator.policy import Policy, load_policy
 from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.world import MANAGED
-from diflow.client.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
-from diflow.client.kube import Cluster
 from diflow.errors import DiflowError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
 from tests.allocator.fakeargo import FOR_EVER, FakeCluster, Runs, is_gated
 from tests.allocator.faults import Time, eventually
 from tests.unit.fakeapi import Answer, FakeApi, Request, chosen, is_inside, serving

@@ -18,9 +18,9 @@ import pytest
 
 import diflow
 from diflow.allocator.elector import Elector, boottime
-from diflow.client.kinds import LEASE, POD
-from diflow.client.kube import Cluster
 from diflow.errors import DiflowError, LostLeadershipError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import LEASE, POD
 from tests.allocator.faults import Refusing, Time, eventually
 from tests.unit.fakeapi import Answer, FakeApi, Request, serving, status
 

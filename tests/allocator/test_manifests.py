@@ -15,7 +15,7 @@ from diflow.allocator.queues import read_queues
 from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.world import QUEUES_KEY
 from diflow.cli.allocating import run as run_allocator
-from diflow.client.kinds import CONFIG_MAP
+from diflow.kube.kinds import CONFIG_MAP
 from diflow.version import __version__
 from diflow.workflows.reoptimise import DEFAULT_IMAGE, render_cron
 from tests.allocator.manifests import FOLDER, objects, one

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from diflow.allocator.service import AllocatorSettings
-from diflow.client.kinds import CONFIG_MAP, LEASE
+from diflow.kube.kinds import CONFIG_MAP, LEASE
 from tests.allocator.lab import Lab, job, lab, task
 from tests.allocator.manifests import ANY, EVERYWHERE, Grant, Use, everybody, granted, needed
 from tests.unit.cli import Result, kubeconfig, run

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from diflow.client.kinds import POD, WORKFLOW
-from diflow.client.kube import Cluster
-from diflow.client.reflector import Reflector
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD, WORKFLOW
+from diflow.kube.reflector import Reflector
 from tests.allocator.faults import Refusing, Time, client, eventually
 from tests.unit.fakeapi import CUT, Answer, FakeApi, Request, Rule, serving, status
 
@@ -463,7 +463,7 @@ def in_a_pod(api: FakeApi, folder: Path) -> Cluster:
         patch.setenv("KUBERNETES_SERVICE_PORT", port)
         patch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
         patch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
-        patch.setattr("diflow.client.kube._SERVICE_ACCOUNT", str(folder))
+        patch.setattr("diflow.kube.api._SERVICE_ACCOUNT", str(folder))
         patch.setattr("ssl.SSLContext.load_verify_locations", lambda *_, **__: None)
         patch.setattr(Cluster, "__init__", _plain(Cluster.__init__, api.url))
         return Cluster.connect()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from diflow.client.kinds import POD, WORKFLOW
+from diflow.kube.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Lab, job, lab, task
 

@@ -11,7 +11,7 @@ import pytest
 
 from diflow import DIJob, chain, keys
 from diflow.allocator.service import AllocatorSettings
-from diflow.client.kinds import WORKFLOW
+from diflow.kube.kinds import WORKFLOW
 from diflow.status import derive
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from diflow.client.kinds import POD, WORKFLOW
+from diflow.kube.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated, is_running
 from tests.allocator.lab import Killed, Lab, job, lab, task
 from tests.unit.fakeapi import Answer, Request, status

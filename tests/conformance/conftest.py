@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diflow.client.kube import Cluster
 from diflow.conformance import Finding, ProbeSettings, probe
+from diflow.kube.api import Cluster
 from tests.builders import IMAGE
 from tests.clusters import TestCluster
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from diflow.client.kinds import POD, SERVICE, WORKFLOW
-from diflow.client.kube import Cluster
 from diflow.conformance import TITLES, Finding
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD, SERVICE, WORKFLOW
 from tests.clusters import TestCluster, wait_until
 
 pytestmark = pytest.mark.cluster

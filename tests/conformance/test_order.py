@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 
-from diflow.client.kube import Cluster
 from diflow.conformance import reading, shapes
 from diflow.conformance.lab import Lab
+from diflow.kube.api import Cluster
 from diflow.workflows import render
 from tests.builders import IMAGE
 from tests.clusters import TestCluster

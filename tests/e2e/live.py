@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from diflow import DIJob, keys
-from diflow.client.kinds import POD, WORKFLOW
-from diflow.client.kube import Cluster
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD, WORKFLOW
 from diflow.workflows import to_yaml
 from tests.clusters import TestCluster, wait_until
 

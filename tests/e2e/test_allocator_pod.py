@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from diflow import DIJob, keys
-from diflow.client.kube import Cluster
+from diflow.kube.api import Cluster
 from tests.builders import job, task
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import events

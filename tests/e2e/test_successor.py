@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from diflow import chain, keys
-from diflow.client import jobs
-from diflow.client.kinds import NODE, POD, WORKFLOW
+from diflow.kube import jobs
+from diflow.kube.kinds import NODE, POD, WORKFLOW
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import Daemon, Zone, daemon, kept_alive, submit, until_running, zone
 from tests.e2e.live import ENDED, Live

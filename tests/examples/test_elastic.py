@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diflow.client.kinds import NODE, POD
+from diflow.kube.kinds import NODE, POD
 from elastic.film import Film, Frame, Recorder, Seen, Told, seen
 from elastic.picture import draw, label, texts
 from tests.allocator.faults import eventually

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from diflow.cli.main import code_of
-from diflow.client.kinds import CRD, DEPLOYMENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
+from diflow.kube.kinds import CRD, DEPLOYMENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
 from tests.unit.fakeapi import FakeApi, Request, serving
 from tests.unit.seen import SeenJob
 

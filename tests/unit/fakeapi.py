@@ -19,8 +19,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import urllib3
 
-from diflow.client.kinds import Kind
-from diflow.client.kube import Cluster
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import Kind
 
 Json = dict[str, Any]
 
@@ -354,7 +354,7 @@ def _merge(old: Any, change: Any) -> Any:
     return out
 
 
-from diflow.client import kinds as _all  # noqa: E402 (only for the two tables below)
+from diflow.kube import kinds as _all  # noqa: E402 (only for the two tables below)
 
 _KINDS = [kind for kind in vars(_all).values() if isinstance(kind, Kind)]
 _PLURALS = {kind.plural for kind in _KINDS}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diflow import DIJob, Task, keys
-from diflow.client.kinds import CONFIG_MAP, LEASE, NODE, POD, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, LEASE, NODE, POD, WORKFLOW
 from diflow.workflows import render
 from tests.unit.cli import Cli
 from tests.unit.fakeapi import now

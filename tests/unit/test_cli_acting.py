@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diflow.cli.examination import Finding, verdict
-from diflow.client.kinds import CRD, DEPLOYMENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
+from diflow.kube.kinds import CRD, DEPLOYMENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
 from tests.unit.cli import Cli, run
 from tests.unit.fakeapi import status
 from tests.unit.seen import SeenJob
@@ -106,8 +106,8 @@ def test_a_retry_of_a_job_that_changed_meanwhile_is_a_conflict(diflow: Cli) -> N
 
 
 def test_a_retry_waits_until_the_old_pods_are_gone(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diflow.client.jobs._POLL_SECONDS", 0.01)
-    monkeypatch.setattr("diflow.client.jobs._PODS_GONE_SECONDS", 0.1)
+    monkeypatch.setattr("diflow.kube.jobs._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("diflow.kube.jobs._PODS_GONE_SECONDS", 0.1)
     diflow.has(failed())
     diflow.api.rule(lambda r: status(200, "") if r.method == "DELETE" else None)
     result = diflow("retry", "job")

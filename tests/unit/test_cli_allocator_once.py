@@ -15,7 +15,7 @@ from diflow.allocator.daemon import Allocator, Cycle, lead
 from diflow.allocator.elector import Elector
 from diflow.allocator.policy import load_policy
 from diflow.allocator.service import allocator_settings
-from diflow.client.kinds import CONFIG_MAP, LEASE, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, LEASE, WORKFLOW
 from tests.unit.cli import Cli
 from tests.unit.fakeapi import Answer, Request, status
 from tests.unit.placed import SYSTEM, annotations, dijob, lease, node, put

@@ -22,7 +22,7 @@ import structlog
 
 from diflow.allocator.daemon import Cycle
 from diflow.allocator.telemetry import STILL_SECONDS, Telemetry, configure_log
-from diflow.client.kinds import LEASE
+from diflow.kube.kinds import LEASE
 from tests.unit.cli import Cli, run
 
 _ROOT = Path(__file__).parents[2]

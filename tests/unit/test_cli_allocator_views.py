@@ -24,7 +24,7 @@ from rich.console import Console
 from diflow.allocator.looking import look
 from diflow.cli.amounts import amounts, quantity, shown
 from diflow.cli.topview import picture
-from diflow.client.kinds import CONFIG_MAP, POD, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, POD, WORKFLOW
 from tests.unit.cli import Cli, run
 from tests.unit.fakeapi import Answer, status
 from tests.unit.placed import dijob, lease, node, put, queues

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diflow.client.kinds import POD, WORKFLOW
+from diflow.kube.kinds import POD, WORKFLOW
 from tests.unit.cli import Cli, play
 from tests.unit.fakeapi import CUT, Answer, FakeApi, Request, status
 from tests.unit.seen import SeenJob
@@ -426,7 +426,7 @@ def _after(api: FakeApi, act: Callable[[], Any]) -> list[Request]:
 def test_a_cluster_that_goes_away_makes_the_job_unknown_until_it_is_back(
     diflow: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diflow.client.kube._BACKOFF_SECONDS", (0.3, 0.3))
+    monkeypatch.setattr("diflow.kube.api._BACKOFF_SECONDS", (0.3, 0.3))
     made = job()
     diflow.has(made)
     failures = iter(range(4))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow.client.kinds import EVENT, POD, WORKFLOW
+from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from tests.unit.cli import Cli, run
 from tests.unit.fakeapi import status
 from tests.unit.seen import SeenJob, at

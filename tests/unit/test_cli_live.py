@@ -8,8 +8,8 @@ from datetime import datetime
 from rich.console import Console, RenderableType
 
 from diflow.cli.live import Page, page, show_live
-from diflow.client.follow import Snapshot
-from diflow.client.kinds import WORKFLOW
+from diflow.kube.follow import Snapshot
+from diflow.kube.kinds import WORKFLOW
 from tests.unit.cli import Cli, play
 from tests.unit.seen import SeenJob, at
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow.client.kinds import POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
+from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
 from tests.builders import manifest, template
 from tests.unit.cli import Cli, run
 from tests.unit.fakeapi import status

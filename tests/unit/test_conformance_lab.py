@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from diflow.client.kinds import Kind
 from diflow.conformance import ProbeSettings, lab, probe, shapes
 from diflow.conformance.finding import FactFailedError, HopelessError
 from diflow.conformance.lab import Lab, Run
 from diflow.conformance.outcome import Outcome
 from diflow.errors import UnavailableError
+from diflow.kube.kinds import Kind
 from tests.unit.test_conformance_probe import Fake
 
 Json = dict[str, Any]

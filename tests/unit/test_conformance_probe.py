@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from diflow.client.kinds import POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
 from diflow.conformance import TITLES, Finding, ProbeSettings, probe
 from diflow.conformance.lab import LABEL, Lab
 from diflow.conformance.shapes import named_group
 from diflow.errors import ConflictError, InvalidError, NotFoundError, UnauthorizedError, UnavailableError
+from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
 
 Json = dict[str, Any]
 SETTINGS = ProbeSettings(limit_seconds=0.0)

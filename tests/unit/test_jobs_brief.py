@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diflow import status
-from diflow.client import jobs
+from diflow.kube import jobs
 from diflow.workflows import render
 from tests.builders import job, task
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from diflow import ConflictError, JobFailedError, NotFoundError
-from diflow.client import jobs
-from diflow.client.argo import image_version
-from diflow.client.kinds import CONFIG_MAP, WORKFLOW
+from diflow.kube import jobs
+from diflow.kube.argo import image_version
+from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from tests.builders import job
 from tests.unit.cli import Cli, play
 from tests.unit.fakeapi import status

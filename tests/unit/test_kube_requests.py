@@ -14,9 +14,6 @@ from typing import Any
 import pytest
 import urllib3
 
-from diflow.client import pages
-from diflow.client.kinds import CRD, POD, PRIORITY_CLASS, WORKFLOW
-from diflow.client.kube import Cluster
 from diflow.errors import (
     ConflictError,
     DiflowError,
@@ -25,6 +22,9 @@ from diflow.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from diflow.kube import pages
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CRD, POD, PRIORITY_CLASS, WORKFLOW
 from tests.unit.fakeapi import Answer, FakeApi, serving, status
 
 
@@ -342,7 +342,7 @@ def test_inside_a_pod_the_service_account_is_the_login(
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr("diflow.client.kube._SERVICE_ACCOUNT", str(tmp_path))
+    monkeypatch.setattr("diflow.kube.api._SERVICE_ACCOUNT", str(tmp_path))
     cluster = Cluster.connect()
     assert cluster.namespace == "lab"
     assert cluster.target.server == f"https://{host}:{port}"

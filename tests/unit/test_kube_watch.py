@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from diflow.client.kinds import POD, WORKFLOW
-from diflow.client.kube import Change, Cluster
 from diflow.errors import UnauthorizedError, UnavailableError
+from diflow.kube.api import Change, Cluster
+from diflow.kube.kinds import POD, WORKFLOW
 from tests.unit.fakeapi import CUT, STALL, Answer, FakeApi, Request, serving, status
 
 

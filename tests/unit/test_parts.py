@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from diflow import ConflictError, DIJob, Task, chain, keys
-from diflow.client import jobs, parts
-from diflow.client.follow import follow
-from diflow.client.kinds import EVENT, POD, WORKFLOW
-from diflow.client.scale import scale
+from diflow.kube import jobs, parts
+from diflow.kube.follow import follow
+from diflow.kube.kinds import EVENT, POD, WORKFLOW
+from diflow.kube.scale import scale
 from diflow.status import derive, derive_ended
 from diflow.successor import successor
 from diflow.workflows.pods import dijob_annotation

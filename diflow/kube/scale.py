@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import chain, keys, names, status
-from diflow.client import parts
-from diflow.client.kinds import WORKFLOW
-from diflow.client.kube import Cluster
 from diflow.errors import ConflictError, InvalidError, NotFoundError
 from diflow.job import DIJob, canonical_json
+from diflow.kube import parts
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import WORKFLOW
 from diflow.scaling import Asked, Bounds, asked, choose_task, scales, submitted_range
 
 _TRIES = 6

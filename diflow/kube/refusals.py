@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diflow.client.kinds import WORKFLOW
 from diflow.errors import (
     ConflictError,
     DiflowError,
@@ -21,6 +20,7 @@ from diflow.errors import (
     UnauthorizedError,
     UnavailableError,
 )
+from diflow.kube.kinds import WORKFLOW
 
 # Longer answers of a server are cut: they are shown in one line.
 _LONGEST_MESSAGE = 2000

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow import chain, keys
-from diflow.client import parts
-from diflow.client.kinds import POD, WORKFLOW, Kind
 from diflow.errors import UnauthorizedError
+from diflow.kube import parts
+from diflow.kube.kinds import POD, WORKFLOW, Kind
 
 if TYPE_CHECKING:
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 # Changes come in bursts (Argo writes the Workflow, the pods follow): they are gathered for a moment.
 _GATHER_SECONDS: Final = 0.1

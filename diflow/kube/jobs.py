@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from diflow import chain, keys, status
-from diflow.client import argo, parts
-from diflow.client.follow import follow, selector
-from diflow.client.kinds import CONFIG_MAP, EVENT, POD, WORKFLOW
-from diflow.client.kube import Cluster
-from diflow.client.retry import retried
 from diflow.errors import ConflictError, JobFailedError, NotFoundError, UnauthorizedError
+from diflow.kube import argo, parts
+from diflow.kube.api import Cluster
+from diflow.kube.follow import follow, selector
+from diflow.kube.kinds import CONFIG_MAP, EVENT, POD, WORKFLOW
+from diflow.kube.retry import retried
 
 if TYPE_CHECKING:
     from diflow.job import DIJob, Scheduling

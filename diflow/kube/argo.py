@@ -6,11 +6,11 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from diflow import keys
-from diflow.client.kinds import DEPLOYMENT, PRIORITY_CLASS, SERVICE_ACCOUNT
 from diflow.errors import NotFoundError, UnauthorizedError, UnavailableError
+from diflow.kube.kinds import DEPLOYMENT, PRIORITY_CLASS, SERVICE_ACCOUNT
 
 if TYPE_CHECKING:
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 OLDEST: Final = (3, 7, 0)
 _CONTROLLER: Final = "workflow-controller"

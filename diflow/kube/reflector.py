@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from diflow.client.kinds import Kind
-from diflow.client.kube import Change, Cluster
-from diflow.client.refusals import GoneError
 from diflow.errors import UnavailableError
+from diflow.kube.api import Change, Cluster
+from diflow.kube.kinds import Kind
+from diflow.kube.refusals import GoneError
 
 Json = dict[str, Any]
 Key = tuple[str, str]

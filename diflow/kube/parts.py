@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow import chain, keys
-from diflow.client.kinds import WORKFLOW
 from diflow.errors import NotFoundError, UnauthorizedError
+from diflow.kube.kinds import WORKFLOW
 
 if TYPE_CHECKING:
-    from diflow.client.kube import Cluster
+    from diflow.kube.api import Cluster
 
 Json = dict[str, Any]
 

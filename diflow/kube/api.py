@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlencode
 
-from diflow.client import pages, refusals
-from diflow.client.kinds import POD, Kind
-from diflow.client.refusals import GoneError
 from diflow.errors import NotFoundError, UnauthorizedError, UnavailableError
+from diflow.kube import pages, refusals
+from diflow.kube.kinds import POD, Kind
+from diflow.kube.refusals import GoneError
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
