@@ -54,10 +54,10 @@ class AllocatorSettings(BaseSettings):
     placement_limit_seconds: float = Field(300.0, gt=0)
     """A gang that waits longer says so once more, as a warning."""
 
-    most_nodes: int = Field(1000, ge=0)
+    most_nodes: int = Field(400, ge=0)
     """A preemptible job whose Workflow has so many of Argo's nodes begins its next round in another one; 0: never. Argo
-    gives a Workflow up at about 14,700; at 1,000 its object is near 1 MB, which all who watch are sent at each change
-    (docs/decisions/0006)."""
+    gives a Workflow up at about 14,700, but each of its some 20 writes a round costs the API server what the whole
+    object costs: a round takes four times as long at 700 nodes as at 30 (docs/decisions/0006)."""
 
     writers: int = Field(16, ge=1, le=64)
     """Requests under way at once. The API server's own limit for one client is higher."""

@@ -99,10 +99,14 @@ def _furnish(plan: Plan, progress: Progress) -> None:
         done.touch()
         return
     if plan.argo != "none" and not argo.is_ready(lifecycle.kubectl(plan)):
-        raise ClusterError(
-            f"cluster {plan.name!r} is up, but its Argo is not ready: KUBECONFIG={plan.paths.kubeconfig} "
-            f"kubectl -n {argo.NAMESPACE} get pods"
-        )
+        # Somebody may just have changed a setting of it: that is no trouble, only a restart.
+        try:
+            argo.await_ready(lifecycle.kubectl(plan), plan.argo, progress, timeout_seconds=_ARGO_SECONDS)
+        except ClusterError as error:
+            raise ClusterError(
+                f"cluster {plan.name!r} is up, but its Argo is not: {error}; look at it with "
+                f"KUBECONFIG={plan.paths.kubeconfig} kubectl -n {argo.NAMESPACE} get pods"
+            ) from error
     load.load(plan, _diflow_images(progress), progress)
 
 
