@@ -6,13 +6,15 @@ the place where a policy comes to rest, or the first plan if it does not within 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from diflow.allocator.plan import Action, Plan, carry_out, changes, make_plan
+from diflow.allocator.plan import Action, Plan, carry_out, changes, keep_plan, make_plan
 from diflow.allocator.snapshot import Snapshot
 
+ROUNDING = 1e-9
+"""A measure this part lower is the same: sums in another order."""
 ROUNDS = 8
 MOST_JOBS = 200
 """Above this number of jobs a plan is taken as it is: single replicas weigh little there, and time is short."""
@@ -45,6 +47,22 @@ def settled(snapshot: Snapshot, solve: Callable[[Snapshot], Plan]) -> Plan:
             subject=np.where(kept, plan.subject, again.subject),
         )
     return plan
+
+
+def no_worse_than_keeping(
+    snapshot: Snapshot, plans: Iterable[Callable[[], Plan]], measure: Callable[[Snapshot, Plan], float], name: str
+) -> Plan:
+    """The first of these plans that the measure puts no lower than keeping everything; keeping if there is none.
+
+    The last look of a policy, at the plan as a whole: each step towards it may have been worth it by what held then.
+    """
+    keep = keep_plan(snapshot, name)
+    kept = measure(snapshot, keep)
+    for plan in plans:
+        found = plan()
+        if measure(snapshot, found) >= kept - ROUNDING * abs(kept):
+            return found
+    return keep
 
 
 def _leaves_home(snapshot: Snapshot, plan: Plan) -> bool:

@@ -23,7 +23,7 @@ from diflow.allocator.fairness.victims import make_room
 from diflow.allocator.ledger import Ledger, ancestors
 from diflow.allocator.plan import Plan, Why, evictions
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import settled
+from diflow.allocator.settle import no_worse_than_keeping, settled
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.waiting import Feasibility, Kept, Reasons, explain_waiting, minimum_gang, reserve
 
@@ -52,7 +52,9 @@ class FairPolicy:
         if evictions(snapshot, plan) == 0:
             return plan
         gentle = Cycle(snapshot, self._settings).run(("allocate", "backfill"), self.name)
-        return gentle if met_shares(snapshot, plan) < met_shares(snapshot, gentle) - 1e-9 else plan
+        if met_shares(snapshot, plan) < met_shares(snapshot, gentle) - 1e-9:
+            plan = gentle
+        return no_worse_than_keeping(snapshot, (lambda: plan,), met_shares, self.name)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """What of the deserved shares is met, jobs of higher priority counted first and far more."""

@@ -23,9 +23,9 @@ from diflow.allocator.arrays import BoolArray, IntArray
 from diflow.allocator.fairness.filling import Member, at_most, drop_to_minimum, fill, put, roles_that_scale, size, tidy
 from diflow.allocator.fairness.giving_way import make_way
 from diflow.allocator.ledger import Ledger, Placement
-from diflow.allocator.plan import Plan, Why, carry_out, evictions, keep_plan
+from diflow.allocator.plan import Plan, Why, carry_out, evictions
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import MOST_JOBS, settled
+from diflow.allocator.settle import MOST_JOBS, no_worse_than_keeping, settled
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.waiting import Feasibility, Kept, Reasons, explain_waiting, minimum_gang, reserve, start
 
@@ -34,6 +34,9 @@ AGAIN, GROW, START = 0, 1, 2
 MOST_TRANSACTIONS = 200
 """Times that something is taken, or that it is tried in vain, in one cycle: each looks at all who hold something
 (4 ms with 8,000 replicas). The next cycle goes on."""
+FREELY, GENTLY, STILL = 0, 1, 2
+"""What a cycle does to those who run: it takes from them; it takes from nobody; nor does it place anybody again whose
+gang is whole."""
 RANKS = 4
 """Priorities that the measure tells apart (the lower ones count as one)."""
 
@@ -62,8 +65,12 @@ class FitPolicy:
             plan = settled(snapshot, lambda s: plan if s is snapshot else Cycle(s, self._settings).run(self.name))
         if evictions(snapshot, plan) == 0:
             return plan
-        now, kept = served(snapshot, plan), served(snapshot, keep_plan(snapshot, self.name))
-        return Cycle(snapshot, self._settings, gently=True).run(self.name) if now < kept else plan
+        plans = (
+            lambda: plan,
+            lambda: Cycle(snapshot, self._settings, care=GENTLY).run(self.name),
+            lambda: Cycle(snapshot, self._settings, care=STILL).run(self.name),
+        )
+        return no_worse_than_keeping(snapshot, plans, served, self.name)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """Gangs that run, higher priorities counted first and far more; then replicas, on open nodes."""
@@ -93,7 +100,7 @@ def served(snapshot: Snapshot, plan: Plan) -> float:
 
 class Cycle:
     """One cycle over one ledger. `considered` (J): the only jobs that are given anything, from what is idle.
-    `gently`: nobody is taken from."""
+    `care`: FREELY, GENTLY or STILL."""
 
     def __init__(
         self,
@@ -101,7 +108,7 @@ class Cycle:
         settings: PolicySettings,
         *,
         considered: BoolArray | None = None,
-        gently: bool = False,
+        care: int = FREELY,
     ) -> None:
         s = snapshot
         self.snapshot, self.settings = s, settings
@@ -109,7 +116,7 @@ class Cycle:
         self.marks = Reasons(s)
         self.feasible = Feasibility(s)
         self.alone = considered is not None
-        self.takes = not gently and considered is None
+        self.takes = care == FREELY and considered is None
         self.considered = np.ones(s.jobs, dtype=np.bool_) if considered is None else considered
         self.held = self.ledger.replicas.copy()
         self.ran = np.zeros(s.jobs, dtype=np.bool_)
@@ -121,6 +128,10 @@ class Cycle:
         out_of_limits = self._out_of_limits()
         # Until they are placed again there is nothing to take from them but all.
         self.again = out_of_limits & s.job_preemptible & (s.job_queue >= 0) & ~(s.job_pinned & self.stays)
+        if care == STILL:
+            broken = np.zeros(s.jobs, dtype=np.bool_)
+            broken[s.role_job[self.held < s.role_min]] = True
+            self.again &= broken
         self.stays |= out_of_limits
         self.stopped: list[int] = []
         """Jobs that were stopped and have not been looked at again."""
@@ -321,8 +332,10 @@ class Cycle:
         low = minimum_gang(ledger, job)
         broken = any(ledger.replicas[r] < least for r, least in low.items())
         held = ledger.release(job)
-        sizes = [self._within(low, held), self._within(low, self._on_open(held)), low]
-        if any(put(ledger, job, want) for want in sizes) or self._takes(job, low):
+        # A gang that is whole does not restart to end with less than runs on open nodes.
+        least = low if broken else self._within(low, self._on_open(held))
+        sizes = [self._within(low, held), self._within(low, self._on_open(held)), least]
+        if any(put(ledger, job, want) for want in sizes) or self._takes(job, least):
             self.restarts[job], self.disturbs = True, True
             self.stays[job] = False
             self.blame.setdefault(job, (Why.PLACED_AGAIN, -1))
@@ -452,8 +465,9 @@ class Cycle:
             if not self.ran[j]:
                 self.marks.set(j, Why.FITS, (after[j], most[j], 0.0))
             elif why == Why.NO_ROOM_ELSEWHERE:
-                need = float(max(s.role_min[ledger.roles_of(j)]))
-                self.marks.set(j, why, (need, self._fitting(j), 0.0))
+                held = {r: ledger.placement(r) for r in ledger.roles_of(j)}
+                need = max(self._within(minimum_gang(ledger, j), self._on_open(held)).values())
+                self.marks.set(j, why, (float(need), self._fitting(j), 0.0))
             elif why != Why.KEPT:
                 self.marks.set(j, why, (after[j], before[j], 0.0), subject)
             elif after[j] > before[j]:

@@ -22,7 +22,7 @@ from diflow.allocator.ledger import Ledger, Placement
 from diflow.allocator.packing import slots
 from diflow.allocator.plan import Action, Plan, Why
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import settled
+from diflow.allocator.settle import no_worse_than_keeping, settled
 from diflow.allocator.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.waiting import (
     Feasibility,
@@ -111,7 +111,8 @@ class GoodputPolicy:
         # Each step was worth it, but by what holds then; the whole way must be worth it by what holds now.
         case = Case(snapshot, self._settings, self._tables, None, quota(snapshot) if quota else None)
         keep = case.reach(case.view.held, None, self.name)
-        return keep if case.total(plan) < case.total(keep) - 1e-9 else plan
+        plans = (lambda: plan, lambda: keep) if case.total(plan) >= case.total(keep) else (lambda: keep,)
+        return no_worse_than_keeping(snapshot, plans, lambda _, some: case.total(some), self.name)
 
 
 class Case:

@@ -11,9 +11,10 @@ import pytest
 from diflow.allocator import explain
 from diflow.allocator.fairness.giving_way import make_way
 from diflow.allocator.ledger import Ledger
-from diflow.allocator.plan import Action, Plan, Why, carry_out, changes
+from diflow.allocator.plan import Action, Plan, Why, carry_out, changes, make_plan
 from diflow.allocator.policies.fit import FitPolicy
 from diflow.allocator.settings import PolicySettings
+from diflow.allocator.settle import no_worse_than_keeping
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.validate import faults
 from diflow.allocator.views import JobView, NodeView, QueueView, RoleView, build
@@ -278,6 +279,33 @@ def test_a_maximum_that_was_lowered_is_followed_at_once() -> None:
     assert told(snapshot, plan, "a") == (
         "a: keep: keeps what it holds: placed anew it needs 2 replicas on open nodes, and 1 fit"
     )
+
+
+@pytest.mark.parametrize(("foreign", "size"), [(1, 3), (2, 4)])
+def test_a_maximum_that_was_lowered_costs_no_more_than_it_asks_for(foreign: int, size: int) -> None:
+    """Others took room meanwhile: a restart that would leave the job with less than its new maximum is none."""
+    cluster = [NodeView("n1", {"gpu": 4}, foreign={"gpu": foreign}), NodeView("n2", {"gpu": 4})]
+    jobs = [elastic("a", 2, 3, {"n1": 4}), elastic("b", 4, 8, {"n2": 4})]
+    snapshot, plan = planned(cluster, jobs)
+    assert sizes(snapshot, plan) == {"a": size, "b": 4}
+    if size == 4:
+        assert told(snapshot, plan, "a").endswith("placed anew it needs 3 replicas on open nodes, and 0 fit")
+
+
+def test_a_plan_that_ends_below_keeping_is_not_taken() -> None:
+    """The last look: the first plan that is no worse than keeping, or keeping itself."""
+    snapshot = build(nodes(4, 4), [elastic("a", 1, 3, {"n1": 3}), elastic("b", 1, 3, {"n2": 2})], now_seconds=NOW)
+
+    def with_replicas(*counts: int) -> Plan:
+        role = np.arange(2)
+        return make_plan(snapshot, "test", role, role, np.array(counts), why=np.zeros(2, dtype=np.int64))
+
+    def chosen(*plans: Plan) -> list[int]:
+        ways = [lambda plan=plan: plan for plan in plans]
+        return no_worse_than_keeping(snapshot, ways, lambda _, plan: float(plan.count.sum()), "test").count.tolist()
+
+    assert chosen(with_replicas(1, 3), with_replicas(2, 3), with_replicas(3, 3)) == [2, 3]
+    assert chosen(with_replicas(1, 1)) == [3, 2]
 
 
 def test_a_gang_that_does_not_fit_does_not_hold_back_small_ones() -> None:
