@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.clusters import TestCluster
+from tests.e2e.allocators import Daemon
 from tests.e2e.live import Live
 
 _HERE = Path(__file__).parent
+_TOLD = 80
+"""Lines of each log that a failed test shows."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,3 +40,19 @@ def live(request: pytest.FixtureRequest, argo40: TestCluster) -> Iterator[Live]:
             yield Live(argo40, namespace)
     else:
         yield request.getfixturevalue("shared")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed shows what the allocator did, and what stood in the namespace."""
+    report = yield
+    if report.failed and report.when == "call":
+        used = getattr(item, "funcargs", {})
+        running, live = used.get("running"), used.get("live")
+        if isinstance(running, Daemon) and running.log.exists():
+            report.sections.append(("the allocator's log", "\n".join(running.log.read_text().splitlines()[-_TOLD:])))
+        if isinstance(live, Live):
+            for what in ("workflows", "pods", "events"):
+                found = live.kubectl("get", what, "-o", "wide", "--sort-by=.metadata.creationTimestamp", check=False)
+                report.sections.append((what, "\n".join(found.splitlines()[-_TOLD:])))
+    return report

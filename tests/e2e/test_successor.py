@@ -22,10 +22,7 @@ from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import Daemon, Zone, daemon, kept_alive, submit, until_running, zone
 from tests.e2e.live import ENDED, Live
 
-pytestmark = [
-    pytest.mark.xdist_group("allocator"),
-    pytest.mark.xfail(strict=False, reason="failed in one run of three on a busy machine; the cause is not known"),
-]
+pytestmark = pytest.mark.xdist_group("allocator")
 
 # Two replicas make some twelve nodes a round: the second round begins in a Workflow of its own.
 _MOST = "10"
