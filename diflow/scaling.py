@@ -60,6 +60,26 @@ def asked(job: DIJob, index: int, *, wanted: Mapping[str, int], bounds: Bounds) 
     return Asked(task.name, low, high, number)
 
 
+def with_number(
+    job: DIJob, index: int, number: int, *, wanted: Mapping[str, int], bounds: Bounds
+) -> tuple[dict[str, int], Bounds]:
+    """(wanted, bounds) that ask for exactly, or of a preemptible job for at most, `number` replicas of a task."""
+    task = job.tasks[index]
+    new = {**wanted, task.name: number}
+    now = asked(job, index, wanted=new, bounds=bounds)
+    if now.high != number:
+        # The number that was submitted caps nothing by itself: what caps the task then are its bounds.
+        bounds = {**bounds, **all_ranges(job, bounds), task.name: (min(now.low, number), number)}
+    return new, bounds
+
+
+def all_ranges(job: DIJob, bounds: Bounds) -> dict[str, tuple[int, int]]:
+    """The bounds of all tasks that scale now: where one has bounds, the others no longer scale by themselves."""
+    scaling = scales(job, bounds)
+    ranges = {t.name: submitted_range(job, i, scaling=scaling) for i, t in enumerate(job.tasks)}
+    return {**{name: pair for name, pair in ranges.items() if pair[0] < pair[1]}, **bounds}
+
+
 def choose_task(job: DIJob, name: str | None, bounds: Bounds) -> int:
     """The index of the task that is meant: the one named, the only one, or the only one that scales.
 

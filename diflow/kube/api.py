@@ -44,6 +44,7 @@ _READ_TRIES: Final = 3
 _PAGE: Final = 200
 _JSON: Final = "application/json"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_ONE_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
@@ -278,14 +279,22 @@ class Cluster:
         *,
         namespace: str | None = None,
         subresource: str = "",
+        manager: str = "",
+        metadata_only: bool = False,
     ) -> Json:
-        """Change an object (or its `subresource`): a mapping is merged into it, a list is a JSON patch."""
+        """Change an object (or its `subresource`): a mapping is merged into it, a list is a JSON patch.
+
+        `manager`: as whom the object's managedFields name the writer. `metadata_only`: of the changed object only that
+        comes back. A JSON patch one of whose tests fails is refused with InvalidError.
+        """
         content = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
         return self._json(
             "PATCH",
             kind.path(self._space(kind, namespace), name, *([subresource] if subresource else [])),
+            query={"fieldManager": manager},
             body=body,
             content_type=content,
+            accept=_ONE_METADATA if metadata_only else _JSON,
             about=kind.about(name),
         )
 

@@ -49,3 +49,8 @@ PRIORITY_CLASS: Final = Kind("PriorityClass", "scheduling.k8s.io", "v1", "priori
 CRD: Final = Kind(
     "CustomResourceDefinition", "apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False
 )
+# Questions to the API server, which keeps none of them.
+TOKEN_REVIEW: Final = Kind("TokenReview", "authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
+ACCESS_REVIEW: Final = Kind(
+    "SubjectAccessReview", "authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False
+)

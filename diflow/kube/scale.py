@@ -4,24 +4,21 @@ on it.
 
 from __future__ import annotations
 
-import json
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import chain, keys, names, status
-from diflow.errors import ConflictError, InvalidError, NotFoundError
-from diflow.job import DIJob, canonical_json
+from diflow.asking import MOST_REPLICAS, standing
+from diflow.errors import ConflictError, InvalidError
+from diflow.job import DIJob
 from diflow.kube import parts
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.scaling import Asked, Bounds, asked, choose_task, scales, submitted_range
+from diflow.scaling import Asked, Bounds, all_ranges, asked, choose_task, with_number
 
 _TRIES = 6
 _PAUSE_SECONDS = 0.2
-_MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,64 +66,20 @@ def scale(
 def _change(
     workflow: dict[str, Any], *, task: str | None, replicas: int | None, low: int | None, high: int | None
 ) -> tuple[Scaled, dict[str, Any] | None]:
-    metadata = workflow["metadata"]
-    name, labels = chain.job_name(workflow), metadata.get("labels") or {}
-    annotations = metadata.get("annotations") or {}
-    if not status.is_job(workflow):
-        raise NotFoundError(f"the Workflow {name} is not a diflow job")
-    phase = (workflow.get("status") or {}).get("phase")
-    if phase in ("Succeeded", "Failed", "Error"):
-        raise ConflictError(f"job {name} has ended already ({phase}): nothing of it can be scaled")
-    if labels.get(keys.SCHEDULING, "none") != "gang":
-        raise InvalidError(
-            f"job {name} has scheduling: none, so Argo alone runs it and nothing acts on other numbers: submit it with "
-            "scheduling: gang, for the allocator"
-        )
-    job = _dijob(name, annotations)
-    parameters = [
-        {"name": str(p.get("name", "")), "value": str(p.get("value", ""))}
-        for p in ((workflow.get("spec") or {}).get("arguments") or {}).get("parameters") or []
-    ]
-    wanted = _wanted(next((p["value"] for p in parameters if p["name"] == keys.PARAM_REPLICAS), ""), job)
-    bounds = _bounds(annotations.get(keys.BOUNDS) or "", job)
+    stands = standing(workflow)
+    job, wanted, bounds = stands.job, dict(stands.wanted), stands.bounds
     index = choose_task(job, task, bounds)
-    before = asked(job, index, wanted=wanted, bounds=bounds)
+    before = stands.asked(index)
     if replicas is not None:
-        new_wanted, new_bounds = _by_number(job, index, replicas, wanted=wanted, bounds=bounds)
+        _check_count(replicas, "--replicas")
+        new_wanted, new_bounds = with_number(job, index, replicas, wanted=wanted, bounds=bounds)
     else:
         new_wanted, new_bounds = _by_bounds(job, index, low, high, wanted=wanted, bounds=bounds)
     after = asked(job, index, wanted=new_wanted, bounds=new_bounds)
     if (new_wanted, new_bounds) == (wanted, bounds):
         return Scaled(before.task, before, after), None
-    names.check_hostname(
-        metadata["name"], before.task, after.high, path="--replicas" if replicas is not None else "--max"
-    )
-    text = canonical_json(new_wanted)
-    if all(p["name"] != keys.PARAM_REPLICAS for p in parameters):
-        parameters.append({"name": keys.PARAM_REPLICAS, "value": ""})
-    # A list in a merge patch is replaced as a whole: the others go along as they were.
-    parameters = [{**p, "value": text} if p["name"] == keys.PARAM_REPLICAS else p for p in parameters]
-    change: dict[str, Any] = {
-        "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
-        "spec": {"arguments": {"parameters": parameters}},
-    }
-    if new_bounds != bounds:
-        given = {t: {"min": pair[0], "max": pair[1]} for t, pair in new_bounds.items()}
-        change["metadata"]["annotations"] = {keys.BOUNDS: canonical_json(given)}
-    return Scaled(before.task, before, after), change
-
-
-def _by_number(
-    job: DIJob, index: int, number: int, *, wanted: dict[str, int], bounds: Bounds
-) -> tuple[dict[str, int], Bounds]:
-    _check_count(number, "--replicas")
-    task = job.tasks[index]
-    new = {**wanted, task.name: number}
-    now = asked(job, index, wanted=new, bounds=bounds)
-    if now.high != number:
-        # The number that was submitted caps nothing by itself: what caps the task then are its bounds.
-        bounds = {**bounds, **_all_ranges(job, bounds), task.name: (min(now.low, number), number)}
-    return new, bounds
+    stands.check_hostnames(index, after.high, path="--replicas" if replicas is not None else "--max")
+    return Scaled(before.task, before, after), stands.change(new_wanted, new_bounds)
 
 
 def _by_bounds(
@@ -146,53 +99,9 @@ def _by_bounds(
         other = "" if low is not None and high is not None else f"; give {'--max' if high is None else '--min'}, too"
         raise InvalidError(f"the minimum {new_low} is above the maximum {new_high}{other}", path="--min")
     # A number of its own would cap the bounds: with the submitted one, they alone count.
-    return {**wanted, task.name: task.replicas}, {**_all_ranges(job, bounds), task.name: (new_low, new_high)}
-
-
-def _all_ranges(job: DIJob, bounds: Bounds) -> dict[str, tuple[int, int]]:
-    """The bounds of all tasks that scale now: where one has bounds, the others no longer scale by themselves."""
-    scaling = scales(job, bounds)
-    ranges = {t.name: submitted_range(job, i, scaling=scaling) for i, t in enumerate(job.tasks)}
-    return {**{name: pair for name, pair in ranges.items() if pair[0] < pair[1]}, **bounds}
+    return {**wanted, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (new_low, new_high)}
 
 
 def _check_count(number: int, option: str) -> None:
-    if not 1 <= number <= _MOST:
-        raise InvalidError(f"must be from 1 to {_MOST}, not {number}", path=option)
-
-
-def _dijob(name: str, annotations: dict[str, str]) -> DIJob:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return DIJob.from_manifest(json.loads(annotations.get(keys.DIJOB) or ""))
-    except (ValueError, InvalidError) as error:
-        raise InvalidError(f"job {name} cannot be understood any more (annotation {keys.DIJOB}): {error}") from None
-
-
-def _wanted(text: str, job: DIJob) -> dict[str, int]:
-    """What is asked for now; of what somebody made unreadable, as little as the allocator takes of it: nothing."""
-    tasks = {task.name for task in job.tasks}
-    try:
-        given = json.loads(text) if text else {}
-        if isinstance(given, dict) and all(name in tasks and _is_count(n) for name, n in given.items()):
-            return dict(given)
-    except ValueError:
-        pass
-    return {}
-
-
-def _bounds(text: str, job: DIJob) -> dict[str, tuple[int, int]]:
-    tasks = {task.name for task in job.tasks}
-    try:
-        given = json.loads(text) if text else {}
-        out = {name: (item["min"], item["max"]) for name, item in given.items()}
-        if all(n in tasks and _is_count(low) and _is_count(high) and low <= high for n, (low, high) in out.items()):
-            return out
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    return {}
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if not 1 <= number <= MOST_REPLICAS:
+        raise InvalidError(f"must be from 1 to {MOST_REPLICAS}, not {number}", path=option)
