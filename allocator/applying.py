@@ -17,7 +17,7 @@ from diflow.allocator.reading import read_workflow
 from diflow.allocator.writes import NextPart, Note, Write
 from diflow.errors import ConflictError, DiflowError, InvalidError, LostLeadershipError, NotFoundError, UnavailableError
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import EVENT, WORKFLOW, Kind
+from diflow.kube.kinds import EVENT, LEASE, WORKFLOW, Kind
 from diflow.kube.reflector import Json
 from diflow.successor import successor
 
@@ -154,19 +154,23 @@ class Applier:
     def tell(self, job: Job, note: Note, *, salt: str) -> None:
         """Make an Event on the job's Workflow. A second one of the same name is the same Event: no harm."""
         identity = job.read.identity
-        digest = hashlib.sha256(f"{identity.uid} {salt} {note.reason} {note.message}".encode()).hexdigest()[:16]
+        on = {"apiVersion": "argoproj.io/v1alpha1", "kind": WORKFLOW.name, "uid": identity.uid}
+        self._tell({**on, "namespace": identity.namespace, "name": identity.name}, note, salt=salt)
+
+    def tell_all(self, note: Note, *, salt: str) -> None:
+        """Make an Event that concerns no job but the allocator, on its Lease."""
+        elector = self._elector
+        on = {"apiVersion": "coordination.k8s.io/v1", "kind": LEASE.name}
+        self._tell({**on, "namespace": elector.namespace, "name": elector.name}, note, salt=salt)
+
+    def _tell(self, on: dict[str, str], note: Note, *, salt: str) -> None:
+        digest = hashlib.sha256(f"{on.get('uid', '')} {salt} {note.reason} {note.message}".encode()).hexdigest()[:16]
         now = timestamp(self._wall())
         event = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{identity.name}.{digest}", "namespace": identity.namespace},
-            "involvedObject": {
-                "apiVersion": "argoproj.io/v1alpha1",
-                "kind": WORKFLOW.name,
-                "namespace": identity.namespace,
-                "name": identity.name,
-                "uid": identity.uid,
-            },
+            "metadata": {"name": f"{on['name']}.{digest}", "namespace": on["namespace"]},
+            "involvedObject": on,
             "reason": note.reason,
             "message": note.message[:_LONGEST_MESSAGE],
             "type": "Warning" if note.is_warning else "Normal",
@@ -179,9 +183,9 @@ class Applier:
         }
         try:
             self._elector.check()
-            self._cluster.create(EVENT, event, namespace=identity.namespace)
+            self._cluster.create(EVENT, event, namespace=on["namespace"])
         except DiflowError as error:  # a story that is not told must not stop what it is about
-            log.debug("no event", job=job.key, why=str(error))
+            log.debug("no event", on=on["name"], why=str(error))
 
     def hold(self, job: str, error: Exception) -> None:
         """Leave a job alone for a while, longer each time."""

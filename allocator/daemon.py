@@ -67,6 +67,9 @@ class Cycle:
     writes: int
     jobs: int
     trouble: str = ""
+    """Why nothing was decided: the caches are old."""
+    policy_trouble: str = ""
+    """Why the plan changed nothing: the policy failed, was late, or planned what cannot be."""
 
 
 class Allocator:
@@ -188,6 +191,7 @@ class Allocator:
             writes=self.applier.made - made,
             jobs=len(world.jobs),
             trouble=trouble,
+            policy_trouble=self.last_trouble if planned and not trouble else "",
         )
         self._on_cycle(cycle)
         return cycle
@@ -398,6 +402,7 @@ class Allocator:
             raise
         except Exception as error:
             self.last_trouble = f"there is no plan: {type(error).__name__}: {error}"
+            self._report_policy(self.last_trouble)
             log.error("there is no plan", trace=traceback.format_exc(limit=-4))
             return 0.0, False
 
@@ -416,7 +421,7 @@ class Allocator:
         self.last, self.last_trouble = (shown, plan), trouble
         self._record(shown.snapshot, plan)
         if trouble:
-            log.error("the policy changes nothing", why=trouble)
+            self._report_policy(trouble)
             return spent, False
         free, use = planning.plan_writes(shown, plan, now=now, limit_seconds=self.settings.placement_limit_seconds)
         log.info(
@@ -435,6 +440,13 @@ class Allocator:
         if use and not self.applier.apply(use, world.jobs):
             self.ask("conflict")
         return spent, bool(free or use)
+
+    def _report_policy(self, trouble: str) -> None:
+        """Say that the last plan changes nothing, in the log and as an Event on the Lease: the same one for the same
+        trouble, however often it comes."""
+        log.error("the policy changes nothing", why=trouble)
+        text = f"the policy {self.policy.name} changes nothing: {trouble}"
+        self.applier.tell_all(Note("PolicyFailed", text, is_warning=True), salt=str(self.elector.epoch))
 
     def _ask(self, snapshot: Snapshot) -> tuple[Plan, float, str]:
         began = self._clock()

@@ -77,7 +77,7 @@ class Elector:
         if not identity:
             raise ValueError("an elector needs an identity that no other process has")
         self._cluster = cluster.asked_once(read_seconds=request * 0.75, connect_seconds=request * 0.25)
-        self._name, self._namespace, self.identity = name, namespace, identity
+        self.name, self.namespace, self.identity = name, namespace, identity
         self._lease_seconds, self._renew_seconds, self._deadline_seconds = lease_seconds, renew_seconds, deadline
         self._on_lost = on_lost
         self._clock, self._wall, self._jitter = clock, wall, jitter
@@ -126,7 +126,7 @@ class Elector:
                 return self._epoch
             why = f" ({self._trouble})" if self._trouble else ""
         raise LostLeadershipError(
-            f"{self.identity} does not hold the Lease {self._namespace}/{self._name} now: nothing is written{why}"
+            f"{self.identity} does not hold the Lease {self.namespace}/{self.name} now: nothing is written{why}"
         )
 
     @property
@@ -274,7 +274,7 @@ class Elector:
         return self._leading
 
     def _read(self) -> Json | None:
-        lease = self._cluster.find(LEASE, self._name, namespace=self._namespace)
+        lease = self._cluster.find(LEASE, self.name, namespace=self.namespace)
         with self._lock:
             self._lease = lease
         return lease
@@ -285,13 +285,13 @@ class Elector:
             body: Json = {
                 "apiVersion": f"{LEASE.group}/{LEASE.version}",
                 "kind": LEASE.name,
-                "metadata": {"name": self._name, "namespace": self._namespace},
+                "metadata": {"name": self.name, "namespace": self.namespace},
                 "spec": spec,
             }
-            lease = self._cluster.create(LEASE, body, namespace=self._namespace)
+            lease = self._cluster.create(LEASE, body, namespace=self.namespace)
         else:
             body = {**copy.deepcopy(self._lease), "spec": spec}
-            lease = self._cluster.replace(LEASE, self._name, body, namespace=self._namespace)
+            lease = self._cluster.replace(LEASE, self.name, body, namespace=self.namespace)
         with self._lock:
             self._lease = lease
 

@@ -77,6 +77,7 @@ class Telemetry:
         self._policy = Histogram("policy_seconds", "How long the policy took to plan.", buckets=_BUCKETS, **here)
         self._writes = Counter("writes", "Writes that the API server accepted.", **here)
         self._troubled = Counter("blind_cycles", "Cycles in which nothing was decided, as the caches were old.", **here)
+        self._failed = Counter("policy_failures", "Plans that changed nothing: the policy failed or was late.", **here)
         self._jobs = Gauge("jobs", "Jobs under the allocator that have not ended.", **here)
         self._waiting = Gauge("waiting_jobs", "Jobs that waited for room after the last plan.", **here)
         self._refused = Gauge("refused_jobs", "Jobs left alone for now, as writes for them were refused.", **here)
@@ -101,6 +102,8 @@ class Telemetry:
             self._troubled.inc()
             return
         self._jobs.set(cycle.jobs)
+        if cycle.policy_trouble:
+            self._failed.inc()
         if cycle.planned:
             self._policy.observe(cycle.policy_seconds)
             last = self._allocator.last if self._allocator is not None else None

@@ -24,6 +24,7 @@ Reason = Literal[
     "Stopped",
     "Refused",
     "Continued",
+    "PolicyFailed",
 ]
 
 

@@ -519,6 +519,8 @@ def test_a_policy_that_does_harm_changes_nothing_and_is_reported(harm: Callable[
         assert len(at.cluster.running("runs")) == 2
         assert any("policy bad" in line.get("why", "") and line["log_level"] == "error" for line in logs)
         assert "nothing is changed" in at.daemon.allocator.last_trouble
+        told = at.api.objects[f"/api/v1/namespaces/{settings.namespace}/events"].values()
+        assert [e["involvedObject"]["kind"] for e in told if e["reason"] == "PolicyFailed"] == ["Lease"]
         evicted(at, "runs")  # what was decided before is carried out all the same
         policy.is_bad = False
         runs(at, "waits", 2, seconds=70)

@@ -118,6 +118,12 @@ def test_the_next_part_is_a_copy_that_names_the_job() -> None:
         assert annotations[keys.DIJOB] == first["metadata"]["annotations"][keys.DIJOB]
         assert annotations[keys.BOUNDS] == '{"worker":{"min":1,"max":2}}'
         assert keys.CONTINUED_IN not in annotations
+        tokens = [
+            v["projected"]["sources"][0]["serviceAccountToken"] for v in second["spec"]["volumes"] if "projected" in v
+        ]
+        assert [token["audience"] for token in tokens] == ["diflow/{{workflow.namespace}}/long"], (
+            "the job's, not the part's"
+        )
         assert at.cluster.parameters("long-s2")["profilings"] == '{"speed":3}'
         assert at.cluster.parameters("long")["current"] == ""
         pod = at.cluster.of("long-s2")["worker-0"]
