@@ -60,6 +60,13 @@ ROSTER_VOLUME: Final = "diflow"
 ROSTER_FOLDER: Final = "/etc/diflow"
 ROSTER_FILE: Final = "nodes"
 
+# The token that tells the REST API which job a pod belongs to: its audience names the job (`names.audience`).
+IDENTITY_VOLUME: Final = "diflow-token"
+IDENTITY_FOLDER: Final = "/var/run/secrets/diflow"
+IDENTITY_FILE: Final = "token"
+IDENTITY_AUDIENCE: Final = "diflow"
+IDENTITY_SECONDS: Final = 3600  # how long it holds; the kubelet writes a new one when four fifths of that are over
+
 # Workflow parameters: the live state of a job (design: "One job, one Workflow"). All are text.
 PARAM_ROUNDS: Final = "rounds"  # JSON list of the rounds so far, append-only
 PARAM_CURRENT: Final = "current"  # the round that counts

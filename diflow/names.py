@@ -42,6 +42,11 @@ def nodes_variable(task: str) -> str:
     return f"DI_{task.upper().replace('-', '_')}_NODES"
 
 
+def audience(namespace: str, job: str) -> str:
+    """For whom the tokens of a job's pods are made: the REST API, in this job's matters alone."""
+    return f"{keys.IDENTITY_AUDIENCE}/{namespace}/{job}"
+
+
 def check_label(name: str, *, what: str, path: str) -> None:
     """Check that `name` is a DNS label. Raises InvalidError that says which rule it breaks."""
     if not name:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import yaml
 
-from diflow import chain, keys
+from diflow import chain, keys, names
 from diflow.job import canonical_json, dump_yaml
 from diflow.observe import observe
 from diflow.status import derive_seen
@@ -80,6 +80,8 @@ def successor(
     arguments["parameters"] = known + [{"name": name, "value": parameters[name]} for name in sorted(missing)]
     for template in made["spec"].get("templates") or []:
         _name_the_job(template, job)
+    for volume in made["spec"].get("volumes") or []:
+        _make_tokens_for(job, volume)
     return made
 
 
@@ -106,6 +108,15 @@ def _name_the_job(template: Json, job: str) -> None:
                 item["value"] = f"{{{{workflow.namespace}}}}/{job}"
     if template.get("name") == keys.TEMPLATE_SERVICE and "resource" in template:
         template["resource"]["manifest"] = _service(template["resource"]["manifest"], job)
+
+
+def _make_tokens_for(job: str, volume: Json) -> None:
+    """The pods' tokens go on to be made for the job, whatever its Workflow is called."""
+    templates = ("{{workflow.namespace}}", "{{workflow.name}}")
+    for source in (volume.get("projected") or {}).get("sources") or ():
+        token = source.get("serviceAccountToken") or {}
+        if token.get("audience") == names.audience(*templates):
+            token["audience"] = names.audience(templates[0], job)
 
 
 def _service(manifest: str, job: str) -> str:

@@ -26,7 +26,7 @@ from diflow.job import DIJob, canonical_json, dump_yaml
 from diflow.settings import RenderSettings, render_settings
 from diflow.version import __version__
 from diflow.workflows import expressions as expr
-from diflow.workflows.pods import dijob_annotation, pod_security, pod_template, roster_volume
+from diflow.workflows.pods import dijob_annotation, pod_security, pod_template, roster_volume, token_volume
 
 _FIRST_ROUND = "1"
 # Attempts that are not counted are bounded all the same: each adds a node to the Workflow, whose size is limited.
@@ -88,7 +88,7 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
             security_context=m.PodSecurityContext.model_validate(pod_security({}, settings)),
             pod_gc=m.PodGC(strategy="OnWorkflowCompletion") if job.clean_pod_policy == "All" else None,
             arguments=_arguments(**parameters),
-            volumes=[m.Volume.model_validate(roster_volume(job))],
+            volumes=[m.Volume.model_validate(volume) for volume in (roster_volume(job), token_volume(job))],
             templates=[
                 _job_dag(),
                 _round_dag(job, tasks),

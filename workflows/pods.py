@@ -32,22 +32,40 @@ _NATIVE = (
 # Pod fields that diflow or Argo decides: a pod of a job is never restarted in place by the kubelet, and is found by the
 # name that DI_NODES gives it.
 _OURS = ("restartPolicy", "hostname", "subdomain")
-_NODES_FILE = "DI_NODES_FILE"
 _HANDLED = frozenset(
     (*_NATIVE, *_OURS, "containers", "initContainers", "volumes", "securityContext", "serviceAccount",
      "serviceAccountName", "activeDeadlineSeconds", "schedulingGates")
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """A volume of diflow's that a container finds at `folder`; the variable names the file of it to begin with."""
+
+    volume: str
+    folder: str
+    variable: str
+    file: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"name": self.variable, "value": f"{self.folder}/{self.file}"}
+
+    def is_blocked_by(self, own: dict[str, Any]) -> bool:
+        """The user's own mount is where the files would be: at their folder, below it or above it."""
+        path, folder = str(own.get("mountPath")).rstrip("/") + "/", f"{self.folder}/"
+        return path.startswith(folder) or folder.startswith(path)
+
+
 @dataclass
 class _Parts:
     """A pod template on its way: Argo's own fields, and the user's part of the patch.
 
-    `env` and the volume `roster` are given to each container.
+    `env` and `mounts` are given to each container.
     """
 
     env: Sequence[dict[str, str]]
-    roster: str
+    mounts: Sequence[_Mount]
     root: bool
     native: dict[str, Any] = field(default_factory=dict)
     patch: dict[str, Any] = field(default_factory=dict)
@@ -61,7 +79,7 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     task = job.tasks[index]
     spec: dict[str, Any] = task.template["spec"]
     path = f"spec.tasks[{index}].template"
-    parts = _Parts(env=job_env(job, task, settings), roster=str(roster_volume(job)["name"]), root=_runs_as_root(spec))
+    parts = _Parts(env=job_env(job, task, settings), mounts=_mounts(job), root=_runs_as_root(spec))
 
     containers = list(spec["containers"])
     main = next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
@@ -117,7 +135,6 @@ def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, 
         "DI_SERVER_URL": settings.server_url,
         "DI_RANK": rank,
         **nodes,
-        _NODES_FILE: f"{keys.ROSTER_FOLDER}/{keys.ROSTER_FILE}",
         "MASTER_ADDR": master,
         "MASTER_PORT": str(keys.MASTER_PORT),
         "WORLD_SIZE": world,
@@ -132,11 +149,8 @@ def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, 
 def roster_volume(job: DIJob) -> dict[str, Any]:
     """The volume whose files tell a running replica who the others are now: ranks and hosts change when a job grows.
 
-    The kubelet writes them anew when the pod's annotations change. Its name is one that the job's own volumes leave.
+    The kubelet writes them anew when the pod's annotations change.
     """
-    own = (volume for task in job.tasks for volume in task.template["spec"].get("volumes", []))
-    taken = {volume.get("name") for volume in (*job.volumes, *own)}
-    free = (name for i in count() if (name := f"{keys.ROSTER_VOLUME}{f'-{i}' if i else ''}") not in taken)
     files = {
         keys.ROSTER_FILE: f"annotations['{keys.NODES}']",
         "replicas": f"annotations['{keys.REPLICAS}']",
@@ -144,7 +158,35 @@ def roster_volume(job: DIJob) -> dict[str, Any]:
         "round": f"labels['{keys.ROUND}']",
     }
     items = [{"path": path, "fieldRef": {"fieldPath": f"metadata.{field}"}} for path, field in files.items()]
-    return {"name": next(free), "downwardAPI": {"items": items}}
+    return {"name": _free_name(job, keys.ROSTER_VOLUME), "downwardAPI": {"items": items}}
+
+
+def token_volume(job: DIJob) -> dict[str, Any]:
+    """The volume with the token by which the REST API knows a pod, and which job's it is.
+
+    The audience is a template that Argo fills in: a job may be rendered before anybody knows its namespace, and under
+    another name than `argo resubmit` will give it. Whoever is told this token can use it for this job alone.
+    """
+    token = {
+        "audience": names.audience("{{workflow.namespace}}", "{{workflow.name}}"),
+        "expirationSeconds": keys.IDENTITY_SECONDS,
+        "path": keys.IDENTITY_FILE,
+    }
+    return {"name": _free_name(job, keys.IDENTITY_VOLUME), "projected": {"sources": [{"serviceAccountToken": token}]}}
+
+
+def _free_name(job: DIJob, wanted: str) -> str:
+    """A volume's name that the job's own volumes leave."""
+    own = (volume for task in job.tasks for volume in task.template["spec"].get("volumes", []))
+    taken = {volume.get("name") for volume in (*job.volumes, *own)}
+    return next(name for i in count() if (name := f"{wanted}{f'-{i}' if i else ''}") not in taken)
+
+
+def _mounts(job: DIJob) -> tuple[_Mount, ...]:
+    return (
+        _Mount(_free_name(job, keys.ROSTER_VOLUME), keys.ROSTER_FOLDER, "DI_NODES_FILE", keys.ROSTER_FILE),
+        _Mount(_free_name(job, keys.IDENTITY_VOLUME), keys.IDENTITY_FOLDER, "DI_TOKEN_FILE", keys.IDENTITY_FILE),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -183,8 +225,9 @@ def _runs_as_root(spec: dict[str, Any]) -> bool:
 def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | None) -> dict[str, Any]:
     """Put a container among Argo's fields. Returns the part of it that must go into the patch, with its name."""
     container = {**given, "name": name}
-    has_roster = not any(_is_in_the_way(mount) for mount in given.get("volumeMounts", []))
-    env = [item for item in parts.env if has_roster or item["name"] != _NODES_FILE]
+    taken_by = given.get("volumeMounts", [])
+    mounts = [mount for mount in parts.mounts if not any(mount.is_blocked_by(own) for own in taken_by)]
+    env = [*parts.env, *(mount.env for mount in mounts)]
     own = container.pop("env", [])
     taken = {item.get("name") for item in own}
     # What diflow sets cannot be overridden where the field's clients rely on it (DI_*); torchrun's variables can.
@@ -202,9 +245,9 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
         for key, value in given.items():
             if key not in ("env", "name") and has_template(value):
                 patch[key] = container.pop(key)
-    if has_roster:
-        roster = {"name": parts.roster, "mountPath": keys.ROSTER_FOLDER, "readOnly": True}
-        container["volumeMounts"] = [*container.get("volumeMounts", []), roster]
+    if mounts:
+        ours_mounted = [{"name": mount.volume, "mountPath": mount.folder, "readOnly": True} for mount in mounts]
+        container["volumeMounts"] = [*container.get("volumeMounts", []), *ours_mounted]
     container["securityContext"] = _container_security(given.get("securityContext"), root=parts.root)
     if where == "container":
         container.pop("name")  # Argo names it `main`
@@ -212,12 +255,6 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     else:
         parts.native.setdefault(where, []).append(container)
     return {"name": name, **patch} if patch else {}
-
-
-def _is_in_the_way(mount: dict[str, Any]) -> bool:
-    """The user's own mount is where the roster's files would be: at their folder, below it or above it."""
-    path, folder = str(mount.get("mountPath")).rstrip("/") + "/", f"{keys.ROSTER_FOLDER}/"
-    return path.startswith(folder) or folder.startswith(path)
 
 
 def _placeholder(item: dict[str, Any]) -> dict[str, Any]:

@@ -147,6 +147,7 @@ def test_every_container_is_told_about_the_job() -> None:
 
 
 ROSTER = {"name": "diflow", "mountPath": "/etc/diflow", "readOnly": True}
+TOKEN = {"name": "diflow-token", "mountPath": "/var/run/secrets/diflow", "readOnly": True}
 
 
 def test_every_container_has_the_files_that_say_who_the_others_are_now() -> None:
@@ -163,10 +164,10 @@ def test_every_container_has_the_files_that_say_who_the_others_are_now() -> None
     wf = workflow(Task(type="learner", template={"spec": spec}))
     tmpl = named(wf, "learner")
     for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
-        assert container["volumeMounts"] == [ROSTER]
+        assert container["volumeMounts"] == [ROSTER, TOKEN]
         assert env(container)["DI_NODES_FILE"] == "/etc/diflow/nodes"
     assert patch(tmpl)["containers"][0]["volumeMounts"] == [{"name": "v", "mountPath": "/{{x}}"}]
-    (volume,) = wf["spec"]["volumes"]
+    volume = wf["spec"]["volumes"][0]
     files = {item["path"]: item["fieldRef"]["fieldPath"] for item in volume["downwardAPI"]["items"]}
     assert files["nodes"] == f"metadata.annotations['{keys.NODES}']"
     assert set(files) == {"nodes", "replicas", "rank", "round"}
@@ -178,9 +179,11 @@ def test_every_container_has_the_files_that_say_who_the_others_are_now() -> None
 def test_a_users_own_mount_in_that_place_is_left_alone(path) -> None:
     own = {"name": "v", "mountPath": path}
     wf = workflow(task(container={"volumeMounts": [own]}, volumes=[{"name": "v", "emptyDir": {}}]), task("evaluator"))
-    assert named(wf, "learner")["container"]["volumeMounts"] == [own]
-    assert "DI_NODES_FILE" not in env(named(wf, "learner")["container"])
-    assert named(wf, "evaluator")["container"]["volumeMounts"] == [ROSTER]
+    learner = named(wf, "learner")["container"]
+    assert learner["volumeMounts"] == ([own] if path == "/" else [own, TOKEN])
+    assert "DI_NODES_FILE" not in env(learner)
+    assert ("DI_TOKEN_FILE" in env(learner)) == (TOKEN in learner["volumeMounts"])
+    assert named(wf, "evaluator")["container"]["volumeMounts"] == [ROSTER, TOKEN]
 
 
 def test_the_rosters_volume_leaves_the_users_own_names_alone() -> None:
@@ -189,8 +192,46 @@ def test_the_rosters_volume_leaves_the_users_own_names_alone() -> None:
         task(container={"volumeMounts": [own]}, volumes=[{"name": "diflow", "emptyDir": {}}]),
         volumes=({"name": "diflow-1", "emptyDir": {}},),
     )
-    assert [volume["name"] for volume in wf["spec"]["volumes"]] == ["diflow-2"]
-    assert named(wf, "learner")["container"]["volumeMounts"] == [own, {**ROSTER, "name": "diflow-2"}]
+    assert [volume["name"] for volume in wf["spec"]["volumes"]] == ["diflow-2", "diflow-token"]
+    assert named(wf, "learner")["container"]["volumeMounts"] == [own, {**ROSTER, "name": "diflow-2"}, TOKEN]
+
+
+def test_every_container_has_a_token_for_its_own_jobs_matters() -> None:
+    side = {"name": "side", "image": "x", "command": ["true"]}
+    spec = {"initContainers": [{**side, "name": "prepare"}], "containers": [{**side, "name": "di-container"}, side]}
+    from diflow import Task
+
+    wf = workflow(Task(type="learner", template={"spec": spec}))
+    volume = wf["spec"]["volumes"][1]
+    assert volume["name"] == "diflow-token"
+    (source,) = volume["projected"]["sources"]
+    assert source["serviceAccountToken"] == {
+        "audience": "diflow/{{workflow.namespace}}/{{workflow.name}}",
+        "expirationSeconds": 3600,
+        "path": "token",
+    }
+    tmpl = named(wf, "learner")
+    for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
+        assert TOKEN in container["volumeMounts"]
+        assert env(container)["DI_TOKEN_FILE"] == "/var/run/secrets/diflow/token"
+    for step in ("make-service", "give-up", "clean-up"):
+        assert "volumes" not in named(wf, step), "the steps prove nothing to the server"
+
+
+@pytest.mark.parametrize("path", ["/var/run/secrets/diflow", "/var/run/secrets/diflow/token", "/var/run", "/var/run/"])
+def test_a_users_own_mount_in_the_tokens_place_is_left_alone(path) -> None:
+    own = {"name": "v", "mountPath": path}
+    mine = [{"name": "DI_TOKEN_FILE", "value": "/mine"}]
+    wf = workflow(task(container={"volumeMounts": [own], "env": mine}, volumes=[{"name": "v", "emptyDir": {}}]))
+    container = named(wf, "learner")["container"]
+    assert container["volumeMounts"] == [own, ROSTER]
+    assert env(container)["DI_TOKEN_FILE"] == "/mine"
+
+
+def test_the_tokens_volume_leaves_the_users_own_names_alone() -> None:
+    wf = workflow(task(), volumes=({"name": "diflow-token", "emptyDir": {}},))
+    assert [volume["name"] for volume in wf["spec"]["volumes"]] == ["diflow", "diflow-token-1"]
+    assert named(wf, "learner")["container"]["volumeMounts"] == [ROSTER, {**TOKEN, "name": "diflow-token-1"}]
 
 
 def test_the_work_runs_in_di_container_or_in_the_first() -> None:
