@@ -1,0 +1,370 @@
+"""The server as a process: its sockets, its signals, its end.
+
+One process, one loop (uvloop), uvicorn's protocol with our limits on it. The order of the end is what keeps each
+request that was accepted:
+
+    1. SIGTERM: /readyz says 503, all is served on, and each answer ends its connection: clients come back elsewhere.
+    2. After `drain_seconds` the cluster sends nobody here any more. What waits at the door is let in, the door closed.
+    3. Requests under way are answered; those that wait on purpose (long polls) are told to ask again.
+    4. The application ends: what was reported and not written yet is written. Then the process.
+
+Steps 3 and 4 take `ending_seconds` at most. A second signal goes straight to 4, a third ends the process.
+
+It knows nothing of routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+import uvicorn
+import uvloop
+from uvicorn.lifespan.on import LifespanOn
+from uvicorn.server import ServerState
+
+from diflow.errors import InvalidError
+from diflow.server.limits import SWEEP_SECONDS, Connection, Connections
+from diflow.server.telemetry import App, Counted, Pages, Telemetry
+from diflow.server.tls import Certificates
+from diflow.version import __version__
+
+if TYPE_CHECKING:
+    from diflow.server.settings import ServerSettings
+
+_BACKLOG: Final = 2048
+# For what is no connection: caches, the log, connections to the API server.
+_OTHER_FILES: Final = 64
+# Of `ending_seconds`: kept for the application's own end, so that slow requests do not cost others their reports.
+_FLUSH_SHARE: Final = 0.4
+_TICK_SECONDS: Final = 1.0
+_PAGE_CONNECTIONS: Final = 64
+
+log = structlog.get_logger("diflow.server")
+
+
+def serve(
+    app: App,
+    settings: ServerSettings,
+    *,
+    telemetry: Telemetry,
+    opened: Callable[[int, int], None] = lambda *_: None,
+) -> int:
+    """Serve the application until a signal comes. Returns the exit code: 0, or 1 if it could not start or end in time.
+
+    `opened` is told the ports of the API and of the metrics when both can be reached. Raises InvalidError for an
+    address or a certificate that cannot be used.
+    """
+    _allow_files(settings)
+    certificates = None
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        certificates = Certificates(settings.tls_certificate, settings.tls_key)
+    with contextlib.ExitStack() as sockets, _log_of_uvicorn():
+        api = sockets.enter_context(_bound(settings.host, settings.port))
+        pages = sockets.enter_context(_bound(settings.host, settings.metrics_port)) if settings.metrics_port else None
+        process = _Process(app, settings, telemetry, certificates, opened)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(process.run(api, pages))
+
+
+class _Process:
+    def __init__(
+        self,
+        app: App,
+        settings: ServerSettings,
+        telemetry: Telemetry,
+        certificates: Certificates | None,
+        opened: Callable[[int, int], None],
+    ) -> None:
+        self._settings = settings
+        self._telemetry = telemetry
+        self._certificates = certificates
+        self._opened = opened
+        self._signals = 0
+        self._signalled = asyncio.Event()
+        self._api = Connections(settings, on_refusal=telemetry.refusal)
+        few = {"connections": _PAGE_CONNECTIONS, "connections_per_address": _PAGE_CONNECTIONS // 2}
+        self._pages = Connections(settings.model_copy(update=few))
+        self._config = _configuration(Counted(app, telemetry))
+        self._page_config = _configuration(Pages(telemetry))
+        self._state = ServerState()
+        telemetry.watch(self._api)
+
+    async def run(self, api: socket.socket, pages: socket.socket | None) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        beats = [asyncio.create_task(beat) for beat in (self._sweep(), self._tick(), self._renew())]
+        listeners: list[Listener] = []
+        lifespan = LifespanOn(self._config)
+        try:
+            self._date()
+            if pages is not None:
+                listeners.append(Listener(pages, self._page_config, connections=self._pages, state=self._state))
+                await listeners[-1].open()
+            await lifespan.startup()
+            if lifespan.should_exit:
+                log.error("the application could not start")
+                return 1
+            door = Listener(
+                api,
+                self._config,
+                connections=self._api,
+                state=self._state,
+                app_state=lifespan.state,
+                certificates=self._certificates,
+            )
+            await door.open()
+            port, page_port = api.getsockname()[1], pages.getsockname()[1] if pages is not None else 0
+            log.info("started", version=__version__, port=port, metrics_port=page_port, tls=bool(self._certificates))
+            self._opened(port, page_port)
+            await self._signalled.wait()
+            return await self._end(door, lifespan)
+        finally:
+            for listener in listeners:
+                await listener.close()
+            self._pages.abort()
+            for beat in beats:
+                beat.cancel()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        self._signalled.set()
+        if self._signals > 2:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().remove_signal_handler(number)
+
+    async def _end(self, door: Listener, lifespan: LifespanOn) -> int:
+        settings, connections = self._settings, self._api
+        log.info("ending", seconds=settings.drain_seconds, busy=connections.busy)
+        self._telemetry.is_ending = True
+        connections.begin_ending()
+        await self._until(lambda: False, seconds=settings.drain_seconds)
+        began = time.monotonic()
+        await door.close()
+        connections.end_polls()
+        answers = settings.ending_seconds * (1 - _FLUSH_SHARE)
+        in_time = await self._until(lambda: self._is_quiet(door), seconds=answers)
+        if not in_time:
+            log.warning("requests are left unanswered", busy=connections.busy)
+        left = max(0.1, settings.ending_seconds - (time.monotonic() - began))
+        try:
+            async with asyncio.timeout(left):
+                await lifespan.shutdown()
+        except TimeoutError:
+            log.error("what was reported could not be written in time", seconds=settings.ending_seconds)
+            in_time = False
+        connections.abort()
+        log.info("ended", in_time=in_time, requests=self._state.total_requests)
+        return 0 if in_time and not lifespan.shutdown_failed else 1
+
+    def _is_quiet(self, door: Listener) -> bool:
+        self._api.close_idle()
+        return not self._api.open and not self._api.orphans and not self._api.leaving and not door.handshakes
+
+    async def _until(self, true: Callable[[], bool], *, seconds: float) -> bool:
+        """Wait for that long, or until it is so, or until somebody presses again."""
+        signals, ends = self._signals, time.monotonic() + seconds
+        while not true():
+            if self._signals > signals or time.monotonic() >= ends:
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    # --- what is done all the time ------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for connections in (self._api, self._pages):
+                connections.sweep(loop.time())
+
+    async def _tick(self) -> None:
+        while True:
+            self._date()
+            await asyncio.sleep(_TICK_SECONDS)
+
+    def _date(self) -> None:
+        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+
+    async def _renew(self) -> None:
+        while self._certificates is not None:
+            await asyncio.sleep(self._settings.tls_check_seconds)
+            self._certificates.reload()
+
+
+class Listener:
+    """A socket whose connections are held to the limits, in plain HTTP or in TLS."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        config: uvicorn.Config,
+        *,
+        connections: Connections,
+        state: ServerState,
+        app_state: dict[str, Any] | None = None,
+        certificates: Certificates | None = None,
+    ) -> None:
+        self._socket = sock
+        self._connections = connections
+        self._certificates = certificates
+        self._server: asyncio.AbstractServer | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self.handshakes: set[asyncio.Task[None]] = set()
+        self._make = partial(
+            Connection,
+            connections,
+            config,
+            state,
+            app_state or {},
+            server=sock.getsockname()[:2],
+            scheme="http" if certificates is None else "https",
+        )
+
+    async def open(self) -> None:
+        """Let connections in."""
+        loop = asyncio.get_running_loop()
+        self._socket.setblocking(False)
+        if self._certificates is None:
+            self._server = await loop.create_server(partial(self._make, loop), sock=self._socket, backlog=_BACKLOG)
+            return
+        self._socket.listen(_BACKLOG)
+        self._accepting = loop.create_task(self._accept(self._certificates))
+
+    async def close(self) -> None:
+        """Let in who waits at the door, and nobody afterwards."""
+        asked = select.poll()
+        asked.register(self._socket.fileno(), select.POLLIN)
+        ends = time.monotonic() + 1.0
+        while asked.poll(0) and time.monotonic() < ends:
+            await asyncio.sleep(0)
+        if self._server is not None:
+            self._server.close()
+        if self._accepting is not None:
+            self._accepting.cancel()
+        self._socket.close()
+
+    async def _accept(self, certificates: Certificates) -> None:
+        """Accept by hand: connections count from before their handshake, and each is given the newest certificate."""
+        loop = asyncio.get_running_loop()
+        limits = self._connections.settings
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(self._socket)
+            except OSError as error:
+                log.warning("a connection cannot be accepted", why=str(error))
+                await asyncio.sleep(0.1)
+                continue
+            if len(self._connections.open) + len(self.handshakes) >= limits.connections + limits.refusals:
+                sock.close()  # no words without a handshake, and that is what there is no room for
+                self._connections.on_refusal(503, "too many connections")
+                continue
+            task = loop.create_task(self._shake_hands(sock, certificates))
+            self.handshakes.add(task)
+            task.add_done_callback(self.handshakes.discard)
+
+    async def _shake_hands(self, sock: socket.socket, certificates: Certificates) -> None:
+        loop = asyncio.get_running_loop()
+        limits = self._connections.settings
+        try:
+            await loop.connect_accepted_socket(
+                partial(self._make, loop),
+                sock,
+                ssl=certificates.context,
+                ssl_handshake_timeout=limits.header_seconds,
+                ssl_shutdown_timeout=limits.linger_seconds,
+            )
+        except (OSError, EOFError) as error:  # among them all of ssl's: a scanner, or somebody who left
+            sock.close()
+            log.debug("no handshake", why=str(error))
+
+
+# --- what the process stands on --------------------------------------------------------------------------------------
+
+
+def _configuration(app: App) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # who asks is who connects: such a header is anybody's to write
+        server_header=False,
+    )
+    config.load()
+    return config
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket on this address; without one, on all, of both kinds of IP if there are both."""
+    family = socket.AF_INET6 if ":" in host or (not host and socket.has_dualstack_ipv6()) else socket.AF_INET
+    try:
+        try:
+            sock = socket.socket(family)
+        except OSError:  # a machine may have IPv6 built in and switched off
+            family = socket.AF_INET
+            sock = socket.socket(family)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(bool(host)))
+            sock.bind((host, port))
+            held = stack.pop_all()
+    except OSError as error:
+        raise InvalidError(f"{host or '*'}:{port} cannot be listened on: {error.strerror or error}") from None
+    with held:
+        yield sock
+
+
+def _allow_files(settings: ServerSettings) -> None:
+    """Each connection is a file: ask for as many as may be open, and say so if there are fewer."""
+    needed = settings.connections + 2 * settings.refusals + 2 * _PAGE_CONNECTIONS + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard) if hard > 0 else needed, hard))
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
+        log.warning("fewer files may be open than connections need", files=hard, needed=needed)
+
+
+class _Forward(logging.Handler):
+    """What uvicorn and asyncio say goes to our log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = {"from": record.name, **({"exc_info": record.exc_info} if record.exc_info else {})}
+        log.log(record.levelno, record.getMessage(), **said)
+
+
+@contextlib.contextmanager
+def _log_of_uvicorn() -> Iterator[None]:
+    handler = _Forward(logging.WARNING)
+    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+            logger.propagate = True
