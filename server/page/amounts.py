@@ -1,0 +1,107 @@
+"""Amounts of resources for people: read from Kubernetes' quantities, added up, and written short.
+
+cpu is in millicores, memory and storage in MiB, everything else in pieces. What cannot be read counts as nothing: the
+API server has checked it, and a picture with one bar missing is better than none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+Amounts = dict[str, float]
+
+CPU: Final = "cpu"
+MEMORY: Final = "memory"
+_MIB: Final = frozenset({MEMORY, "ephemeral-storage"})
+_QUANTITY: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]i?)?)")
+_SUFFIXES: Final = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
+}  # fmt: skip
+
+
+def read(quantities: Any) -> Amounts:
+    """A mapping of quantities (`{"cpu": "500m"}`) as amounts; those of nothing are left out."""
+    if not isinstance(quantities, Mapping):
+        return {}
+    found = {str(name): _amount(str(name), str(quantity)) for name, quantity in quantities.items()}
+    return {name: amount for name, amount in found.items() if amount > 0}
+
+
+def of_pod(spec: Mapping[str, Any]) -> Amounts:
+    """What a pod occupies, as kube-scheduler counts it: containers and sidecars together, or one init container if
+    that asks for more, and the overhead of its runtime."""
+    total = plus(*(_asked(container) for container in spec.get("containers") or []))
+    sidecars: Amounts = {}
+    highest: Amounts = {}
+    for container in spec.get("initContainers") or []:
+        needed = plus(_asked(container), sidecars)
+        if container.get("restartPolicy") == "Always":
+            sidecars = needed
+        highest = {name: max(highest.get(name, 0), needed.get(name, 0)) for name in {*highest, *needed}}
+    total = plus(total, sidecars)
+    total = {name: max(total.get(name, 0), highest.get(name, 0)) for name in {*total, *highest}}
+    return plus(total, read(spec.get("overhead")))
+
+
+def plus(*parts: Mapping[str, float]) -> Amounts:
+    """All of them together."""
+    out: Amounts = {}
+    for part in parts:
+        for name, amount in part.items():
+            out[name] = out.get(name, 0.0) + amount
+    return out
+
+
+def text(resource: str, amount: float) -> str:
+    """Such as `1.5` cores, `20Gi`, `512Mi`, `4`."""
+    if resource == CPU:
+        return f"{amount / 1000:.3g}" if amount < 1e6 else f"{amount / 1000:.0f}"
+    if resource in _MIB:
+        for unit, size in (("Ti", 1024.0 * 1024), ("Gi", 1024.0)):
+            if amount >= size:
+                return f"{amount / size:.3g}{unit}" if amount < 1000 * size else f"{amount / size:.0f}{unit}"
+        return f"{amount:.0f}Mi"
+    return f"{amount:.4g}" if amount < 1e4 else f"{amount:.0f}"
+
+
+def short(resource: str) -> str:
+    """What people call it: `nvidia.com/gpu` is GPU, `cpu` is CPU."""
+    name = resource.rpartition("/")[2]
+    return name.upper() if len(name) <= 3 else name
+
+
+def shown(there: Iterable[str]) -> tuple[str, ...]:
+    """The resources worth a bar, of those that nodes have: devices first, for which jobs wait, then cpu and memory."""
+    names = set(there)
+    devices = sorted(name for name in names if is_device(name))
+    return (*devices[:3], *(name for name in (CPU, MEMORY) if name in names))
+
+
+def is_device(resource: str) -> bool:
+    """It is counted in whole pieces, as GPUs are."""
+    return "/" in resource
+
+
+@lru_cache(maxsize=4096)
+def _amount(resource: str, quantity: str) -> float:
+    found = _QUANTITY.fullmatch(quantity)
+    if found is None:
+        return 0.0
+    digits, exponent, suffix = found.groups()
+    value = float(digits) * (10.0 ** int(exponent) if exponent else _SUFFIXES.get(suffix or "", 0.0))
+    if resource == CPU:
+        value *= 1000
+    elif resource in _MIB:
+        value /= 2.0**20
+    return value if math.isfinite(value) else 0.0
+
+
+def _asked(container: Mapping[str, Any]) -> Amounts:
+    resources = container.get("resources") or {}
+    # A limit without a request is the request: the API server fills it in, a template does not.
+    return {**read(resources.get("limits")), **read(resources.get("requests"))}

@@ -1,0 +1,352 @@
+"""What one viewer is shown: a pure function of what the caches keep, of what the viewer may see, and of what is asked.
+
+A viewer sees the jobs of the namespaces in which they may list Workflows, and the nodes if they may list nodes. What
+others hold on a node is shown as one amount without names: without it a full node would look free.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlencode
+
+from diflow import chain
+from diflow.server.page import amounts
+from diflow.server.page.amounts import Amounts
+from diflow.server.page.facts import JobFacts, NodeFacts, PodFacts
+from diflow.status import ENDED, PHASES
+
+JOBS_A_PAGE: Final = 25
+NODES_A_PAGE: Final = 24
+WAITING_SHOWN: Final = 20
+REPLICAS_SHOWN: Final = 200
+COLOURS: Final = 8
+_LONGEST: Final = 128
+_MOST_PAGES: Final = 10_000
+# Of the phases a filter offers: those that are not over first.
+ACTIVE: Final = "active"
+FILTERS: Final = (ACTIVE, *PHASES)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a viewer may see: jobs of these namespaces (None: of all), and nodes or not."""
+
+    namespaces: frozenset[str] | None = frozenset()
+    nodes: bool = False
+
+    def sees(self, namespace: str) -> bool:
+        return self.namespaces is None or namespace in self.namespaces
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What of it is asked for, by the query of the address. Whatever cannot be is left out."""
+
+    text: str = ""
+    namespace: str = ""
+    phase: str = ""
+    queue: str = ""
+    job: str = ""
+    page: int = 1
+    nodes: int = 1
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> Ask:
+        """From the parameters `q`, `namespace`, `phase`, `queue`, `job`, `page` and `nodes`."""
+        phase = query.get("phase", "")
+        return cls(
+            text=query.get("q", "").strip()[:_LONGEST],
+            namespace=query.get("namespace", "")[:_LONGEST],
+            phase=phase if phase in FILTERS else "",
+            queue=query.get("queue", "")[:_LONGEST],
+            job=query.get("job", "")[: 2 * _LONGEST],
+            page=_page(query.get("page", "")),
+            nodes=_page(query.get("nodes", "")),
+        )
+
+    @property
+    def is_narrowed(self) -> bool:
+        return bool(self.text or self.namespace or self.phase or self.queue)
+
+    def link(self, **changed: str | int) -> str:
+        """The address of the same page with something else asked for."""
+        given: dict[str, str | int] = {
+            "q": self.text, "namespace": self.namespace, "phase": self.phase, "queue": self.queue, "job": self.job,
+            "page": self.page, "nodes": self.nodes,
+        }  # fmt: skip
+        kept = {name: value for name, value in {**given, **changed}.items() if value not in ("", 1)}
+        return f"?{urlencode(kept)}" if kept else "./"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the caches show at one moment. `all_pods`: the pods are those of the whole cluster, not of jobs alone."""
+
+    jobs: Sequence[JobFacts] = ()
+    pods: Sequence[PodFacts] = ()
+    nodes: Sequence[NodeFacts] = ()
+    all_pods: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A job with the replicas that it holds on each node (of the pods that are there), and its colour."""
+
+    facts: JobFacts
+    colour: int
+    wanted: int
+    granted: int
+    observed: int
+    nodes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """A job that waits, with its place among those of its queue that the viewer sees."""
+
+    place: int
+    job: JobLine
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One job with all that is known of it."""
+
+    line: JobLine
+    replicas: tuple[PodFacts, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds something of a node: a job, or (colour -1, no key) all pods that are not shown by name."""
+
+    key: str
+    colour: int
+    replicas: int
+    request: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A node, who is on it, and how much they ask for together."""
+
+    facts: NodeFacts
+    room: Amounts
+    used: Amounts
+    holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Over all that the viewer sees. `phases`: jobs that have not ended by phase, and those that have."""
+
+    phases: Mapping[str, int] = field(default_factory=dict)
+    waiting: int = 0
+    wanted: int = 0
+    granted: int = 0
+    observed: int = 0
+    room: Amounts = field(default_factory=dict)
+    used: Amounts = field(default_factory=dict)
+    nodes: int = 0
+    nodes_ready: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """All that is on one page."""
+
+    ask: Ask
+    totals: Totals
+    queue: tuple[QueueLine, ...]
+    jobs: tuple[JobLine, ...]
+    jobs_found: int
+    jobs_pages: int
+    opened: Opened | None
+    nodes: tuple[NodeLine, ...]
+    nodes_pages: int
+    resources: tuple[str, ...]
+    namespaces: tuple[str, ...]
+    queues: tuple[str, ...]
+    sight: Sight
+    all_pods: bool
+
+
+def board(world: World, sight: Sight, ask: Ask) -> Board:
+    """What `sight` allows to see of the world, as far as it is asked for."""
+    jobs = [job for job in _newest(world.jobs) if sight.sees(job.namespace)]
+    pods, owned = _by_job(world.pods, jobs)
+    colours = _colours(jobs, pods)
+    lines = sorted((_line(job, pods.get(job.uid, ()), colours) for job in jobs), key=_order)
+    found = [line for line in lines if _is_asked_for(line.facts, ask)]
+    pages = max(1, -(-len(found) // JOBS_A_PAGE))
+    page = min(ask.page, pages)
+    nodes = _nodes(world, {job.uid: job for job in jobs}, owned, colours) if sight.nodes else []
+    node_pages = max(1, -(-len(nodes) // NODES_A_PAGE))
+    node_page = min(ask.nodes, node_pages)
+    waiting = _queue(lines)
+    return Board(
+        ask=ask,
+        totals=_totals(lines, nodes, waiting=len(waiting)),
+        queue=waiting[:WAITING_SHOWN],
+        jobs=tuple(found[(page - 1) * JOBS_A_PAGE : page * JOBS_A_PAGE]),
+        jobs_found=len(found),
+        jobs_pages=pages,
+        opened=_opened(lines, pods, ask.job),
+        nodes=tuple(nodes[(node_page - 1) * NODES_A_PAGE : node_page * NODES_A_PAGE]),
+        nodes_pages=node_pages,
+        resources=amounts.shown(name for node in nodes for name in node.room),
+        namespaces=tuple(sorted({job.namespace for job in jobs})),
+        queues=tuple(sorted({job.queue for job in jobs})),
+        sight=sight,
+        all_pods=world.all_pods,
+    )
+
+
+def _newest(jobs: Iterable[JobFacts]) -> list[JobFacts]:
+    """One Workflow for each job: the one in which it is now."""
+    found = list(jobs)
+    kept = {id(link) for link in chain.newest(job.link for job in found)}
+    return [job for job in found if id(job.link) in kept]
+
+
+def _by_job(
+    pods: Iterable[PodFacts], jobs: Iterable[JobFacts]
+) -> tuple[dict[str, list[PodFacts]], dict[tuple[str, str], str]]:
+    """The pods by the uid of their job's Workflow, and the job's uid of each pod by (namespace, name)."""
+    uids = {(job.namespace, job.workflow): job.uid for job in jobs}
+    out: dict[str, list[PodFacts]] = {}
+    owned: dict[tuple[str, str], str] = {}
+    for pod in pods:
+        uid = uids.get((pod.namespace, pod.workflow)) if pod.workflow else None
+        if uid is not None and pod.owner in ("", uid):
+            out.setdefault(uid, []).append(pod)
+            owned[pod.namespace, pod.name] = uid
+    return out, owned
+
+
+def _colours(jobs: Iterable[JobFacts], pods: Mapping[str, Sequence[PodFacts]]) -> dict[str, int]:
+    """A colour for each job that holds nodes, the same from one page to the next, and as few twice as may be."""
+    out: dict[str, int] = {}
+    taken = [0] * COLOURS
+    for job in sorted(jobs, key=lambda job: (job.submitted, job.key)):
+        if job.has_ended or not any(pod.node for pod in pods.get(job.uid, ())):
+            continue
+        start = zlib.crc32(job.key.encode(errors="replace")) % COLOURS
+        place = min(range(COLOURS), key=lambda step: (taken[(start + step) % COLOURS], step))
+        out[job.uid] = (start + place) % COLOURS
+        taken[out[job.uid]] += 1
+    return out
+
+
+def _line(job: JobFacts, pods: Sequence[PodFacts], colours: Mapping[str, int]) -> JobLine:
+    nodes: dict[str, int] = {}
+    for pod in pods:
+        if pod.node:
+            nodes[pod.node] = nodes.get(pod.node, 0) + 1
+    return JobLine(
+        facts=job,
+        colour=colours.get(job.uid, -1),
+        wanted=sum(task.wanted for task in job.tasks),
+        granted=sum(task.granted for task in job.tasks),
+        observed=sum(task.observed for task in job.tasks),
+        nodes=tuple(sorted(nodes.items())),
+    )
+
+
+def _order(line: JobLine) -> tuple[object, ...]:
+    """Those that hold nodes, then those that wait, then those that have ended; the newest first."""
+    job = line.facts
+    rank = 2 if job.has_ended else 1 if job.waits or job.phase == "Pending" else 0
+    return (rank, -(job.finished if rank == 2 and job.finished else job.submitted), job.key)
+
+
+def _is_asked_for(job: JobFacts, ask: Ask) -> bool:
+    return (
+        (not ask.namespace or job.namespace == ask.namespace)
+        and (not ask.queue or job.queue == ask.queue)
+        and (not ask.phase or (not job.has_ended if ask.phase == ACTIVE else job.phase == ask.phase))
+        and (not ask.text or ask.text.casefold() in job.key.casefold())
+    )
+
+
+def _queue(lines: Iterable[JobLine]) -> tuple[QueueLine, ...]:
+    """The jobs that have no place: the more urgent first, then the older."""
+    waiting = [line for line in lines if line.facts.waits and not line.facts.is_stopping]
+    waiting.sort(key=lambda line: (line.facts.priority != "high", line.facts.submitted, line.facts.key))
+    places: dict[str, int] = {}
+    out = []
+    for line in waiting:
+        places[line.facts.queue] = places.get(line.facts.queue, 0) + 1
+        out.append(QueueLine(places[line.facts.queue], line, reason(line.facts)))
+    return tuple(out)
+
+
+def reason(job: JobFacts) -> str:
+    """Why a job that waits does so."""
+    if job.problem:
+        return job.problem
+    if job.is_suspended:
+        return "it is suspended: diflow resume lets it go on"
+    return job.why or "nothing is decided yet; if this stays, see whether the allocator runs"
+
+
+def _nodes(
+    world: World, jobs: Mapping[str, JobFacts], owned: Mapping[tuple[str, str], str], colours: Mapping[str, int]
+) -> list[NodeLine]:
+    there: dict[str, list[PodFacts]] = {}
+    for pod in world.pods:
+        if pod.node:
+            there.setdefault(pod.node, []).append(pod)
+    out = []
+    for node in sorted(world.nodes, key=lambda node: (node.is_ready, node.name)):
+        by_uid: dict[str, list[PodFacts]] = {}
+        for pod in there.get(node.name, ()):
+            by_uid.setdefault(owned.get((pod.namespace, pod.name), ""), []).append(pod)
+        holders = [
+            Holder(
+                key=jobs[uid].key if uid else "",
+                colour=colours.get(uid, -1),
+                replicas=len(pods),
+                request=amounts.plus(*(dict(pod.request) for pod in pods)),
+            )
+            for uid, pods in by_uid.items()
+        ]
+        holders.sort(key=lambda holder: (not holder.key, holder.key))
+        used = amounts.plus(*(holder.request for holder in holders))
+        out.append(NodeLine(node, dict(node.room), used, tuple(holders)))
+    return out
+
+
+def _totals(lines: Sequence[JobLine], nodes: Sequence[NodeLine], *, waiting: int) -> Totals:
+    phases: dict[str, int] = {}
+    for line in lines:
+        phases[line.facts.phase] = phases.get(line.facts.phase, 0) + 1
+    live = [line for line in lines if line.facts.phase not in ENDED]
+    return Totals(
+        phases=phases,
+        waiting=waiting,
+        wanted=sum(line.wanted for line in live),
+        granted=sum(line.granted for line in live),
+        observed=sum(line.observed for line in live),
+        room=amounts.plus(*(node.room for node in nodes if node.facts.is_ready)),
+        used=amounts.plus(*(node.used for node in nodes if node.facts.is_ready)),
+        nodes=len(nodes),
+        nodes_ready=sum(node.facts.is_ready for node in nodes),
+    )
+
+
+def _opened(lines: Iterable[JobLine], pods: Mapping[str, Sequence[PodFacts]], key: str) -> Opened | None:
+    line = next((line for line in lines if line.facts.key == key), None) if key else None
+    if line is None:
+        return None
+    replicas = sorted(pods.get(line.facts.uid, ()), key=lambda pod: (pod.is_leaving, pod.task, pod.index, pod.name))
+    return Opened(line, tuple(replicas[:REPLICAS_SHOWN]), len(replicas))
+
+
+def _page(text: str) -> int:
+    return max(1, min(int(text), _MOST_PAGES)) if text.isascii() and text.isdigit() and len(text) < 9 else 1

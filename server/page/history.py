@@ -1,0 +1,116 @@
+"""How many replicas a job had over time, as few enough numbers to keep for a thousand jobs.
+
+Derived from what Argo's nodes say of each pod: when it was made, whether it ran, and when it ended. When a replica that
+ran was admitted is not written there; that its job had no node before `first` is (docs/decisions/0005).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from diflow.observe import Attempt
+
+_MOST_STEPS: Final = 96
+_MOST_ROUNDS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From `at` on (seconds since 1970): replicas that run, by task, and pods that are there and do not run."""
+
+    at: int
+    running: tuple[int, ...]
+    waiting: int
+
+    @property
+    def total(self) -> int:
+        """Replicas that run."""
+        return sum(self.running)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """`tasks` names the columns of `Step.running`; `rounds` are the times at which rounds after the first began."""
+
+    tasks: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+    rounds: tuple[int, ...] = ()
+
+    @property
+    def peak(self) -> int:
+        """The most pods at any time, running or not."""
+        return max((step.total + step.waiting for step in self.steps), default=0)
+
+
+def history(
+    attempts: Sequence[Attempt], tasks: Sequence[str], *, begin: float, first: float = 0.0, since: tuple[str, float]
+) -> History:
+    """The history of these attempts.
+
+    `begin` is when the job was submitted, `first` when it got its first nodes (0: not known); `since` is a round and
+    the time at which it got its nodes. All in seconds since 1970.
+    """
+    column = {task: i for i, task in enumerate(tasks)}
+    changes: list[tuple[int, int, int, int]] = []  # (time, column, running, waiting)
+    rounds: dict[str, int] = {}
+    for attempt in attempts:
+        made = seconds(attempt.created)
+        if made <= 0:
+            continue
+        place = column.get(attempt.task, 0)
+        began = int(max(made, begin))
+        rounds[attempt.round] = min(rounds.get(attempt.round, began), began)
+        ended = int(max(seconds(attempt.finished), began)) if attempt.finished else 0
+        changes.append((began, place, 0, 1))
+        if attempt.ready:
+            admitted = max(seconds(attempt.ready), first, since[1] if attempt.round == since[0] else 0.0, began)
+            ran = min(int(admitted), ended) if ended else int(admitted)
+            changes.append((ran, place, 1, -1))
+            if ended:
+                changes.append((ended, place, -1, 0))
+        elif ended:
+            changes.append((ended, place, 0, -1))
+    steps = [Step(int(begin), (0,) * len(column), 0)]
+    running, waiting = [0] * len(column), 0
+    for at, place, run, wait in sorted(changes, key=lambda change: change[0]):
+        running[place] += run
+        waiting += wait
+        step = Step(at, tuple(running), waiting)
+        if steps[-1].at == at:
+            steps[-1] = step
+        else:
+            steps.append(step)
+    begun = sorted(rounds.values())[1:]
+    return History(tuple(tasks), _thinned(steps), tuple(begun[-_MOST_ROUNDS:]))
+
+
+def seconds(time: str) -> float:
+    """Kubernetes' time as seconds since 1970; 0 for none, and for what is no time."""
+    try:
+        return datetime.fromisoformat(time).timestamp() if time else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _thinned(steps: list[Step]) -> tuple[Step, ...]:
+    """At most so many steps: of each stretch of time its lowest number, which tells of a restart, and its last."""
+    if len(steps) <= _MOST_STEPS:
+        return tuple(steps)
+    begin, end = steps[0].at, steps[-1].at
+    stretch = max(1.0, (end - begin + 1) / (_MOST_STEPS // 2 - 1))
+    kept: list[Step] = [steps[0]]
+    group: list[Step] = []
+    for step in steps[1:]:
+        if group and int((step.at - begin) / stretch) != int((group[0].at - begin) / stretch):
+            kept += _low_and_last(group)
+            group = []
+        group.append(step)
+    return (*kept, *_low_and_last(group))
+
+
+def _low_and_last(group: Sequence[Step]) -> list[Step]:
+    low = min(group, key=lambda step: step.total)
+    return [low] if low is group[-1] else [low, group[-1]]

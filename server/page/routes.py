@@ -1,0 +1,212 @@
+"""The page's routes. They know nothing of Kubernetes: who somebody is, and what the caches keep, is asked of callables.
+
+GET  /          the page; without a token the page to sign in with (401)
+GET  /board     the part of it that changes, with an entity tag
+POST /sign-in   a form with `token`: sets the cookie
+POST /sign-out  takes it back
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from diflow.errors import UnavailableError
+from diflow.server.page import frame, session
+from diflow.server.page.board import Ask, Sight, World, board
+from diflow.server.page.markup import Markup
+from diflow.server.page.sections import Freshness, content
+
+_STEP_SECONDS: Final = 5.0
+"""Ages are told as of the last full five seconds, so that a page on which nothing happens is the same for a while."""
+_RETRY_SECONDS: Final = 5
+_SMALL: Final = 1024  # bytes, below which compression is not worth it
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Whoever a token belongs to: the name that the cluster knows, and what may be seen."""
+
+    name: str
+    sight: Sight
+
+
+VisitorOf = Callable[[str], Awaitable[Visitor | None]]
+"""Whose token this is; None if the cluster does not know it. Raises UnavailableError if the cluster cannot be asked."""
+
+
+def routes(
+    *,
+    visitor_of: VisitorOf,
+    world: Callable[[], World],
+    freshness: Callable[[], Freshness],
+    now: Callable[[], float],
+    argo_url: str = "",
+) -> list[Route]:
+    """The routes of the status page, to be mounted at the root.
+
+    `world` and `freshness` are called in a worker thread; `now` gives seconds since 1970. `argo_url` is the address of
+    the Argo UI, if jobs are to be linked there.
+    """
+    door = _Door(visitor_of=visitor_of, world=world, freshness=freshness, now=now, argo_url=argo_url)
+    return [
+        Route("/", door.page, methods=["GET"], name="page", include_in_schema=False),
+        Route("/board", door.board, methods=["GET"], name="board", include_in_schema=False),
+        Route("/sign-in", door.sign_in, methods=["POST"], name="sign-in", include_in_schema=False),
+        Route("/sign-in", door.page, methods=["GET"], name="sign-in-page", include_in_schema=False),
+        Route("/sign-out", door.sign_out, methods=["POST"], name="sign-out", include_in_schema=False),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    body: Markup
+    tag: str
+    freshness: Freshness
+
+    @property
+    def status(self) -> int:
+        return 200 if self.freshness.is_synced and not self.freshness.is_stale else 503
+
+
+@dataclass(frozen=True, slots=True)
+class _Door:
+    visitor_of: VisitorOf
+    world: Callable[[], World]
+    freshness: Callable[[], Freshness]
+    now: Callable[[], float]
+    argo_url: str
+
+    async def page(self, request: Request) -> Response:
+        nonce = secrets.token_urlsafe(18)
+        token = session.token_of(request)
+        try:
+            visitor = await self.visitor_of(token) if token else None
+        except UnavailableError:
+            return _unavailable(nonce)
+        if visitor is None:
+            return _signed_out(request, nonce, problem="Your sign-in has ended." if token else "")
+        if request.url.path.endswith("/sign-in"):
+            return _guarded(RedirectResponse("./", status_code=303))
+        shown = await run_in_threadpool(self._show, visitor, Ask.read(request.query_params))
+        html = frame.page(shown.body, tag=shown.tag, nonce=nonce, name=visitor.name, is_old=shown.status != 200)
+        return _guarded(_answer(request, html, status=shown.status), nonce=nonce)
+
+    async def board(self, request: Request) -> Response:
+        token = session.token_of(request)
+        try:
+            visitor = await self.visitor_of(token) if token else None
+        except UnavailableError:
+            return _guarded(Response(status_code=503, headers={"Retry-After": str(_RETRY_SECONDS)}))
+        if visitor is None:
+            return _guarded(Response(status_code=401, headers={"WWW-Authenticate": "Bearer"}))
+        shown = await run_in_threadpool(self._show, visitor, Ask.read(request.query_params))
+        headers = {"ETag": shown.tag, "X-Diflow-Board": "1"}
+        if shown.status == 200 and shown.tag in _tags(request):
+            return _guarded(Response(status_code=304, headers=headers))
+        response = _answer(request, str(shown.body), status=shown.status)
+        response.headers.update(headers)
+        return _guarded(response)
+
+    async def sign_in(self, request: Request) -> Response:
+        nonce = secrets.token_urlsafe(18)
+        if not session.is_own(request):
+            return _refused(nonce)
+        try:
+            token = await session.sent_token(request)
+        except session.TooLargeError:
+            return _signed_out(request, nonce, problem="That is longer than a token may be.", status=413)
+        try:
+            visitor = await self.visitor_of(token) if token else None
+        except UnavailableError:
+            return _unavailable(nonce)
+        if visitor is None:
+            return _signed_out(request, nonce, problem="The cluster does not know this token, or it has expired.")
+        response = RedirectResponse("./", status_code=303)
+        session.keep(response, request, token, now=self.now())
+        return _guarded(response)
+
+    async def sign_out(self, request: Request) -> Response:
+        if not session.is_own(request):
+            return _refused(secrets.token_urlsafe(18))
+        response = RedirectResponse("./", status_code=303)
+        session.forget(response, request)
+        return _guarded(response)
+
+    def _show(self, visitor: Visitor, ask: Ask) -> _Shown:
+        freshness = self.freshness()
+        at = self.now() // _STEP_SECONDS * _STEP_SECONDS
+        body = content(board(self.world(), visitor.sight, ask), freshness, now=at, argo_url=self.argo_url)
+        tag = f'"{hashlib.sha256(body.encode()).hexdigest()[:32]}"'
+        return _Shown(body, tag, freshness)
+
+
+def _tags(request: Request) -> set[str]:
+    given = request.headers.get("if-none-match", "")
+    # A proxy that compresses makes a tag weak; what it stands for is the same.
+    return {tag.strip().removeprefix("W/") for tag in given.split(",")}
+
+
+def _answer(request: Request, html: str, *, status: int = 200) -> Response:
+    body = html.encode()
+    headers = {"Vary": "Accept-Encoding, Cookie, Authorization"}
+    if status == 503:
+        headers["Retry-After"] = str(_RETRY_SECONDS)
+    if len(body) > _SMALL and "gzip" in request.headers.get("accept-encoding", ""):
+        body = gzip.compress(body, compresslevel=4, mtime=0)
+        headers["Content-Encoding"] = "gzip"
+    return HTMLResponse(body, status_code=status, headers=headers)
+
+
+def _signed_out(request: Request, nonce: str, *, problem: str = "", status: int = 401) -> Response:
+    is_open = request.url.scheme != "https" and request.url.hostname not in ("localhost", "127.0.0.1", "::1")
+    response = HTMLResponse(
+        frame.sign_in(nonce=nonce, problem=problem, is_open=is_open),
+        status_code=status,
+        headers={"WWW-Authenticate": "Bearer"} if status == 401 else None,
+    )
+    if session.cookie_name(request) in request.cookies:
+        session.forget(response, request)
+    return _guarded(response, nonce=nonce)
+
+
+def _refused(nonce: str) -> Response:
+    words = "This was sent by another site's page. Open the page here and try again."
+    return _guarded(HTMLResponse(frame.message("Refused", words, nonce=nonce), status_code=403), nonce=nonce)
+
+
+def _unavailable(nonce: str) -> Response:
+    words = "The cluster cannot be asked who you are. This page tries again by itself."
+    response = HTMLResponse(frame.message("Not now", words, nonce=nonce), status_code=503)
+    response.headers["Retry-After"] = str(_RETRY_SECONDS)
+    return _guarded(response, nonce=nonce)
+
+
+def _guarded(response: Response, *, nonce: str = "") -> Response:
+    """With the headers that keep the page to itself."""
+    allowed = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; " if nonce else ""
+    response.headers.update(
+        {
+            "Content-Security-Policy": (
+                f"default-src 'none'; {allowed}connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; "
+                "frame-ancestors 'none'"
+            ),
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            # Not `no-referrer`: with that, browsers leave the origin out of the forms that this page sends to itself.
+            "Referrer-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cache-Control": "no-store",
+        }
+    )
+    return response
