@@ -1,0 +1,52 @@
+"""What a training process uses: who are the others, more or fewer of them, how it goes, and when to stop.
+
+    from diflow import client
+
+    client.on_stop(save_and_leave)
+    for step, batch in enumerate(loader):
+        ...
+        client.report(speed=samples_a_second, step=step, batch=len(batch))
+
+It needs the standard library and `requests` alone. The server and the pod's token are found in the container's
+environment; outside a job reports go nowhere. Nothing here blocks or ends the training: docs/client.md says what
+happens when the server is away. The functions are those of one `Client` that the process shares.
+"""
+
+from __future__ import annotations
+
+import atexit
+from typing import Final
+
+from diflow.client.process import Client
+
+__all__ = [
+    "Client",
+    "add_replicas",
+    "close",
+    "delete_replicas",
+    "in_job",
+    "on_stop",
+    "replicas",
+    "report",
+    "stopping",
+]
+
+_LAST_SECONDS: Final = 1.0  # at the end of the process, for a report that still waits
+
+_shared: Final = Client()
+
+add_replicas = _shared.add_replicas
+close = _shared.close
+delete_replicas = _shared.delete_replicas
+on_stop = _shared.on_stop
+replicas = _shared.replicas
+report = _shared.report
+stopping = _shared.stopping
+
+
+def in_job() -> bool:
+    """Whether this process runs in a job that has a server."""
+    return _shared.in_job
+
+
+atexit.register(close, _LAST_SECONDS)

@@ -1,0 +1,132 @@
+"""What a training process says about itself, put into the form that the server takes.
+
+The names are those of AdaptDL's hints where it has them, in Python's spelling: `max_batch_size` becomes
+`maxBatchSize`. A value that cannot be true is left out, as the server would refuse the whole report for it. Numbers of
+numpy and torch are numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+_HIGHEST: Final = 1e15
+_HIGHEST_COUNT: Final = 10**9
+_MOST_KINDS: Final = 16  # of configurations that one process has seen; it lives through few of them
+
+
+class Readings:
+    """The newest value of each thing that was said, and the mean times of a step in each configuration seen."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, Any] = {}
+        self._observed: dict[tuple[int, int, int], list[float]] = {}
+
+    def take(self, given: Mapping[str, Any], *, replicas: int | None) -> list[str]:
+        """Note what is given (None is nothing), in a job with so many replicas. Returns the names of what cannot be."""
+        good: dict[str, Any] = {}
+        wrong: list[str] = []
+        for name, value in given.items():
+            if value is None:
+                continue
+            try:
+                good[name] = _CHECKS[name](value)
+            except Exception:  # whatever it is that somebody calls a number
+                wrong.append(name)
+        step, compute = good.pop("step_seconds", None), good.pop("compute_seconds", None)
+        self._said |= good
+        count = self._said.get("replicas", replicas)
+        batch = self._said.get("batch")
+        if step is not None and count is not None and batch is not None:
+            nodes = min(self._said.get("nodes", 1), count)
+            self._observe((nodes, count, batch), step if compute is None else min(compute, step), step)
+        return wrong
+
+    def body(self) -> dict[str, Any]:
+        """All that is known, as the server takes it."""
+        out = {_OUTSIDE.get(name, name): value for name, value in self._said.items()}
+        noise = {name: out.pop(f"grad_{name}") for name in ("norm", "var") if f"grad_{name}" in out}
+        if noise:
+            out["gradParams"] = noise
+        if self._observed:
+            out["observed"] = [[*kind, alone, whole] for kind, (_, alone, whole) in self._observed.items()]
+        return out
+
+    def _observe(self, kind: tuple[int, int, int], alone: float, whole: float) -> None:
+        """A mean over about the last hundred steps. The present configuration stands last, and the oldest goes."""
+        steps, mean_alone, mean_whole = self._observed.pop(kind, [0.0, 0.0, 0.0])
+        steps = min(steps + 1, 100)
+        mean_alone += (alone - mean_alone) / steps
+        mean_whole += (whole - mean_whole) / steps
+        self._observed[kind] = [steps, mean_alone, mean_whole]
+        if len(self._observed) > _MOST_KINDS:
+            del self._observed[next(iter(self._observed))]
+
+
+def _amount(value: Any) -> float:
+    """0 or more."""
+    number = float(value)
+    if not 0 <= number <= _HIGHEST:  # NaN is not
+        raise ValueError
+    return number
+
+
+def _positive(value: Any) -> float:
+    number = _amount(value)
+    if number == 0:
+        raise ValueError
+    return number
+
+
+def _fraction(value: Any) -> float:
+    number = _amount(value)
+    if number > 1:
+        raise ValueError
+    return number
+
+
+def _count(value: Any) -> int:
+    """A whole number, 1 or more."""
+    number = _whole(value)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _whole(value: Any) -> int:
+    number = float(value)
+    if not (math.isfinite(number) and number == int(number) and 0 <= number <= _HIGHEST_COUNT):
+        raise ValueError
+    return int(number)
+
+
+def _bounds(value: Any) -> list[int]:
+    low, high = (_count(each) for each in value)
+    if low > high:
+        raise ValueError
+    return [low, high]
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "speed": _positive,
+    "step": _whole,
+    "batch": _count,
+    "progress": _fraction,
+    "step_seconds": _positive,
+    "compute_seconds": _positive,
+    "grad_norm": _amount,
+    "grad_var": _amount,
+    "init_batch_size": _count,
+    "max_batch_size": _count,
+    "local_batch_bounds": _bounds,
+    "gradient_accumulation": bool,
+    "replicas": _count,
+    "nodes": _count,
+}
+_OUTSIDE: Final = {
+    "init_batch_size": "initBatchSize",
+    "max_batch_size": "maxBatchSize",
+    "local_batch_bounds": "localBszBounds",
+    "gradient_accumulation": "gradientAccumulation",
+}
