@@ -27,6 +27,7 @@ VERSION: Final = "diflow/version"  # the diflow that rendered it
 ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the current round (allocator)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
 BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: what the user asks for since the submission
+REQUESTS: Final = "diflow/requests"  # JSON: which requests for replicas were carried out already (server)
 EPOCH: Final = "diflow/epoch"  # which leader wrote last
 RESTARTS_BEFORE: Final = "diflow/restarts-before"  # carried over from the Workflow that this one continues
 ROUNDS_BEFORE: Final = "diflow/rounds-before"

@@ -1,0 +1,93 @@
+"""The routes that training processes of AdaptDL know: hints for the scheduler, and the addresses of the replicas.
+
+Their clients know no envelope where all is well, and stop the training at any answer of /discover but 200 and 408.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from diflow.server.cache import JobKey
+from diflow.server.core import Core, Endpoint
+from diflow.server.errors import ApiError, bad_request
+from diflow.server.exchange import Exchange
+from diflow.server.folding import Report
+from diflow.server.models import Hints
+from diflow.server.v2alpha1 import checked, plain_json
+
+TIMEOUT_SECONDS: Final = 30.0
+
+
+class AdaptDL:
+    """The handlers. They hold no state of their own."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def endpoints(self) -> list[tuple[str, Endpoint]]:
+        """(the route's pattern, who answers)."""
+        seconds = self._core.settings.answer_seconds
+        hints, discover = "/hints/{namespace}/{name}", "/discover/{namespace}/{name}/{group}"
+        return [
+            (hints, Endpoint(hints, seconds=seconds, put=self.hints)),
+            (discover, Endpoint(discover, seconds=None, get=self.discover)),
+        ]
+
+    async def hints(self, exchange: Exchange) -> None:
+        """Take what rank 0 reports of the whole job."""
+        namespace, name = exchange.parameters["namespace"], exchange.parameters["name"]
+        view, caller = await self._core.job(exchange, namespace, name, "patch")
+        given = await exchange.json(self._core.settings.body_bytes, constants=True)
+        body = checked(Hints, given)
+        rank = view.rank_of(caller.pod) if caller.pod is not None else 0
+        self._core.reporter.take(view, rank or 0, Report("", body))
+        await exchange.answer(b"")
+
+    async def discover(self, exchange: Exchange) -> None:
+        """Wait until all replicas of a group have an address: a list of them by rank, without ports.
+
+        The group is how often the job was started anew: 0 in its first round, 1 in the second. While the state of the
+        cluster is not known this waits, too, as nobody could bear another answer than "not yet".
+        """
+        namespace, name = exchange.parameters["namespace"], exchange.parameters["name"]
+        group = exchange.parameters["group"]
+        seconds = min(_timeout(exchange), self._core.settings.poll_seconds)
+        if not group.isdigit() or len(group) > 9:
+            raise bad_request("the group is a whole number: how often the job was started anew")
+        ends = self._core.clock() + seconds
+        key: JobKey = (namespace, name)
+        if await self._core.discovery.wait(key, self._fresh, seconds=seconds) is None:
+            raise _not_yet()
+        await self._core.job(exchange, namespace, name, "get")
+
+        def look() -> list[str] | None:
+            if not self._core.cache.is_fresh():
+                return None
+            view = self._core.cache.job(*key)
+            if view is None or view.workflow.current != str(int(group) + 1) or not view.members:
+                return None
+            found = [pod.address if pod is not None else "" for pod in view.members]
+            return found if all(found) else None
+
+        found = await self._core.discovery.wait(key, look, seconds=ends - self._core.clock())
+        if found is None:
+            raise _not_yet()
+        await exchange.answer(plain_json(found))
+
+    def _fresh(self) -> list[str] | None:
+        return [] if self._core.cache.is_fresh() else None
+
+
+def _not_yet() -> ApiError:
+    return ApiError(408, "not all replicas of this group have an address yet")
+
+
+def _timeout(exchange: Exchange) -> float:
+    """The caller's patience in seconds. Raises ApiError (400)."""
+    query = exchange.scope.get("query_string", b"").decode("latin-1")
+    given = [value for part in query.split("&") for name, _, value in (part.partition("="),) if name == "timeout"]
+    if not given:
+        return TIMEOUT_SECONDS
+    if not (given[-1].isascii() and given[-1].isdigit()) or len(given[-1]) > 6:
+        raise bad_request("timeout is a whole number of seconds")
+    return float(given[-1])

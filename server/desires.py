@@ -1,0 +1,225 @@
+"""What jobs and people ask for: more or fewer replicas. An answer of 200 means that it stands in the cluster.
+
+Only the parameter `replicas` (and the bounds beside it) is written, with a patch that names the version it was thought
+out for; the allocator acts on it. With an Idempotency-Key a request is carried out once, however often it is sent and
+to whichever server: the keys stand in an annotation that is written with the number itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from diflow import chain, keys
+from diflow.asking import MOST_REPLICAS, Standing, standing
+from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
+from diflow.job import canonical_json
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import WORKFLOW
+from diflow.scaling import Bounds, scales, submitted_range, with_number
+from diflow.server.cache import Cache
+from diflow.server.errors import ApiError, bad_request, conflict, from_diflow, not_found, unavailable, unprocessable
+from diflow.server.reading import TaskRead, WorkflowRead, elastic, read_workflow
+
+MANAGER: Final = "diflow-server"
+KEYS_KEPT: Final = 64
+_TRIES: Final = 8
+_PAUSE_SECONDS: Final = 0.05
+_MOST_PARTS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request: `by` replicas more (or fewer, below 0) of `task` ("": the elastic one).
+
+    `generation` is the round that the caller knows of, None if he did not say. `key` is his Idempotency-Key, or "".
+    """
+
+    namespace: str
+    job: str
+    by: int
+    task: str = ""
+    generation: str | None = None
+    key: str = ""
+
+    @property
+    def digest(self) -> str:
+        """What the key is remembered by."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16] if self.key else ""
+
+    @property
+    def print(self) -> str:
+        """What was asked for under the key."""
+        return hashlib.sha256(f"{self.by} {self.task}".encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """The server's own memory in the Workflow: which requests were carried out (digest of the key → of what was
+    asked), and the range that a task had before a number became its bound (see `step`)."""
+
+    done: Mapping[str, str] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, text: str) -> Notes:
+        """The notes in an annotation; none of them if somebody made it unreadable."""
+        try:
+            given = json.loads(text) if text else {}
+            done = {str(key): str(value) for key, value in given.get("done", [])}
+            ranges = {str(task): (int(low), int(high)) for task, (low, high) in given.get("ranges", {}).items()}
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return cls()
+        return cls(done, ranges)
+
+    def text(self) -> str:
+        """As the annotation has it: the newest keys only."""
+        done = list(self.done.items())[-KEYS_KEPT:]
+        return canonical_json({"done": done, "ranges": dict(self.ranges)})
+
+
+def step(
+    stands: Standing, ask: Ask, notes: Notes, *, running: Mapping[str, int]
+) -> tuple[dict[str, int], Bounds, Notes]:
+    """What is to stand there after a request: (wanted, bounds, notes).
+
+    A job that is not preemptible has the number that was asked for. That of a preemptible one is a bound for the
+    allocator; until somebody asked for a number, it is counted from what `running` says that the job has.
+    Raises ApiError: 400 for a task that is not there, 409 below the minimum, 422 above the maximum.
+    """
+    job = stands.job
+    plain = [TaskRead(task.name, task.replicas, task.min_replicas, task.max_replicas) for task in job.tasks]
+    name = ask.task or elastic(plain, bounds=stands.bounds)
+    index = next((i for i, task in enumerate(job.tasks) if task.name == name), None)
+    if index is None:
+        raise bad_request(f"the job has no task {name}; it has {', '.join(task.name for task in job.tasks)}")
+    task = job.tasks[index]
+    wanted = stands.wanted.get(name, task.replicas)
+    if not job.preemptible:
+        low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, wanted
+    else:
+        bounds = stands.bounds.get(name)
+        # A number that is the submitted one is not read as a bound, so it was made one; the job's own range is noted.
+        is_own = bounds is not None and bounds[1] == wanted == task.replicas and name in notes.ranges
+        if bounds is not None and bounds[1] == task.replicas and name in notes.ranges:
+            low, high = notes.ranges[name]
+        else:
+            low, high = bounds or submitted_range(job, index, scaling=scales(job, stands.bounds))
+        base = wanted if wanted != task.replicas or is_own else running.get(name, wanted)
+    target = base + ask.by
+    if ask.by < 0 and target < low:
+        raise conflict(f"task {name} would have {target} replicas, and its minimum is {low}")
+    if ask.by > 0 and target > high:
+        raise unprocessable(f"task {name} would have {target} replicas, and its maximum is {high}")
+    if ask.by == 0:
+        return dict(stands.wanted), stands.bounds, notes
+    try:
+        stands.check_hostnames(index, target, path="replicas")
+    except InvalidError as error:
+        raise unprocessable(str(error)) from None
+    new_wanted, new_bounds = with_number(job, index, target, wanted=stands.wanted, bounds=stands.bounds)
+    if new_bounds != stands.bounds:
+        notes = Notes(notes.done, {**notes.ranges, name: (low, high)})
+    return new_wanted, new_bounds, notes
+
+
+class Desires:
+    """Writes what is asked for. `write` blocks: it is called in a thread. `sleep` is given seconds."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        *,
+        tries: int = _TRIES,
+        sleep: Callable[[float], object] = time.sleep,
+        jitter: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._cluster = cluster.asked_once(read_seconds=5.0, connect_seconds=3.0)
+        self._cache = cache
+        self._tries = tries
+        self._sleep = sleep
+        self._jitter = jitter
+
+    def write(self, ask: Ask) -> bool:
+        """Carry a request out. Returns whether anything was written (not for 0 replicas, nor for a key that was used).
+
+        Raises ApiError.
+        """
+        for attempt in range(self._tries):
+            try:
+                return self._try(ask)
+            except (ConflictError, UnavailableError) as error:
+                # What came of a write whose answer was lost, only the key can tell.
+                lost = isinstance(error, UnavailableError) and not ask.key
+                if lost or attempt + 1 == self._tries:
+                    raise self._given_up(error) from None
+                self._sleep(self._jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4)))
+            except NotFoundError:
+                raise not_found(f"there is no job {ask.namespace}.{ask.job} any more") from None
+            except DiflowError as error:
+                raise from_diflow(error) from None
+        raise AssertionError("unreachable")
+
+    def _given_up(self, error: DiflowError) -> ApiError:
+        if isinstance(error, ConflictError):
+            return unavailable("the job is changed by others all the time")
+        return from_diflow(error)
+
+    def _try(self, ask: Ask) -> bool:
+        workflow = self._read(ask)
+        read = read_workflow(workflow)
+        self._check(read, ask)
+        try:
+            stands = standing(workflow)
+        except (ConflictError, InvalidError) as error:
+            raise conflict(str(error)) from None
+        notes = Notes.read(stands.annotations.get(keys.REQUESTS) or "")
+        if ask.key and ask.digest in notes.done:
+            if notes.done[ask.digest] != ask.print:
+                raise unprocessable("this Idempotency-Key was used for another request")
+            return False
+        wanted, bounds, noted = step(stands, ask, notes, running=read.counts)
+        if ask.by == 0:
+            return False
+        if ask.key:
+            noted = Notes({**noted.done, ask.digest: ask.print}, noted.ranges)
+        noting = {keys.REQUESTS: noted.text()} if noted != notes else {}
+        change = stands.change(wanted, bounds, annotations=noting)
+        try:
+            answer = self._cluster.patch(WORKFLOW, stands.workflow, change, namespace=ask.namespace, manager=MANAGER)
+        except InvalidError as error:  # of another object of that name
+            raise ConflictError(str(error)) from None
+        self._cache.observed(answer)
+        return True
+
+    def _read(self, ask: Ask) -> dict[str, Any]:
+        """The Workflow in which the job is, as the API server has it now."""
+        view = self._cache.job(ask.namespace, ask.job)
+        name = view.workflow.name if view is not None else ask.job
+        found = self._cluster.get(WORKFLOW, name, namespace=ask.namespace)
+        for _ in range(_MOST_PARTS):
+            after = chain.continued_in(found)
+            next_ = self._cluster.find(WORKFLOW, after, namespace=ask.namespace) if after else None
+            if next_ is None or chain.continues(next_)[1] != found["metadata"].get("uid"):
+                break
+            found = next_
+        if chain.job_name(found) != ask.job:
+            raise NotFoundError("it belongs to another job")
+        return found
+
+    def _check(self, read: WorkflowRead, ask: Ask) -> None:
+        check_generation(read, ask.generation)
+        if not read.is_gang:
+            raise conflict("the job has scheduling none: Argo alone runs it, and nothing acts on other numbers")
+
+
+def check_generation(read: WorkflowRead, generation: str | None) -> None:
+    """Raises ApiError (409) if the caller speaks of another round than the current one."""
+    if generation is not None and generation != read.current:
+        raise conflict(f"generation {generation} is not the current one, which is {read.current or 'not known'}")

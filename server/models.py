@@ -1,0 +1,215 @@
+"""The bodies of requests, validated. The OpenAPI document is made from these, so each field says what it means.
+
+Names are the field's: camelCase as in AdaptDL's hints where it has them. What is not known is dropped: programs of
+users send more than anybody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from diflow.server.errors import Fault
+
+Model = TypeVar("Model", bound=BaseModel)
+
+MOST_ROWS = 256
+_MOST_SAMPLES = 1_000_000_000
+_MOST_REPLICAS = 100_000
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
+
+
+Whole = Annotated[int, Field(ge=1, le=_MOST_SAMPLES)]
+Seconds = Annotated[float, Field(gt=1e-7, lt=1e6)]
+Amount = Annotated[float, Field(ge=0, le=1e30)]
+Coefficient = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class ReplicasRequest(_Body):
+    """How many replicas to add or to remove, and of which task."""
+
+    replicas: int = Field(ge=0, description="How many. 0 changes nothing.", examples=[1])
+    task: str | None = Field(
+        None,
+        max_length=63,
+        description="The task, by name. By default the elastic one, which is the first that names a minimum or a "
+        "maximum; if none does, the last one.",
+    )
+
+
+class GradParams(_Body):
+    """What is known of the gradient's noise: its squared norm, and its variance at the initial batch size."""
+
+    norm: Amount
+    var: Amount
+
+
+class PerfParams(_Body):
+    """AdaptDL's model of a step's time. It is kept as it is; diflow fits its own from `observed`."""
+
+    model_config = ConfigDict(alias_generator=None)
+
+    alpha_c: Coefficient
+    beta_c: Coefficient
+    alpha_n: Coefficient
+    beta_n: Coefficient
+    alpha_r: Coefficient
+    beta_r: Coefficient
+    gamma: Coefficient
+
+
+class _Hints(_Body):
+    init_batch_size: Whole | None = Field(None, description="Samples in a batch that the job began with.")
+    max_batch_size: Whole | None = Field(None, description="Samples in a batch at most.")
+    global_batch_size: Whole | None = Field(None, description="Samples in a batch now.")
+    local_bsz_bounds: Annotated[list[Whole], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="The fewest and the most samples in the batch of one replica."
+    )
+    max_profiled_replicas: Annotated[int, Field(ge=0, le=_MOST_REPLICAS)] | None = Field(
+        None, description="The most replicas that the job has been run with."
+    )
+    gradient_accumulation: bool | None = Field(None, description="Whether several batches may make one step.")
+    grad_params: GradParams | None = None
+    perf_params: PerfParams | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        bounds = self.local_bsz_bounds
+        if bounds and bounds[0] > bounds[1]:
+            raise ValueError("localBszBounds: the first must not be above the second")
+        return self
+
+
+class Hints(_Hints):
+    """What a client of AdaptDL reports."""
+
+
+Row = Annotated[
+    list[Annotated[float, Field(ge=0, le=1e9)]],
+    Field(
+        min_length=5,
+        max_length=6,
+        description="[nodes, replicas, samples a replica, seconds without synchronisation, seconds a step], and the "
+        "index of the node pool where there are several.",
+    ),
+]
+
+
+class Profiling(_Hints):
+    """What one replica reports about its work. Everything may be missing.
+
+    `speed`, `batch`, `stepSeconds` and `syncSeconds` are about the replica that reports. With `replicas` they are
+    about that many replicas of the elastic task together, and the other replicas need not report.
+    """
+
+    speed: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
+        None, description="Samples a second. Those of all replicas of a task are added up."
+    )
+    step: Annotated[int, Field(ge=0, le=10**15)] | None = Field(None, description="Steps done so far.")
+    batch: Annotated[float, Field(gt=0, le=_MOST_SAMPLES)] | None = Field(
+        None, description="Samples of one replica in a step."
+    )
+    step_seconds: Seconds | None = Field(None, description="Seconds of a step, with synchronisation.")
+    sync_seconds: Annotated[float, Field(ge=0, lt=1e6)] | None = Field(
+        None, description="Seconds of a step that are synchronisation."
+    )
+    replicas: Annotated[int, Field(ge=1, le=_MOST_REPLICAS)] | None = Field(
+        None, description="Of how many replicas of the elastic task this report tells. By default of one."
+    )
+    nodes: Annotated[int, Field(ge=1, le=_MOST_REPLICAS)] | None = Field(
+        None, description="On how many nodes they are. By default as many as the cluster shows."
+    )
+    observed: Annotated[list[Row], Field(max_length=MOST_ROWS)] | None = Field(
+        None, description="Measurements of the whole job: one row for each number of replicas and batch size."
+    )
+    progress: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="How much of the job is done.")
+    memory_bytes: Annotated[int, Field(ge=0, le=10**18)] | None = Field(
+        None, description="The most memory that this replica has used."
+    )
+    rank: Annotated[int, Field(ge=0, le=_MOST_REPLICAS)] | None = Field(
+        None, description="For whom the report is, if a person sends it. Of a pod the rank is known."
+    )
+    round: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+        None, description="The round that was measured. A report of an earlier round is refused."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for index, row in enumerate(self.observed or []):
+            nodes, replicas, batch, part, step = row[:5]
+            if not 1 <= nodes <= replicas <= 1e6:
+                raise ValueError(f"observed[{index}]: there must be at least one node, and a replica for each")
+            if batch <= 0 or not 1e-7 < step < 1e6 or part >= 1e6:
+                raise ValueError(f"observed[{index}]: no step has this batch size or takes this long")
+        if self.sync_seconds is not None and self.step_seconds is not None and self.sync_seconds > self.step_seconds:
+            raise ValueError("syncSeconds: must not be above stepSeconds")
+        if self.nodes is not None and self.replicas is not None and self.nodes > self.replicas:
+            raise ValueError("nodes: must not be above replicas")
+        return self
+
+
+class WrappedProfiling(_Body):
+    """The same, as the field's clients wrap it."""
+
+    data: Profiling
+
+
+class Fields(BaseModel):
+    """What is wrong with which field of a body."""
+
+    path: str
+    message: str
+
+
+class Errors(BaseModel):
+    """All that is wrong with a body."""
+
+    errors: list[Fields]
+
+
+class Envelope(BaseModel):
+    """The form of every answer. `code` is 0 for success and 1 for a failure, whose HTTP status tells its kind."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    success: bool
+    code: Annotated[int, Field(ge=0, le=1)]
+    message: str = Field(description="One line, with neither apostrophes nor quotation marks.", pattern=r"""^[^'"]*$""")
+    data: Any
+
+
+def validate(model: type[Model], value: Any, *, prefix: str = "") -> tuple[Model | None, list[Fault]]:
+    """(the model, []), or (None, what is wrong with the fields of `value`)."""
+    try:
+        return model.model_validate(value), []
+    except ValidationError as error:
+        return None, [_fault(item, prefix) for item in error.errors(include_url=False, include_input=False)[:20]]
+
+
+def _fault(item: Mapping[str, Any], prefix: str) -> Fault:
+    message = str(item["msg"]).removeprefix("Value error, ")
+    path = _path(item["loc"])
+    if not path and ": " in message:  # a rule over several fields names the one that is to be mended
+        path, message = message.split(": ", 1)
+    return Fault(f"{prefix}.{path}" if prefix and path else prefix or path, message)
+
+
+def _path(parts: tuple[int | str, ...]) -> str:
+    out = ""
+    for part in parts:
+        out += f"[{part}]" if isinstance(part, int) else f".{part}" if out else part
+    return out

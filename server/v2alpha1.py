@@ -1,0 +1,142 @@
+"""The routes of v2alpha1: a job's replicas, and what it reports about itself.
+
+A job's id is `namespace.name`, `namespace.name.generation`, or `namespace/name`. Its generation is the number of the
+current round: whoever names another one speaks of pods that are gone.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from diflow.server import envelope
+from diflow.server.core import Core, Endpoint
+from diflow.server.desires import Ask, check_generation
+from diflow.server.errors import Fault, bad_request, unprocessable
+from diflow.server.exchange import Exchange
+from diflow.server.folding import Report
+from diflow.server.models import Model, Profiling, ReplicasRequest, validate
+from diflow.server.strictjson import not_finite
+
+PREFIXES: Final = ("/v2alpha1/job", "/v2alpha1")
+"""With and without `/job`: both are in the field. The longer one is matched first."""
+
+_LONGEST_KEY: Final = 255
+_ADDED: Final = envelope.success("successfully add replicas")
+_DELETED: Final = envelope.success("successfully delete replicas")
+_REPORTED: Final = envelope.success("successfully report profilings")
+
+
+def parse_id(text: str) -> tuple[str, str, str | None]:
+    """(namespace, name, generation or None) of a job's id. Raises ApiError (400)."""
+    parts = text.split("/") if "/" in text else text.split(".")
+    is_slashed = "/" in text
+    generation = parts[2] if len(parts) == 3 and not is_slashed else None
+    good = len(parts) == 2 or generation is not None
+    if good and all(0 < len(part) <= 253 and part.isascii() and part.isprintable() for part in parts):
+        if generation is None:
+            return parts[0], parts[1], None
+        if generation.isdigit() and len(generation) < 10:
+            return parts[0], parts[1], str(int(generation))
+    raise bad_request(f"job id {text} must be in namespace.name format")
+
+
+class V2Alpha1:
+    """The handlers. They hold no state of their own."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def endpoints(self) -> list[tuple[str, Endpoint]]:
+        """(the route's pattern, who answers), the most asked for first."""
+        seconds = self._core.settings.answer_seconds
+        out = []
+        for prefix in PREFIXES:
+            path = f"{prefix}/{{id:path}}/replicas"
+            out.append(
+                (
+                    path,
+                    Endpoint(
+                        f"{prefix}/{{id}}/replicas", seconds=seconds, get=self.get, post=self.add, delete=self.delete
+                    ),
+                )
+            )
+            path = f"{prefix}/{{id:path}}/profilings"
+            out.append((path, Endpoint(f"{prefix}/{{id}}/profilings", seconds=seconds, post=self.report)))
+        return out
+
+    async def get(self, exchange: Exchange) -> None:
+        """The addresses of a job's replicas by rank. A body is not read: some clients send `{}`."""
+        namespace, name, generation = parse_id(exchange.parameters["id"])
+        view, _ = await self._core.job(exchange, namespace, name, "get")
+        check_generation(view.workflow, generation)
+        await exchange.answer(view.replicas_answer)
+
+    async def add(self, exchange: Exchange) -> None:
+        """Ask for more replicas."""
+        await self._ask(exchange, 1)
+        await exchange.answer(_ADDED)
+
+    async def delete(self, exchange: Exchange) -> None:
+        """Ask for fewer replicas."""
+        await self._ask(exchange, -1)
+        await exchange.answer(_DELETED)
+
+    async def _ask(self, exchange: Exchange, sign: int) -> None:
+        namespace, name, generation = parse_id(exchange.parameters["id"])
+        view, _ = await self._core.job(exchange, namespace, name, "patch")
+        check_generation(view.workflow, generation)
+        key = exchange.header(b"idempotency-key")
+        if len(key) > _LONGEST_KEY:
+            raise bad_request(f"the Idempotency-Key is longer than {_LONGEST_KEY} characters")
+        given = await exchange.json(self._core.settings.body_bytes)
+        if not isinstance(given, dict):
+            raise bad_request("the body must be a JSON object")
+        request, faults = validate(ReplicasRequest, given)
+        if request is None:
+            raise bad_request("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+        ask = Ask(namespace, name, sign * request.replicas, request.task or "", generation, key)
+        await self._core.writes.run(lambda: self._core.desires.write(ask))
+
+    async def report(self, exchange: Exchange) -> None:
+        """Take what a replica reports about itself."""
+        namespace, name, generation = parse_id(exchange.parameters["id"])
+        view, caller = await self._core.job(exchange, namespace, name, "patch")
+        check_generation(view.workflow, generation)
+        body = await read_report(exchange, self._core.settings.body_bytes)
+        if body.round is not None and str(body.round) != view.workflow.current:
+            fault = Fault("round", f"the current round is {view.workflow.current}")
+            raise unprocessable(f"round: the current round is {view.workflow.current}", [fault])
+        rank = view.rank_of(caller.pod) if caller.pod is not None else body.rank
+        member = view.members[rank] if rank is not None and rank < len(view.members) else None
+        task = caller.pod.task if caller.pod is not None else member.task if member is not None else ""
+        self._core.reporter.take(view, rank if rank is not None else 0, Report(task or view.workflow.elastic, body))
+        await exchange.answer(_REPORTED)
+
+
+async def read_report(exchange: Exchange, limit: int) -> Profiling:
+    """The report in a body, under `data` or bare. Raises ApiError."""
+    given = await exchange.json(limit, constants=True)
+    prefix = ""
+    if isinstance(given, dict) and "data" in given:
+        given, prefix = given["data"], "data"
+    return checked(Profiling, given, prefix=prefix)
+
+
+def checked(model: type[Model], given: Any, *, prefix: str = "") -> Model:
+    """The body as this model. Raises ApiError (422) with the paths of what is wrong."""
+    if not isinstance(given, dict):
+        message = "must be a JSON object"
+        raise unprocessable(f"{prefix or 'the body'}: {message}", [Fault(prefix, message)])
+    faults = [Fault(path, "must be a finite number") for path in list(not_finite(given, prefix))[:20]]
+    body = None
+    if not faults:
+        body, faults = validate(model, given, prefix=prefix)
+    if body is None:
+        raise unprocessable("; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3]), faults)
+    return body
+
+
+def plain_json(value: Any) -> bytes:
+    """A value with no envelope around it, for clients that know none."""
+    return json.dumps(value, separators=(",", ":")).encode()
