@@ -59,6 +59,8 @@ def plus(*parts: Mapping[str, float]) -> Amounts:
 
 def text(resource: str, amount: float) -> str:
     """Such as `1.5` cores, `20Gi`, `512Mi`, `4`."""
+    if amount <= 0:
+        return "0"
     if resource == CPU:
         return f"{amount / 1000:.3g}" if amount < 1e6 else f"{amount / 1000:.0f}"
     if resource in _MIB:

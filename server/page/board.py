@@ -6,6 +6,7 @@ others hold on a node is shown as one amount without names: without it a full no
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ WAITING_SHOWN: Final = 20
 REPLICAS_SHOWN: Final = 200
 COLOURS: Final = 8
 _LONGEST: Final = 128
+_DIGITS: Final = re.compile(r"([0-9]{1,9})")
 _MOST_PAGES: Final = 10_000
 # Of the phases a filter offers: those that are not over first.
 ACTIVE: Final = "active"
@@ -93,7 +95,10 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A job with the replicas that it holds on each node (of the pods that are there), and its colour."""
+    """A job with the replicas that it holds on each node (of the pods that are there), and its colour.
+
+    `trouble` is why pods of it do not start that have a place, "" if there is no such reason.
+    """
 
     facts: JobFacts
     colour: int
@@ -101,6 +106,7 @@ class JobLine:
     granted: int
     observed: int
     nodes: tuple[tuple[str, int], ...]
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +261,7 @@ def _line(job: JobFacts, pods: Sequence[PodFacts], colours: Mapping[str, int]) -
         granted=sum(task.granted for task in job.tasks),
         observed=sum(task.observed for task in job.tasks),
         nodes=tuple(sorted(nodes.items())),
+        trouble=next((f"{pod.task}-{pod.index}: {pod.waiting}" for pod in pods if pod.node and pod.waiting), ""),
     )
 
 
@@ -303,7 +310,7 @@ def _nodes(
         if pod.node:
             there.setdefault(pod.node, []).append(pod)
     out = []
-    for node in sorted(world.nodes, key=lambda node: (node.is_ready, node.name)):
+    for node in sorted(world.nodes, key=lambda node: (node.is_ready, _natural(node.name))):
         by_uid: dict[str, list[PodFacts]] = {}
         for pod in there.get(node.name, ()):
             by_uid.setdefault(owned.get((pod.namespace, pod.name), ""), []).append(pod)
@@ -346,6 +353,11 @@ def _opened(lines: Iterable[JobLine], pods: Mapping[str, Sequence[PodFacts]], ke
         return None
     replicas = sorted(pods.get(line.facts.uid, ()), key=lambda pod: (pod.is_leaving, pod.task, pod.index, pod.name))
     return Opened(line, tuple(replicas[:REPLICAS_SHOWN]), len(replicas))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """gpu-2 comes before gpu-10."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in _DIGITS.split(name[:_LONGEST])]
 
 
 def _page(text: str) -> int:

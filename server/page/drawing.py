@@ -28,6 +28,7 @@ def spark(history: History, *, wanted: int, begin: float, end: float, words: str
         el("title", words),
         _area(steps, [s.total + s.waiting for _, s in steps], None, size=_SPARK, top=top, class_="wait"),
         _area(steps, [s.total for _, s in steps], None, size=_SPARK, top=top, class_="run"),
+        _line(steps, [s.total for _, s in steps], size=_SPARK, top=top),
         el("path", d=f"M0 {_y(wanted, height, top)}H{width:g}", class_="want") if wanted else None,
         class_="spark", viewBox=f"0 0 {width:g} {height:g}", preserveAspectRatio="none", role="img", aria_label=words,
     )  # fmt: skip
@@ -139,6 +140,18 @@ def _area(
     for i in range(len(xs) - 2, -1, -1):
         path.append(f"V{_y(base[i], height, top)}H{xs[i]}")
     return el("path", d="".join(path) + "Z", class_=class_)
+
+
+def _line(
+    steps: Sequence[tuple[float, Step]], upper: Sequence[int], *, size: tuple[float, float], top: int
+) -> Markup | None:
+    """The upper edge of an area."""
+    if not any(upper):
+        return None
+    width, height = size
+    pairs = [(f"{place * width:.1f}", _y(high, height, top)) for (place, _), high in zip(steps, upper, strict=True)]
+    path = f"M{pairs[0][0]} {pairs[0][1]}" + "".join(f"H{x}V{y}" for x, y in pairs[1:])
+    return el("path", d=path, class_="edge")
 
 
 def _y(value: float, height: float, top: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from diflow.server.page.markup import Child, Markup, el, join
+from diflow.version import __version__
 
 _HERE: Final = Path(__file__).parent
 _STYLE: Final = Markup((_HERE / "page.css").read_text(encoding="utf-8"))
@@ -46,6 +47,7 @@ def page(content: Markup, *, tag: str, nonce: str, name: str, is_old: bool) -> s
             ),
         ),
         el("main", el("div", content, id="board", data_tag=tag)),
+        el("footer", f"Signed in as {name} · diflow {__version__} · times are UTC · this page only reads"),
         el("script", _SCRIPT, nonce=nonce),
         nonce=nonce,
         reload=True,

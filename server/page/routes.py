@@ -40,8 +40,11 @@ class Visitor:
     sight: Sight
 
 
-VisitorOf = Callable[[str], Awaitable[Visitor | None]]
-"""Whose token this is; None if the cluster does not know it. Raises UnavailableError if the cluster cannot be asked."""
+VisitorOf = Callable[[str, str], Awaitable[Visitor | None]]
+"""(token, the caller's address): whose token it is, None if the cluster does not know it.
+
+Raises UnavailableError if the cluster cannot be asked now.
+"""
 
 
 def routes(
@@ -90,7 +93,7 @@ class _Door:
         nonce = secrets.token_urlsafe(18)
         token = session.token_of(request)
         try:
-            visitor = await self.visitor_of(token) if token else None
+            visitor = await self._visitor(request, token)
         except UnavailableError:
             return _unavailable(nonce)
         if visitor is None:
@@ -104,7 +107,7 @@ class _Door:
     async def board(self, request: Request) -> Response:
         token = session.token_of(request)
         try:
-            visitor = await self.visitor_of(token) if token else None
+            visitor = await self._visitor(request, token)
         except UnavailableError:
             return _guarded(Response(status_code=503, headers={"Retry-After": str(_RETRY_SECONDS)}))
         if visitor is None:
@@ -126,7 +129,7 @@ class _Door:
         except session.TooLargeError:
             return _signed_out(request, nonce, problem="That is longer than a token may be.", status=413)
         try:
-            visitor = await self.visitor_of(token) if token else None
+            visitor = await self._visitor(request, token)
         except UnavailableError:
             return _unavailable(nonce)
         if visitor is None:
@@ -141,6 +144,16 @@ class _Door:
         response = RedirectResponse("./", status_code=303)
         session.forget(response, request)
         return _guarded(response)
+
+    async def _visitor(self, request: Request, token: str) -> Visitor | None:
+        # For the log and the metrics of whatever is around these routes.
+        state = request.scope.setdefault("state", {})
+        state["route"] = request.url.path
+        address = request.client.host if request.client else ""
+        visitor = await self.visitor_of(token, address) if token else None
+        if visitor is not None:
+            state["caller"] = visitor.name
+        return visitor
 
     def _show(self, visitor: Visitor, ask: Ask) -> _Shown:
         freshness = self.freshness()

@@ -19,6 +19,7 @@ _SIGNS: Final = {
     "Pending": "○", "Starting": "◔", "Running": "●", "Restarting": "↻", "Rescheduling": "⇄", "Succeeded": "✓",
     "Failed": "✕", "Unknown": "?",
 }  # fmt: skip
+_LIVE: Final = ("Running", "Starting", "Restarting", "Rescheduling", "Pending", "Unknown")
 _STEPS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -141,7 +142,7 @@ def _overview(board: Board) -> Markup:
 
 
 def _counts(totals: Totals) -> str:
-    parts = [f"{n} {phase.lower()}" for phase in FILTERS[1:] if phase not in ENDED and (n := totals.phases.get(phase))]
+    parts = [f"{n} {phase.lower()}" for phase in _LIVE if (n := totals.phases.get(phase))]
     return ", ".join(parts) or "none that has not ended"
 
 
@@ -200,7 +201,10 @@ def _queue(board: Board, now: float) -> Markup | None:
         el("h2", "Queue ", el("span", board.totals.waiting, class_="count")),
         el("p", f"Jobs without a place, the urgent first, then the older.{seen}", class_="dim"),
         _table(
-            "Jobs that wait, with their reasons", "queue", ["#", "Job", "Priority", "Asks for", "Waits", "Reason"], rows
+            "Jobs that wait, with their reasons",
+            "queue",
+            ["Job", "Queue", "Priority", "Asks for", "Waits", "Reason"],
+            rows,
         ),
         el("p", f"and {more} more", class_="dim") if more else None,
         id="queue",
@@ -213,9 +217,9 @@ def _queue_row(line: QueueLine, ask: Ask, now: float) -> Markup:
     asks = ", ".join(f"{task.range_text} {task.name}" for task in job.tasks)
     return _row(
         f"q-{job.uid}",
-        ("#", str(line.place)),
-        ("Job", join(_open(line.job, ask), _tags(line.job))),
-        ("Priority", job.priority),
+        ("Job", join(_open(line.job, ask), el("span", job.namespace, class_="dim small"))),
+        ("Queue", join(job.queue, el("span", f" #{line.place}", class_="dim"))),
+        ("Priority", el("span", job.priority, class_="high" if job.priority == "high" else None)),
         ("Asks for", asks or "–"),
         ("Waits", age(now - job.submitted)),
         ("Reason", line.reason),
@@ -270,7 +274,7 @@ def _job_row(line: JobLine, ask: Ask, now: float) -> Markup:
         f"j-{job.uid}",
         ("Job", join(_open(line, ask), _tags(line))),
         ("Phase", join(_pill(job.phase), el("span", _said(line), class_="said", title=_said(line)))),
-        ("Replicas", [_task(task) for task in job.tasks] or "–"),
+        ("Replicas", [_task(task, has_ended=job.has_ended) for task in job.tasks] or "–"),
         ("Over time", over),
         ("Speed", join(rate(job.speed), _progress(job.progress))),
         (
@@ -286,6 +290,8 @@ def _said(line: JobLine) -> str:
     job = line.facts
     if job.waits and job.why and job.why not in job.message:
         return job.why
+    if line.trouble and not job.has_ended and line.trouble not in job.message:
+        return f"{job.message}; {line.trouble}"
     return job.message
 
 
@@ -303,7 +309,11 @@ def _age(line: JobLine, now: float) -> Markup:
     )
 
 
-def _task(task: TaskFacts) -> Markup:
+def _task(task: TaskFacts, *, has_ended: bool) -> Markup:
+    if has_ended:
+        return el(
+            "span", el("span", task.name, class_="task"), " ", el("span", task.wanted, class_="num dim"), class_="block"
+        )
     short = task.observed < task.granted
     numbers = join(el("b", task.observed, class_="warn-text" if short else None), f" / {task.granted} / {task.wanted}")
     return el("span", el("span", task.name, class_="task"), " ", el("span", numbers, class_="num"), class_="block")
@@ -372,6 +382,8 @@ def _opened(opened: Opened, ask: Ask, *, now: float, argo_url: str) -> Markup:
     begin = job.history.steps[0].at if job.history.steps else job.submitted
     link = argo_link(argo_url, job.namespace, job.workflow)
     command = f"argo get -n {job.namespace} {job.workflow}"
+    wanted = 0 if job.has_ended else line.wanted
+    top = max(job.history.peak, wanted, 1)
     return el(
         "section",
         el(
@@ -384,8 +396,9 @@ def _opened(opened: Opened, ask: Ask, *, now: float, argo_url: str) -> Markup:
         _decision(line, now),
         el(
             "figure",
+            el("div", el("span", top), el("span", "0"), class_="axis", aria_hidden="true"),
             chart(
-                job.history, wanted=0 if job.has_ended else line.wanted, begin=begin, end=end,
+                job.history, wanted=wanted, begin=begin, end=end,
                 words=f"Replicas of {job.name} over time, by task; at most {job.history.peak}",
             ),
             el(
@@ -555,7 +568,7 @@ def _row(id_: str, *cells: tuple[str, Child]) -> Markup:
     return el(
         "tr",
         *(
-            el("td", value, role="cell", data_label=label, class_=label.lower().replace(" ", "-").replace("#", "place"))
+            el("td", value, role="cell", data_label=label, class_=f"is-{label.lower().replace(' ', '-')}")
             for label, value in cells
         ),
         id=id_,

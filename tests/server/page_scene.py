@@ -6,6 +6,7 @@ Times are minutes before `NOW`; everything goes through the page's own trims, as
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -80,10 +81,10 @@ class MadeJob:
             **({"hostNodeName": node} if ready is not None else {}),
         }  # fmt: skip
         if ended is None:
-            self.pods.append(self._pod(task, index, name, node, ready, made, waiting))
+            self.pods.append(self._pod(task, name, node=node, ready=ready, made=made, waiting=waiting))
         return self
 
-    def _pod(self, task: str, index: int, full: str, node: str, ready: float | None, made: float, waiting: str) -> Json:
+    def _pod(self, task: str, full: str, *, node: str, ready: float | None, made: float, waiting: str) -> Json:
         asked = {"cpu": self.cpu, "memory": self.memory, **({GPU: str(self.gpus)} if self.gpus else {})}
         container = {"name": "main", "resources": {"requests": asked, "limits": {GPU: str(self.gpus)}}}
         status: Json = {"phase": "Running" if ready is not None else "Pending", "conditions": []}
@@ -96,7 +97,7 @@ class MadeJob:
             ]
         return {
             "metadata": {
-                "name": f"{self.name}-{task}-{abs(hash(full)) % 10**9}",
+                "name": f"{self.name}-{task}-{zlib.crc32(full.encode())}",
                 "namespace": self.namespace,
                 "uid": f"uid-{full}",
                 "creationTimestamp": when(made),
@@ -277,7 +278,7 @@ def _starting() -> MadeJob:
 
 
 def _waiting(name: str, count: int, minutes: float, *, high: bool = False) -> MadeJob:
-    why = f"{count} replicas with 1 GPU each: 6 GPUs are free on 3 nodes, {count - 6 if count > 6 else 1} short"
+    why = f"its {count} replicas start together or not at all: room for {count - 1} of them, on 3 nodes"
     job = MadeJob(
         name, {"worker": count}, namespace="nlp" if high else "vision", submitted=minutes, placed=False,
         queue="production" if high else "research", priority="high" if high else "normal", decision=("wait", why, 1),
