@@ -60,6 +60,7 @@ def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float
     ranks = _known_ranks(said, shape)
     out: Json = {name: said[name] for name in _HINTS if said.get(name) is not None}
     rows = _known_rows(said)
+    fresh: set[tuple[float, ...]] = set()
     whole: Profiling | None = None
     for rank, report in sorted(reports.items()):
         body = report.body
@@ -68,16 +69,19 @@ def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float
         if not isinstance(body, Profiling):
             continue
         for row in body.observed or []:
-            _add_row(rows, [_short(number) for number in row])
+            told = [_short(number) for number in (row if body.is_whole else _of_elastic(row, body, shape))]
+            _add_row(rows, told)
+            fresh.add(_configuration(told))
         out |= {name: _short(dumped[name]) for name in ("progress",) if name in dumped}
-        if body.replicas is not None:
+        if body.is_whole:
             whole = whole or body
         elif mine := _of_rank(report.task, body):
             ranks[str(rank)] = {**ranks.get(str(rank), {}), **mine}
     if "progress" not in out and _is_number(said.get("progress")):
         out["progress"] = said["progress"]
     out |= _whole(whole, shape) if whole is not None else _together(ranks, shape)
-    if (measured := _row(out, whole, ranks, shape)) is not None:
+    measured = _row(out, whole, ranks, shape)
+    if measured is not None and _configuration(measured) not in fresh:
         _add_row(rows, measured)
     ranks = dict(sorted(ranks.items(), key=lambda item: int(item[0]))[:RANKS_KEPT])
     out = {"round": shape.round, "at": round(now, 3), "ranks": ranks, **out, "observed": rows[-ROWS_KEPT:]}
@@ -164,11 +168,27 @@ def _row(out: Json, whole: Profiling | None, ranks: Mapping[str, Json], shape: S
     return [out["nodes"], out["replicas"], batch, _short(max(1e-7, step - sync)), _short(step)]
 
 
+def _of_elastic(row: list[float], body: Profiling, shape: Shape) -> list[float]:
+    """A row that a replica measured, in which it counts all replicas of its job: those of the elastic task alone.
+
+    How many nodes they are on, a replica does not know by itself; of the present number of replicas it is known here.
+    """
+    others = sum(shape.replicas_of.values()) - shape.replicas
+    replicas = row[1] - others if row[1] > others else row[1]
+    nodes = shape.nodes if body.nodes is None and replicas == shape.replicas else row[0]
+    return [min(nodes, replicas), replicas, *row[2:]]
+
+
 def _add_row(rows: list[list[float]], row: list[float]) -> None:
     """Put the newest measurement of a configuration in the place of the one before it."""
-    same = (row[0], row[1], row[2], row[5] if len(row) > 5 else 0)
-    rows[:] = [r for r in rows if (r[0], r[1], r[2], r[5] if len(r) > 5 else 0) != same]
+    same = _configuration(row)
+    rows[:] = [known for known in rows if _configuration(known) != same]
     rows.append(row)
+
+
+def _configuration(row: list[float]) -> tuple[float, ...]:
+    """Nodes, replicas, samples a replica, and the pool of nodes."""
+    return (row[0], row[1], row[2], row[5] if len(row) > 5 else 0)
 
 
 def _known_ranks(said: Mapping[str, Any], shape: Shape) -> dict[str, Json]:

@@ -112,13 +112,12 @@ Row = Annotated[
 class Profiling(_Hints):
     """What one replica reports about its work. Everything may be missing.
 
-    `speed`, `batch`, `stepSeconds` and `syncSeconds` are about the replica that reports. With `replicas` they are
-    about that many replicas of the elastic task together, and the other replicas need not report.
+    `speed`, `batch`, `stepSeconds` and `syncSeconds` are those of the replica that reports; the server adds up what the
+    replicas of a task say, as if those that are silent were as fast. With `replicas` and without `rank` they are of so
+    many replicas of the elastic task together, and the others need not report.
     """
 
-    speed: Annotated[float, Field(gt=0, le=1e12)] | None = Field(
-        None, description="Samples a second. Those of all replicas of a task are added up."
-    )
+    speed: Annotated[float, Field(gt=0, le=1e15)] | None = Field(None, description="Samples a second.")
     step: Annotated[int, Field(ge=0, le=10**15)] | None = Field(None, description="Steps done so far.")
     batch: Annotated[float, Field(gt=0, le=_MOST_SAMPLES)] | None = Field(
         None, description="Samples of one replica in a step."
@@ -128,24 +127,30 @@ class Profiling(_Hints):
         None, description="Seconds of a step that are synchronisation."
     )
     replicas: Annotated[int, Field(ge=1, le=_MOST_REPLICAS)] | None = Field(
-        None, description="Of how many replicas of the elastic task this report tells. By default of one."
+        None,
+        description="Without `rank`: of how many replicas of the elastic task this tells. With it: how many the job has.",
     )
     nodes: Annotated[int, Field(ge=1, le=_MOST_REPLICAS)] | None = Field(
         None, description="On how many nodes they are. By default as many as the cluster shows."
     )
     observed: Annotated[list[Row], Field(max_length=MOST_ROWS)] | None = Field(
-        None, description="Measurements of the whole job: one row for each number of replicas and batch size."
+        None, description="Measurements of the whole job: one row for each number of replicas and each batch size."
     )
     progress: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="How much of the job is done.")
     memory_bytes: Annotated[int, Field(ge=0, le=10**18)] | None = Field(
         None, description="The most memory that this replica has used."
     )
     rank: Annotated[int, Field(ge=0, le=_MOST_REPLICAS)] | None = Field(
-        None, description="For whom the report is, if a person sends it. Of a pod the rank is known."
+        None, description="Whom it is about. Of a pod the rank is known; then it only says that it is about that pod."
     )
     round: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
         None, description="The round that was measured. A report of an earlier round is refused."
     )
+
+    @property
+    def is_whole(self) -> bool:
+        """It tells of several replicas together."""
+        return self.replicas is not None and self.rank is None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
