@@ -26,7 +26,7 @@ class AdaptDL:
 
     def endpoints(self) -> list[tuple[str, Endpoint]]:
         """(the route's pattern, who answers)."""
-        seconds = self._core.settings.answer_seconds
+        seconds = self._core.settings.body_seconds + self._core.settings.answer_seconds
         hints, discover = "/hints/{namespace}/{name}", "/discover/{namespace}/{name}/{group}"
         return [
             (hints, Endpoint(hints, seconds=seconds, put=self.hints)),

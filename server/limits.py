@@ -455,13 +455,9 @@ class Connection(HttpToolsProtocol):
             self.leave()
         elif self.cycle is not None and self._is_reading and not self._in_head and self.cycle.response_started:
             self._real.abort()  # it has its answer, and does not end its request
-        elif not self._is_reading and not self._in_head:
-            self._pool.on_refusal(408, "nothing came")
-            self.leave()  # a connection that never asked anything
         else:
-            what, seconds = (
-                ("head", self._limits.header_seconds) if self._in_head else ("body", self._limits.body_seconds)
-            )
+            in_body = self._is_reading and not self._in_head
+            what, seconds = ("body", self._limits.body_seconds) if in_body else ("head", self._limits.header_seconds)
             self._refuse(408, f"the {what} of the request did not come within {seconds:g} s")
 
     def _give_up(self) -> None:

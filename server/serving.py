@@ -8,7 +8,7 @@ request that was accepted:
     3. Requests under way are answered; those that wait on purpose (long polls) are told to ask again.
     4. The application ends: what was reported and not written yet is written. Then the process.
 
-Steps 3 and 4 take `ending_seconds` at most. A second signal goes straight to 4, a third ends the process.
+Steps 3 and 4 take `ending_seconds` at most. Each further signal cuts the wait short that it falls into.
 
 It knows nothing of routes.
 """
@@ -36,7 +36,7 @@ from uvicorn.server import ServerState
 
 from diflow.errors import InvalidError
 from diflow.server.limits import SWEEP_SECONDS, Connection, Connections
-from diflow.server.telemetry import App, Counted, Pages, Telemetry
+from diflow.server.telemetry import App, Pages, Telemetry
 from diflow.server.tls import Certificates
 from diflow.version import __version__
 
@@ -59,12 +59,10 @@ def serve(
     settings: ServerSettings,
     *,
     telemetry: Telemetry,
-    opened: Callable[[int, int], None] = lambda *_: None,
 ) -> int:
     """Serve the application until a signal comes. Returns the exit code: 0, or 1 if it could not start or end in time.
 
-    `opened` is told the ports of the API and of the metrics when both can be reached. Raises InvalidError for an
-    address or a certificate that cannot be used.
+    The ports are in the log's line "started". Raises InvalidError for an address or a certificate that cannot be used.
     """
     _allow_files(settings)
     certificates = None
@@ -72,8 +70,10 @@ def serve(
         certificates = Certificates(settings.tls_certificate, settings.tls_key)
     with contextlib.ExitStack() as sockets, _log_of_uvicorn():
         api = sockets.enter_context(_bound(settings.host, settings.port))
-        pages = sockets.enter_context(_bound(settings.host, settings.metrics_port)) if settings.metrics_port else None
-        process = _Process(app, settings, telemetry, certificates, opened)
+        pages = (
+            sockets.enter_context(_bound(settings.host, settings.metrics_port)) if settings.metrics_port >= 0 else None
+        )
+        process = _Process(app, settings, telemetry, certificates)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(process.run(api, pages))
 
@@ -85,18 +85,16 @@ class _Process:
         settings: ServerSettings,
         telemetry: Telemetry,
         certificates: Certificates | None,
-        opened: Callable[[int, int], None],
     ) -> None:
         self._settings = settings
         self._telemetry = telemetry
         self._certificates = certificates
-        self._opened = opened
         self._signals = 0
         self._signalled = asyncio.Event()
         self._api = Connections(settings, on_refusal=telemetry.refusal)
         few = {"connections": _PAGE_CONNECTIONS, "connections_per_address": _PAGE_CONNECTIONS // 2}
         self._pages = Connections(settings.model_copy(update=few))
-        self._config = _configuration(Counted(app, telemetry))
+        self._config = _configuration(app)
         self._page_config = _configuration(Pages(telemetry))
         self._state = ServerState()
         telemetry.watch(self._api)
@@ -128,7 +126,6 @@ class _Process:
             await door.open()
             port, page_port = api.getsockname()[1], pages.getsockname()[1] if pages is not None else 0
             log.info("started", version=__version__, port=port, metrics_port=page_port, tls=bool(self._certificates))
-            self._opened(port, page_port)
             await self._signalled.wait()
             return await self._end(door, lifespan)
         finally:
@@ -194,8 +191,16 @@ class _Process:
                 connections.sweep(loop.time())
 
     async def _tick(self) -> None:
+        told = "starting"
         while True:
             self._date()
+            why = self._telemetry.why_not_ready()
+            if why != told and not self._telemetry.is_ending:
+                told = why
+                if why:
+                    log.warning("not ready", why=why)
+                else:
+                    log.info("ready")
             await asyncio.sleep(_TICK_SECONDS)
 
     def _date(self) -> None:

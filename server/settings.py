@@ -24,12 +24,15 @@ class ServerSettings(BaseSettings):
     port: int = Field(8081, ge=0, le=65535)
     """The API's port; 0: a free one. 8081 is that of DI-orchestrator v1.1's server."""
 
-    metrics_port: int = Field(8080, ge=0, le=65535)
+    metrics_port: int = Field(8080, ge=-1, le=65535)
     """Where /metrics, /healthz and /readyz are, apart from the API: a flood of the API does not get the pod killed.
-    0: nowhere."""
+    0: a free one; -1: nowhere."""
 
     watched_namespace: str = ""
     """Only jobs of this namespace are served; empty: of all."""
+
+    argo_url: str = ""
+    """Where the Argo UI is, for the links of the status page; empty: nowhere."""
 
     # --- what is known of the cluster ----------------------------------------------------------------------------
 

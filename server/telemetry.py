@@ -10,14 +10,19 @@ could make a million series. Everything is counted in the loop's thread or under
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from diflow.errors import ConflictError, InvalidError, NotFoundError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import Kind
+
 if TYPE_CHECKING:
+    from diflow.server.frame import Answered
     from diflow.server.limits import Connections
 
 Scope = MutableMapping[str, Any]
@@ -43,8 +48,8 @@ class Telemetry:
         trouble: Callable[[], str] = lambda: "",
         ages: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._trouble = trouble
-        self._ages = ages
+        self.trouble = trouble
+        self.ages = ages
         self.is_ending = False
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -58,13 +63,9 @@ class Telemetry:
             **here,
         )
         self._refusals = Counter("refusals", "Requests and connections sent away by a limit.", ["limit"], **here)
-        self._reviews = Counter(
-            "reviews",
-            "Questions to the cluster about who somebody is, and what they may do.",
-            ["kind", "outcome"],
-            **here,
+        self._asked = Counter(
+            "cluster_requests", "Reviews and writes that the cluster was asked for.", ["kind", "outcome"], **here
         )
-        self._writes = Counter("writes", "Writes to the cluster.", ["kind", "outcome"], **here)
         self._age = Gauge("cache_age_seconds", "Since the copy of a kind was known to be in step.", ["kind"], **here)
         self._open = Gauge("connections", "Connections that are open.", **here)
         self._busy = Gauge("busy_connections", "Those of them with a request under way.", **here)
@@ -76,8 +77,9 @@ class Telemetry:
 
     # --- what is counted --------------------------------------------------------------------------------------------
 
-    def request(self, route: str, method: str, code: int, seconds: float) -> None:
-        """An answer. `route` is the template of the path."""
+    def answered(self, answer: Answered) -> None:
+        """A request is over."""
+        route, method, code = answer.route or NO_ROUTE, answer.method, answer.status
         found = self._known.get((route, method, code))
         if found is None:
             shown = method if method in _METHODS else "other"
@@ -85,19 +87,15 @@ class Telemetry:
             if shown == method:
                 self._known[route, method, code] = found
         found[0].inc()
-        found[1].observe(seconds)
+        found[1].observe(answer.seconds)
 
     def refusal(self, status: int, why: str) -> None:  # noqa: ARG002 (words are for people: no label)
         """A limit was met (`Connections` calls this)."""
         self._refusals.labels(_REASONS.get(status, "other")).inc()
 
-    def review(self, kind: str, outcome: str) -> None:
-        """A TokenReview or SubjectAccessReview was asked for. Both are words of ours."""
-        self._reviews.labels(kind, outcome).inc()
-
-    def write(self, kind: str, outcome: str) -> None:
-        """Something was written to the cluster, or could not be. Both are words of ours."""
-        self._writes.labels(kind, outcome).inc()
+    def asked(self, kind: str, outcome: str) -> None:
+        """The cluster was asked for a review or a write. Both are words of ours (see CountedCluster)."""
+        self._asked.labels(kind, outcome).inc()
 
     def watch(self, connections: Connections) -> None:
         """Show how many connections there are."""
@@ -106,41 +104,39 @@ class Telemetry:
 
     def why_not_ready(self) -> str:
         """Why the API cannot be answered now, or ""."""
-        return "ending" if self.is_ending else self._trouble()
+        return "ending" if self.is_ending else self.trouble()
 
     def page(self) -> bytes:
         """The numbers of now, in Prometheus' text form."""
-        for kind, seconds in self._ages().items():
+        for kind, seconds in self.ages().items():
             self._age.labels(kind).set(seconds)
         return generate_latest(self.registry)
 
 
-class Counted:
-    """The application with each of its answers counted, and the two pages about its health before it."""
+class CountedCluster(Cluster):
+    """The cluster, with what is asked of it counted: `tell(kind, outcome)` hears of each review and each write."""
 
-    def __init__(self, app: App, telemetry: Telemetry, *, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._app = app
-        self._telemetry = telemetry
-        self._clock = clock
+    tell: Callable[[str, str], None] = staticmethod(lambda *_: None)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 0
-        began = self._clock()
+    def create(self, kind: Kind, body: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        with self._told(kind):
+            return super().create(kind, body, **options)
 
-        async def sending(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
+    def patch(self, kind: Kind, name: str, body: Mapping[str, Any] | list[Any], **options: Any) -> dict[str, Any]:
+        with self._told(kind):
+            return super().patch(kind, name, body, **options)
 
+    @contextlib.contextmanager
+    def _told(self, kind: Kind) -> Iterator[None]:
+        outcome = "failed"
         try:
-            await self._app(scope, receive, sending)
+            yield
+            outcome = "done"
+        except (InvalidError, ConflictError, NotFoundError):
+            outcome = "refused"  # it has changed meanwhile, or has gone
+            raise
         finally:
-            route = getattr(scope.get("route"), "path", NO_ROUTE)
-            self._telemetry.request(route, scope["method"], status, self._clock() - began)
+            self.tell(kind.plural, outcome)
 
 
 class Pages:

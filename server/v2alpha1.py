@@ -49,7 +49,7 @@ class V2Alpha1:
 
     def endpoints(self) -> list[tuple[str, Endpoint]]:
         """(the route's pattern, who answers), the most asked for first."""
-        seconds = self._core.settings.answer_seconds
+        seconds = self._core.settings.body_seconds + self._core.settings.answer_seconds
         out = []
         for prefix in PREFIXES:
             path = f"{prefix}/{{id:path}}/replicas"

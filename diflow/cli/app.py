@@ -7,7 +7,19 @@ from typing import Any
 
 import typer
 
-from diflow.cli import acting, allocating, checking, cron, following, listing, logs, queueing, scaling, submitting
+from diflow.cli import (
+    acting,
+    allocating,
+    checking,
+    cron,
+    following,
+    listing,
+    logs,
+    queueing,
+    scaling,
+    server,
+    submitting,
+)
 
 app = typer.Typer(
     name="diflow",
@@ -55,7 +67,8 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     "allocator": (
         "Run the allocator, which decides where jobs run and with how many replicas.",
         (allocating.run, allocating.once),
-    )
+    ),
+    "server": ("Run the server: the REST API of replicas and profilings, and the status page.", (server.run,)),
 }
 
 for command in COMMANDS:

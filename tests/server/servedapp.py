@@ -1,6 +1,6 @@
 """`python -m tests.server.servedapp`: a small application under `diflow.server.serving`, for tests from outside.
 
-It prints one line of JSON with its ports when it can be reached. Each route shows one thing that a handler may do.
+It prints how it ended. Each route shows one thing that a handler may do.
 """
 
 from __future__ import annotations
@@ -71,10 +71,7 @@ def main() -> int:
         lifespan=lifespan,
     )
 
-    def opened(port: int, metrics_port: int) -> None:
-        print(json.dumps({"port": port, "metrics_port": metrics_port}), flush=True)  # noqa: T201
-
-    code = serve(app, server_settings(), telemetry=Telemetry(), opened=opened)
+    code = serve(app, server_settings(), telemetry=Telemetry())
     print(json.dumps({"code": code, "flushed": flushed}), flush=True)  # noqa: T201
     return code
 

@@ -1,0 +1,52 @@
+"""The whole server, put together: the API and the status page over one cache, as `diflow server run` has it.
+
+It is all wiring: what happens is in the parts.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from diflow.server.app import create_app
+from diflow.server.cache import Cache
+from diflow.server.page import mount
+from diflow.server.serving import serve
+from diflow.server.settings import ServerSettings
+from diflow.server.telemetry import CountedCluster, Telemetry
+
+
+def run(cluster: CountedCluster, settings: ServerSettings) -> int:
+    """Serve until a signal comes. Returns the exit code. Raises InvalidError for an unusable address or certificate.
+
+    It serves (and answers 503) from the start: whether the cluster can be reached is what /readyz says.
+    """
+    telemetry = Telemetry()
+    cluster.tell = telemetry.asked
+    cache = Cache(
+        cluster,
+        namespace=settings.watched_namespace,
+        stale_seconds=settings.stale_seconds,
+        more=mount.more(),
+    )
+    app = create_app(
+        cluster=cluster,
+        cache=cache,
+        settings=settings,
+        on_answer=telemetry.answered,
+        routes=partial(mount.mounted, argo_url=settings.argo_url),
+    )
+    core = app.state.core
+
+    def trouble() -> str:
+        good, why = core.readiness()
+        return "" if good else str(why)
+
+    telemetry.trouble = trouble
+    telemetry.ages = lambda: {
+        reflector.kind.plural: reflector.age_seconds for reflector in (cache.workflows, cache.pods)
+    }
+    cache.start()
+    try:
+        return serve(app, settings, telemetry=telemetry)
+    finally:
+        cache.stop()

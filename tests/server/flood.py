@@ -1,0 +1,59 @@
+"""`python -m tests.server.flood PORT COUNT ADDRESSES`: opens so many silent connections at once and holds them.
+
+They come from as many addresses of this machine (127.0.0.x). When all have been tried it prints `{"open": n}`, and when
+a line comes on stdin, what became of each: how many were told 503, 408, reset, or are open still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import resource
+import sys
+
+
+class Silent(asyncio.Protocol):
+    def __init__(self, counts: collections.Counter[str]) -> None:
+        self.counts = counts
+        self.raw = b""
+
+    def data_received(self, data: bytes) -> None:
+        self.raw += data
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.counts[self.raw[9:12].decode() or "reset"] += 1
+        self.counts["gone"] += 1
+
+
+async def main(port: int, count: int, addresses: int) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count + 200) if hard > 0 else count + 200, hard))
+    loop = asyncio.get_running_loop()
+    counts: collections.Counter[str] = collections.Counter()
+    kept = []
+    limit = asyncio.Semaphore(500)
+
+    async def one(number: int) -> None:
+        async with limit:
+            source = f"127.0.0.{2 + number % addresses}"
+            try:
+                transport, _ = await loop.create_connection(
+                    lambda: Silent(counts), "127.0.0.1", port, local_addr=(source, 0)
+                )
+            except OSError:
+                counts["refused"] += 1
+            else:
+                kept.append(transport)
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+    print(json.dumps({"tried": count}), flush=True)  # noqa: T201
+    await loop.run_in_executor(None, sys.stdin.readline)
+    print(json.dumps({**counts, "open": len(kept) - counts["gone"]}), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*map(int, sys.argv[1:])))
