@@ -31,7 +31,7 @@ from diflow.allocator.room import Room
 from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.world import Caches, World
-from diflow.allocator.writes import Note, Write
+from diflow.allocator.writes import Note, Write, touch
 from diflow.errors import DiflowError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE, POD, WORKFLOW, Kind
@@ -108,6 +108,8 @@ class Allocator:
         self._avoided: dict[str, tuple[float, float]] = {}
         self._in_trouble = False
         self._told_problems: dict[str, str] = {}
+        self._epoch = 0
+        self._not_ours: dict[str, str] = {}
         self._cluster = cluster.asked_once()
         self._last_replan = ""
         self._to_answer = ""
@@ -170,6 +172,7 @@ class Allocator:
         spent = 0.0
         if not trouble:
             planned = ", ".join([*filter(None, [planned]), *self._time_has_come(world)])
+            world = self._take_over(world)
             self._say_problems(world)
             world = self._settle(world)
             if planned and self.paused():
@@ -300,6 +303,27 @@ class Allocator:
         left = min((time - now for time in (*silent, *young) if time > now), default=math.inf)
         self._later = self._clock() + left
         return reasons
+
+    def _take_over(self, world: World) -> World:
+        """As a new leader, change each job once, by the epoch in it alone. What a leader before us has decided and not
+        yet sent (a process may be stopped between its look at the Lease and its write) names the version that it read,
+        and is refused from now on. Who was first has nobody before."""
+        epoch = self.elector.epoch
+        if self._epoch != epoch:
+            self._epoch = epoch
+            live = world.jobs.values() if epoch > 1 else ()
+            self._not_ours = {job.key: job.read.identity.version for job in live if not job.read.has_ended}
+        self._not_ours = {
+            key: version
+            for key, version in self._not_ours.items()
+            if key in world.jobs and world.jobs[key].read.identity.version == version
+        }
+        out = [touch(world.jobs[key].read) for key in self._not_ours if not self.applier.is_held(key)]
+        if not out:
+            return world
+        log.info("takes over", jobs=len(out), epoch=epoch)
+        self.applier.apply(out, world.jobs)
+        return self.caches.world()
 
     def _settle(self, world: World) -> World:
         """Carry out, as often as that leads to more of it. Returns what the caches show then."""

@@ -17,10 +17,12 @@ from diflow.allocator.daemon import Allocator, lead
 from diflow.allocator.elector import Elector
 from diflow.allocator.plan import Plan, keep_plan
 from diflow.allocator.policies.fit import FitPolicy
+from diflow.allocator.presence import PAUSED
 from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.snapshot import Snapshot
 from diflow.errors import LostLeadershipError
+from diflow.kube.kinds import LEASE
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.faults import eventually
 from tests.allocator.lab import Daemon, Lab, job, lab, task
@@ -119,6 +121,41 @@ def test_a_write_that_was_overtaken_by_another_leader_is_refused() -> None:
         first.stop()
         at.rest()
         assert len(at.cluster.running("one")) == 4
+        assert at.cluster.problems == []
+
+
+def test_a_decision_that_a_former_leader_has_not_sent_yet_is_refused_though_nothing_else_has_changed() -> None:
+    """Stopped between the look at the Lease and the write; the next leader decides nothing, for it is paused."""
+    with lab() as at:
+        two_nodes(at)
+        first = at.daemon
+        assert first is not None
+        second = at.new_daemon()
+        at.cluster.submit(job("one", task(replicas=4)))
+
+        def pause(who: str | None) -> None:
+            lease = {"metadata": {"annotations": {PAUSED: who}}}
+            at.api.cluster().patch(LEASE, second.elector.name, lease, namespace=second.elector.namespace)
+
+        def stop(method: str, path: str) -> None:
+            if method == "PATCH" and path.endswith("/workflows/one"):
+                first.line.before = lambda *_: None
+                pause("somebody")
+                at.daemon = None
+                at.let_lead(second)
+                at.daemon = second
+                for _ in range(5):
+                    at.step()
+
+        first.line.before = stop
+        at.until(first.line.writes, "the write of the first one comes to an answer")
+        assert [code for _, path, code in first.line.writes() if path.endswith("/workflows/one")] == [409]
+        with pytest.raises(LostLeadershipError):
+            first.allocator.turn()
+        first.stop()
+        assert [code for _, path, code in second.line.writes() if path.endswith("/workflows/one")] == [200]
+        pause(None)
+        runs(at, "one", 4)
         assert at.cluster.problems == []
 
 
