@@ -1,4 +1,4 @@
-"""Which Python packages the diflow image holds: the project's, the allocator's and those of its examples, as locked.
+"""Which Python packages the diflow image holds: the project's, those of the allocator and the server, and its examples', as locked.
 
 Run by the Dockerfile too, hence a file that imports nothing of its neighbours:
 `python3 pythonpackages.py pyproject.toml requirements.lock WANTED PINNED` writes the two files that pip reads.
@@ -16,7 +16,7 @@ from typing import Any
 _PIN = re.compile(r"(([A-Za-z0-9][^\s;=\[]*)[^\s;=]*==[^\s;\\]+)\s*(;[^\\]*)?")
 # Who wants a package is said in comments below it. This is the project; `diflow (pyproject.toml:dev)` are its tools.
 _PROJECT = "diflow (pyproject.toml)"
-_EXTRAS = ("allocator", "examples")
+_EXTRAS = ("allocator", "server", "examples")
 
 
 def wanted(project: dict[str, Any]) -> list[str]:
