@@ -1,8 +1,5 @@
-"""`kubectl apply -k manifests/allocator`: the allocator in pods, under its own RBAC, and the scheduled re-optimisation.
-
-Other tests share the cluster. So all of it is put into a namespace of the test's own, which stands for diflow-system
-and for kube-public alike, and watches the jobs of the test alone; what is in no namespace gets a name of its own.
-"""
+"""`kubectl apply -k manifests/allocator`: the allocator in pods, under its own RBAC, and the scheduled
+re-optimisation."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import yaml
 
 from diflow import DIJob, keys
 from diflow.kube.api import Cluster
 from tests.builders import job, task
-from tests.clusters import ROOT, TestCluster, wait_until
+from tests.clusters import TestCluster, wait_until
+from tests.e2e import installing
 from tests.e2e.allocators import events
 from tests.e2e.live import Live, pod_name
 
@@ -57,40 +54,13 @@ class Installed:
 def installed(argo40: TestCluster) -> Iterator[Installed]:
     with argo40.namespace("pod") as namespace:
         home = f"{namespace}-system"
-        objects = list(yaml.safe_load_all(argo40.kubectl("kustomize", str(ROOT / "manifests" / "allocator"))))
-        for obj in objects:
-            _move(obj, home=home, watched=namespace)
-        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-        try:
-            argo40.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
+        with installing.installed(
+            argo40, "allocator", home=home, watched=namespace, setting="DIFLOW_ALLOCATOR_WATCHED_NAMESPACE"
+        ):
             found = Installed(Live(argo40, home), Live(argo40, namespace))
             found.ready()
             wait_until("one of its pods leads", found.leader)
             yield found
-        finally:
-            argo40.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=text, check=False)
-
-
-def _move(obj: dict[str, Any], *, home: str, watched: str) -> None:
-    """Change an object of the manifests so that nobody else meets it."""
-    kind, metadata = obj["kind"], obj["metadata"]
-    if kind == "Namespace":
-        metadata["name"] = home
-    elif kind.startswith("Cluster"):
-        metadata["name"] += f"-{watched}"
-    else:
-        metadata["namespace"] = home
-    for subject in obj.get("subjects", []):
-        subject.update({"namespace": home} if subject["kind"] == "ServiceAccount" else {})
-    if obj.get("roleRef", {}).get("kind") == "ClusterRole":
-        obj["roleRef"]["name"] += f"-{watched}"
-    only = {"name": "DIFLOW_ALLOCATOR_WATCHED_NAMESPACE", "value": watched}
-    if kind == "Deployment":
-        obj["spec"]["template"]["spec"]["containers"][0]["env"].append(only)
-    if kind == "CronWorkflow":
-        obj["spec"]["workflowSpec"]["templates"][0]["container"]["env"].append(only)
-    if kind == "ConfigMap":
-        obj["data"]["namespace"] = home
 
 
 def gang(installed: Installed, monkeypatch: pytest.MonkeyPatch, command: str = "sleep 1") -> str:

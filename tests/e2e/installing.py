@@ -1,0 +1,52 @@
+"""What `manifests/` installs, put where nobody else on a shared cluster meets it.
+
+Objects of a namespace go into one of the test's own, which stands for diflow-system and for kube-public alike; those of
+the whole cluster get a name of their own; and the pods are told to look at the jobs of one namespace alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import yaml
+
+from tests.clusters import ROOT, TestCluster
+
+
+@contextmanager
+def installed(cluster: TestCluster, folder: str, *, home: str, watched: str, setting: str) -> Iterator[None]:
+    """`kubectl apply -k manifests/<folder>` with its objects in `home`. `setting` is the environment variable that
+    names the watched namespace."""
+    objects = list(yaml.safe_load_all(cluster.kubectl("kustomize", str(ROOT / "manifests" / folder))))
+    for obj in objects:
+        _move(obj, home=home, watched=watched, setting=setting)
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    try:
+        cluster.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
+        yield
+    finally:
+        cluster.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=text, check=False)
+
+
+def _move(obj: dict[str, Any], *, home: str, watched: str, setting: str) -> None:
+    kind, metadata = obj["kind"], obj["metadata"]
+    if kind == "Namespace":
+        metadata["name"] = home
+    elif kind.startswith("Cluster"):
+        metadata["name"] += f"-{watched}"
+    else:
+        metadata["namespace"] = home
+    for subject in obj.get("subjects", []):
+        subject.update({"namespace": home} if subject["kind"] == "ServiceAccount" else {})
+    if obj.get("roleRef", {}).get("kind") == "ClusterRole" and not obj["roleRef"]["name"].startswith("system:"):
+        obj["roleRef"]["name"] += f"-{watched}"
+    only = {"name": setting, "value": watched}
+    if kind == "Deployment":
+        obj["spec"]["template"]["spec"]["containers"][0].setdefault("env", []).append(only)
+    if kind == "CronWorkflow":
+        obj["spec"]["workflowSpec"]["templates"][0]["container"]["env"].append(only)
+    if kind == "ConfigMap" and "namespace" in obj["data"]:
+        obj["data"]["namespace"] = home
