@@ -49,4 +49,6 @@ def in_job() -> bool:
     return _shared.in_job
 
 
-atexit.register(close, _LAST_SECONDS)
+@atexit.register
+def _end() -> None:
+    close(_LAST_SECONDS)

@@ -184,13 +184,12 @@ class Courier:
         self._wire.close()
 
     def _ask(self, call: Call) -> None:
-        left = call.deadline - self._clock()
-        if self._closing or left <= 0:
+        if self._closing or self._clock() >= call.deadline:
             call.end(error=UnavailableError("this client is closed" if self._closing else "the server was too slow"))
             return
         call.tries += 1
         try:
-            call.end(data=self._exchange(call.method, call.path, call.body, key=call.key, seconds=left))
+            call.end(data=self._exchange(call.method, call.path, lambda: call.body, key=call.key))
         except UnavailableError as error:
             now = self._clock()
             call.due = now + self._pause(call.tries, error)
@@ -204,7 +203,7 @@ class Courier:
 
     def _send(self, make: Callable[[], Body]) -> None:
         try:
-            self._exchange("POST", self._report_path, make(), key=None, seconds=_ANSWER_SECONDS)
+            self._exchange("POST", self._report_path, make, key=None)
         except DiflowError as error:
             self._failures += 1
             with self._changed:
@@ -220,9 +219,9 @@ class Courier:
             self._failures = 0
             self._tell("")
 
-    def _exchange(self, method: str, path: str, body: Body | None, *, key: str | None, seconds: float) -> Any:
+    def _exchange(self, method: str, path: str, make: Callable[[], Body | None], *, key: str | None) -> Any:
         try:
-            return self._wire.ask(method, path, body, key=key, timeout_seconds=min(seconds, _ANSWER_SECONDS))
+            return self._wire.ask(method, path, make(), key=key, timeout_seconds=_ANSWER_SECONDS)
         except DiflowError:
             raise
         except Exception as error:  # the thread must live: others wait for it
