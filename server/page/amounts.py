@@ -68,7 +68,7 @@ def text(resource: str, amount: float) -> str:
             if amount >= size:
                 return f"{amount / size:.3g}{unit}" if amount < 1000 * size else f"{amount / size:.0f}{unit}"
         return f"{amount:.0f}Mi"
-    return f"{amount:.4g}" if amount < 1e4 else f"{amount:.0f}"
+    return f"{amount:.0f}" if 1e4 <= amount < 1e12 else f"{amount:.4g}"
 
 
 def short(resource: str) -> str:

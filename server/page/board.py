@@ -80,7 +80,7 @@ class Ask:
             "page": self.page, "nodes": self.nodes,
         }  # fmt: skip
         kept = {name: value for name, value in {**given, **changed}.items() if value not in ("", 1)}
-        return f"?{urlencode(kept)}" if kept else "./"
+        return f"?{urlencode(kept, errors='replace')}" if kept else "./"
 
 
 @dataclass(frozen=True, slots=True)

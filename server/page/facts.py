@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -263,7 +264,8 @@ def _tasks(
     wanted = _counts(_mapping(parameters.get(keys.PARAM_REPLICAS)))
     bounds = dict(_bounds(_mapping(annotations.get(keys.BOUNDS))))
     job = _valid(dijob)
-    latest = seen.latest()
+    wanted_now = seen.wanted
+    ready = Counter(key[0] for key, attempt in seen.latest().items() if attempt.is_ready and key in wanted_now)
     out = []
     for name in seen.tasks:
         index = next((i for i, task in enumerate(job.tasks) if task.name == name), None) if job else None
@@ -272,7 +274,6 @@ def _tasks(
         if job is not None and index is not None:
             found = asked(job, index, wanted=wanted, bounds=bounds)
             low, high, number = found.low, found.high, found.wanted
-        observed = sum(attempt.is_ready for key, attempt in latest.items() if key[0] == name and key in seen.wanted)
         out.append(
             TaskFacts(
                 name,
@@ -280,7 +281,7 @@ def _tasks(
                 high=high,
                 wanted=number,
                 granted=seen.granted.get(name, 0) if is_placed else 0,
-                observed=0 if state.ended else observed,
+                observed=0 if state.ended else ready[name],
             )
         )
     return tuple(out)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from html import escape
 from typing import Final
 
 _ODD: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
 )
+_PLAIN: Final = re.compile(r"[A-Za-z0-9 .,:;/_#()%+-]*").fullmatch
 _EMPTY: Final = frozenset({"circle", "img", "input", "line", "link", "meta", "path", "rect"})
 
 
@@ -30,7 +32,9 @@ def text(value: str | float) -> Markup:
     """A value as text, or as what stands between the quotes of an attribute."""
     if isinstance(value, Markup):
         return value
-    return Markup(escape(_ODD.sub("�", str(value)), quote=True))
+    written = str(value)
+    # Most of it is numbers and names, which need a single look.
+    return Markup(written if _PLAIN(written) else escape(_ODD.sub("�", written), quote=True))
 
 
 def join(*children: Child) -> Markup:
@@ -52,6 +56,7 @@ def el(element: str, /, *children: Child, **attributes: str | float | bool | Non
     return Markup(f"<{element}{given}>{join(*children)}</{element}>")
 
 
+@cache
 def _attribute(key: str) -> str:
     return key.rstrip("_").replace("_", "-")
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import secrets
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -29,6 +30,9 @@ from diflow.server.page.sections import Freshness, content
 _STEP_SECONDS: Final = 5.0
 """Ages are told as of the last full five seconds, so that a page on which nothing happens is the same for a while."""
 _RETRY_SECONDS: Final = 5
+_SAME_SECONDS: Final = 1.0
+"""Drawing a full page takes some 30 ms of a processor: those who look at the same share it for so long."""
+_SAME_KEPT: Final = 32
 _SMALL: Final = 1024  # bytes, below which compression is not worth it
 
 
@@ -53,14 +57,15 @@ def routes(
     world: Callable[[], World],
     freshness: Callable[[], Freshness],
     now: Callable[[], float],
+    clock: Callable[[], float] = time.monotonic,
     argo_url: str = "",
 ) -> list[Route]:
     """The routes of the status page, to be mounted at the root.
 
-    `world` and `freshness` are called in a worker thread; `now` gives seconds since 1970. `argo_url` is the address of
-    the Argo UI, if jobs are to be linked there.
+    `world` and `freshness` are called in a worker thread; `now` gives seconds since 1970, `clock` monotonic ones.
+    `argo_url` is the address of the Argo UI, if jobs are to be linked there.
     """
-    door = _Door(visitor_of=visitor_of, world=world, freshness=freshness, now=now, argo_url=argo_url)
+    door = _Door(visitor_of=visitor_of, world=world, freshness=freshness, now=now, clock=clock, argo_url=argo_url)
     return [
         Route("/", door.page, methods=["GET"], name="page", include_in_schema=False),
         Route("/board", door.board, methods=["GET"], name="board", include_in_schema=False),
@@ -87,7 +92,11 @@ class _Door:
     world: Callable[[], World]
     freshness: Callable[[], Freshness]
     now: Callable[[], float]
+    clock: Callable[[], float]
     argo_url: str
+    lately: dict[tuple[Sight, Ask], tuple[float, _Shown]] = field(default_factory=dict)
+    # One page at a time is drawn, however many ask: the requests of jobs go first.
+    threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     async def page(self, request: Request) -> Response:
         nonce = secrets.token_urlsafe(18)
@@ -100,7 +109,7 @@ class _Door:
             return _signed_out(request, nonce, problem="Your sign-in has ended." if token else "")
         if request.url.path.endswith("/sign-in"):
             return _guarded(RedirectResponse("./", status_code=303))
-        shown = await run_in_threadpool(self._show, visitor, Ask.read(request.query_params))
+        shown = await self._shown(visitor, request)
         html = frame.page(shown.body, tag=shown.tag, nonce=nonce, name=visitor.name, is_old=shown.status != 200)
         return _guarded(_answer(request, html, status=shown.status), nonce=nonce)
 
@@ -112,7 +121,7 @@ class _Door:
             return _guarded(Response(status_code=503, headers={"Retry-After": str(_RETRY_SECONDS)}))
         if visitor is None:
             return _guarded(Response(status_code=401, headers={"WWW-Authenticate": "Bearer"}))
-        shown = await run_in_threadpool(self._show, visitor, Ask.read(request.query_params))
+        shown = await self._shown(visitor, request)
         headers = {"ETag": shown.tag, "X-Diflow-Board": "1"}
         if shown.status == 200 and shown.tag in _tags(request):
             return _guarded(Response(status_code=304, headers=headers))
@@ -154,6 +163,20 @@ class _Door:
         if visitor is not None:
             state["caller"] = visitor.name
         return visitor
+
+    async def _shown(self, visitor: Visitor, request: Request) -> _Shown:
+        """What this visitor is shown now; of what was shown a moment ago to somebody with the same rights, the same."""
+        ask = Ask.read(request.query_params)
+        key, moment = (visitor.sight, ask), self.clock()
+        before = self.lately.get(key)
+        if before is not None and 0 <= moment - before[0] < _SAME_SECONDS:
+            return before[1]
+        shown = await to_thread.run_sync(self._show, visitor, ask, limiter=self.threads)
+        self.lately.pop(key, None)
+        self.lately[key] = (moment, shown)
+        while len(self.lately) > _SAME_KEPT:
+            self.lately.pop(next(iter(self.lately)))
+        return shown
 
     def _show(self, visitor: Visitor, ask: Ask) -> _Shown:
         freshness = self.freshness()

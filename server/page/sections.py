@@ -76,7 +76,11 @@ def argo_link(base: str, namespace: str, workflow: str) -> str:
     """The address of a Workflow in the Argo UI, "" if there is no usable base."""
     if urlsplit(base).scheme not in ("http", "https"):
         return ""
-    return f"{base.rstrip('/')}/workflows/{quote(namespace, safe='')}/{quote(workflow, safe='')}"
+    return f"{base.rstrip('/')}/workflows/{_quoted(namespace)}/{_quoted(workflow)}"
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="", errors="replace")
 
 
 def _staleness(freshness: Freshness, now: float) -> Markup | None:

@@ -90,6 +90,9 @@ class MadeJob:
         status: Json = {"phase": "Running" if ready is not None else "Pending", "conditions": []}
         if ready is not None:
             status["conditions"].append({"type": "Ready", "status": "True", "lastTransitionTime": when(ready)})
+        if not node:
+            gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gated"}
+            status["conditions"].append(gated)
         if waiting:
             reason, _, message = waiting.partition(": ")
             status["containerStatuses"] = [

@@ -1,0 +1,132 @@
+"""Puts the page on the server's parts: what the cache keeps for it, whose token is whose, and what they may see.
+
+cache = Cache(..., more=mount.more())
+app = create_app(..., routes=mount.mounted)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from cachetools import TTLCache
+from starlette.routing import BaseRoute
+
+from diflow.errors import UnavailableError
+from diflow.kube.kinds import NODE
+from diflow.server.cache import Cache, More
+from diflow.server.core import Core
+from diflow.server.errors import ApiError
+from diflow.server.identity import User
+from diflow.server.page.board import Sight, World
+from diflow.server.page.facts import trim_node, trim_pod, trim_workflow
+from diflow.server.page.routes import Visitor, routes
+from diflow.server.page.sections import Freshness
+
+_SIGHTS_KEPT: Final = 1000
+_AT_ONCE: Final = 8  # reviews for one visitor: the pool has no more threads
+
+
+def more() -> More:
+    """What the cache is to keep for the page, beside what the API needs."""
+    return More(workflow=trim_workflow, pod=trim_pod, kinds={NODE: lambda obj: {"read": trim_node(obj)}})
+
+
+def mounted(core: Core, *, argo_url: str = "", wall: Callable[[], float] = time.time) -> list[BaseRoute]:
+    """The page's routes over the server's parts, for `create_app`. `argo_url`: where the Argo UI is, if anywhere."""
+    sights = Sights(core)
+    return [
+        *routes(
+            visitor_of=sights.visitor,
+            world=partial(_world, core.cache),
+            freshness=partial(_freshness, core.cache),
+            now=wall,
+            argo_url=argo_url,
+        )
+    ]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one visitor's rights. A namespace that is in neither set has not been asked about."""
+
+    everywhere: bool | None = None
+    nodes: bool | None = None
+    seen: set[str] = field(default_factory=set)
+    hidden: set[str] = field(default_factory=set)
+
+
+class Sights:
+    """Who may see what: reviews of each visitor's rights, kept as long as those of the API are."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._known: TTLCache[tuple[bytes, str], _Known] = TTLCache(
+            _SIGHTS_KEPT, core.settings.review_seconds, timer=core.clock
+        )
+
+    async def visitor(self, token: str, address: str) -> Visitor | None:
+        """Whose token this is. Raises UnavailableError when the cluster cannot be asked."""
+        try:
+            user = await self._core.access.person(token, address=address)
+            return Visitor(user.name, await self._sight(user, address))
+        except ApiError as error:
+            if error.status in (401, 403):
+                return None
+            raise UnavailableError(error.message) from None
+
+    async def _sight(self, user: User, address: str) -> Sight:
+        known = self._known.get((user.digest, user.name))
+        if known is None:
+            known = self._known[user.digest, user.name] = _Known()
+        may = partial(self._core.access.may, user, "list", address=address)
+        if known.everywhere is None:
+            known.everywhere = await may(namespace="")
+        if known.nodes is None:
+            known.nodes = await may(namespace="", kind=NODE)
+        if known.everywhere:
+            return Sight(None, known.nodes)
+        await self._ask(known, _namespaces(self._core.cache) - known.seen - known.hidden, may)
+        return Sight(frozenset(known.seen), known.nodes)
+
+    async def _ask(self, known: _Known, names: Iterable[str], may: Callable[..., Any]) -> None:
+        """Ask about these namespaces. Who may not ask more now is shown what is known so far."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(name: str) -> None:
+            async with gate:
+                (known.seen if await may(namespace=name) else known.hidden).add(name)
+
+        done = await asyncio.gather(*(one(name) for name in sorted(names)), return_exceptions=True)
+        for error in done:
+            if isinstance(error, BaseException) and not (isinstance(error, ApiError) and error.status == 429):
+                raise error
+
+
+def _namespaces(cache: Cache) -> set[str]:
+    return {namespace for namespace, _ in cache.workflows.items()}
+
+
+def _world(cache: Cache) -> World:
+    try:
+        nodes = [kept["read"] for kept in cache.objects(NODE).values()]
+    except KeyError:  # this cache keeps no nodes
+        nodes = []
+    jobs = (kept["read"].more for kept in cache.workflows.items().values())
+    pods = (kept["read"].more for kept in cache.pods.items().values())
+    return World([job for job in jobs if job is not None], [pod for pod in pods if pod is not None], nodes)
+
+
+def _freshness(cache: Cache) -> Freshness:
+    """Why it is old is told to administrators (the log, the metrics' port), not here."""
+    age = cache.age_seconds
+    return Freshness(
+        age_seconds=age if math.isfinite(age) else 0.0,
+        is_synced=cache.workflows.synced and cache.pods.synced and math.isfinite(age),
+        is_stale=not cache.is_fresh(),
+    )

@@ -1,0 +1,290 @@
+"""What each viewer is shown, and how it is written: a pure function of what the caches keep."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+
+import pytest
+
+from diflow import keys
+from diflow.server.page import Freshness, Sight, World
+from diflow.server.page.board import COLOURS, JOBS_A_PAGE, NODES_A_PAGE, Ask, Board, board
+from diflow.server.page.sections import age, argo_link, content, rate
+from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, scene, world
+
+EVERYTHING = Sight(None, nodes=True)
+
+
+def shown(given: World, sight: Sight = EVERYTHING, **query: str) -> Board:
+    return board(given, sight, Ask.read(query))
+
+
+def names(found: Board) -> list[str]:
+    return [line.facts.name for line in found.jobs]
+
+
+def html(given: World, sight: Sight = EVERYTHING, *, freshness: Freshness | None = None, **query: str) -> str:
+    return content(shown(given, sight, **query), freshness or Freshness(), now=NOW)
+
+
+class _Reader(HTMLParser):
+    """The elements and the text of a page, and whether each element is closed again."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[str] = []
+        self.attributes: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes += [name for name, _ in attrs]
+        if tag not in ("input", "meta", "link"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes += [name for name, _ in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_jobs_that_hold_nodes_come_first_then_those_that_wait_then_the_ended_ones() -> None:
+    assert names(shown(scene())) == [
+        "speech-asr", "cartpole", "diffusion", "vision-resnet", "language-13b", "sweep-lr-3", "finetune-7b",
+        "paused-run", "broken-import", "nightly-eval",
+    ]  # fmt: skip
+
+
+def test_the_queue_has_the_urgent_first_then_the_older_with_their_reasons() -> None:
+    queue = [(q.job.facts.name, q.job.facts.queue, q.place, q.reason) for q in shown(scene()).queue]
+    assert [(name, queue, place) for name, queue, place, _ in queue] == [
+        ("finetune-7b", "production", 1), ("paused-run", "default", 1), ("sweep-lr-3", "research", 1),
+    ]  # fmt: skip
+    assert "start together" in queue[0][3]
+    assert "diflow resume" in queue[1][3]
+
+
+def test_a_waiting_job_of_which_nothing_was_decided_says_so() -> None:
+    found = shown(world([MadeJob("a", {"w": 1}, placed=False).pod("w", 0, made=3)]))
+    assert "see whether the allocator runs" in found.queue[0].reason
+
+
+def test_a_viewer_sees_only_the_namespaces_that_they_may_list() -> None:
+    found = shown(scene(), Sight(frozenset({"rl"})))
+    assert set(names(found)) == {"cartpole", "nightly-eval"}
+    assert found.namespaces == ("rl",)
+    assert found.totals.waiting == 0
+    assert found.nodes == ()
+    page = html(scene(), Sight(frozenset({"rl"})), job="vision/vision-resnet")
+    assert "There is no job" in page
+    for word in ("language", "diffusion", "finetune", "gpu-1", "research", "maria"):
+        assert word not in page
+
+
+def test_on_a_node_the_jobs_that_a_viewer_may_not_see_are_an_amount_without_a_name() -> None:
+    found = shown(scene(), Sight(frozenset({"rl"}), nodes=True))
+    node = next(node for node in found.nodes if node.facts.name == "gpu-3")
+    assert [(h.key, h.replicas) for h in node.holders] == [("rl/cartpole", 3), ("", 5)]
+    assert node.used[GPU] == 4
+    assert "language" not in html(scene(), Sight(frozenset({"rl"}), nodes=True))
+
+
+def test_what_is_held_of_a_node_counts_other_pods_too() -> None:
+    job = MadeJob("a", {"w": 2}, cpu="3", gpus=1)
+    job.pod("w", 0, made=9, ready=9, node="n").pod("w", 1, made=9, ready=9, node="n")
+    found = shown(world([job], [made_node("n")], pods=[foreign_pod("x", "n", cpu="2")]))
+    assert (found.nodes[0].used["cpu"], found.nodes[0].used[GPU]) == (8000, 2)
+    assert found.totals.room[GPU] == 8
+
+
+def test_nodes_that_are_not_ready_come_first_and_their_room_is_not_counted() -> None:
+    found = shown(world([], [made_node("gpu-10"), made_node("gpu-2"), made_node("gpu-3", down=5)]))
+    assert [node.facts.name for node in found.nodes] == ["gpu-3", "gpu-2", "gpu-10"]
+    assert (found.totals.room[GPU], found.totals.nodes, found.totals.nodes_ready) == (16, 3, 2)
+
+
+def test_jobs_are_found_by_name_namespace_queue_and_phase() -> None:
+    given = scene()
+    assert names(shown(given, q="RESNET")) == ["vision-resnet"]
+    assert names(shown(given, q="nlp/")) == ["language-13b", "finetune-7b"]
+    assert names(shown(given, namespace="rl")) == ["cartpole", "nightly-eval"]
+    assert names(shown(given, phase="Failed")) == ["broken-import"]
+    assert len(names(shown(given, phase="active"))) == 8
+    assert names(shown(given, queue="production", phase="Pending")) == ["finetune-7b"]
+    assert names(shown(given, q="nowhere")) == []
+    assert len(names(shown(given, phase="<b>", page="x"))) == 10, "what cannot be is left out"
+
+
+def test_a_thousand_jobs_on_two_hundred_nodes_are_shown_in_pages() -> None:
+    given = _large()
+    found = shown(given)
+    assert (len(found.jobs), found.jobs_found, found.jobs_pages) == (JOBS_A_PAGE, 1000, 1000 // JOBS_A_PAGE)
+    assert (len(found.nodes), found.nodes_pages) == (NODES_A_PAGE, -(-200 // NODES_A_PAGE))
+    assert found.totals.phases == {"Running": 600, "Pending": 100, "Succeeded": 300}
+    pages = [names(shown(given, page=str(i + 1))) for i in range(found.jobs_pages)]
+    assert len({name for page in pages for name in page}) == 1000
+    assert names(shown(given, page="9999")) == pages[-1]
+    page = html(given)
+    assert len(page.encode()) < 300_000
+    assert "page 1 of 40" in page
+
+
+@cache
+def _large() -> World:
+    jobs = []
+    for i in range(1000):
+        job = MadeJob(f"job-{i:04}", {"w": 2}, submitted=1000 - i / 10, namespace=f"team-{i % 20}", placed=i < 900)
+        if i >= 900:
+            job.decision = ("wait", "no room", 3)
+        if i < 300:
+            job.ended = ("Succeeded", 5)
+        for index in range(2):
+            done = 5 if i < 300 else None
+            placed = 9 if i < 900 else None
+            job.pod("w", index, made=9, ready=placed, ended=done, node=f"n-{i % 200}" if i < 900 else "")
+        jobs.append(job)
+    return world(jobs, [made_node(f"n-{i}") for i in range(200)])
+
+
+def test_jobs_on_nodes_have_colours_that_stay_and_as_few_twice_as_may_be() -> None:
+    jobs = [MadeJob(f"job-{i}", {"w": 1}, submitted=100 - i).pod("w", 0, made=9, ready=9, node="n") for i in range(12)]
+    few = {line.facts.name: line.colour for line in shown(world(jobs[:COLOURS])).jobs}
+    assert sorted(few.values()) == list(range(COLOURS))
+    more = {line.facts.name: line.colour for line in shown(world(jobs)).jobs}
+    assert {name: more[name] for name in few} == few, "a new job takes no colour away"
+    assert max(list(more.values()).count(colour) for colour in more.values()) == 2
+
+
+def test_of_a_job_that_went_on_in_another_workflow_the_last_one_is_shown() -> None:
+    first = MadeJob("long", {"w": 1}, submitted=90, ended=("Succeeded", 20))
+    first.annotations = {keys.CONTINUED_IN: "long-s2"}
+    second = MadeJob("long-s2", {"w": 1}, submitted=20)
+    second.annotations = {keys.CONTINUES: "long", keys.CONTINUES_UID: first.uid}
+    second.pod("w", 0, made=19, ready=19, node="n")
+    found = shown(world([first, second]))
+    assert [(line.facts.workflow, line.facts.phase) for line in found.jobs] == [("long-s2", "Running")]
+
+
+def test_pods_of_an_earlier_workflow_of_the_same_name_are_not_taken_for_the_jobs() -> None:
+    job = MadeJob("a", {"w": 1}).pod("w", 0, made=9, ready=9, node="n")
+    job.pods[0]["metadata"]["ownerReferences"][0]["uid"] = "another"
+    found = shown(world([job], [made_node("n")]))
+    assert found.jobs[0].nodes == ()
+    assert [(h.key, h.replicas) for h in found.nodes[0].holders] == [("", 1)]
+
+
+def test_an_opened_job_has_its_replicas_where_they_are_and_what_keeps_them() -> None:
+    found = shown(scene(), job="audio/speech-asr")
+    assert found.opened is not None
+    assert [(p.task, p.index, p.node, p.is_ready) for p in found.opened.replicas] == [
+        ("worker", 0, "gpu-4", True), ("worker", 1, "gpu-4", False),
+    ]  # fmt: skip
+    page = html(scene(), job="audio/speech-asr")
+    assert "ImagePullBackOff" in page
+    assert "argo get -n audio speech-asr" in page
+    linked = content(found, Freshness(), now=NOW, argo_url="https://argo.example/")
+    assert 'href="https://argo.example/workflows/audio/speech-asr"' in linked
+
+
+def test_an_address_of_the_argo_ui_that_is_no_web_address_is_no_link() -> None:
+    assert argo_link("javascript:alert(1)//", "a", "b") == ""
+    assert argo_link("https://argo.example", "a/b", 'c"d') == "https://argo.example/workflows/a%2Fb/c%22d"
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'onmouseover='alert(1)",
+    "</style></title></textarea><svg onload=alert(1)>",
+    "a\x00b\u202ec\ud800d",
+    "&lt;b&gt;",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_whatever_people_write_stays_text(text: str) -> None:
+    given = scene()
+    plain = _Reader(html(given, job="vision/vision-resnet"))
+    jobs = [
+        replace(
+            job, name=text + str(i), namespace=text, queue=text, priority=text, phase=job.phase, message=text, why=text,
+            round=text, workflow=job.workflow, tasks=tuple(replace(t, name=text) for t in job.tasks),
+        )
+        for i, job in enumerate(given.jobs)
+    ]  # fmt: skip
+    hostile = World(
+        jobs,
+        [replace(pod, namespace=text, waiting=text, task=text) for pod in given.pods],
+        [replace(node, name=text + node.name) for node in given.nodes],
+        all_pods=True,
+    )
+    page = html(hostile, job=f"{text}/{text}0", q="", namespace="", queue="")
+    page.encode()
+    found = _Reader(page)
+    assert not {"script", "img", "style"} & set(found.elements)
+    assert set(found.attributes) <= set(plain.attributes) | {"selected"}
+    assert found.open == []
+    expected = re.sub("[\x00\u202e\ud800]", "�", text)
+    assert any(expected in words for words in found.words)
+
+
+def test_what_is_asked_for_is_escaped_and_kept_in_every_link() -> None:
+    page = html(scene(), q='x"><b', job='"><i')
+    assert 'value="x&quot;&gt;&lt;b"' in page
+    assert "There is no job <b>&quot;&gt;&lt;i</b>" in page
+    assert '"><b' not in page
+    assert "<i" not in page.replace("<input", "")
+    found = shown(_large(), q="job-0", page="2")
+    assert found.ask.link(page=3) == "?q=job-0&page=3"
+    assert Ask().link() == "./"
+
+
+def test_a_stale_cache_says_so_and_one_that_was_never_read_too() -> None:
+    stale = html(scene(), freshness=Freshness(age_seconds=140, is_stale=True))
+    assert "Out of date: this was so 2m20s ago" in stale
+    assert "2026-11-21 11:57:40 UTC" in stale
+    assert "has not been read yet" in html(World(), freshness=Freshness(is_synced=False, is_stale=True))
+    assert "Out of date" not in html(scene())
+
+
+def test_a_viewer_who_may_see_nothing_is_told_what_is_missing() -> None:
+    page = html(scene(), Sight(frozenset()))
+    assert "You may see no jobs" in page
+    assert "workflows.argoproj.io" in page
+    assert "vision" not in page
+
+
+def test_an_empty_cluster_says_how_to_begin() -> None:
+    page = html(World())
+    assert "diflow submit" in page
+    assert "There are no nodes" in page
+
+
+def test_times_and_speeds_are_short() -> None:
+    assert [age(s) for s in (-5, 0, 59, 61, 3600, 12_000, 90_000, 9e6)] == [
+        "0s", "0s", "59s", "1m1s", "1h", "3h20m", "1d1h", "104d",
+    ]  # fmt: skip
+    assert [rate(v) for v in (None, 0.5, 431.0, 12_600, 2.5e6, 1e300)] == [
+        "–", "0.5/s", "431/s", "12.6k/s", "2.5M/s", "> 1000G/s",
+    ]  # fmt: skip
+
+
+def test_each_picture_says_in_words_what_it_shows() -> None:
+    page = html(scene(), job="vision/vision-resnet")
+    pictures = re.findall(r"<svg([^>]*)>(.{0,200})", page)
+    assert len(pictures) > 20
+    for attributes, inside in pictures:
+        assert 'aria-hidden="true"' in attributes or ('role="img"' in attributes and inside.startswith("<title>"))
+    assert "6 replicas run, 6 granted, 8 asked for; peak 8" in page
+    assert "GPU: 6 of 8 held" in page
