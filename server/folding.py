@@ -213,8 +213,9 @@ def _speed(told: Mapping[str, Any]) -> float | None:
 
 
 def _short(number: float) -> float:
-    """Six digits: as exact as such measurements are, and short as text. Whole numbers stay whole."""
-    return number if isinstance(number, int) else float(f"{number:.6g}")
+    """Six digits: as exact as such measurements are, and short as text. Whole numbers have no decimal point."""
+    short = number if isinstance(number, int) else float(f"{number:.6g}")
+    return int(short) if abs(short) < 1e15 and short == int(short) else short
 
 
 def _is_number(value: Any) -> bool:

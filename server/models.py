@@ -128,7 +128,7 @@ class Profiling(_Hints):
     )
     replicas: Annotated[int, Field(ge=1, le=_MOST_REPLICAS)] | None = Field(
         None,
-        description="Without `rank`: of how many replicas of the elastic task this tells. With it: how many the job has.",
+        description="Without `rank`: of how many replicas of the elastic task it tells. With it: how many the job has.",
     )
     nodes: Annotated[int, Field(ge=1, le=_MOST_REPLICAS)] | None = Field(
         None, description="On how many nodes they are. By default as many as the cluster shows."

@@ -19,6 +19,7 @@ class Pool:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._most = threads + waiting
         self._busy = 0
+        self._is_closed = False
 
     @property
     def busy(self) -> int:
@@ -32,6 +33,8 @@ class Pool:
         """
         if self._busy >= self._most:
             raise unavailable("too much is being asked of the cluster at once")
+        if self._is_closed:
+            raise unavailable("this server is ending")
         self._busy += 1
         future = asyncio.get_running_loop().run_in_executor(self._executor, call)
         future.add_done_callback(self._done)
@@ -44,4 +47,5 @@ class Pool:
 
     def close(self) -> None:
         """Take no more. Calls at work are left to end by their own time-outs."""
+        self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)

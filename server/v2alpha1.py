@@ -7,6 +7,7 @@ current round: whoever names another one speaks of pods that are gone.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 from diflow.server import envelope
@@ -21,7 +22,7 @@ from diflow.server.strictjson import not_finite
 PREFIXES: Final = ("/v2alpha1/job", "/v2alpha1")
 """With and without `/job`: both are in the field. The longer one is matched first."""
 
-_LONGEST_KEY: Final = 255
+_KEY: Final = re.compile(r"[!-~]{1,255}")
 _ADDED: Final = envelope.success("successfully add replicas")
 _DELETED: Final = envelope.success("successfully delete replicas")
 _REPORTED: Final = envelope.success("successfully report profilings")
@@ -87,8 +88,8 @@ class V2Alpha1:
         view, _ = await self._core.job(exchange, namespace, name, "patch")
         check_generation(view.workflow, generation)
         key = exchange.header(b"idempotency-key")
-        if len(key) > _LONGEST_KEY:
-            raise bad_request(f"the Idempotency-Key is longer than {_LONGEST_KEY} characters")
+        if b"idempotency-key" in exchange.headers and not _KEY.fullmatch(key):
+            raise bad_request("the Idempotency-Key is text of 1 to 255 visible characters of ASCII")
         given = await exchange.json(self._core.settings.body_bytes)
         if not isinstance(given, dict):
             raise bad_request("the body must be a JSON object")
