@@ -90,9 +90,12 @@ def deserved(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None
         if own is not None and own.any():
             weight = np.append(weight, 1.0)
             low, high = np.vstack([low, np.zeros(resources)]), np.vstack([high, own])
-        share = np.column_stack([water_fill(float(amount[r]), weight, low[:, r], high[:, r]) for r in range(resources)])
-        for i, q in enumerate(members):
-            out[q] = share[i]
+        if (high.sum(axis=0) <= amount).all():
+            share = high
+        else:
+            parts = (water_fill(float(amount[r]), weight, low[:, r], high[:, r]) for r in range(resources))
+            share = np.column_stack(list(parts))
+        out[members] = share[: len(members)]
         for q in members:
             divide(children[q], out[q], np.minimum(demand[q], snapshot.queue_cap[q]).astype(np.float64))
 

@@ -40,6 +40,7 @@ class FairPolicy:
 
     def __init__(self, settings: PolicySettings | None = None) -> None:
         self._settings = settings or PolicySettings()
+        self._last: MetShares | None = None
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
         """Start the newcomer within what its queue deserves, or in what is idle; nobody else is touched."""
@@ -52,35 +53,46 @@ class FairPolicy:
         if evictions(snapshot, plan) == 0:
             return plan
         gentle = Cycle(snapshot, self._settings).run(("allocate", "backfill"), self.name)
-        if met_shares(snapshot, plan) < met_shares(snapshot, gentle) - 1e-9:
+        if self.measure(snapshot, plan) < self.measure(snapshot, gentle) - 1e-9:
             plan = gentle
-        return no_worse_than_keeping(snapshot, (lambda: plan,), met_shares, self.name)
+        return no_worse_than_keeping(snapshot, (lambda: plan,), self.measure, self.name)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """What of the deserved shares is met, jobs of higher priority counted first and far more."""
-        return met_shares(snapshot, plan)
+        met = self._last
+        if met is None or met.snapshot is not snapshot:
+            met = self._last = MetShares(snapshot)
+        return met.of(plan)
 
     def _cycle(self, snapshot: Snapshot) -> Plan:
         return Cycle(snapshot, self._settings).run(self._settings.steps, self.name)
 
 
-def met_shares(snapshot: Snapshot, plan: Plan) -> float:
-    """Σ over queues and resources of what is held within the deserved share, weighted by priority."""
-    shares = deserved(snapshot, queue_demand(snapshot, snapshot.role_desired))
-    after = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles).astype(np.int64)
-    amount = snapshot.demand_by_job(after)
-    total = np.maximum(total_room(snapshot), 1)
-    levels = np.unique(snapshot.job_priority)[-(RANKS - 1) :]
-    rank = np.searchsorted(levels, snapshot.job_priority, side="right")
-    value = 0.0
-    for q in range(snapshot.queues):
-        left = shares[q].copy()
-        for level in range(len(levels), -1, -1):
-            held = amount[(snapshot.job_queue == q) & (rank == level)].sum(axis=0)
-            counted = np.minimum(held, left)
-            left -= counted
-            value += float((counted / total).sum()) * 1e3**level
-    return value
+class MetShares:
+    """The measure of one snapshot's plans: what is held within the deserved shares, weighted by priority."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        total = total_room(snapshot)
+        self._shares = deserved(snapshot, queue_demand(snapshot, snapshot.role_desired), total)
+        self._total = np.maximum(total, 1)
+        levels = np.unique(snapshot.job_priority)[-(RANKS - 1) :]
+        self._levels = len(levels) + 1
+        rank = np.searchsorted(levels, snapshot.job_priority, side="right")
+        # A row for each queue and level, the highest first; the last for jobs without a queue.
+        row = snapshot.job_queue * self._levels + (len(levels) - rank)
+        self._row = np.where(snapshot.job_queue >= 0, row, snapshot.queues * self._levels)[snapshot.role_job]
+
+    def of(self, plan: Plan) -> float:
+        """Σ over queues and resources of what the plan gives within the share, priorities counted one by one."""
+        s, levels = self.snapshot, self._levels
+        held = np.zeros((s.queues * levels + 1, len(s.resources)))
+        np.add.at(held, self._row[plan.role], s.role_request[plan.role] * plan.count[:, None])
+        # Higher priorities use up the share first.
+        so_far = np.cumsum(held[:-1].reshape(s.queues, levels, -1), axis=1)
+        met = np.diff(np.minimum(so_far, self._shares[:, None, :]), axis=1, prepend=0.0)
+        by_level = (met / self._total).sum(axis=(0, 2))
+        return float(by_level @ 1e3 ** np.arange(levels - 1, -1, -1))
 
 
 class Cycle:
@@ -482,4 +494,4 @@ def deserved_table(snapshot: Snapshot, settings: PolicySettings | None = None) -
     return cycle.shares, cycle.ledger.queue_used
 
 
-__all__ = ["Cycle", "FairPolicy", "deserved_table", "met_shares"]
+__all__ = ["Cycle", "FairPolicy", "MetShares", "deserved_table"]

@@ -80,6 +80,7 @@ class GoodputPolicy:
         self.name = name
         self._settings = settings or PolicySettings()
         self._tables = Tables()
+        self._last: Case | None = None
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
         """Start the newcomer in what is free, as large as it is worth; nobody else is touched."""
@@ -92,16 +93,23 @@ class GoodputPolicy:
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """Σ of the jobs' values under the plan, moves paid for."""
-        case = Case(snapshot, self._settings, self._tables, None, None)
-        return case.total(plan)
+        return self._case(snapshot).total(plan)
+
+    def _case(self, snapshot: Snapshot) -> Case:
+        """What was derived from the snapshot; that of the last call is kept, as a plan and its measures share one."""
+        case = self._last
+        if case is None or case.snapshot is not snapshot:
+            case = self._last = Case(snapshot, self._settings, self._tables, None, None)
+        return case
 
     def plan(self, snapshot: Snapshot, *, considered: BoolArray | None = None, quota: Quota | None = None) -> Plan:
         """The plan; `quota` gives the most that each queue's jobs may hold together (Q×R), if somebody decides that."""
 
         def solve(present: Snapshot) -> Plan:
-            return Case(present, self._settings, self._tables, considered, quota(present) if quota else None).solve(
-                self.name
-            )
+            case = Case(present, self._settings, self._tables, considered, quota(present) if quota else None)
+            if present is snapshot and considered is None:
+                self._last = case
+            return case.solve(self.name)
 
         if considered is not None:
             return solve(snapshot)
@@ -109,7 +117,7 @@ class GoodputPolicy:
         if not np.isin(plan.action, (int(Action.RESIZE), int(Action.PREEMPT))).any():
             return plan
         # Each step was worth it, but by what holds then; the whole way must be worth it by what holds now.
-        case = Case(snapshot, self._settings, self._tables, None, quota(snapshot) if quota else None)
+        case = self._case(snapshot)
         keep = case.reach(case.view.held, None, self.name)
         plans = (lambda: plan, lambda: keep) if case.total(plan) >= case.total(keep) else (lambda: keep,)
         return no_worse_than_keeping(snapshot, plans, lambda _, some: case.total(some), self.name)
