@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import copy
+import functools
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -313,3 +315,27 @@ def _jwt(payload: Json) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
     return f"{part({'alg': 'RS256'})}.{part(payload)}.c2lnbmF0dXJl"
+
+
+def asynchronous(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that is a coroutine, in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(_patient(test(*args, **kwargs)))
+
+    return run
+
+
+async def _patient(body: Awaitable[None]) -> None:
+    async with asyncio.timeout(120):
+        await body
+
+
+async def soon(true: Callable[[], object], what: str = "") -> None:
+    """Wait until it is so, and let the loop turn meanwhile; after a very long time, fail."""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + 60
+    while not true():
+        assert loop.time() < ends, f"this never came about: {what or true}"
+        await asyncio.sleep(0.005)
