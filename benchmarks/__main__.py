@@ -1,6 +1,6 @@
 """`python -m benchmarks`: run the measurements, print a table, write out/bench.json.
 
-    --only starting,rendering,commands,resizing,allocating   some of them
+    --only starting,rendering,commands,serving,resizing,allocating   some of them
     --rounds 7                           how often the live measurement is repeated
     --sizes 100,1000,5000                pods for the allocator's part (the last one takes ten minutes and more)
 
@@ -15,11 +15,11 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import allocating, commands, rendering, resizing, starting
+from benchmarks import allocating, commands, rendering, resizing, serving, starting
 from benchmarks.figures import Figure, table
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench.json"
-PARTS = ("starting", "rendering", "commands", "resizing", "allocating")
+PARTS = ("starting", "rendering", "commands", "serving", "resizing", "allocating")
 
 
 def main() -> int:
@@ -40,6 +40,8 @@ def main() -> int:
         figures += starting.measure(rounds=options.rounds)
     if "commands" in chosen:
         figures += commands.measure()
+    if "serving" in chosen:
+        figures += serving.measure()
     if "resizing" in chosen:
         figures += resizing.measure(rounds=options.rounds)
     if "allocating" in chosen:

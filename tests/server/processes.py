@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,10 +57,11 @@ class Served:
 
 
 @contextmanager
-def served(
-    command: Sequence[str] = SERVED_APP, environment: Mapping[str, str] | None = None, **settings: object
-) -> Iterator[Served]:
-    """Start `python COMMAND` with these DIFLOW_SERVER_ settings on free ports; it is killed in the end."""
+def served(command: Sequence[str] = SERVED_APP, *, on: set[int] | None = None, **settings: object) -> Iterator[Served]:
+    """Start `python COMMAND` with these DIFLOW_SERVER_ settings on free ports; it is killed in the end.
+
+    `on`: the processors that it may run on.
+    """
     given = {"host": "127.0.0.1", "port": 0, "metrics_port": 0, "drain_seconds": 0.2, **settings}
     variables = {f"DIFLOW_SERVER_{name.upper()}": str(value) for name, value in given.items()}
     with tempfile.TemporaryDirectory(prefix="diflow-server-") as folder:
@@ -72,8 +73,10 @@ def served(
                 stderr=file,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, **variables, **(environment or {})},
+                env={**os.environ, **variables},
             )
+        if on:
+            os.sched_setaffinity(process.pid, on)
         found = Served(process, log)
         try:
             until(lambda: process.poll() is not None or _started(found), "it has started")

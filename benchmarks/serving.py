@@ -1,0 +1,292 @@
+"""How fast the REST API is: one server on one processor, with 1,000 jobs in its cache, over a fake API server.
+
+Everything else (the clients, the API server) runs on the other processors. The same client asks a bare application of
+the same framework for "hello", on the same processor, before and after: what the machine's load does, it does to both.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Figure
+from diflow.kube.kinds import POD, WORKFLOW
+from tests.server.place import Place
+from tests.server.processes import Served, served, until
+from tests.server.wire import connect, one, request
+from tests.unit.cli import kubeconfig
+from tests.unit.fakeapi import Answer, FakeApi, Request, serving
+
+Json = dict[str, Any]
+
+ROOT = Path(__file__).resolve().parents[1]
+JOBS = 1000
+REPLICAS = 4
+CONNECTIONS = 16
+SECONDS = 8.0
+REPORTS = 500.0
+REPORTING_JOBS = 100
+ROUNDS = 3
+PART = "serving"
+
+
+def measure(*, rounds: int = ROUNDS) -> list[Figure]:
+    """The figures of this part."""
+    mine, theirs = _processors()
+    with _api(theirs) as (api, tokens), tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "kubeconfig"
+        config.write_text(kubeconfig(api.url))
+        command = ("-m", "diflow", "server", "run", "--log-format", "json", "--kubeconfig", str(config))
+        with (
+            served(command, host="", on=mine) as server,
+            served(("-m", "benchmarks.serving", "hello"), on=mine) as bare,
+        ):
+            until(lambda: server.metric("diflow_server_ready") == 1, "the server is ready")
+            reads = [_read(name, token) for name, token in tokens.items()]
+            hellos: list[Json] = []
+            gets: list[Json] = []
+            for _ in range(rounds):
+                hellos.append(_load(bare, [request("GET", "/hello")], on=theirs))
+                _warm(server, reads)
+                gets.append(_load(server, reads, on=theirs))
+            _warm(server, reads)
+            paced = _load(server, reads, on=theirs, rate=1500.0, connections=64)
+            reports = [_report(name, token) for name, token in list(tokens.items())[:REPORTING_JOBS]]
+            _warm(server, reports)
+            api.counts()
+            reported = _load(server, reports, on=theirs, rate=REPORTS, connections=64)
+            writes = api.counts()
+            peak = server.peak_mib()
+    return _Seen(hellos, gets, paced, reported, writes, peak).figures()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the clients and the API server saw: answers of the closed loops, round by round, and of the paced ones."""
+
+    hellos: list[Json]
+    gets: list[Json]
+    paced: Json
+    reported: Json
+    writes: Json
+    peak_mib: float
+
+    def figures(self) -> list[Figure]:
+        """With the round in which the machine was least disturbed."""
+        best = max(range(len(self.gets)), key=lambda i: _rate(self.gets[i]))
+        hello, get, reported = self.hellos[best], self.gets[best], self.reported
+        answers = [*self.gets, self.paced, reported]
+        refused: collections.Counter[str] = collections.Counter()
+        for each in answers:
+            refused.update({status: n for status, n in each["statuses"].items() if status != "200"})
+        rounds = ", ".join(f"{_rate(each):.0f}" for each in self.gets)
+        per_second = self.writes["writes"] / reported["seconds"]
+        notes = {
+            "hello": f"{CONNECTIONS} connections, p99 {hello['p99_ms']:.1f} ms, load {os.getloadavg()[0]:.1f}",
+            "taken": f"aim {REPORTS:.0f}, of {REPORTING_JOBS} jobs; p99 {reported['p99_ms']:.1f} ms",
+            "writes": f"{per_second:.0f}/s for all jobs; at least {self.writes['gap']:.2f} s between two of one",
+        }
+        most = self.writes["most"] / reported["seconds"]
+        return [
+            Figure(PART, "bare framework, hello", _rate(hello), "/s", None, notes["hello"]),
+            Figure(PART, f"GET replicas, {JOBS} jobs", _rate(get), "/s", None, f"aim ≥ 1500; all rounds: {rounds}"),
+            Figure(PART, "GET replicas, p99", get["p99_ms"], "ms", 25, f"{CONNECTIONS} connections without a pause"),
+            Figure(PART, "the same at 1500/s", self.paced["p99_ms"], "ms", 25, f"{_rate(self.paced):.0f}/s answered"),
+            Figure(PART, "hello, a second of processor", _per_processor(hello), "/s", None, "whatever else runs on it"),
+            Figure(PART, "GET replicas, the same", _per_processor(get), "/s", None, "aim ≥ 1500"),
+            Figure(PART, "hello over GET replicas", _per_processor(hello) / _per_processor(get), "×", 5, "of these"),
+            Figure(PART, "profilings, the same", _per_processor(reported), "/s", None, "with their writes"),
+            Figure(PART, "profilings taken", _rate(reported), "/s", None, notes["taken"]),
+            Figure(PART, "writes of one job", most, "/s", 1.05, notes["writes"]),
+            Figure(PART, "answers that are not 200", refused.total(), "", 0, str(dict(refused) or "")),
+            Figure(PART, "memory at most", self.peak_mib, "MiB", 200),
+        ]
+
+
+def _per_processor(answers: Json) -> float:
+    """Answers in a second of the processor's time: what others take of it makes no difference."""
+    return float(answers["answers"] / answers["cpu_seconds"])
+
+
+def _rate(answers: Json) -> float:
+    return float(answers["answers"] / answers["seconds"])
+
+
+# --- who runs where ---------------------------------------------------------------------------------------------------
+
+
+def _processors() -> tuple[set[int], set[int]]:
+    """(the server's one, those of all others)."""
+    usable = sorted(os.sched_getaffinity(0))
+    return {usable[0]}, set(usable[1:] or usable)
+
+
+def _load(
+    server: Served,
+    requests: Sequence[bytes],
+    *,
+    on: set[int],
+    rate: float | None = None,
+    connections: int = CONNECTIONS,
+) -> Json:
+    """Ask for some seconds, from a process of its own."""
+    plan = {
+        "port": server.port,
+        "requests": [text.decode() for text in requests],
+        "connections": connections,
+        "seconds": SECONDS,
+        "rate": rate,
+    }
+    before = _cpu_seconds(server)
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        os.sched_setaffinity(process.pid, on)
+        out, _ = process.communicate(json.dumps(plan))
+    return {**json.loads(out), "cpu_seconds": _cpu_seconds(server) - before}
+
+
+def _cpu_seconds(server: Served) -> float:
+    """User and system time of all threads of a server."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _read(name: str, token: str) -> bytes:
+    return request("GET", f"/v2alpha1/default.{name}/replicas", fields=[f"Authorization: Bearer {token}"])
+
+
+def _report(name: str, token: str) -> bytes:
+    body = json.dumps({"step": 12345, "speed": 1234.5, "batch_size": 256}).encode()
+    return request("POST", f"/v2alpha1/default.{name}/profilings", body, fields=[f"Authorization: Bearer {token}"])
+
+
+def _warm(server: Served, requests: Sequence[bytes]) -> None:
+    """Ask each once, from as many addresses as there are pods: their tokens' reviews are then known for a minute."""
+    for number, text in enumerate(requests):
+        with connect(server.port, source=f"127.0.{1 + number // 250}.{1 + number % 250}") as sock:
+            sock.sendall(text)
+            answer = one(sock)
+            if answer.status != 200:
+                raise AssertionError(f"{answer.status} {answer.body!r}")
+
+
+# --- the API server, in a process of its own --------------------------------------------------------------------------
+
+
+class _Api:
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self._process = process
+        self.url = url
+
+    def counts(self) -> Json:
+        """What was written since the last time: writes, the most of one job, the shortest time between two of a job."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return dict(json.loads(self._process.stdout.readline()))
+
+
+@contextmanager
+def _api(on: set[int]) -> Iterator[tuple[_Api, dict[str, str]]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.serving", "api"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as process:
+        os.sched_setaffinity(process.pid, on)
+        try:
+            assert process.stdout is not None
+            told = json.loads(process.stdout.readline())
+            yield _Api(process, told["url"]), told["tokens"]
+        finally:
+            process.kill()
+
+
+def _serve_api() -> None:
+    """A fake API server with the jobs in it. Each line on stdin is answered with the writes since the one before."""
+    with serving() as api:
+        place = Place(api)
+        tokens = _fill(api, place)
+        writes: list[tuple[str, float]] = []
+
+        def note(asked: Request) -> Answer | None:
+            if asked.method == "PATCH":
+                writes.append((asked.path, time.monotonic()))
+            api.requests.clear()
+            return None
+
+        api.rule(note)
+        print(json.dumps({"url": api.url, "tokens": tokens}), flush=True)
+        for _ in sys.stdin:
+            seen, writes[:] = list(writes), []
+            times = collections.defaultdict(list)
+            for path, at in seen:
+                times[path].append(at)
+            gaps = [b - a for each in times.values() for a, b in itertools.pairwise(each)]
+            most = max((len(each) for each in times.values()), default=0)
+            print(json.dumps({"writes": len(seen), "most": most, "gap": min(gaps, default=0.0)}), flush=True)
+
+
+def _fill(api: FakeApi, place: Place) -> dict[str, str]:
+    """Jobs like the first one, each with its pods, and the token of a pod of each."""
+    from tests.builders import job, task  # noqa: PLC0415 (only in this process)
+
+    place.running(job(task("none", name="worker", replicas=REPLICAS), name="job-00000"))
+    workflow = json.dumps(place.workflow("job-00000"))
+    pods = [json.dumps(pod) for pod in list(api.objects[POD.path("default")].values())]
+    tokens = {}
+    for number in range(JOBS):
+        name = f"job-{number:05}"
+        api.add(WORKFLOW, json.loads(workflow.replace("job-00000", name)))
+        for rank, pod in enumerate(pods):
+            made = json.loads(pod.replace("job-00000", name))
+            made["status"]["podIP"] = f"10.{number // 250}.{number % 250}.{rank + 1}"
+            api.add(POD, made)
+        tokens[name] = place.authority.pod_token(f"{name}-worker-1-0", job=name)
+    return tokens
+
+
+# --- the bare framework -----------------------------------------------------------------------------------------------
+
+
+def _serve_hello() -> None:
+    """Starlette on uvicorn with httptools and uvloop, as it comes, with one route."""
+    import socket  # noqa: PLC0415
+
+    import uvicorn  # noqa: PLC0415
+    from starlette.applications import Starlette  # noqa: PLC0415
+    from starlette.requests import Request as Asked  # noqa: PLC0415
+    from starlette.responses import PlainTextResponse  # noqa: PLC0415
+    from starlette.routing import Route  # noqa: PLC0415
+
+    async def hello(_: Asked) -> PlainTextResponse:
+        return PlainTextResponse("hello")
+
+    app = Starlette(routes=[Route("/hello", hello)])
+    config = uvicorn.Config(app, http="httptools", loop="uvloop", access_log=False, log_config=None)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        print(
+            json.dumps({"event": "started", "port": sock.getsockname()[1], "metrics_port": 0}),
+            file=sys.stderr,
+            flush=True,
+        )
+        uvicorn.Server(config).run(sockets=[sock])
+
+
+if __name__ == "__main__":
+    {"api": _serve_api, "hello": _serve_hello}[sys.argv[1]]()
