@@ -19,7 +19,7 @@ def main() -> int:
     own = settings.read(os.environ)
     seed = np.random.SeedSequence(None if own.seed is None else [own.seed, own.rank])
     player = Player(seed)
-    link = Link(own.learner, role="collector", rank=own.rank)
+    link = Link(own.learner, role="collector", name=own.name)
     say(f"collector of rank {own.rank}: looking for the learner at {own.learner}")
     answer = link.ask(Message(Kind.FETCH, {"have": -1}))
     say("learner found")

@@ -33,7 +33,7 @@ def main() -> int:
     exit_on_sigterm()
     own = settings.read(os.environ)
     player = Player(np.random.SeedSequence(None if own.seed is None else [own.seed, own.rank]))
-    link = Link(own.learner, role="evaluator", rank=own.rank)
+    link = Link(own.learner, role="evaluator", name=own.name)
     say(f"evaluator of rank {own.rank}: looking for the learner at {own.learner}; the bar is {own.target:g}")
     answer = link.ask(Message(Kind.FETCH, {"have": -1}))
     say("learner found")

@@ -23,6 +23,7 @@ IDLE_SECONDS = 300.0  # a peer that says nothing for so long is gone: its node w
 INBOX = 4  # requests: more would only be played with older weights
 CONNECTIONS = 64
 EVALUATION_EPISODES = 100
+NAME_LIMIT = 300  # characters: a host name has 253 at most, a port comes to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,9 @@ class Exchange:
         self._lock = threading.Lock()
         self._weights = b""
         self._version = -1
-        self._connected: dict[int, str] = {}  # by a connection's number: its role
-        self._seen: set[int] = set()  # ranks, as in the next one
-        self._gone: set[int] = set()
+        self._connected: dict[int, tuple[str, str]] = {}  # by a connection's number: its role and name
+        self._seen: set[str] = set()  # names, as in the next one
+        self._gone: set[str] = set()
         self._server: socket.socket | None = None
         self._stop = threading.Event()
         self._closed = threading.Event()
@@ -80,12 +81,17 @@ class Exchange:
     def connected(self, role: str) -> int:
         """How many peers of a role are connected."""
         with self._lock:
-            return sum(each == role for each in self._connected.values())
+            return sum(each == role for each, _ in self._connected.values())
 
-    def awaited(self, expected: frozenset[int]) -> frozenset[int]:
-        """Ranks, of those expected and those seen, that have not said goodbye."""
+    def awaited(self, expected: frozenset[str], *, present: frozenset[str] | None = None) -> frozenset[str]:
+        """Peers, of those expected and those seen, that have not said goodbye.
+
+        Of these, only such as the job still has (`present`, None if that is not known) or as are connected: one that
+        was taken away in between will never say it.
+        """
         with self._lock:
-            return (expected | self._seen) - self._gone
+            left = (expected | self._seen) - self._gone
+            return left if present is None else left & (present | {name for _, name in self._connected.values()})
 
     def listen(self, address: Address) -> None:
         """Open the port and serve it in the background; raises CartpoleError when it cannot be had."""
@@ -123,13 +129,13 @@ class Exchange:
                 hello = wire.receive(connection)
                 if hello is None:
                     return  # a probe of the port
-                role, rank = _introduced(hello)
-                who = f"{role} of rank {rank}"
+                role, name = _introduced(hello)
+                who = f"{role} {name}"
                 with self._lock:
-                    self._connected[number] = role
-                    self._seen.add(rank)
-                    self._gone.discard(rank)
-                self._converse(connection, rank)
+                    self._connected[number] = role, name
+                    self._seen.add(name)
+                    self._gone.discard(name)
+                self._converse(connection, name)
             except (WireError, ValueError) as error:
                 say(f"refused {who}: {error}")
                 _refuse(connection, str(error))
@@ -139,14 +145,14 @@ class Exchange:
                 with self._lock:
                     self._connected.pop(number, None)
 
-    def _converse(self, connection: socket.socket, rank: int) -> None:
+    def _converse(self, connection: socket.socket, name: str) -> None:
         while True:
             message = wire.receive(connection)
             if message is None:
                 return
             if message.kind is Kind.BYE:
                 with self._lock:
-                    self._gone.add(rank)
+                    self._gone.add(name)
                 return
             connection.sendall(self._answer(message))
 
@@ -211,11 +217,13 @@ def _releasing(
     return run
 
 
-def _introduced(hello: Message) -> tuple[str, int]:
-    role = hello.fields.get("role")
+def _introduced(hello: Message) -> tuple[str, str]:
+    role, name = hello.fields.get("role"), hello.fields.get("name")
     if hello.kind is not Kind.HELLO or role not in ("collector", "evaluator"):
         raise WireError("the first frame did not say who is there")
-    return str(role), hello.integer("rank")
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT or not name.isprintable():
+        raise WireError("the first frame did not say the name of who is there")
+    return str(role), name
 
 
 def _refuse(connection: socket.socket, reason: str) -> None:

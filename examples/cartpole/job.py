@@ -35,7 +35,10 @@ job = DIJob(
     tasks=(
         Task(type="learner", replicas=1, template=pod("learner", request="300m", limit="1", memory_limit="1Gi")),
         Task(
-            type="collector", replicas=3, template=pod("collector", request="200m", limit="500m", memory_limit="512Mi")
+            type="collector",
+            replicas=3,
+            max_replicas=6,
+            template=pod("collector", request="200m", limit="500m", memory_limit="512Mi"),
         ),
         Task(
             type="evaluator", replicas=1, template=pod("evaluator", request="200m", limit="500m", memory_limit="512Mi")

@@ -1,12 +1,11 @@
 """The learner: gathers the collectors' episodes, improves the weights, and ends the job when the evaluator says so.
 
 It is the only process that keeps anything. Killed at any instruction, it goes on from its last checkpoint; told to
-stop by SIGTERM, it saves first.
+stop by SIGTERM, it saves first. It tells diflow's server how fast it learns, and how many collectors it could use.
 """
 
 import os
 import queue
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,12 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from cartpole import model, ppo, settings
+from cartpole.crew import Crew, beside
 from cartpole.episodes import Episode
 from cartpole.exchange import EVALUATION_EPISODES, Exchange, Experience, Verdict
 from cartpole.faults import EXIT_TERMINATED, CartpoleError, StoreError, run, say
 from cartpole.history import Evaluated, Played
 from cartpole.settings import Settings
 from cartpole.store import State, Store
+from diflow import client
 
 CHECKPOINT_SECONDS = 10.0
 LINE_SECONDS = 5.0
@@ -32,11 +33,15 @@ STARVED_SECONDS = 900.0  # with no episode for so long, the collectors are not c
 class Learner:
     """The training loop, and what it keeps between two rounds of it."""
 
-    def __init__(self, own: Settings, store: Store, state: State, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, own: Settings, store: Store, state: State, clock: Callable[[], float], crew: Crew | None = None
+    ) -> None:
         self.state = state
         self._own = own
         self._store = store
         self._clock = clock
+        self._crew = crew
+        self._learned = 0  # steps since the last line
         self._began = clock() - state.seconds
         self._rng = np.random.default_rng(None if own.seed is None else [own.seed, own.rank, state.version])
         self._episodes: list[Episode] = []
@@ -55,13 +60,18 @@ class Learner:
     def train(self, stopping: threading.Event) -> None:
         """Learn until the evaluator's verdict is that the job is solved, or until told to stop."""
         while not stopping.is_set() and self.verdict is None:
+            before = self._clock()
             try:
-                self._take(self._exchange.inbox.get(timeout=0.2))
+                item = self._exchange.inbox.get(timeout=0.2)
             except queue.Empty:
-                if self._clock() - self._fed > STARVED_SECONDS:
-                    raise CartpoleError(
-                        f"no episode came for {STARVED_SECONDS:.0f} s: look at the collectors' logs"
-                    ) from None
+                item = None
+            if self._crew is not None:
+                self._crew.waited(self._clock() - before)
+                self._crew.look(self._exchange.connected("collector"))
+            if item is not None:
+                self._take(item)
+            elif self._clock() - self._fed > STARVED_SECONDS:
+                raise CartpoleError(f"no episode came for {STARVED_SECONDS:.0f} s: look at the collectors' logs")
             self._regularly()
 
     def farewell(self, stopping: threading.Event) -> None:
@@ -69,12 +79,11 @@ class Learner:
         self._exchange.stop()
         end = self._clock() + LINGER_SECONDS
         while not stopping.is_set():
-            awaited = self._exchange.awaited(self._own.expected)
+            awaited = self._exchange.awaited(self._own.expected, present=self._own.present())
             if not awaited:
                 break
             if self._clock() >= end:
-                ranks = ", ".join(str(rank) for rank in sorted(awaited))
-                say(f"no goodbye from rank {ranks} within {LINGER_SECONDS:.0f} s: leaving without")
+                say(f"no goodbye from {', '.join(sorted(awaited))} within {LINGER_SECONDS:.0f} s: leaving without")
                 break
             stopping.wait(0.1)
         self._exchange.close()
@@ -108,13 +117,20 @@ class Learner:
         data = ppo.batch(self.state.params, self._episodes)
         self.state.params = ppo.improve(self.state.params, self.state.optimiser, data, self._rng)
         self.state.version += 1
+        self._learned += self._steps
         self._episodes, self._steps = [], 0
         self._exchange.publish(self.state.version, self.state.params)
 
     def _regularly(self) -> None:
         now = self._clock()
         if now - self._told >= LINE_SECONDS:
-            self._told = now
+            evaluated = self.state.history.evaluated
+            client.report(
+                speed=self._learned / (now - self._told) or None,  # None while it waits for the first episodes
+                step=self.state.version,
+                progress=min(1.0, evaluated[-1].mean / self._own.target) if evaluated else None,
+            )
+            self._told, self._learned = now, 0
             collectors = self._exchange.connected("collector")
             say(
                 f"update {self.state.version}: {self.state.history.steps:,} steps, mean return of the last episodes "
@@ -144,11 +160,13 @@ def resume(store: Store, own: Settings) -> State:
 def main() -> int:
     """Train to the end; 0 when solved, 143 after SIGTERM."""
     stopping = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
+    client.on_stop(stopping.set)
     own = settings.read(os.environ)
     store = Store(own.folder)
     store.open()
-    learner = Learner(own, store, resume(store, own), time.monotonic)
+    first = len(own.collectors)
+    crew = Crew(client, first=first, clock=time.monotonic, start=beside) if client.in_job() and first else None
+    learner = Learner(own, store, resume(store, own), time.monotonic, crew)
     learner.listen()
     say(f"learner of rank {own.rank}: port {own.learner.port}, folder {own.folder}, waiting for collectors")
     if not learner.state.solved:

@@ -31,13 +31,13 @@ class Link:
         address: Address,
         *,
         role: str,
-        rank: int,
+        name: str,
         give_up_seconds: float = GIVE_UP_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._address = address
-        self._hello = wire.encode(Message(Kind.HELLO, {"role": role, "rank": rank}))
+        self._hello = wire.encode(Message(Kind.HELLO, {"role": role, "name": name}))
         self._give_up_seconds = give_up_seconds
         self._clock = clock
         self._sleep = sleep

@@ -32,12 +32,23 @@ class Settings:
     """One process's place in the job."""
 
     rank: int
+    name: str  # this replica's own node: ranks move up when a job grows, names stay
     learner: Address
-    expected: frozenset[int]  # the ranks of the collectors and evaluators that the job started with
+    expected: frozenset[str]  # the nodes of the collectors and evaluators that the job had when this process started
+    collectors: tuple[str, ...]  # those of the collectors alone
+    nodes_file: Path | None  # where diflow writes the nodes that the job has now
     folder: Path
     target: float  # the mean return over 100 episodes that ends the job
     learning_rate: float
     seed: int | None  # None: different at every start
+
+    def present(self) -> frozenset[str] | None:
+        """The nodes that the job has now, None if nobody writes them down here."""
+        try:
+            text = self.nodes_file.read_text(encoding="utf-8") if self.nodes_file is not None else ""
+        except OSError:
+            return None
+        return frozenset(_split(text)) or None
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -52,12 +63,15 @@ def read(environ: Mapping[str, str]) -> Settings:
     rank = _number(environ, "DI_RANK", default=0)
     if rank < 0:
         raise SettingError(f"DI_RANK is {rank}: a rank is 0 or more")
-    expected = frozenset(index for index, node in enumerate(nodes) if node not in learners)
+    nodes_file = environ.get("DI_NODES_FILE", "").strip()
     seed = environ.get("CARTPOLE_SEED", "").strip()
     return Settings(
         rank=rank,
+        name=nodes[rank] if rank < len(nodes) else f"rank-{rank}",
         learner=_address(learners[0]),
-        expected=expected,
+        expected=frozenset(nodes) - frozenset(learners),
+        collectors=tuple(_names(environ, "DI_COLLECTOR_NODES")),
+        nodes_file=Path(nodes_file) if nodes_file else None,
         folder=_folder(environ),
         target=_positive(environ, "CARTPOLE_TARGET", default=DEFAULT_TARGET, highest=500),
         learning_rate=_positive(environ, "CARTPOLE_LEARNING_RATE", default=DEFAULT_LEARNING_RATE, highest=1),
@@ -66,7 +80,11 @@ def read(environ: Mapping[str, str]) -> Settings:
 
 
 def _names(environ: Mapping[str, str], variable: str) -> list[str]:
-    return [name.strip() for name in environ.get(variable, "").split(",") if name.strip()]
+    return _split(environ.get(variable, ""))
+
+
+def _split(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _address(text: str) -> Address:

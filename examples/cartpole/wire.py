@@ -34,7 +34,7 @@ Arrays = dict[str, NDArray[np.generic]]
 class Kind(IntEnum):
     """What a frame is. The first four go to the learner, each but BYE is answered by one of the others."""
 
-    HELLO = 1  # {role, rank}: the first frame of a connection
+    HELLO = 1  # {role, name}: the first frame of a connection
     FETCH = 2  # {have}: are there weights newer than version `have`?
     EPISODES = 3  # {have, version} + episodes played with the weights `version`
     EVALUATION = 4  # {have, version, solved} + returns, and the weights themselves when they solve the environment

@@ -45,8 +45,8 @@ def link(address: Address) -> Iterator[Peers]:
     """Makes a peer's line to the learner, and closes it at the end."""
     made: list[Link] = []
 
-    def make(*, rank: int = 1, role: str = "collector", **options: Any) -> Link:
-        made.append(Link(address, role=role, rank=rank, **options))
+    def make(*, name: str = "collector-0", role: str = "collector", **options: Any) -> Link:
+        made.append(Link(address, role=role, name=name, **options))
         return made[-1]
 
     yield make
@@ -124,19 +124,29 @@ def test_a_claim_below_the_bar_is_refused(link: Peers, returns: np.ndarray, mess
         link(role="evaluator").ask(Message(Kind.EVALUATION, {"have": 7, "version": 7, "solved": True}, arrays))
 
 
-def test_the_learner_waits_for_each_rank_until_it_has_heard_the_stop(link: Peers, exchange: Exchange) -> None:
-    expected = frozenset({1, 2})
-    first = link(rank=1)
+def test_the_learner_waits_for_each_peer_until_it_has_heard_the_stop(link: Peers, exchange: Exchange) -> None:
+    expected = frozenset({"collector-0", "collector-1"})
+    first = link(name="collector-0")
     first.ask(Message(Kind.FETCH, {"have": -1}))
     exchange.stop()
     assert first.ask(Message(Kind.FETCH, {"have": 7})).kind is Kind.STOP
     first.bye()
-    _until(lambda: exchange.awaited(expected) == {2})
-    # Rank 2 was killed and comes back late: it hears the stop at its first question.
-    late = link(rank=2)
+    _until(lambda: exchange.awaited(expected) == {"collector-1"})
+    # The other was killed and comes back late: it hears the stop at its first question.
+    late = link(name="collector-1")
     assert late.ask(Message(Kind.FETCH, {"have": -1})).kind is Kind.STOP
     late.bye()
     _until(lambda: not exchange.awaited(expected))
+
+
+def test_a_peer_that_the_job_has_no_more_is_not_waited_for(link: Peers, exchange: Exchange) -> None:
+    expected = frozenset({"collector-0", "collector-1"})
+    added = link(name="collector-2")  # so young that the roster does not have it yet
+    added.ask(Message(Kind.FETCH, {"have": -1}))
+    assert exchange.awaited(expected) == expected | {"collector-2"}
+    assert exchange.awaited(expected, present=frozenset({"collector-0"})) == {"collector-0", "collector-2"}
+    added.close()
+    _until(lambda: exchange.awaited(expected, present=frozenset({"collector-0"})) == {"collector-0"})
 
 
 def test_a_peer_that_dies_is_forgotten_and_may_return(link: Peers, exchange: Exchange) -> None:
@@ -153,9 +163,12 @@ def test_a_peer_that_dies_is_forgotten_and_may_return(link: Peers, exchange: Exc
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         wire.encode(Message(Kind.FETCH, {"have": 1})),
-        wire.encode(Message(Kind.HELLO, {"role": "boss", "rank": 1})),
-        wire.encode(Message(Kind.HELLO, {"role": "collector", "rank": 1})) + wire.encode(Message(Kind.WEIGHTS)),
-        wire.encode(Message(Kind.HELLO, {"role": "collector", "rank": 1}))
+        wire.encode(Message(Kind.HELLO, {"role": "boss", "name": "a"})),
+        wire.encode(Message(Kind.HELLO, {"role": "collector", "name": 1})),
+        wire.encode(Message(Kind.HELLO, {"role": "collector", "name": "a" * 301})),
+        wire.encode(Message(Kind.HELLO, {"role": "collector", "name": "a\nsolved: b"})),
+        wire.encode(Message(Kind.HELLO, {"role": "collector", "name": "a"})) + wire.encode(Message(Kind.WEIGHTS)),
+        wire.encode(Message(Kind.HELLO, {"role": "collector", "name": "a"}))
         + wire.encode(Message(Kind.EPISODES, {"have": 1, "version": 1})),
     ],
 )
@@ -205,7 +218,7 @@ def test_a_learner_that_stays_away_ends_a_peer_with_one_line(host: str, monkeypa
         nonlocal now
         now += seconds
 
-    peer = Link(Address(host, _free_port()), role="collector", rank=1, clock=lambda: now, sleep=sleep)
+    peer = Link(Address(host, _free_port()), role="collector", name="a", clock=lambda: now, sleep=sleep)
     with pytest.raises(LinkError, match=f"no learner at {host}:[0-9]+ for 300 s"):
         peer.ask(Message(Kind.FETCH, {"have": -1}))
 

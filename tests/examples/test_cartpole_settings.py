@@ -12,18 +12,30 @@ POD = {
     "DI_NODES": "cartpole-learner-0.di-cartpole.ns.svc.cluster.local,cartpole-collector-0.di-cartpole,"
     "cartpole-collector-1.di-cartpole,cartpole-evaluator-0.di-cartpole",
     "DI_LEARNER_NODES": "cartpole-learner-0.di-cartpole.ns.svc.cluster.local",
+    "DI_COLLECTOR_NODES": "cartpole-collector-0.di-cartpole,cartpole-collector-1.di-cartpole",
     "DI_RANK": "2",
     "DI_JOB_ID": "ns/cartpole",
 }
 
 
-def test_a_pod_finds_the_learner_and_its_own_rank() -> None:
+def test_a_pod_finds_the_learner_and_its_own_place() -> None:
     own = settings.read(POD)
     assert own.learner == Address("cartpole-learner-0.di-cartpole.ns.svc.cluster.local", 22270)
-    assert own.rank == 2
-    assert own.expected == {1, 2, 3}
+    assert (own.rank, own.name) == (2, "cartpole-collector-1.di-cartpole")
+    assert own.expected == frozenset(POD["DI_NODES"].split(",")[1:])
+    assert len(own.collectors) == 2
     assert own.target == 475
     assert own.seed is None
+
+
+def test_the_nodes_of_now_are_read_from_the_file_that_diflow_writes(tmp_path: Path) -> None:
+    assert settings.read(POD).present() is None
+    own = settings.read(POD | {"DI_NODES_FILE": str(tmp_path / "nodes")})
+    assert own.present() is None
+    (tmp_path / "nodes").write_text("")
+    assert own.present() is None, "empty for a moment when the pod is young"
+    (tmp_path / "nodes").write_text("a,b\n")
+    assert own.present() == {"a", "b"}
 
 
 def test_each_job_has_a_folder_of_its_own_on_the_volume() -> None:
