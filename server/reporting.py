@@ -40,6 +40,7 @@ class _Waiting:
     reports: dict[int, Report] = field(default_factory=dict)
     round: str = ""
     writer: asyncio.Task[None] | None = None
+    pause: asyncio.Future[Any] | None = None
     last: float = float("-inf")
     failures: int = 0
 
@@ -70,6 +71,7 @@ class Reporter:
         self._sleep = sleep
         self._waiting: dict[JobKey, _Waiting] = {}
         self._written: dict[JobKey, tuple[str, str, int]] = {}
+        self._closing = False
         self.writes = 0
         """Writes that the API server has accepted."""
 
@@ -97,17 +99,15 @@ class Reporter:
 
     async def close(self, *, seconds: float = _LATEST_SECONDS) -> None:
         """Write at once what is waiting, for `seconds` at most."""
+        self._closing = True
         writers = [waiting.writer for waiting in self._waiting.values() if waiting.writer is not None]
-        for writer in writers:
-            writer.cancel()
+        for waiting in self._waiting.values():
+            if waiting.pause is not None:
+                waiting.pause.cancel()
         if writers:
-            await asyncio.wait(writers, timeout=seconds)
-        left = [(key, waiting) for key, waiting in self._waiting.items() if waiting.reports]
-        flushes = [asyncio.ensure_future(self._flush(key, waiting)) for key, waiting in left]
-        if flushes:
-            _, late = await asyncio.wait(flushes, timeout=seconds)
-            for flush in late:
-                flush.cancel()
+            _, late = await asyncio.wait(writers, timeout=seconds)
+            for writer in late:
+                writer.cancel()
         if self.waiting:
             log.warning("reports were lost", reports=self.waiting)
 
@@ -117,12 +117,15 @@ class Reporter:
         """Write what a job has reported, as often as there is something and no more often than it may be."""
         try:
             while waiting.reports:
-                pause = max(self._due(key, waiting) - self._clock(), 0.0)
-                if pause > 0:
-                    await self._sleep(pause)
+                seconds = self._due(key, waiting) - self._clock()
+                if seconds > 0 and not self._closing:
+                    waiting.pause = asyncio.ensure_future(self._sleep(seconds))
+                    await asyncio.wait([waiting.pause])
                 await self._flush(key, waiting)
+                if self._closing and waiting.failures:
+                    return
         finally:
-            waiting.writer = None
+            waiting.pause = waiting.writer = None
 
     def _due(self, key: JobKey, waiting: _Waiting) -> float:
         """When the next write may be, on the clock. Another server may have written a moment ago."""

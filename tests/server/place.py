@@ -157,6 +157,7 @@ class Place:
             sleep=lambda _: self.cache.workflows._stopping.wait(0.01),
         )
         self.pauses: list[float] = []
+        self.addresses = 0
 
     # --- what is in the cluster ---------------------------------------------------------------------------------------
 
@@ -206,13 +207,13 @@ class Place:
         return self.api.add(POD, body, namespace=namespace)
 
     def running(self, dijob: DIJob) -> DIJob:
-        """A job with all its pods."""
+        """A job with all its pods, whose addresses are 10.0.0.1 and so on."""
         self.submit(dijob)
-        rank = 0
         for one in dijob.tasks:
             for index in range(one.replicas):
-                rank += 1
-                self.pod(dijob.name, one.name, index, ip=f"10.0.0.{rank}", namespace=dijob.namespace or "default")
+                self.addresses += 1
+                ip = f"10.0.0.{self.addresses}"
+                self.pod(dijob.name, one.name, index, ip=ip, namespace=dijob.namespace or "default")
         return dijob
 
     def workflow(self, name: str, *, namespace: str = "default") -> Json:
