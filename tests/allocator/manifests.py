@@ -18,15 +18,15 @@ EVERYWHERE = ""
 ANY = ""
 
 
-def objects() -> list[Json]:
+def objects(folder: Path = FOLDER) -> list[Json]:
     """All objects, in the order of the kustomization."""
-    names = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
-    return [obj for name in names for obj in yaml.safe_load_all((FOLDER / name).read_text())]
+    names = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    return [obj for name in names for obj in yaml.safe_load_all((folder / name).read_text())]
 
 
-def one(kind: str, name: str) -> Json:
+def one(kind: str, name: str, folder: Path = FOLDER) -> Json:
     """One object."""
-    (found,) = [o for o in objects() if (o["kind"], o["metadata"]["name"]) == (kind, name)]
+    (found,) = [o for o in objects(folder) if (o["kind"], o["metadata"]["name"]) == (kind, name)]
     return found
 
 
@@ -80,9 +80,9 @@ def needed(request: Request) -> Use:
     return Use(verb, group, resource, space, name)
 
 
-def granted(account: str) -> set[Grant]:
+def granted(account: str, folder: Path = FOLDER) -> set[Grant]:
     """All that the manifests allow an account of the allocator's namespace."""
-    every = objects()
+    every = objects(folder)
     roles = {(o["kind"], o["metadata"].get("namespace", EVERYWHERE), o["metadata"]["name"]): o for o in every}
     out: set[Grant] = set()
     for binding in every:

@@ -1,0 +1,126 @@
+"""What `kubectl apply -k manifests/server` installs fits the code that it starts, and allows it nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from diflow.allocator.presence import NAMESPACE
+from diflow.cli.server import run as run_server
+from diflow.server.settings import ServerSettings
+from diflow.settings import RenderSettings
+from diflow.workflows.reoptimise import DEFAULT_IMAGE
+from tests.allocator import manifests
+from tests.server.processes import ROOT
+
+FOLDER = ROOT / "manifests" / "server"
+SERVER = "diflow-server"
+
+
+def one(kind: str) -> Any:
+    return manifests.one(kind, SERVER, FOLDER)
+
+
+@pytest.fixture(name="pod")
+def _pod() -> Any:
+    return one("Deployment")["spec"]["template"]["spec"]
+
+
+@pytest.fixture(name="environment")
+def _environment(pod: Any) -> dict[str, str]:
+    tls = yaml.safe_load((ROOT / "manifests" / "server-tls" / "tls.yaml").read_text())["spec"]["template"]["spec"]
+    entries = [*pod["containers"][0]["env"], *tls["containers"][0]["env"]]
+    return {entry["name"]: entry["value"] for entry in entries}
+
+
+def test_the_kustomization_names_each_file() -> None:
+    named = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
+    assert sorted(named) == sorted(path.name for path in FOLDER.glob("*.yaml") if path.name != "kustomization.yaml")
+
+
+def test_the_namespace_is_the_allocators_own_and_restricted() -> None:
+    space = manifests.one("Namespace", NAMESPACE, FOLDER)
+    assert space == manifests.one("Namespace", NAMESPACE)
+    assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    named = [o for o in manifests.objects(FOLDER) if o["kind"] != "Namespace" and not o["kind"].startswith("Cluster")]
+    assert {o["metadata"]["namespace"] for o in named} == {NAMESPACE}
+
+
+def test_jobs_find_it_where_they_are_told(pod: Any) -> None:
+    service = one("Service")
+    (port,) = service["spec"]["ports"]
+    expected = f"http://{SERVER}.{NAMESPACE}.svc.cluster.local:{port['port']}"
+    assert RenderSettings.model_fields["server_url"].default == expected
+    ports = {entry["name"]: entry["containerPort"] for entry in pod["containers"][0]["ports"]}
+    assert ports[port["targetPort"]] == port["port"]
+
+
+def test_each_setting_is_one_and_the_ports_are_those_that_are_told(pod: Any, environment: dict[str, str]) -> None:
+    container = pod["containers"][0]
+    fields = {name.removeprefix("DIFLOW_SERVER_").lower(): value for name, value in environment.items()}
+    assert fields.keys() <= ServerSettings.model_fields.keys()
+    ports = {entry["name"]: entry["containerPort"] for entry in container["ports"]}
+    assert ports == {"http": int(fields["port"]), "metrics": int(fields["metrics_port"])}
+    assert container["command"][:3] == ["diflow", "server", run_server.__name__]
+    assert container["image"] == DEFAULT_IMAGE
+
+
+def test_the_kubelet_asks_pages_that_a_flood_of_the_api_does_not_reach(pod: Any) -> None:
+    container = pod["containers"][0]
+    probes = [container[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert {probe["port"] for probe in probes} == {"metrics"}
+    assert [probe["path"] for probe in probes] == ["/healthz", "/healthz", "/readyz"]
+
+
+def test_the_pod_is_given_more_time_to_end_than_the_server_takes(pod: Any) -> None:
+    settings = ServerSettings()
+    assert pod["terminationGracePeriodSeconds"] > settings.drain_seconds + settings.ending_seconds
+    # Endpoints lag behind by a failed probe at most: the signal itself takes the pod out of them.
+    assert settings.drain_seconds > pod["containers"][0]["readinessProbe"]["periodSeconds"]
+
+
+def test_the_pods_are_restricted(pod: Any) -> None:
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    context = pod["containers"][0]["securityContext"]
+    assert context == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "hostNetwork" not in pod
+    assert pod["containers"][0]["resources"]["limits"]["memory"]
+
+
+def test_what_applies_to_its_pods_chooses_them_and_two_are_kept() -> None:
+    deployment = one("Deployment")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    chosen = [
+        deployment["spec"]["selector"]["matchLabels"],
+        one("Service")["spec"]["selector"],
+        one("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+    ]
+    assert all(selector.items() <= labels.items() and selector for selector in chosen)
+    assert deployment["spec"]["replicas"] == 2
+    assert one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+def test_the_network_policy_opens_nothing_but_what_is_served_and_needed() -> None:
+    policy = one("NetworkPolicy")["spec"]
+    assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+    assert [port["port"] for rule in policy["ingress"] for port in rule["ports"]] == ["http", "metrics"]
+    assert {port["port"] for rule in policy["egress"] for port in rule["ports"]} == {443, 6443, 53}
+
+
+def test_its_account_may_not_read_secrets_nor_create_or_delete_anything_that_stays() -> None:
+    rules = manifests.granted(SERVER, FOLDER)
+    assert {rule.name for rule in rules} == {manifests.ANY}
+    assert {(rule.verb, rule.resource) for rule in rules if rule.verb not in ("get", "list", "watch")} == {
+        ("patch", "workflows"),
+        ("create", "tokenreviews"),
+        ("create", "subjectaccessreviews"),
+    }
+    assert not any("*" in (rule.verb, rule.group, rule.resource) for rule in rules)
