@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from diflow.errors import InvalidError
@@ -131,6 +131,12 @@ class ServerSettings(BaseSettings):
 
     tls_check_seconds: float = Field(10.0, gt=0)
     """How often both files are looked at; a new pair serves new connections. The kubelet itself needs a minute."""
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _not_a_link(cls, value: object) -> object:
+        """Kubernetes sets DIFLOW_SERVER_PORT=tcp://... in pods beside a Service of the name diflow-server."""
+        return 8081 if isinstance(value, str) and value.startswith("tcp://") else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
