@@ -125,18 +125,22 @@ class Client:
         max_batch_size: int | None = None,
         local_batch_bounds: tuple[int, int] | None = None,
         gradient_accumulation: bool | None = None,
+        memory_bytes: int | None = None,
         replicas: int | None = None,
         nodes: int | None = None,
     ) -> None:
         """Tell how the training goes. Never waits and never raises; what was told before and not anew stays.
 
-        `speed`: samples a second. `step`: how many were done. `batch`: samples of one replica in one step. `progress`:
-        0 to 1. `step_seconds`: a whole step, of which `compute_seconds` without waiting for other replicas; from them
-        comes the model of how fast the job would be with other numbers. `grad_norm` and `grad_var`: squared norm and
-        variance of the gradient, as AdaptDL estimates them. `init_batch_size`, `max_batch_size` of the whole job,
-        `local_batch_bounds` (lowest, highest) of a replica, `gradient_accumulation`: what the training would bear.
-        `replicas` and `nodes` that take part, where this process knows better: else they are the job's replicas, and
-        nodes are left to the server. Rank and round are filled in. At most one report a second is sent.
+        `speed`: samples a second of this replica. `step`: how many were done. `batch`: samples of one replica in one
+        step. `progress`: 0 to 1. `step_seconds`: a whole step, of which `compute_seconds` without waiting for other
+        replicas; from them comes the model of how fast the job would be with other numbers. `grad_norm` and `grad_var`:
+        squared norm and variance of the gradient, as AdaptDL estimates them. `init_batch_size`, `max_batch_size` of the
+        whole job, `local_batch_bounds` (lowest, highest) of a replica, `gradient_accumulation`: what the training
+        would bear. `memory_bytes`: the most that this replica has used.
+
+        The server adds up what the replicas of a task say, as if those that are silent were as fast. With `replicas`
+        this process speaks for so many together (on so many `nodes`), and `speed` is theirs. Else its rank, its round
+        and the number of replicas are filled in. At most one report a second is sent.
         """
         line = self._find()
         if line is None:
@@ -154,6 +158,7 @@ class Client:
             "max_batch_size": max_batch_size,
             "local_batch_bounds": local_batch_bounds,
             "gradient_accumulation": gradient_accumulation,
+            "memory_bytes": memory_bytes,
             "replicas": replicas,
             "nodes": nodes,
         }
@@ -216,9 +221,7 @@ class Client:
         line = self._line
         assert line is not None
         with self._lock:
-            standing, body = line.place.standing(), self._readings.body()
-        told = {"rank": standing.rank, "round": standing.round, "replicas": standing.replicas}
-        return {name: value for name, value in told.items() if value is not None} | body
+            return self._readings.body(line.place.standing())
 
     def _now(self, line: _Line) -> Standing:
         at = self._clock()

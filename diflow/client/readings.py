@@ -3,6 +3,9 @@
 The names are those of AdaptDL's hints where it has them, in Python's spelling: `max_batch_size` becomes
 `maxBatchSize`. A value that cannot be true is left out, as the server would refuse the whole report for it. Numbers of
 numpy and torch are numbers.
+
+A report tells of the replica that sends it, which is known by its rank. Who says of how many `replicas` it tells speaks
+for all of them, and has no rank.
 """
 
 from __future__ import annotations
@@ -11,8 +14,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from diflow.client.place import Standing
+
 _HIGHEST: Final = 1e15
 _HIGHEST_COUNT: Final = 10**9
+_HIGHEST_WHOLE: Final = 10**15
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 1e-7, 1e6
 _MOST_KINDS: Final = 16  # of configurations that one process has seen; it lives through few of them
 
 
@@ -34,8 +41,13 @@ class Readings:
                 good[name] = _CHECKS[name](value)
             except Exception:  # whatever it is that somebody calls a number
                 wrong.append(name)
-        step, compute = good.pop("step_seconds", None), good.pop("compute_seconds", None)
+        compute = good.pop("compute_seconds", None)
+        step = good.get("step_seconds")
         self._said |= good
+        if step is not None:
+            self._said.pop("sync_seconds", None)
+            if compute is not None:
+                self._said["sync_seconds"] = max(0.0, step - compute)
         count = self._said.get("replicas", replicas)
         batch = self._said.get("batch")
         if step is not None and count is not None and batch is not None:
@@ -43,13 +55,19 @@ class Readings:
             self._observe((nodes, count, batch), step if compute is None else min(compute, step), step)
         return wrong
 
-    def body(self) -> dict[str, Any]:
-        """All that is known, as the server takes it."""
-        out = {_OUTSIDE.get(name, name): value for name, value in self._said.items()}
+    def body(self, now: Standing) -> dict[str, Any]:
+        """All that is known, as the server takes it, from a replica that stands so in its job."""
+        is_whole = "replicas" in self._said
+        place = {"rank": None if is_whole else now.rank, "round": now.round, "replicas": now.replicas}
+        out: dict[str, Any] = {name: value for name, value in place.items() if value is not None}
+        out |= {_OUTSIDE.get(name, name): value for name, value in self._said.items()}
         noise = {name: out.pop(f"grad_{name}") for name in ("norm", "var") if f"grad_{name}" in out}
-        if noise:
+        if len(noise) == 2:  # one of them alone says nothing
             out["gradParams"] = noise
-        if self._observed:
+        if out.get("nodes", 1) > out.get("replicas", 1):
+            del out["nodes"]
+        # The server knows on how many nodes the replicas of a rank are. Who speaks for others has to say it.
+        if self._observed and ("nodes" in out or not is_whole):
             out["observed"] = [[*kind, alone, whole] for kind, (_, alone, whole) in self._observed.items()]
         return out
 
@@ -79,6 +97,13 @@ def _positive(value: Any) -> float:
     return number
 
 
+def _seconds(value: Any) -> float:
+    number = _amount(value)
+    if not _SHORTEST_SECONDS < number < _LONGEST_SECONDS:
+        raise ValueError
+    return number
+
+
 def _fraction(value: Any) -> float:
     number = _amount(value)
     if number > 1:
@@ -89,14 +114,14 @@ def _fraction(value: Any) -> float:
 def _count(value: Any) -> int:
     """A whole number, 1 or more."""
     number = _whole(value)
-    if number < 1:
+    if not 1 <= number <= _HIGHEST_COUNT:
         raise ValueError
     return number
 
 
 def _whole(value: Any) -> int:
     number = float(value)
-    if not (math.isfinite(number) and number == int(number) and 0 <= number <= _HIGHEST_COUNT):
+    if not (math.isfinite(number) and number == int(number) and 0 <= number <= _HIGHEST_WHOLE):
         raise ValueError
     return int(number)
 
@@ -113,8 +138,9 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "step": _whole,
     "batch": _count,
     "progress": _fraction,
-    "step_seconds": _positive,
-    "compute_seconds": _positive,
+    "step_seconds": _seconds,
+    "compute_seconds": _seconds,
+    "memory_bytes": _whole,
     "grad_norm": _amount,
     "grad_var": _amount,
     "init_batch_size": _count,
@@ -125,6 +151,9 @@ _CHECKS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "nodes": _count,
 }
 _OUTSIDE: Final = {
+    "step_seconds": "stepSeconds",
+    "sync_seconds": "syncSeconds",
+    "memory_bytes": "memoryBytes",
     "init_batch_size": "initBatchSize",
     "max_batch_size": "maxBatchSize",
     "local_batch_bounds": "localBszBounds",

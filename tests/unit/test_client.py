@@ -27,7 +27,7 @@ import pytest
 
 from diflow.client import Client
 from diflow.client.courier import Courier
-from diflow.client.place import find
+from diflow.client.place import Standing, find
 from diflow.client.readings import Readings
 from diflow.client.wire import Wire
 from diflow.errors import (
@@ -42,6 +42,7 @@ from tests.unit.fakeserver import PATIENCE_SECONDS, Answer, FakeServer, envelope
 
 REPLICAS = "/v2alpha1/job/ml.vision/replicas"
 PROFILINGS = "/v2alpha1/job/ml.vision/profilings"
+_NOWHERE = Standing(rank=None, round=None, replicas=None)
 
 
 @pytest.fixture
@@ -365,15 +366,18 @@ def test_everything_that_the_policies_read_has_a_name(server: FakeServer, client
         max_batch_size=1024,
         local_batch_bounds=(32, 256),
         gradient_accumulation=True,
+        memory_bytes=10**10,
         replicas=4,
         nodes=2,
     )
     (seen,) = server.until(len)
     assert seen.body == {
-        "rank": 1,
         "replicas": 4,
         "nodes": 2,
         "batch": 32,
+        "stepSeconds": 0.4,
+        "syncSeconds": pytest.approx(0.1),
+        "memoryBytes": 10**10,
         "observed": [[2, 4, 32, 0.3, 0.4]],
         "gradParams": {"norm": 1.5, "var": 2.0},
         "initBatchSize": 128,
@@ -394,21 +398,54 @@ def test_times_of_steps_are_means_for_each_way_the_job_ran() -> None:
     readings = Readings()
     readings.take({"batch": 8, "step_seconds": 1.0}, replicas=2)
     readings.take({"step_seconds": 3.0, "compute_seconds": 2.0}, replicas=2)
-    assert readings.body()["observed"] == [[1, 2, 8, 1.5, 2.0]]
+    assert _body(readings)["observed"] == [[1, 2, 8, 1.5, 2.0]]
+    assert (_body(readings)["stepSeconds"], _body(readings)["syncSeconds"]) == (3.0, 1.0)
     readings.take({"step_seconds": 5.0, "compute_seconds": 9.0}, replicas=4)
-    assert readings.body()["observed"] == [[1, 2, 8, 1.5, 2.0], [1, 4, 8, 5.0, 5.0]]
+    assert _body(readings)["observed"] == [[1, 2, 8, 1.5, 2.0], [1, 4, 8, 5.0, 5.0]]
+    assert _body(readings)["syncSeconds"] == 0.0
     readings.take({"step_seconds": 2.0, "compute_seconds": 1.5}, replicas=2)
-    assert [row[1] for row in readings.body()["observed"]] == [4, 2], "the present one is last"
+    assert [row[1] for row in _body(readings)["observed"]] == [4, 2], "the present one is last"
     for batch in range(1, 40):
         readings.take({"batch": batch, "step_seconds": 1.0}, replicas=2)
-    assert [row[2] for row in readings.body()["observed"]] == list(range(24, 40))
+    assert [row[2] for row in _body(readings)["observed"]] == list(range(24, 40))
+    assert "syncSeconds" not in _body(readings), "it is not known of the newest step"
+
+
+def test_who_speaks_for_several_has_no_rank_and_says_on_how_many_nodes_they_are() -> None:
+    readings = Readings()
+    readings.take({"batch": 8, "step_seconds": 1.0, "nodes": 3}, replicas=2)
+    mine = _body(readings, Standing(rank=1, round=4, replicas=2))
+    assert (mine["rank"], mine["round"], mine["replicas"]) == (1, 4, 2)
+    assert "nodes" not in mine, "more than there are replicas"
+    assert "observed" in mine
+    readings.take({"replicas": 8}, replicas=2)
+    whole = _body(readings, Standing(rank=1, round=4, replicas=2))
+    assert "rank" not in whole
+    assert (whole["round"], whole["replicas"], whole["nodes"]) == (4, 8, 3)
+
+
+def test_half_of_the_gradients_noise_says_nothing() -> None:
+    readings = Readings()
+    readings.take({"grad_norm": 1.0}, replicas=None)
+    assert _body(readings) == {}
+    readings.take({"grad_var": 2.0}, replicas=None)
+    assert _body(readings) == {"gradParams": {"norm": 1.0, "var": 2.0}}
+
+
+def _body(readings: Readings, now: Standing = _NOWHERE) -> dict[str, Any]:
+    """What is sent, as the server reads it."""
+    from diflow.server.models import Profiling, validate
+
+    made = readings.body(now)
+    assert validate(Profiling, made)[1] == []
+    return made
 
 
 def test_what_was_said_stays_until_it_is_said_anew() -> None:
     readings = Readings()
-    readings.take({"speed": 10.0, "grad_norm": 1.0}, replicas=None)
+    readings.take({"speed": 10.0, "progress": 0.5}, replicas=None)
     readings.take({"speed": 20.0, "step": None}, replicas=None)
-    assert readings.body() == {"speed": 20.0, "gradParams": {"norm": 1.0}}
+    assert _body(readings) == {"speed": 20.0, "progress": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -426,6 +463,9 @@ def test_what_was_said_stays_until_it_is_said_anew() -> None:
         ("step", 10**400),
         ("batch", 0),
         ("progress", 1.01),
+        ("step_seconds", 1e-8),
+        ("step_seconds", 1e7),
+        ("memory_bytes", -1),
         ("local_batch_bounds", (2, 1)),
         ("local_batch_bounds", 3),
         ("local_batch_bounds", (1, 2, 3)),
