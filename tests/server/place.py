@@ -234,9 +234,13 @@ class Place:
                 item["value"] = value if isinstance(value, str) else json.dumps(value)
         self.api.add(WORKFLOW, found, namespace=namespace)
 
-    def sees(self, true: Callable[[], object], what: str = "") -> None:
-        """Wait until the cache shows it."""
-        eventually(true, what)
+    def settle(self) -> None:
+        """Wait until the cache has listed everything and watches it: from here on only tests make it older."""
+        assert self.cache.wait_synced(60)
+        self.api.bookmark()
+        now = self.api.version
+        both = (self.cache.workflows, self.cache.pods)
+        eventually(lambda: all(int(reflector._version or 0) >= now for reflector in both), "the watches")
 
     # --- the server ---------------------------------------------------------------------------------------------------
 
@@ -245,7 +249,7 @@ class Place:
         """A client of the app, once the cache has seen what is in the cluster."""
         self.cache.start()
         try:
-            assert self.cache.wait_synced(60)
+            self.settle()
             self.app = self.make_app(**options)
             async with self.app.router.lifespan_context(self.app), self.client() as asking:
                 yield asking
