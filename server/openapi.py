@@ -1,4 +1,4 @@
-"""The OpenAPI document of the API, made from the models. `python -m diflow.server.openapi` writes the generated files.
+"""The OpenAPI document of the API, made from the models: `python -m diflow.server.openapi > server/openapi.json`.
 
 It says what is answered to whom, so precisely that a machine can check it (tests/server/test_schema.py).
 """
@@ -6,8 +6,8 @@ It says what is answered to whom, so precisely that a machine can check it (test
 from __future__ import annotations
 
 import json
+import sys
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic.json_schema import models_json_schema
@@ -23,21 +23,59 @@ _MODELS: Final = (ReplicasRequest, Profiling, WrappedProfiling, Hints, Envelope,
 _ADDRESS: Final = r"^([^:]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+)?$"
 
 _DESCRIPTION: Final = """\
-What jobs of diflow and the people who own them ask for and tell.
+What jobs of diflow, and the people who own them, ask for and tell.
 
-**Who asks.** A pod of a job shows the token in its file `/var/run/secrets/diflow/token`: a service-account token that
-is bound to the pod and whose audience names the job. A person shows a token of the cluster's API server, and may do
-with a job what the cluster lets him do with its Workflow (`get` to look, `patch` to change). Who may not see a job is
-told 403, whether it is there or not.
+## Who asks
 
-**The envelope.** Every answer but those for AdaptDL's clients is `{"success", "code", "message", "data"}`.
+A pod of a job shows the token in its file `/var/run/secrets/diflow/token`, as `Authorization: Bearer ...`: a
+service-account token that is bound to the pod and whose audience names the job. It is for this job alone, and for as
+long as the pod is there and of the job's current round. A person shows a token of the cluster's API server, and may do
+with a job what the cluster lets him do with its Workflow (`get workflows.argoproj.io` to look, `patch` to change).
+Who may not see a job is told 403, whether it is there or not; 404 is for who may.
 
-**What 200 means.** For replicas: what was asked for stands in the cluster. For reports (profilings, hints): the report
-was checked and taken, and is written within about a second, together with what the job's other replicas report
-meanwhile. It is lost if this process is killed before; the next report follows.
+Clients that know nothing of tokens (DI-engine's, AdaptDL's) are served only where `DIFLOW_SERVER_UNPROVEN_PODS` is set:
+then a pod of a job without a token is known by its address, and may ask for the jobs of its own namespace.
+
+## The envelope
+
+Every answer is `{"success": bool, "code": 0 or 1, "message": text, "data": any}`, but for the two routes that clients
+of AdaptDL know, where they are well. A message has neither apostrophes nor quotation marks. Each answer has an
+`X-Request-Id`: the caller's own, or a new one. 429 and 503 say in `Retry-After` when to come again.
+
+## What 200 means
+
+*For replicas:* what was asked for stands in the cluster, and no crash of the server takes it back. Whether the cluster
+has room for it is another matter: the allocator acts on it. With an `Idempotency-Key` a request that is sent again
+(after a time-out, to another server, after a restart) is carried out once; the last 64 keys of a job are known. An
+answer of 503 may mean that it was done: ask again with the same key.
+
+*For reports* (profilings, hints): the report was checked and taken. It is written within about a second, in one write
+with what the other replicas of the job report meanwhile; of each rank the newest report counts. A server that is told
+to end writes what it has taken. One that is killed loses what it took in the last second: a report is a measurement,
+and the next one follows.
+
+## A job and its rounds
+
+A job is the same job when it goes on in another Workflow. Its *generation* is the number of its current round. An id
+that names another generation is answered with 409: its replicas are gone. The *group* of AdaptDL's clients counts from
+0: it is the generation less one.
+
+## Which task, and how many
+
+Replicas are added to or removed from the named task, else the elastic one (the first that has room between its
+`minReplicas` and `maxReplicas`), else the last one. A job that is not preemptible gets what was asked for, between its
+minimum (1 if it names none) and its maximum. A preemptible job gets what the allocator gives it: what was asked for is
+the most that it may have, counted from what it has now until somebody has asked for a number, and then from that.
+A job with `scheduling: none` is answered with 409, as nobody would act on it.
+
+## Limits
+
+A body has at most 64 KiB of JSON in UTF-8, no key twice, 32 levels. A job may ask 50 times a second for long (429), and
+an address may show 20 unknown tokens a second. From a copy of the cluster's state that is older than 90 s nobody is
+answered (503). All of these are settings (`DIFLOW_SERVER_...`).
 """
 
-_ERRORS: Final[dict[int, str]] = {
+ERRORS: Final[dict[int, str]] = {
     400: "It cannot be understood: a bad id, no JSON, an unknown task, a wrong type.",
     401: "No token, or none that is worth anything.",
     403: "Not for this caller. Also where there is no such job.",
@@ -129,7 +167,8 @@ def _answers() -> Json:
     return {
         "Done": with_data(True, {"type": "null"}),
         "Replicas": with_data(
-            True, {"type": "array", "items": address, "description": 'By rank; "" for a pod with no address yet.'}
+            True,
+            {"type": "array", "items": address, "description": 'Addresses by rank; "" for a pod that has none yet.'},
         ),
         "Failure": with_data(False, {"type": "null"}),
         "Refusal": with_data(False, {"anyOf": [{"type": "null"}, {"$ref": _REF.format(model="Errors")}]}),
@@ -154,7 +193,7 @@ def _replicas(suffix: str) -> Json:
             "operationId": f"getReplicas{suffix}",
             "tags": ["v2alpha1"],
             "summary": "The addresses of a job's replicas",
-            "description": "`podIP:port` by rank over the whole job. The port is that named `di-port`, else 22270.",
+            "description": "`podIP:port`, by rank over the whole job. The port is that named `di-port`, else 22270.",
             "responses": _responses("Replicas", (400, 401, 403, 404, 405, 409, 429, 500, 503)),
         },
         "post": {
@@ -300,7 +339,7 @@ def _responses(done: str, errors: tuple[int, ...]) -> Json:
     for status in errors:
         schema = {"$ref": _REF.format(model="Refusal" if status == 422 else "Failure")}
         out[str(status)] = {
-            "description": _ERRORS[status],
+            "description": ERRORS[status],
             "headers": _headers(status),
             "content": {_JSON: {"schema": schema}},
         }
@@ -327,12 +366,9 @@ def _tidy(schema: Any) -> Any:
     }
 
 
-FILE: Final = Path(__file__).resolve().with_name("openapi.json")
-
-
 def main() -> None:
-    """Write the generated files anew."""
-    FILE.write_text(text(), encoding="utf-8")
+    """Print the document."""
+    sys.stdout.write(text())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from diflow.server.openapi import FILE, document, text
+from diflow.server.openapi import document, text
+from diflow.server.reference import reference
 from diflow.server.settings import ServerSettings
 from tests.server.place import Place, bearer, elastic, mixed
 from tests.unit.fakeapi import serving
@@ -50,6 +52,7 @@ REAL: dict[str, list[dict[str, Any]]] = {
     "/discover": [{"namespace": "default", "name": "elastic", "group": 0}],
 }
 EXAMPLES = 8
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _operations() -> Iterator[tuple[str, str, Any]]:
@@ -119,7 +122,11 @@ def test_every_operation_answers_as_the_document_says(
 
 
 def test_the_checked_in_document_is_the_one_that_the_models_make() -> None:
-    assert FILE.read_text(encoding="utf-8") == text(), "run `make golden`"
+    assert (ROOT / "server" / "openapi.json").read_text(encoding="utf-8") == text(), "run `make golden`"
+
+
+def test_the_page_of_the_api_is_the_one_that_the_document_makes() -> None:
+    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == reference(), "run `make golden`"
 
 
 def test_the_document_speaks_openapi_3_1_and_names_every_refusal() -> None:
