@@ -10,14 +10,13 @@ It decides nothing, and a reader that is slow or absent never holds the loop up.
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
@@ -30,31 +29,10 @@ if TYPE_CHECKING:
     from diflow.allocator.daemon import Allocator, Cycle
     from diflow.allocator.elector import Elector
 
-LogFormat = Literal["text", "json"]
-
 # One cycle may send thousands of writes, and wait for the policy's time limit; more than this is a loop that hangs.
 STILL_SECONDS: Final = 180.0
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _WATCH_SECONDS: Final = 5.0
-
-
-def configure_log(form: LogFormat | None, *, level: str = "info") -> None:
-    """Write log lines to stderr: JSON, one object a line, or text; by default text only where a person looks on."""
-    text = form == "text" or (form is None and sys.stderr.isatty())
-    shown: list[Any] = (
-        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-        if text
-        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *shown,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-    )
 
 
 class Telemetry:

@@ -47,13 +47,15 @@ class Core:
     buckets: Buckets
     pools: tuple[Pool, ...] = ()
     clock: Callable[[], float] = time.monotonic
+    is_ending: bool = False
+    """The process has been told to end: whoever chooses a server should choose another one."""
     authoriser: str = "the authoriser has not been asked yet"
     """Why nobody can be told apart now, or ""."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def readiness(self) -> tuple[bool, str]:
         """(whether requests can be answered, in words). It never blocks, and may be asked from any thread."""
-        why = self.cache.trouble() or self.authoriser
+        why = "ending" if self.is_ending else self.cache.trouble() or self.authoriser
         return not why, why or "ready"
 
     async def start(self) -> None:

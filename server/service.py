@@ -47,6 +47,6 @@ def run(cluster: CountedCluster, settings: ServerSettings) -> int:
     }
     cache.start()
     try:
-        return serve(app, settings, telemetry=telemetry)
+        return serve(app, settings, telemetry=telemetry, on_ending=lambda: setattr(core, "is_ending", True))
     finally:
         cache.stop()

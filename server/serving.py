@@ -49,6 +49,7 @@ _OTHER_FILES: Final = 64
 # Of `ending_seconds`: kept for the application's own end, so that slow requests do not cost others their reports.
 _FLUSH_SHARE: Final = 0.4
 _TICK_SECONDS: Final = 1.0
+_TOLD_AGAIN_SECONDS: Final = 60.0
 _PAGE_CONNECTIONS: Final = 64
 
 log = structlog.get_logger("diflow.server")
@@ -59,10 +60,12 @@ def serve(
     settings: ServerSettings,
     *,
     telemetry: Telemetry,
+    on_ending: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve the application until a signal comes. Returns the exit code: 0, or 1 if it could not start or end in time.
 
-    The ports are in the log's line "started". Raises InvalidError for an address or a certificate that cannot be used.
+    The ports are in the log's line "started"; `on_ending` is called when the signal has come. Raises InvalidError for
+    an address or a certificate that cannot be used.
     """
     _allow_files(settings)
     certificates = None
@@ -73,7 +76,7 @@ def serve(
         pages = (
             sockets.enter_context(_bound(settings.host, settings.metrics_port)) if settings.metrics_port >= 0 else None
         )
-        process = _Process(app, settings, telemetry, certificates)
+        process = _Process(app, settings, telemetry, certificates, on_ending)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(process.run(api, pages))
 
@@ -85,8 +88,10 @@ class _Process:
         settings: ServerSettings,
         telemetry: Telemetry,
         certificates: Certificates | None,
+        on_ending: Callable[[], None],
     ) -> None:
         self._settings = settings
+        self._on_ending = on_ending
         self._telemetry = telemetry
         self._certificates = certificates
         self._signals = 0
@@ -148,6 +153,7 @@ class _Process:
         settings, connections = self._settings, self._api
         log.info("ending", seconds=settings.drain_seconds, busy=connections.busy)
         self._telemetry.is_ending = True
+        self._on_ending()
         connections.begin_ending()
         await self._until(lambda: False, seconds=settings.drain_seconds)
         began = time.monotonic()
@@ -191,16 +197,16 @@ class _Process:
                 connections.sweep(loop.time())
 
     async def _tick(self) -> None:
-        told = "starting"
+        was_ready, told = True, float("-inf")
         while True:
             self._date()
-            why = self._telemetry.why_not_ready()
-            if why != told and not self._telemetry.is_ending:
-                told = why
-                if why:
-                    log.warning("not ready", why=why)
-                else:
-                    log.info("ready")
+            why, now = self._telemetry.why_not_ready(), time.monotonic()
+            if not why and not was_ready:
+                log.info("ready")
+            elif why and not self._telemetry.is_ending and (was_ready or now - told > _TOLD_AGAIN_SECONDS):
+                log.warning("not ready", why=why)
+                told = now
+            was_ready = not why
             await asyncio.sleep(_TICK_SECONDS)
 
     def _date(self) -> None:

@@ -80,8 +80,8 @@ def run(
     another process took the lead: it should then be started again.
     """
     needs_packages()
-    from diflow.allocator.telemetry import configure_log  # noqa: PLC0415 (these take half a second to import)
-    from diflow.cli.serving import serve  # noqa: PLC0415
+    from diflow.cli.serving import serve  # noqa: PLC0415 (these take half a second to import)
+    from diflow.logs import configure_log  # noqa: PLC0415
 
     settings = _settings(
         policy=policy, journal=str(journal) if journal else None, namespace=namespace, watched_namespace=watch_namespace

@@ -12,10 +12,10 @@ from diflow.allocator import presence
 from diflow.allocator.daemon import Allocator
 from diflow.allocator.policy import load_policy
 from diflow.allocator.presence import REPLAN
-from diflow.allocator.telemetry import configure_log
 from diflow.cli.console import note
 from diflow.cli.serving import candidate
 from diflow.errors import UnavailableError
+from diflow.logs import configure_log
 
 if TYPE_CHECKING:
     from diflow.allocator.elector import Elector

@@ -207,32 +207,45 @@ def test_rbac_allows_it_what_it_asks_for_and_nothing_else(found: Whole) -> None:
 
 
 def test_with_the_api_server_away_reads_go_on_until_the_cache_is_too_old_and_it_recovers(tmp_path: Path) -> None:
-    away = threading.Event()
+    away, over = threading.Event(), threading.Event()
 
-    def rule(_: Request) -> ApiAnswer | None:
-        return status(503, "the server is away", reason="ServiceUnavailable") if away.is_set() else None
+    def rule(asked: Request) -> ApiAnswer | None:
+        if not away.is_set():
+            return None
+        if asked.query.get("watch"):
+            return ApiAnswer(lines=[])
+        return status(503, "the server is away", reason="ServiceUnavailable")
 
-    with serving() as api:
-        api.rule(lambda asked: ApiAnswer(lines=[]) if away.is_set() and asked.query.get("watch") else rule(asked))
-        with whole(api, tmp_path, stale_seconds=6) as found:
-            away.set()
-            api.closing = True  # the watches that are open end
-            assert found.ask("GET", MIXED).status == 200, "what is known is still young"
-            stop, told = threading.Event(), []
+    def beat() -> None:
+        """Bookmarks, as a real server sends them each minute."""
+        while not over.wait(0.2):
+            if not away.is_set():
+                api.bookmark()
 
-            def look() -> None:
-                while not stop.is_set():
-                    told.append(found.ask("GET", MIXED))
-                    stop.wait(0.05)
+    told: list[Answer] = []
 
-            with ThreadPoolExecutor(1) as pool:
-                looking = pool.submit(look)
-                until(lambda: told and told[-1].status != 200, "it becomes too old")
+    def look() -> None:
+        while not over.wait(0.05):
+            told.append(found.ask("GET", MIXED))
+
+    with serving() as api, ThreadPoolExecutor(2) as pool:
+        api.rule(rule)
+        threads = [pool.submit(beat)]
+        try:
+            with whole(api, tmp_path, stale_seconds=6) as found:
+                threads.append(pool.submit(look))
+                until(lambda: told and told[-1].status == 200, "it serves")
+                away.set()
+                api.closing = True  # the watches that are open end
+                until(lambda: told[-1].status == 503, "what it knows becomes too old")
                 api.closing = False
                 away.clear()
                 until(lambda: told[-1].status == 200, "it recovers")
-                stop.set()
-                looking.result()
+                over.set()
+                for thread in threads:
+                    thread.result()
+        finally:
+            over.set()
     assert {answer.status for answer in told} == {200, 503}
     late = [answer for answer in told if answer.status == 503]
     assert all(int(answer.fields["retry-after"]) > 0 for answer in late)
@@ -256,7 +269,7 @@ def test_ten_thousand_connections_cost_little_memory_and_a_kill_loses_no_desire(
 
 
 def test_a_term_while_a_desire_is_written_loses_neither_that_nor_what_was_reported(tmp_path: Path) -> None:
-    with serving() as api, whole(api, tmp_path, drain_seconds=0, write_seconds=60) as found:
+    with serving() as api, whole(api, tmp_path, drain_seconds=600, write_seconds=60) as found:
         path = ELASTIC.replace("replicas", "profilings")
         for step in (1, 2, 3):  # the first is written at once, the others would be in a minute
             assert found.ask("POST", path, json.dumps({"step": step, "speed": 1.5}).encode()).status == 200
@@ -274,9 +287,21 @@ def test_a_term_while_a_desire_is_written_loses_neither_that_nor_what_was_report
             sock.sendall(request("POST", ELASTIC, b'{"replicas": 1}', fields=fields))
             until(writing.is_set, "the write is under way")
             found.server.terminate()
-            until(lambda: found.server.lines()[-1]["event"] == "ending", "it ends")
+            for port in (found.server.port, found.server.metrics_port):
+                ready = request("GET", "/readyz", close=True)
+                until(lambda p=port, r=ready: talk(p, r).only.status == 503, "it says that it ends")  # type: ignore[misc]
+            found.server.terminate()  # it need not wait for others to notice
+            until(lambda: _is_closed(found.server.port), "nobody new is let in")
             go_on.set()
             assert one(sock).status == 200
         assert found.server.ended() == 0
         assert json.loads(found.place.parameter("elastic", keys.PARAM_REPLICAS))["worker"] == 5
         assert '"step":3' in found.place.parameter("elastic", keys.PARAM_PROFILINGS).replace(" ", "")
+
+
+def _is_closed(port: int) -> bool:
+    try:
+        connect(port).close()
+    except ConnectionRefusedError:
+        return True
+    return False

@@ -73,6 +73,7 @@ def test_under_load_no_request_that_was_accepted_is_lost() -> None:
             until(lambda: server.metric("diflow_server_busy_connections") >= 2, "the slow ones are, too")
             server.terminate()
             until(lambda: get(server.metrics_port, "/readyz").status == 503, "it says that it is not ready")
+            assert get(server.metrics_port, "/healthz").status == 200
             half.sendall(b"56789")
             assert one(half).json["bytes"] == 10
             half.close()

@@ -54,14 +54,14 @@ def outcome(process: subprocess.Popen[str]) -> dict[str, Any]:
     return dict(json.loads(out))
 
 
-def test_ten_thousand_connections_from_everywhere_are_refused_and_it_recovers(server: Served) -> None:
-    with flood(server, 10_000, addresses=50) as process:
+def test_three_thousand_connections_from_everywhere_are_refused_and_it_recovers(server: Served) -> None:
+    with flood(server, 3_000, addresses=30) as process:
         until(lambda: server.metric("diflow_server_connections") == 0, "the silent ones have had their time")
-        assert get(server.port, "/hello").status == 200, "it serves again, with ten thousand sockets still held"
+        assert get(server.port, "/hello").status == 200, "it serves again, with all those sockets still held"
         found = outcome(process)
     assert found["open"] == 0, "each was ended"
     assert found["503"] > 100, "those beyond the limit were told so"
-    assert found["503"] + found["408"] + found.get("reset", 0) + found.get("refused", 0) == 10_000
+    assert found["503"] + found["408"] + found.get("reset", 0) + found.get("refused", 0) == 3_000
     assert server.metric("diflow_server_refusals_total", limit="no_room_or_time") >= found["503"]
     assert server.peak_mib() < 200
 

@@ -21,8 +21,9 @@ import pytest
 import structlog
 
 from diflow.allocator.daemon import Cycle
-from diflow.allocator.telemetry import STILL_SECONDS, Telemetry, configure_log
+from diflow.allocator.telemetry import STILL_SECONDS, Telemetry
 from diflow.kube.kinds import LEASE
+from diflow.logs import configure_log
 from tests.unit.cli import Cli, run
 
 _ROOT = Path(__file__).parents[2]
