@@ -155,6 +155,7 @@ class Place:
             more=self.more,
             clock=self.time.now,
             sleep=lambda _: self.cache.workflows._stopping.wait(0.01),
+            jitter=lambda low, _: low,  # not `random`: Hypothesis wants that for itself while it makes examples
         )
         self.pauses: list[float] = []
         self.addresses = 0
