@@ -30,7 +30,7 @@ _ICON: Final = Markup(
 )
 
 
-def page(content: Markup, *, tag: str, nonce: str, name: str, is_old: bool) -> str:
+def page(content: Markup, *, tag: str, nonce: str, name: str, is_old: bool, every_seconds: float) -> str:
     """The status page. `tag` is the entity tag of `content`, `name` who looks at it."""
     return _document(
         "diflow",
@@ -46,7 +46,7 @@ def page(content: Markup, *, tag: str, nonce: str, name: str, is_old: bool) -> s
                 class_="who",
             ),
         ),
-        el("main", el("div", content, id="board", data_tag=tag)),
+        el("main", el("div", content, id="board", data_tag=tag, data_every=f"{every_seconds * 1000:.0f}")),
         el("footer", f"Signed in as {name} · diflow {__version__} · times are UTC · this page only reads"),
         el("script", _SCRIPT, nonce=nonce),
         nonce=nonce,

@@ -46,6 +46,7 @@ def mounted(core: Core, *, argo_url: str = "", wall: Callable[[], float] = time.
             world=partial(_world, core.cache),
             freshness=partial(_freshness, core.cache),
             now=wall,
+            clock=core.clock,
             argo_url=argo_url,
         )
     ]

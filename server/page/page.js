@@ -2,8 +2,9 @@
 // Without it the page reloads itself (see frame.py).
 (() => {
   "use strict";
-  const EVERY = 3000, SLOWEST = 30000, PATIENCE = 10000;
+  const SLOWEST = 30000, PATIENCE = 10000;
   const board = document.getElementById("board"), live = document.getElementById("live");
+  const EVERY = Number(board.dataset.every);
   let tag = board.dataset.tag || "", failures = 0, timer = 0, asking = null;
 
   const say = (state, words) => {

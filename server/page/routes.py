@@ -59,13 +59,23 @@ def routes(
     now: Callable[[], float],
     clock: Callable[[], float] = time.monotonic,
     argo_url: str = "",
+    every_seconds: float = 3.0,
 ) -> list[Route]:
     """The routes of the status page, to be mounted at the root.
 
     `world` and `freshness` are called in a worker thread; `now` gives seconds since 1970, `clock` monotonic ones.
-    `argo_url` is the address of the Argo UI, if jobs are to be linked there.
+    `argo_url` is the address of the Argo UI, if jobs are to be linked there. A page that is looked at asks for what
+    has changed each `every_seconds`.
     """
-    door = _Door(visitor_of=visitor_of, world=world, freshness=freshness, now=now, clock=clock, argo_url=argo_url)
+    door = _Door(
+        visitor_of=visitor_of,
+        world=world,
+        freshness=freshness,
+        now=now,
+        clock=clock,
+        argo_url=argo_url,
+        every_seconds=every_seconds,
+    )
     return [
         Route("/", door.page, methods=["GET"], name="page", include_in_schema=False),
         Route("/board", door.board, methods=["GET"], name="board", include_in_schema=False),
@@ -94,6 +104,7 @@ class _Door:
     now: Callable[[], float]
     clock: Callable[[], float]
     argo_url: str
+    every_seconds: float
     lately: dict[tuple[Sight, Ask], tuple[float, _Shown]] = field(default_factory=dict)
     # One page at a time is drawn, however many ask: the requests of jobs go first.
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
@@ -110,7 +121,14 @@ class _Door:
         if request.url.path.endswith("/sign-in"):
             return _guarded(RedirectResponse("./", status_code=303))
         shown = await self._shown(visitor, request)
-        html = frame.page(shown.body, tag=shown.tag, nonce=nonce, name=visitor.name, is_old=shown.status != 200)
+        html = frame.page(
+            shown.body,
+            tag=shown.tag,
+            nonce=nonce,
+            name=visitor.name,
+            is_old=shown.status != 200,
+            every_seconds=self.every_seconds,
+        )
         return _guarded(_answer(request, html, status=shown.status), nonce=nonce)
 
     async def board(self, request: Request) -> Response:

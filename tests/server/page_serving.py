@@ -77,6 +77,7 @@ class Stage:
                 freshness=lambda: self.freshness,
                 now=lambda: self.now,
                 clock=self.clock,
+                every_seconds=0.4,
             )
         )
 
@@ -101,7 +102,7 @@ def on_a_socket(stage: Stage) -> Iterator[Stage]:
     listening.bind(("127.0.0.1", 0))
     stage.port = listening.getsockname()[1]
     config = uvicorn.Config(
-        stage.asgi, loop="asyncio", ws="none", lifespan="off", log_level="error", access_log=False,
+        stage.asgi, interface="asgi3", loop="asyncio", ws="none", lifespan="off", log_level="error", access_log=False,
         timeout_graceful_shutdown=2,
     )  # fmt: skip
     server = uvicorn.Server(config)
