@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from diflow import keys
+from diflow import keys, names
 from diflow.observe import observe
 from diflow.roster import roster
 from diflow.status import derive
@@ -95,6 +95,22 @@ def test_argos_expressions_give_the_roster_that_the_library_computes(either: Liv
         ]  # fmt: skip
 
 
+def test_a_replica_can_prove_to_the_server_alone_whose_it_is(either: Live) -> None:
+    name = submit(either)
+    pod = running(either, name, ("worker", 0))
+    token = either.exec(pod_name(pod), "sh", "-c", 'cat "$DI_TOKEN_FILE"')
+    audience = names.audience(either.namespace, name)
+    found = review(either, token, audience)
+    assert found["authenticated"] is True
+    assert found["audiences"] == [audience]
+    assert found["user"]["username"] == f"system:serviceaccount:{either.namespace}:{keys.WORKER_ACCOUNT}"
+    extra = found["user"]["extra"]
+    assert extra["authentication.kubernetes.io/pod-name"] == [pod_name(pod)]
+    assert extra["authentication.kubernetes.io/pod-uid"] == [pod["metadata"]["uid"]]
+    for other in (names.audience(either.namespace, "other"), "https://kubernetes.default.svc.cluster.local"):
+        assert not review(either, token, other).get("authenticated")
+
+
 def test_a_running_replica_is_told_when_the_others_change(live: Live) -> None:
     name = submit(live)
     pod = running(live, name, ("worker", 0))
@@ -108,6 +124,17 @@ def test_a_running_replica_is_told_when_the_others_change(live: Live) -> None:
 
     wait_until("the new roster is in the files of the pod", files, timeout=_KUBELET_SECONDS)
     _LOG.info("from the annotation to the file: %.1f s", time.monotonic() - began)
+
+
+def review(live: Live, token: str, audience: str) -> dict[str, Any]:
+    """What the API server says of a token that is meant for `audience`."""
+    asked = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": token, "audiences": [audience]},
+    }
+    answer: dict[str, Any] = json.loads(live.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(asked)))
+    return dict(answer["status"])
 
 
 def submit(live: Live, *, workers: int = 1) -> str:
