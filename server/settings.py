@@ -92,7 +92,7 @@ class ServerSettings(BaseSettings):
 
     connections: int = Field(1024, ge=1)
     """Open at once. At the limit the one that has been idle for longest makes room; if none is, the new one is told
-    503. A thousand cost about 20 MiB, with TLS 100 MiB."""
+    503. A thousand cost about 10 MiB, with TLS 50 MiB."""
 
     connections_per_address: int = Field(256, ge=0)
     """Of these, from one address: a single pod cannot take them all. 0: no such limit, as behind a proxy."""
