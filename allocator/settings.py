@@ -56,19 +56,18 @@ class PolicySettings(BaseSettings):
     several. The applications measured on 4-GPU nodes show 5 to 30; 1 all the same, because a job that is thought slow
     there never goes and never shows that it is not: 3 and more cost 5 % of the mean completion time."""
 
-    shortness: float = Field(0.4, ge=0, le=2)
-    """How much sooner short jobs are served: a job's weight is its time left to the power of minus this."""
-
     queue_ahead: float = Field(2.2, ge=1, le=10)
     """How much a job's weight counts the jobs that wait behind it: 1 not at all. For speedups k^p the optimum of the
     mean completion time (heSRPT, Berg et al. 2020) is 1/(1-p); it also breaks ties between jobs of one size,
     which otherwise share the cluster and all end late."""
 
-    concavity: float = Field(0.5, gt=0, le=1)
-    """Exponent of the speedup in the value of an allocation: 1 adds up speedups, near 0 shares them out evenly."""
+    concavity: float = Field(1.0, gt=0, le=1)
+    """Exponent of the speedup in the value of an allocation: 1 adds up what is done in a second, which is what the mean
+    completion time asks for; near 0 it is shared out evenly."""
 
     horizon_seconds: float = Field(250.0, gt=0)
-    """A move must pay off within this time, or within what is left of the job."""
+    """A move must pay off within this time, or the time that the job was left alone if that is longer, and within what
+    is left of the job."""
 
     patience: float = Field(0.1, ge=0)
     """Ageing: the weight of a job doubles each time its slow-down so far grows by 1/patience. 0 switches it off."""

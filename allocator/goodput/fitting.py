@@ -105,10 +105,17 @@ def _identifiable(used: BoolArray, several: BoolArray, replicas: FloatArray) -> 
     local = used & ~several & (replicas > 1)
     spread = used & several
     free[:, ALPHA_N], free[:, ALPHA_R] = spread.any(axis=1), local.any(axis=1)
-    free[:, BETA_N] = (spread & (replicas > 2)).any(axis=1)
-    free[:, BETA_R] = (local & (replicas > 2)).any(axis=1)
+    # One count alone cannot tell the constant from the slope.
+    free[:, BETA_N], free[:, BETA_R] = _several_counts(spread, replicas), _several_counts(local, replicas)
     free[:, GAMMA] = (local | spread).any(axis=1)
     return free
+
+
+def _several_counts(where: BoolArray, replicas: FloatArray) -> BoolArray:
+    """Whether the observations there are of more than one number of replicas (1 and 2 cost the same)."""
+    extra = np.maximum(replicas, 2.0)
+    out: BoolArray = np.where(where, extra, -np.inf).max(axis=1) > np.where(where, extra, np.inf).min(axis=1)
+    return out
 
 
 def _start(start: FloatArray, free: BoolArray, used: BoolArray, data: FloatArray) -> FloatArray:
@@ -145,7 +152,7 @@ def _natural(theta: FloatArray, free: BoolArray) -> FloatArray:
     # Between nodes is never cheaper than inside one: until it is seen, what was seen inside stands for it.
     unseen = ~free[:, ALPHA_N]
     out[:, ALPHA_N] = np.where(unseen, out[:, ALPHA_R], out[:, ALPHA_N])
-    out[:, BETA_N] = np.where(unseen | ~free[:, BETA_N], out[:, BETA_R], out[:, BETA_N])
+    out[:, BETA_N] = np.where(unseen, out[:, BETA_R], out[:, BETA_N])
     return out
 
 

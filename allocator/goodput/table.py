@@ -30,7 +30,8 @@ class Table:
 
     `present` (J) is the goodput of what the job holds now, as it is placed; `spread` (J) that of its first
     configuration when it has to span nodes. `left_seconds` (J): time to the end at the first
-    configuration, NaN where unknown. `known` (J): whether there is a model of the job.
+    configuration, NaN where unknown. `known` (J): whether there is a model of the job. `anyway` (J×C):
+    configurations that would be there too if the job held nothing.
     """
 
     replicas: IntArray
@@ -39,6 +40,7 @@ class Table:
     spread: FloatArray
     left_seconds: FloatArray
     known: BoolArray
+    anyway: BoolArray
 
 
 class Tables:
@@ -48,7 +50,7 @@ class Tables:
         self._fits: dict[str, tuple[int, FloatArray]] = {}
         self._rows: dict[str, tuple[tuple[object, ...], FloatArray]] = {}
         self._seen: dict[str, tuple[int, int, bool]] = {}
-        self._grids: dict[tuple[int, int, int, int], IntArray] = {}
+        self._grids: dict[tuple[int, int, int, int, int], tuple[IntArray, BoolArray]] = {}
 
     def make(
         self,
@@ -81,8 +83,8 @@ class Tables:
             snapshot.now_seconds - snapshot.job_started_seconds[jobs] >= patience_seconds
         )
         reach = np.where(known, np.maximum(np.floor(growth * seen), 1), np.where(silent, wanted, low))
-        top = np.minimum(high, np.maximum(np.maximum(reach, low), held)).astype(np.int64)
-        replicas = self._grid(low, top, per_node, held)
+        top = np.minimum(high, np.maximum(reach, low)).astype(np.int64)
+        replicas, anyway = self._grid(low, top, per_node, held, np.minimum(high, np.maximum(top, held)))
         goodput = np.zeros(replicas.shape)
         present, spread = np.zeros(len(jobs)), np.zeros(len(jobs))
         if known.any():
@@ -111,7 +113,7 @@ class Tables:
         with np.errstate(divide="ignore", invalid="ignore"):
             first = np.where(goodput[:, 0] > 0, goodput[:, 0], np.nan)
             left_seconds = np.where(known, left / first, np.nan)
-        return Table(replicas, goodput, present, spread, left_seconds, known)
+        return Table(replicas, goodput, present, spread, left_seconds, known, anyway)
 
     def _history(
         self, snapshot: Snapshot, jobs: IntArray, profiles: list[Profile | None]
@@ -208,21 +210,30 @@ class Tables:
                 self._rows[snapshot.job_names[int(jobs[i])]] = (keys[i], row)
         extra[held == 0, 0] = 0.0
 
-    def _grid(self, low: IntArray, top: IntArray, per_node: IntArray, held: IntArray) -> IntArray:
-        """Configurations of each job, ascending, padded with 0 at the end."""
+    def _grid(
+        self, low: IntArray, top: IntArray, per_node: IntArray, held: IntArray, reached: IntArray
+    ) -> tuple[IntArray, BoolArray]:
+        """Configurations of each job, ascending, padded with 0 at the end; which would be there if it held nothing.
+
+        `top`: the most that it may have; `reached`: the same or what it holds, if that is more.
+        """
         rows = []
-        for key in zip(low.tolist(), top.tolist(), per_node.tolist(), held.tolist(), strict=True):
+        keys = zip(low.tolist(), top.tolist(), per_node.tolist(), held.tolist(), reached.tolist(), strict=True)
+        for key in keys:
             row = self._grids.get(key)
             if row is None:
-                row = self._grids[key] = _configurations(*key)
+                least, most, whole, now, reach = key
+                counts = _configurations(least, reach, whole, now)
+                row = self._grids[key] = counts, np.isin(counts, _configurations(least, most, whole, 0))
             rows.append(row)
         if len(self._grids) > 100_000:
             self._grids.clear()
-        width = max((len(row) for row in rows), default=1)
-        out = np.zeros((len(rows), width), dtype=np.int64)
-        for i, row in enumerate(rows):
-            out[i, : len(row)] = row
-        return out
+        width = max((len(row) for row, _ in rows), default=1)
+        out, anyway = np.zeros((len(rows), width), dtype=np.int64), np.zeros((len(rows), width), dtype=np.bool_)
+        for i, (counts, mask) in enumerate(rows):
+            out[i, : len(counts)] = counts
+            anyway[i, : len(counts)] = mask
+        return out, anyway
 
 
 def _configurations(low: int, top: int, per_node: int, held: int) -> IntArray:

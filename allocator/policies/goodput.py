@@ -1,8 +1,9 @@
 """`goodput`: all preemptible jobs are re-allocated from what they report.
 
 The value of an allocation is Σ w·s^p: s is the job's speedup at its goodput-best batch size against its smallest
-configuration, w is larger for jobs with little left, for old ones, and for higher priorities. A move multiplies s by
-the part of the coming time that is not lost by it. The greedy on concave hulls chooses the counts, placement leaves
+configuration, w what a second of its work is worth: more for jobs that scale badly (`goodput/price.py`), for those
+with little left, for old ones, and for higher priorities. A move multiplies s by the part of the coming time that is
+not lost by it. The greedy on concave hulls chooses the counts, placement leaves
 unchanged jobs where they are, and the result is taken only if it is worth more than keeping everything.
 """
 
@@ -17,6 +18,7 @@ from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.goodput.exact import Job as Searched
 from diflow.allocator.goodput.exact import Option, search
 from diflow.allocator.goodput.optimise import Problem, exact_counts, greedy, improve, worth
+from diflow.allocator.goodput.price import unit_costs
 from diflow.allocator.goodput.table import Table, Tables
 from diflow.allocator.ledger import Ledger, Placement
 from diflow.allocator.packing import slots
@@ -39,6 +41,8 @@ SERVED_FACTOR = 1e3
 """What the minimum of the job that waited longest is worth, in largest weights: more than anything else reaches."""
 YOUNG_SECONDS = 60.0
 """What a job of which nothing is known is taken to have left, at least: one period."""
+LONGEST_HORIZON = 7200.0
+"""Seconds beyond which nobody is taken to be left alone."""
 MARGIN = 1e-6
 """A plan must beat keeping by this part of it: below is rounding."""
 SILENT_PERIODS = 5
@@ -153,12 +157,6 @@ class Case:
             between_nodes=settings.between_nodes,
             patience_seconds=SILENT_PERIODS * settings.period_seconds,
         )
-        self.weight, left = _weights(snapshot, settings, self.table)
-        # What it is worth that a job runs at all, beside how fast: nothing, but for those that waited too long.
-        self.bonus = np.zeros(snapshot.jobs)
-        self.starved = self._longest_waiting()
-        self.reserved_for = -1
-        self.kept: Kept = []
         base = np.where(self.table.goodput[:, 0] > 0, self.table.goodput[:, 0], 1.0)
         self.speed = self.table.goodput / base[:, None]
         self.present_speed = self.table.present / base
@@ -168,10 +166,46 @@ class Case:
         self.speed[hopeless, 0] = 1.0
         self.spread_speed = np.where(hopeless, 1.0, table_spread / base)
         self.present_speed = np.where(hopeless & (view.held > 0), 1.0, self.present_speed)
-        # What a move leaves of the speed: it must pay off in what is left of the job, or before the next change.
+        self.weight, left = self._weights()
+        # What it is worth that a job runs at all, beside how fast: nothing, but for those that waited too long.
+        self.bonus = np.zeros(snapshot.jobs)
+        self.starved = self._longest_waiting()
+        self.reserved_for = -1
+        self.kept: Kept = []
+        # What a move leaves of the speed: it must pay off in what is left of the job, or before the next change. Who
+        # was left alone for long will be for as long again, so far as anybody knows.
+        still = np.where(snapshot.job_changed_seconds >= 0, snapshot.now_seconds - snapshot.job_changed_seconds, 0.0)
+        horizon = np.maximum(np.minimum(still, LONGEST_HORIZON), settings.horizon_seconds)
         with np.errstate(divide="ignore"):
-            ahead = np.minimum(left[:, None] / np.maximum(self.speed, 1e-9), settings.horizon_seconds)
+            ahead = np.minimum(left[:, None] / np.maximum(self.speed, 1e-9), horizon[:, None])
         self.penalty = ahead / (ahead + settings.restart_seconds)
+
+    def _weights(self) -> tuple[FloatArray, FloatArray]:
+        """(weight of each job: what a second of its work is worth; seconds that it has left in its smallest form).
+
+        From what does not change when a plan is carried out: or one plan would call for the next.
+        """
+        snapshot, settings, table = self.snapshot, self.settings, self.table
+        left = _seconds_left(snapshot, table)
+        total = (snapshot.node_allocatable - snapshot.node_foreign)[snapshot.node_open].sum(axis=0)
+        share = (self._amounts() / np.maximum(total, 1)).max(axis=2)
+        usable = table.anyway & (snapshot.job_queue >= 0)[:, None]
+        cost, pace = unit_costs(self.speed, share, usable)
+        weight = cost * _ahead(np.maximum(left / pace, YOUNG_SECONDS), snapshot, settings.queue_ahead)
+        if settings.patience > 0:
+            age = np.maximum(snapshot.now_seconds - snapshot.job_created_seconds, 0.0)
+            weight = weight * np.exp2(settings.patience * age / (age + left))
+        priority = np.clip(snapshot.job_priority - snapshot.job_priority.min(initial=0), 0, 32)
+        return weight * np.power(settings.priority_factor, priority), left
+
+    def _amounts(self) -> IntArray:
+        """J×C×R: what each configuration takes, the other roles with it."""
+        snapshot, view = self.snapshot, self.view
+        request = snapshot.role_request[view.elastic]
+        if not snapshot.roles:
+            request = np.zeros((0, len(snapshot.resources)), dtype=np.int64)
+        out: IntArray = self.table.replicas[:, :, None] * request[:, None, :] + view.others[:, None, :]
+        return out
 
     def _longest_waiting(self) -> int:
         """The job that waits longest for its first start, if that is long, or -1: it is served whatever it is worth.
@@ -218,6 +252,9 @@ class Case:
         kept = plan.action == int(Action.KEEP)
         paid = self.penalty[np.arange(snapshot.jobs), at]
         speed = np.where(kept, self.present_speed, np.where(moved, speed * paid, speed))
+        # Who cannot be moved has the number that his user asked for, and that is no loss, whatever it does to the speed.
+        asked = (plan.action == int(Action.RESIZE)) & ~snapshot.job_preemptible
+        speed = np.where(asked, np.maximum(speed, self.present_speed), speed)
         return float((self.value_of(speed, self.weight) + np.where(speed > 0, self.bonus, 0.0)).sum())
 
     def solve(self, name: str) -> Plan:
@@ -318,6 +355,7 @@ class Case:
         self.reserved_for, self.kept = -1, []
         self._place(ledger, target, marks)
         self._fill(ledger, marks)
+        self._grow_in_place(ledger, marks)
         if problem is not None and self._raise(ledger, problem, marks):
             # A job that was raised may lie elsewhere now: whoever waits may fit, or waits for another reason.
             self._fill(ledger, marks)
@@ -345,8 +383,7 @@ class Case:
             np.subtract.at(left, snapshot.job_queue[fixed], held[fixed])
             room[pools : pools + queues] = np.maximum(left, 0)
             groups[:, 1] = np.where(snapshot.job_queue >= 0, pools + snapshot.job_queue, -1)
-        request = snapshot.role_request[view.elastic] if snapshot.roles else np.zeros((0, resources), dtype=np.int64)
-        amount = table.replicas[:, :, None] * request[:, None, :] + view.others[:, None, :]
+        amount = self._amounts()
         share = amount / np.maximum(room[-1], 1)
         cost = np.maximum(share.max(axis=2), 1e-12 * np.maximum(table.replicas, 1))
         speed = self.speed * np.where(view.running[:, None], self.penalty, 1.0)
@@ -507,12 +544,15 @@ class Case:
             return
         explain_waiting(ledger, job, reserved_for, marks)
 
+    def _grow_in_place(self, ledger: Ledger, marks: Reasons) -> None:
+        """Give those that cannot be moved what their users ask for, of what is idle."""
+        everyone = np.ones(self.snapshot.jobs, dtype=np.bool_)
+        allowed = everyone if self.considered is None else self.considered
+        grow_in_place(ledger, start_order(self.snapshot), allowed, marks)
+
     def _raise(self, ledger: Ledger, problem: Problem, marks: Reasons) -> bool:
         """Use what placement left over: raise jobs that are being placed anyway, best slope first. Whether any was."""
         snapshot, view = self.snapshot, self.view
-        everyone = np.ones(snapshot.jobs, dtype=np.bool_)
-        allowed = everyone if self.considered is None else self.considered
-        grow_in_place(ledger, start_order(snapshot), allowed, marks)
         attempts = 24 if snapshot.jobs <= 1000 else 8
         column = np.full(snapshot.jobs, -1, dtype=np.int64)
         now = ledger.replicas[view.elastic] if snapshot.roles else np.zeros(0, dtype=np.int64)
@@ -670,23 +710,14 @@ def _pools(snapshot: Snapshot, running: BoolArray, elastic: IntArray) -> IntArra
     return out
 
 
-def _weights(snapshot: Snapshot, settings: PolicySettings, table: Table) -> tuple[FloatArray, FloatArray]:
-    """(weight of each job, seconds that it has left in its smallest configuration)."""
-    now = snapshot.now_seconds
+def _seconds_left(snapshot: Snapshot, table: Table) -> FloatArray:
+    """Seconds that each job has left in its smallest configuration, at least one period."""
     # Nothing known of the end: as much again as it has had so far, which is what heavy tails say.
     # In steps of four, or ranks would change each cycle, and each change costs a restart.
     unknown = np.maximum(snapshot.job_service_seconds, YOUNG_SECONDS)
     unknown = YOUNG_SECONDS * np.power(4.0, np.floor(np.log(unknown / YOUNG_SECONDS) / np.log(4.0)))
-    left = np.where(np.isfinite(table.left_seconds), np.maximum(table.left_seconds, YOUNG_SECONDS), unknown)
-    age = np.maximum(now - snapshot.job_created_seconds, 0.0)
-    weight = np.power(left / YOUNG_SECONDS, -settings.shortness)
-    weight = weight * _ahead(left, snapshot, settings.queue_ahead)
-    if settings.patience > 0:
-        slow = age / (age + left)
-        weight = weight * np.exp2(settings.patience * slow)
-    priority = np.clip(snapshot.job_priority - snapshot.job_priority.min(initial=0), 0, 32)
-    weight = weight * np.power(settings.priority_factor, priority)
-    return weight, left
+    out: FloatArray = np.where(np.isfinite(table.left_seconds), np.maximum(table.left_seconds, YOUNG_SECONDS), unknown)
+    return out
 
 
 def _ahead(left: FloatArray, snapshot: Snapshot, exponent: float) -> FloatArray:
