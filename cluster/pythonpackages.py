@@ -1,4 +1,4 @@
-"""Which Python packages the diflow image holds: the project's, those of the allocator and the server, and its examples', as locked.
+"""Which Python packages the diflow image holds: those of the project, its allocator, server and examples, as locked.
 
 Run by the Dockerfile too, hence a file that imports nothing of its neighbours:
 `python3 pythonpackages.py pyproject.toml requirements.lock WANTED PINNED` writes the two files that pip reads.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from diflow.allocator.policy import load_policy
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Lab, job, lab, task
@@ -592,3 +593,15 @@ def test_jobs_of_others_are_left_alone(at: Lab) -> None:
     at.cluster.submit(job("one"))
     runs(at, "one", 1)
     assert at.api.seen("PATCH", "workflows/plain") == []
+
+
+@pytest.mark.parametrize("policy", ["fit", "fair", "goodput", "fair+goodput"])
+def test_every_policy_gives_a_job_that_cannot_be_moved_what_its_user_asks_for_later(policy: str) -> None:
+    with lab(policy=load_policy(policy)) as at:
+        at.cluster.node("a", cpu=4)
+        at.cluster.submit(job("one", task("learner"), task("collector")))
+        at.until(lambda: len(at.cluster.running("one")) == 2, "both run")
+        at.cluster.scale("one", collector=3)
+        at.until(lambda: len(at.cluster.running("one")) == 4, "two collectors more run")
+        at.cluster.scale("one", collector=1)
+        at.until(lambda: len(at.cluster.running("one")) == 2, "they are gone again")
