@@ -76,13 +76,13 @@ class Access:
         self.check_fresh()
         if not token:
             return self._by_address(namespace, address)
-        audiences = claims(token).audiences
+        said = claims(token)
         wanted = names.audience(namespace, job)
-        if wanted in audiences:
-            user = await self._identity.user(token, audience=wanted, address=address)
+        if wanted in said.audiences:
+            user = await self._identity.user(token, audience=wanted, address=address, said=said)
             self.check_fresh()
             return self._pod(user, namespace, job)
-        if any(audience.startswith(_PREFIX) for audience in audiences):
+        if any(audience.startswith(_PREFIX) for audience in said.audiences):
             raise forbidden()  # of another job
         user = await self.person(token, address=address)
         if not await self.may(user, verb, namespace=namespace, name=job, address=address):

@@ -11,7 +11,7 @@ from diflow.server.cache import JobKey
 from diflow.server.core import Core, Endpoint
 from diflow.server.errors import ApiError, bad_request
 from diflow.server.exchange import Exchange
-from diflow.server.folding import Report
+from diflow.server.folding import HINTS, Report
 from diflow.server.models import Hints
 from diflow.server.v2alpha1 import checked, plain_json
 
@@ -39,8 +39,8 @@ class AdaptDL:
         view, caller = await self._core.job(exchange, namespace, name, "patch")
         given = await exchange.json(self._core.settings.body_bytes, constants=True)
         body = checked(Hints, given)
-        rank = view.rank_of(caller.pod) if caller.pod is not None else 0
-        self._core.reporter.take(view, rank or 0, Report("", body))
+        if caller.pod is None or view.rank_of(caller.pod) is not None:
+            self._core.reporter.take(view, HINTS, Report("", body))
         await exchange.answer(b"")
 
     async def discover(self, exchange: Exchange) -> None:
@@ -56,7 +56,7 @@ class AdaptDL:
             raise bad_request("the group is a whole number: how often the job was started anew")
         ends = self._core.clock() + seconds
         key: JobKey = (namespace, name)
-        if await self._core.discovery.wait(key, self._fresh, seconds=seconds) is None:
+        if await exchange.unless_gone(self._core.discovery.wait(key, self._fresh, seconds=seconds)) is None:
             raise _not_yet()
         await self._core.job(exchange, namespace, name, "get")
 
@@ -69,7 +69,8 @@ class AdaptDL:
             found = [pod.address if pod is not None else "" for pod in view.members]
             return found if all(found) else None
 
-        found = await self._core.discovery.wait(key, look, seconds=ends - self._core.clock())
+        left = ends - self._core.clock()
+        found = await exchange.unless_gone(self._core.discovery.wait(key, look, seconds=left))
         if found is None:
             raise _not_yet()
         await exchange.answer(plain_json(found))

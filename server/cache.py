@@ -62,6 +62,14 @@ class JobView:
             first += count
         return None
 
+    def task_of(self, rank: int) -> str:
+        """The task of the replica with this rank, "" if there is none."""
+        for task, count in self.workflow.counts.items():
+            if rank < count:
+                return task
+            rank -= count
+        return ""
+
     def has(self, pod: PodRead) -> bool:
         """This pod is of this job's current round (and not of another object of that name)."""
         return (

@@ -55,7 +55,7 @@ class Ask:
     @property
     def print(self) -> str:
         """What was asked for under the key."""
-        return hashlib.sha256(f"{self.by} {self.task}".encode()).hexdigest()[:8]
+        return hashlib.sha256(f"{self.by} {self.task}".encode(errors="surrogatepass")).hexdigest()[:8]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
+from diflow.server.envelope import plain
 
 
 class ApiError(Exception):
@@ -42,8 +43,8 @@ class Fault:
     message: str
 
     def to_dict(self) -> dict[str, str]:
-        """As the envelope has it."""
-        return {"path": self.path, "message": self.message}
+        """As the envelope has it. Names of fields are the caller's, and may hold anything."""
+        return {"path": plain(self.path), "message": plain(self.message)}
 
 
 def bad_request(message: str) -> ApiError:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
 from diflow.server import envelope, strictjson
 from diflow.server.errors import ApiError, ClientGoneError, bad_request, unauthorized
+
+Result = TypeVar("Result")
 
 _PREFIX: Final = b"bearer "
 _NO_STORE: Final = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
@@ -89,6 +92,23 @@ class Exchange:
             parts.append(part)
             if not message.get("more_body"):
                 return b"".join(parts)
+
+    async def unless_gone(self, wait: Coroutine[Any, Any, Result]) -> Result:
+        """What a long wait comes to, unless the caller hangs up meanwhile (ClientGoneError). A body is not kept."""
+        waiting = asyncio.ensure_future(wait)
+        gone = asyncio.ensure_future(self._hung_up())
+        try:
+            await asyncio.wait([waiting, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise ClientGoneError
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            gone.cancel()
+
+    async def _hung_up(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def answer(
         self,

@@ -25,6 +25,10 @@ Json = dict[str, Any]
 ROWS_KEPT: Final = 64
 RANKS_KEPT: Final = 128
 LONGEST: Final = 32_768
+WHOLE: Final = -1
+"""In the place of a rank: a report about several replicas together."""
+HINTS: Final = -2
+"""The same: hints of AdaptDL, beside what that replica reports otherwise."""
 _HINTS: Final = tuple(field.alias or name for name, field in Hints.model_fields.items())
 
 
@@ -55,7 +59,10 @@ class Report:
 
 
 def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float) -> str:
-    """The text after these reports (by rank), where `before` is what stands there. `now` is seconds since 1970."""
+    """The text after these reports (by rank, or WHOLE or HINTS), where `before` is what stands there.
+
+    `now` is seconds since 1970.
+    """
     said = _mapping(before)
     ranks = _known_ranks(said, shape)
     out: Json = {name: said[name] for name in _HINTS if said.get(name) is not None}

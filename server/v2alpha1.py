@@ -15,7 +15,7 @@ from diflow.server.core import Core, Endpoint
 from diflow.server.desires import Ask, check_generation
 from diflow.server.errors import Fault, bad_request, unprocessable
 from diflow.server.exchange import Exchange
-from diflow.server.folding import Report
+from diflow.server.folding import WHOLE, Report
 from diflow.server.models import Model, Profiling, ReplicasRequest, validate
 from diflow.server.strictjson import not_finite
 
@@ -108,10 +108,12 @@ class V2Alpha1:
         if body.round is not None and str(body.round) != view.workflow.current:
             fault = Fault("round", f"the current round is {view.workflow.current}")
             raise unprocessable(f"round: the current round is {view.workflow.current}", [fault])
-        rank = view.rank_of(caller.pod) if caller.pod is not None else body.rank
-        member = view.members[rank] if rank is not None and rank < len(view.members) else None
-        task = caller.pod.task if caller.pod is not None else member.task if member is not None else ""
-        self._core.reporter.take(view, rank if rank is not None else 0, Report(task or view.workflow.elastic, body))
+        rank = view.rank_of(caller.pod) if caller.pod is not None else body.rank or 0
+        if caller.pod is None and rank is not None and rank >= len(view.members):
+            message = f"the job has {len(view.members)} replicas"
+            raise unprocessable(f"rank: {message}", [Fault("rank", message)])
+        if rank is not None:  # else it is a pod that is on its way out, and counts no more
+            self._core.reporter.take(view, WHOLE if body.is_whole else rank, Report(view.task_of(rank), body))
         await exchange.answer(_REPORTED)
 
 

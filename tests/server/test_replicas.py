@@ -192,6 +192,8 @@ async def test_without_a_named_task_the_elastic_one_is_meant_else_the_last(place
         ("POST", b'{"replicas": ' + b"9" * 5000 + b"}", 400, "replicas"),
         ("POST", b'{"a":' * 40 + b"1" + b"}" * 40, 400, "deeper"),
         ("POST", {"replicas": 1, "task": "trainer"}, 400, "no task trainer"),
+        ("POST", b'{"replicas": 1, "task": "\\ud800"}', 400, "unicode"),
+        ("POST", b'{"\\ud800": 1, "\\ud800": 1}', 400, "twice"),
         ("POST", {"replicas": 100_000}, 422, "maximum"),
         ("DELETE", {"replicas": 2}, 409, "minimum is 1"),
         ("DELETE", {"replicas": -1}, 400, "replicas"),

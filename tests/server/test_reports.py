@@ -89,6 +89,7 @@ async def test_a_report_of_a_pod_is_what_the_allocator_reads(place: Place, path:
         (b'{"observed": [[3, 2, 32, 0.1, 0.1]]}', "observed[0]"),
         (b'{"observed": {"a": 1}}', "observed"),
         (b'{"unknown": {"deep": [1, NaN]}}', "unknown.deep[1]"),
+        (b'{"it\'s \\ud800": NaN}', "it`s  "),
         (b'{"round": 2}', "round"),
         (b'{"data": [1]}', "data"),
         (b'{"data": {"speed": -1}}', "data.speed"),
@@ -155,6 +156,53 @@ async def test_many_reports_become_one_write_a_second_with_the_newest_of_each_ra
     assert {rank: item["step"] for rank, item in told["ranks"].items()} == {str(n): 5 for n in range(4)}
     assert told["speed"] == 420
     assert patches(place) == 2
+
+
+@asynchronous
+async def test_hints_and_reports_of_one_replica_do_not_take_each_others_place(place: Place) -> None:
+    place.running(elastic())
+    token = place.authority.pod_token("elastic-worker-1-0", job="elastic")
+    person = place.authority.person("ada", ("patch", "default", "elastic"))
+    go = asyncio.Event()
+
+    async def pause(_: float) -> None:
+        await go.wait()
+
+    async with place.asked(pause=pause) as client:
+        await client.post(PATH, headers=bearer(token), json={"step": 1})
+        await soon(lambda: patches(place) == 1)
+        await client.put("/hints/default/elastic", headers=bearer(token), json={"initBatchSize": 77})
+        await client.post(PATH, headers=bearer(token), json={"step": 2})
+        await client.post(PATH, headers=bearer(person), json={"speed": 90, "replicas": 4, "batch": 8})
+        go.set()
+        await soon(lambda: patches(place) == 2)
+    told = standing(place)
+    assert (told["initBatchSize"], told["ranks"]["0"]["step"], told["speed"]) == (77, 2, 90)
+
+
+@asynchronous
+async def test_a_replica_on_its_way_out_is_answered_and_counts_no_more(place: Place) -> None:
+    place.running(mixed())
+    place.set("mixed", released=["1/collector/1"])
+    token = place.authority.pod_token("mixed-collector-1-1", job="mixed")
+    path = "/v2alpha1/job/default.mixed/profilings"
+    async with place.asked() as client:
+        assert (await client.post(path, headers=bearer(token), json={"speed": 1})).status_code == 200
+        assert not place.app.state.core.reporter.waiting
+    assert not patches(place)
+
+
+@asynchronous
+async def test_a_person_speaks_for_a_replica_that_is_there(place: Place) -> None:
+    place.running(mixed())
+    person = place.authority.person("ada", ("patch", "default", "mixed"))
+    path = "/v2alpha1/job/default.mixed/profilings"
+    async with place.asked() as client:
+        answer = await client.post(path, headers=bearer(person), json={"speed": 1, "rank": 3})
+        assert faults(answer) == {"rank": "the job has 3 replicas"}
+        assert (await client.post(path, headers=bearer(person), json={"speed": 5, "rank": 2})).status_code == 200
+        await soon(lambda: patches(place))
+    assert standing(place, "mixed")["ranks"] == {"2": {"task": "collector", "speed": 5}}
 
 
 @asynchronous
@@ -398,6 +446,38 @@ async def test_discover_waits_for_a_bounded_number_of_callers(place: Place) -> N
         await soon(lambda: place.app.state.core.discovery.waiting == 1)
         place.pod("elastic", "worker", 1, ip="10.0.0.2")
         assert (await waiting[1]).status_code == 200
+
+
+@asynchronous
+async def test_nobody_waits_for_a_caller_who_has_hung_up(place: Place) -> None:
+    place.submit(elastic(replicas=2))
+    place.pod("elastic", "worker", 0, ip="10.0.0.1")
+    token = place.authority.pod_token("elastic-worker-1-0", job="elastic")
+    hang_up = asyncio.Event()
+    messages: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        await hang_up.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with place.asked():
+        scope = {
+            "type": "http", "method": "GET", "path": "/discover/default/elastic/0", "query_string": b"timeout=60",
+            "client": ("10.9.9.9", 1), "headers": [(b"authorization", f"Bearer {token}".encode())],
+        }  # fmt: skip
+        asking = asyncio.ensure_future(place.app(scope, receive, send))
+        discovery = place.app.state.core.discovery
+        await soon(lambda: discovery.waiting)
+        hang_up.set()
+        await asking
+        await soon(lambda: not discovery.waiting)
+    assert not sent
 
 
 @asynchronous
