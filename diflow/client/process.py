@@ -185,8 +185,9 @@ class Client:
 
     def close(self, timeout_seconds: float = 2.0) -> None:
         """Send the last report if it still waits, for so long at most, and end. Later reports go nowhere."""
-        if self._line is not None:
-            self._line.courier.close(seconds=timeout_seconds)
+        line = self._find()
+        if line is not None:
+            line.courier.close(seconds=timeout_seconds)
 
     def _find(self) -> _Line | None:
         """The line to the server, None outside a job. The environment is looked at when it is first needed."""

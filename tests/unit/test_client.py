@@ -633,6 +633,13 @@ def test_closing_sends_what_still_waits(server: FakeServer, client: Client) -> N
         client.replicas()
 
 
+def test_a_client_may_be_closed_before_it_has_said_anything(server: FakeServer, client: Client) -> None:
+    client.close(PATIENCE_SECONDS)
+    client.report(step=1)
+    client.close(PATIENCE_SECONDS)
+    assert server.seen == []
+
+
 def test_closing_tries_once_and_respects_the_servers_pause(server: FakeServer, environ: dict[str, str]) -> None:
     lane = Lane(environ)
     server.will(failed(503))
