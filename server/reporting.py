@@ -8,6 +8,7 @@ taken is written (`close`).
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,9 @@ from diflow.server.reading import WorkflowRead, read_workflow
 _TRIES: Final = 4
 _BACKOFF_SECONDS: Final = (1.0, 30.0)
 _LATEST_SECONDS: Final = 5.0
+# A test in a JSON patch may compare the texts as they are encoded, which for other characters can be done in several
+# ways. What this server writes is plain.
+_PLAIN: Final = re.compile(r"[ !-%'-;=?-~]*")
 
 log = structlog.get_logger("diflow.server")
 
@@ -236,6 +240,6 @@ def _change(read: WorkflowRead, text: str) -> list[dict[str, Any]]:
         return [*tests, {"op": "add", "path": f"{parameters}/-", "value": parameter}]
     place = f"{parameters}/{read.profilings_at}"
     tests.append({"op": "test", "path": f"{place}/name", "value": keys.PARAM_PROFILINGS})
-    if read.profilings is not None:
+    if read.profilings is not None and _PLAIN.fullmatch(read.profilings):
         tests.append({"op": "test", "path": f"{place}/value", "value": read.profilings})
     return [*tests, {"op": "add", "path": f"{place}/value", "value": text}]

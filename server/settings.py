@@ -51,8 +51,8 @@ class ServerSettings(BaseSettings):
     """Answers of reviews that are kept at most: some pods of each of a thousand jobs. About 1 KiB each."""
 
     unproven_pods: bool = False
-    """Serve pods that show no token, known by their address, for their own job. Clients of DI-engine know nothing of
-    tokens; an address can be forged by whoever shares the network, so it is off."""
+    """Serve pods of jobs that show no token, known by their address, for the jobs of their namespace. Clients of
+    DI-engine know nothing of tokens; an address can be forged by whoever shares the network, so it is off."""
 
     # --- writes --------------------------------------------------------------------------------------------------
 

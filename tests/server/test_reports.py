@@ -330,7 +330,7 @@ async def test_reports_of_a_job_that_ended_or_went_on_are_dropped(place: Place) 
 
 @asynchronous
 async def test_a_parameter_that_somebody_made_unreadable_or_removed_is_written_anew(place: Place) -> None:
-    for number, broken in enumerate(("[[[", "x" * 100_000, None)):
+    for number, broken in enumerate(("[[[", "x" * 100_000, None, '{"é": "<&>"}')):
         name = f"job-{number}"
         place.running(elastic(name))
         found = place.workflow(name)
@@ -342,11 +342,11 @@ async def test_a_parameter_that_somebody_made_unreadable_or_removed_is_written_a
         place.api.add(WORKFLOW, found)
     person = place.authority.person("ada", ("patch", "default", "*"))
     async with place.asked() as client:
-        for number in range(3):
+        for number in range(4):
             path = f"/v2alpha1/job/default.job-{number}/profilings"
             assert (await client.post(path, headers=bearer(person), json={"speed": 5})).status_code == 200
-        await soon(lambda: patches(place) == 3)
-    for number in range(3):
+        await soon(lambda: patches(place) == 4)
+    for number in range(4):
         assert reports.speed(place.parameter(f"job-{number}", keys.PARAM_PROFILINGS)) == 20
 
 
@@ -489,3 +489,20 @@ async def test_discover_is_for_those_who_may_see_the_job(place: Place) -> None:
         assert (await client.get("/discover/default/elastic/0", headers=bearer(token))).status_code == 403
         assert (await client.get("/discover/default/elastic/0")).status_code == 401
         assert (await client.put("/hints/default/elastic", headers=bearer(token), json={})).status_code == 403
+
+
+@asynchronous
+async def test_the_old_text_is_tested_for_only_where_it_can_be_encoded_in_one_way(place: Place) -> None:
+    place.running(elastic())
+    place.running(elastic("odd"))
+    place.set("odd", profilings='{"é": "<&>"}')
+    person = place.authority.person("ada", ("patch", "default", "*"))
+    async with place.asked() as client:
+        for name in ("elastic", "odd"):
+            path = f"/v2alpha1/job/default.{name}/profilings"
+            assert (await client.post(path, headers=bearer(person), json={"speed": 5})).status_code == 200
+            await soon(lambda name=name: "speed" in standing(place, name))  # type: ignore[misc]
+    for name, tested in (("elastic", True), ("odd", False)):
+        [request] = place.api.seen("PATCH", f"/workflows/{name}")
+        values = [part["value"] for part in request.body if part["op"] == "test" and part["path"].endswith("/value")]
+        assert bool(values) is tested
