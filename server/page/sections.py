@@ -475,7 +475,7 @@ def _replicas(opened: Opened, now: float) -> Markup | None:
             ("Node", pod.node or "–"),
             ("State", _state(pod.phase, is_ready=pod.is_ready, is_leaving=pod.is_leaving)),
             ("Age", age(now - pod.created)),
-            ("Waits for", pod.waiting or "–"),
+            ("Waits for", pod.waiting),
         )
         for pod in opened.replicas
     ]
