@@ -105,7 +105,11 @@ class Connections:
         """End what has taken too long. `now` is the loop's time."""
         for group in (self.open, self.leaving, self.orphans):
             for connection in [c for c in group if c.read_by <= now or c.answer_by <= now]:
-                connection.expire(now)
+                try:
+                    connection.expire(now)
+                except Exception:  # of one connection: the limits of all others must go on
+                    log.exception("a connection is ended by force")
+                    connection.abort()
 
     def begin_ending(self) -> None:
         """From now on each answer ends its connection."""
@@ -159,6 +163,7 @@ class Connection(HttpToolsProtocol):
         self.answer_by = math.inf
         self._address = ""
         self._real: asyncio.Transport
+        self._exit: _Exit
         self._is_deaf = False
         self._is_reading = False
         self._in_head = False
@@ -181,7 +186,8 @@ class Connection(HttpToolsProtocol):
         self._address = str(peer[0]).removeprefix("::ffff:") if peer else ""  # as IPv4 has it, on a socket for both
         self.client = (self._address, int(peer[1])) if peer else None
         self._real = transport
-        self.transport = _Exit(self, transport)  # type: ignore[assignment]
+        self._exit = _Exit(self, transport)
+        self.transport = self._exit  # type: ignore[assignment]
         self.flow = FlowControl(transport)
         why = self._pool.enter(self, self._address)
         if not why:
@@ -209,6 +215,7 @@ class Connection(HttpToolsProtocol):
         self.flow.resume_writing()
         self.read_by = math.inf
         self.parser = None  # type: ignore[assignment]
+        self._exit.forget()
         if self._task is not None:  # it may be writing to the cluster: it has its time, and is counted until then
             self.answer_by = min(self.answer_by, self.loop.time() + self._limits.answer_seconds)
             self._pool.orphans.add(self)
@@ -429,15 +436,14 @@ class Connection(HttpToolsProtocol):
         if self.pipeline:
             return
         self.flow.resume_reading()
-        if self._is_reading:
+        if self._is_deaf and self._task is None:
+            self.leave()
+        elif self._is_reading:
             if self.read_by == math.inf:
                 limits = self._limits
                 self.read_by = self.loop.time() + (limits.header_seconds if self._in_head else limits.body_seconds)
         elif self._task is None:
-            if self._is_deaf:
-                self.leave()
-            else:
-                self._rest()
+            self._rest()
 
     def _rest(self) -> None:
         self.read_by = self.loop.time() + self._limits.idle_seconds
@@ -453,7 +459,7 @@ class Connection(HttpToolsProtocol):
             self._give_up()
         elif self in self._pool.idle:
             self.leave()
-        elif self.cycle is not None and self._is_reading and not self._in_head and self.cycle.response_started:
+        elif self._own is not None and self._own.response_started:
             self._real.abort()  # it has its answer, and does not end its request
         else:
             in_body = self._is_reading and not self._in_head
@@ -492,6 +498,7 @@ class Connection(HttpToolsProtocol):
             last = self.pipeline[0][0] if self.pipeline else self._running
             if last is not None:
                 last.keep_alive = False  # its end is that of the connection: a refusal has no place before it
+            self.read_by = math.inf
             return
         if own is not None:
             if self._task is not None:
@@ -525,12 +532,17 @@ class _Exit:
     __slots__ = ("_connection", "is_closing", "write")
 
     def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
-        self._connection = connection
+        self._connection: Connection | None = connection
         self.write = transport.write
         self.is_closing = transport.is_closing
 
     def close(self) -> None:
-        self._connection.leave()
+        if self._connection is not None:
+            self._connection.leave()
+
+    def forget(self) -> None:
+        """The connection has gone: without this it would stay in memory until the collector finds the circle."""
+        self._connection = None
 
 
 def _is_poll(cycle: RequestResponseCycle) -> bool:

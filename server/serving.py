@@ -96,6 +96,8 @@ class _Process:
         self._certificates = certificates
         self._signals = 0
         self._signalled = asyncio.Event()
+        self._was_ready = True
+        self._told = float("-inf")
         self._api = Connections(settings, on_refusal=telemetry.refusal)
         few = {"connections": _PAGE_CONNECTIONS, "connections_per_address": _PAGE_CONNECTIONS // 2}
         self._pages = Connections(settings.model_copy(update=few))
@@ -108,7 +110,14 @@ class _Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        beats = [asyncio.create_task(beat) for beat in (self._sweep(), self._tick(), self._renew())]
+        beats = [
+            asyncio.create_task(_over_and_over(seconds, what))
+            for seconds, what in (
+                (SWEEP_SECONDS, self._sweep),
+                (_TICK_SECONDS, self._tick),
+                (self._settings.tls_check_seconds, self._renew),
+            )
+        ]
         listeners: list[Listener] = []
         lifespan = LifespanOn(self._config)
         try:
@@ -189,33 +198,37 @@ class _Process:
 
     # --- what is done all the time ------------------------------------------------------------------------------------
 
-    async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            for connections in (self._api, self._pages):
-                connections.sweep(loop.time())
+    def _sweep(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connections in (self._api, self._pages):
+            connections.sweep(now)
 
-    async def _tick(self) -> None:
-        was_ready, told = True, float("-inf")
-        while True:
-            self._date()
-            why, now = self._telemetry.why_not_ready(), time.monotonic()
-            if not why and not was_ready:
-                log.info("ready")
-            elif why and not self._telemetry.is_ending and (was_ready or now - told > _TOLD_AGAIN_SECONDS):
-                log.warning("not ready", why=why)
-                told = now
-            was_ready = not why
-            await asyncio.sleep(_TICK_SECONDS)
+    def _tick(self) -> None:
+        self._date()
+        why, now = self._telemetry.why_not_ready(), time.monotonic()
+        if not why and not self._was_ready:
+            log.info("ready")
+        elif why and not self._telemetry.is_ending and (self._was_ready or now - self._told > _TOLD_AGAIN_SECONDS):
+            log.warning("not ready", why=why)
+            self._told = now
+        self._was_ready = not why
 
     def _date(self) -> None:
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
 
-    async def _renew(self) -> None:
-        while self._certificates is not None:
-            await asyncio.sleep(self._settings.tls_check_seconds)
+    def _renew(self) -> None:
+        if self._certificates is not None:
             self._certificates.reload()
+
+
+async def _over_and_over(seconds: float, what: Callable[[], None]) -> None:
+    """Do it now and then; whatever goes wrong once is tried again."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            what()
+        except Exception:
+            log.exception("what is done now and then failed", what=what.__name__)
 
 
 class Listener:
