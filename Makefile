@@ -77,7 +77,7 @@ bench-policies: $(VENV)/.ready ## quality and speed of the policies (DATA=folder
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.policies --data $(DATA)
 
 .PHONY: bench-long
-bench-long: $(VENV)/.ready ## a job of 500 rounds with 8 replicas on fake nodes, over several Workflows (an hour on two cores)
+bench-long: $(VENV)/.ready ## a job of 500 rounds with 8 replicas on fake nodes, over several Workflows (an hour on two busy cores)
 	$(BIN)/python -m benchmarks.long --minutes 120
 
 .PHONY: lock

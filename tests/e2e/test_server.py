@@ -65,7 +65,7 @@ def test_the_flow_of_a_job_from_its_submission_to_its_end(live: Live) -> None:
     assert _uids(third) == _uids(first)
     wait_until("it is no longer among them", lambda: _replicas(live, learner) == _sorted_by_rank(first))
     # 6. A replica that fails is tried again in its place, and is found at its new address.
-    _exec(live, pod_name(third["flow-collector-0"]), "kill -9 $(pgrep -f 'until [[]' | head -n 1)")
+    _exec(live, pod_name(third["flow-collector-0"]), "pkill -9 -f '^sh -c trap'")
     fourth = wait_until("the collector runs anew", lambda: _anew(live, name, "flow-collector-0", third))
     wait_until("it is found there", lambda: _replicas(live, learner) == _sorted_by_rank(fourth))
     # 7. It reports how it goes; that stands in the Workflow.
