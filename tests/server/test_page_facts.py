@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +134,32 @@ def test_a_workflow_of_an_impossible_shape_is_kept_as_one_that_cannot_be_read(ch
     found = trim_workflow({**MadeJob("a", {"w": 1}).workflow(), **change})
     assert found is not None
     assert found.name == "a"
+
+
+@pytest.mark.parametrize("inside", [b" " * 100_000_000, b"{}," * 2_000_000], ids=["long", "many"])
+def test_packed_nodes_that_unpack_to_far_too_much_are_not_unpacked(inside: bytes) -> None:
+    workflow = MadeJob("a", {"w": 1}).workflow()
+    bomb = base64.b64encode(gzip.compress(b"[" + inside, compresslevel=1)).decode()
+    workflow["status"] = {"phase": "Running", "compressedNodes": bomb}
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        found = trim_workflow(workflow)
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert found is not None
+    assert found.problem == "its nodes are too many to be shown"
+    assert peak < 32 * 1024 * 1024
+
+
+def test_packed_nodes_are_read_like_others() -> None:
+    job = MadeJob("a", {"w": 2}).pod("w", 0, made=9, ready=9).pod("w", 1, made=9, ready=9)
+    workflow = job.workflow()
+    nodes = json.dumps(workflow["status"].pop("nodes")).encode()
+    workflow["status"]["compressedNodes"] = base64.b64encode(gzip.compress(nodes)).decode()
+    assert trim_workflow(workflow) == facts(job)
 
 
 @pytest.mark.parametrize("key", [keys.ALLOCATION, keys.DECISION, keys.BOUNDS, keys.DIJOB, keys.HISTORY_BEFORE])
