@@ -23,6 +23,7 @@ from diflow.server.errors import ApiError, ClientGoneError, unavailable
 from diflow.server.exchange import Exchange
 
 REQUEST_ID: Final = b"x-request-id"
+ROUTINE: Final = ("/profilings", "/hints/{namespace}/{name}")
 _SANE: Final = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _GONE: Final = 499  # nginx's number for a caller who hung up; it is only counted
 
@@ -108,7 +109,8 @@ class Frame:
     def _tell(self, scope: Scope, request_id: bytes, status: int, seconds: float) -> None:
         route = scope.get("state", {}).get("route", "")
         self._on_answer(Answered(scope["method"], route, status, seconds))
-        is_read = scope["method"] in ("GET", "HEAD") and status < 400
+        # What comes all the time and changes nothing that is asked for is for who looks for a fault.
+        is_routine = status < 400 and (scope["method"] in ("GET", "HEAD") or route.endswith(ROUTINE))
         line: dict[str, Any] = {
             "id": request_id.decode(),
             "method": scope["method"],
@@ -120,7 +122,7 @@ class Frame:
             line["caller"] = caller
         if status >= 500:
             log.warning("request", **line)
-        elif is_read:
+        elif is_routine:
             log.debug("request", **line)
         else:
             log.info("request", **line)

@@ -106,6 +106,21 @@ async def test_the_log_holds_neither_tokens_nor_bodies(place: Place) -> None:
 
 
 @asynchronous
+async def test_routine_is_logged_for_who_looks_for_a_fault_and_changes_for_everybody(place: Place) -> None:
+    place.running(mixed())
+    token = place.authority.pod_token("mixed-learner-1-0", job="mixed")
+    with capture_logs() as lines:
+        async with place.asked() as client:
+            await client.get(PATH, headers=bearer(token))
+            await client.post("/v2alpha1/default.mixed/profilings", headers=bearer(token), json={"speed": 1})
+            await client.put("/hints/default/mixed", headers=bearer(token), json={})
+            await client.post(PATH, headers=bearer(token), json={"replicas": 1})
+            await client.post(PATH, headers=bearer(token), json={"replicas": -1})
+    levels = [line["log_level"] for line in lines if line["event"] == "request"]
+    assert levels == ["debug", "debug", "debug", "info", "info"]
+
+
+@asynchronous
 async def test_answers_are_told_to_who_counts_them(place: Place) -> None:
     place.running(mixed())
     token = place.authority.pod_token("mixed-learner-1-0", job="mixed")
