@@ -340,24 +340,25 @@ def _configuration(app: App) -> uvicorn.Config:
 @contextlib.contextmanager
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
     """A socket on this address; without one, on all, of both kinds of IP if there are both."""
-    family = socket.AF_INET6 if ":" in host or (not host and socket.has_dualstack_ipv6()) else socket.AF_INET
-    try:
+    kinds = [socket.AF_INET6 if ":" in host else socket.AF_INET]
+    if not host and socket.has_dualstack_ipv6():
+        kinds = [socket.AF_INET6, socket.AF_INET]  # a machine may have IPv6 built in and switched off
+    why = ""
+    for kind in kinds:
         try:
-            sock = socket.socket(family)
-        except OSError:  # a machine may have IPv6 built in and switched off
-            family = socket.AF_INET
-            sock = socket.socket(family)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(bool(host)))
-            sock.bind((host, port))
-            held = stack.pop_all()
-    except OSError as error:
-        raise InvalidError(f"{host or '*'}:{port} cannot be listened on: {error.strerror or error}") from None
-    with held:
-        yield sock
+            with socket.socket(kind) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if kind == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(bool(host)))
+                sock.bind((host, port))
+                found = sock.dup()
+        except OSError as error:
+            why = why or error.strerror or str(error)
+            continue
+        with found:
+            yield found
+        return
+    raise InvalidError(f"{host or '*'}:{port} cannot be listened on: {why}")
 
 
 def _allow_files(settings: ServerSettings) -> None:
