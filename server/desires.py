@@ -30,6 +30,7 @@ MANAGER: Final = "diflow-server"
 KEYS_KEPT: Final = 64
 _TRIES: Final = 8
 _PAUSE_SECONDS: Final = 0.05
+_LONGEST_SECONDS: Final = 8.0
 _MOST_PARTS: Final = 100
 
 
@@ -129,7 +130,11 @@ def step(
 
 
 class Desires:
-    """Writes what is asked for. `write` blocks: it is called in a thread. `sleep` is given seconds."""
+    """Writes what is asked for. `write` blocks: it is called in a thread.
+
+    No try begins after `longest_seconds`: then the caller has gone, and others wait for the thread. `sleep` is given
+    seconds, `clock` gives monotonic ones.
+    """
 
     def __init__(
         self,
@@ -137,12 +142,16 @@ class Desires:
         cache: Cache,
         *,
         tries: int = _TRIES,
+        longest_seconds: float = _LONGEST_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._cluster = cluster.asked_once(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._tries = tries
+        self._longest_seconds = longest_seconds
+        self._clock = clock
         self._sleep = sleep
         self._jitter = jitter
 
@@ -151,15 +160,17 @@ class Desires:
 
         Raises ApiError.
         """
+        ends = self._clock() + self._longest_seconds
         for attempt in range(self._tries):
             try:
                 return self._try(ask)
             except (ConflictError, UnavailableError) as error:
                 # What came of a write whose answer was lost, only the key can tell.
                 lost = isinstance(error, UnavailableError) and not ask.key
-                if lost or attempt + 1 == self._tries:
+                pause = self._jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4))
+                if lost or attempt + 1 == self._tries or self._clock() + pause > ends:
                     raise self._given_up(error) from None
-                self._sleep(self._jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4)))
+                self._sleep(pause)
             except NotFoundError:
                 raise not_found(f"there is no job {ask.namespace}.{ask.job} any more") from None
             except DiflowError as error:

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from diflow import DIJob, keys
 from diflow.asking import standing
 from diflow.errors import ConflictError, InvalidError, NotFoundError
-from diflow.server.desires import KEYS_KEPT, Ask, Notes, step
+from diflow.server.desires import KEYS_KEPT, Ask, Desires, Notes, step
 from diflow.server.errors import ApiError
 from diflow.workflows import render
+from tests.allocator.faults import Time
 from tests.builders import job, task
+from tests.server.place import Place, mixed
+from tests.unit.fakeapi import status
 
 
 def workflow(dijob: DIJob) -> dict[str, Any]:
@@ -145,3 +148,16 @@ def test_a_workflow_of_which_nothing_can_be_asked_says_why(edit: Any, error: typ
     edit(body)
     with pytest.raises(error):
         standing(body)
+
+
+def test_an_api_server_that_hangs_holds_a_thread_for_a_bounded_time(place: Place) -> None:
+    place.running(mixed())
+    place.api.fail(status(504, "the request has timed out"), method="PATCH", times=1000)
+    time = Time()
+    desires = Desires(
+        place.cluster, place.cache, clock=time.now, sleep=lambda _: time.move(3.0), jitter=lambda _, high: high
+    )
+    with pytest.raises(ApiError) as caught:
+        desires.write(Ask("default", "mixed", 1, key="a"))
+    assert caught.value.status == 503
+    assert len(place.api.seen("PATCH")) == 4  # at 0, 3, 6 and 9 s
