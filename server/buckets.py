@@ -32,3 +32,9 @@ class Buckets:
             return (1.0 - level) / self._rate
         self._levels[name] = (level - 1.0, now)
         return 0.0
+
+    def give(self, name: Hashable) -> None:
+        """Take one of the last ones back: it is not to be counted."""
+        known = self._levels.get(name)
+        if known is not None:
+            self._levels[name] = (min(self._burst, known[0] + 1.0), known[1])

@@ -83,8 +83,8 @@ def claims(token: str) -> Claims:
 class Identity:
     """Answers of TokenReviews, asked for in a pool of threads and kept for `keep_seconds` (denials: `denial_seconds`).
 
-    `clock` gives monotonic seconds, `wall` seconds since 1970. An address that needs many new reviews is slowed down
-    (`rate` a second, `burst` at once). It is for one event loop.
+    `clock` gives monotonic seconds, `wall` seconds since 1970. An address that has many reviews made for nothing is
+    slowed down (`rate` a second, `burst` at once); those that end well do not count. It is for one event loop.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Identity:
         asked = self._asked.get(key)
         if asked is None:
             self.pace(address)
-            asked = asyncio.ensure_future(self._ask(token, key, audience, expires))
+            asked = asyncio.ensure_future(self._ask(token, key, audience, expires, address))
             self._asked[key] = asked
             asked.add_done_callback(lambda done: self._forget(key, done))
         user = await asyncio.shield(asked)
@@ -146,7 +146,13 @@ class Identity:
         if wait:
             raise too_many("too many unknown tokens come from this address", after_seconds=wait)
 
-    async def _ask(self, token: str, key: tuple[bytes, str], audience: str, expires: float | None) -> User | None:
+    def well(self, address: str) -> None:
+        """That review was worth while: it does not count."""
+        self._newcomers.give(address)
+
+    async def _ask(
+        self, token: str, key: tuple[bytes, str], audience: str, expires: float | None, address: str
+    ) -> User | None:
         spec: dict[str, Any] = {"token": token}
         if audience:
             spec["audiences"] = [audience]
@@ -159,6 +165,7 @@ class Identity:
         if user is None:
             self._denied[key] = True
             return None
+        self.well(address)
         left = self._keep_seconds if expires is None else min(self._keep_seconds, expires - self._wall())
         if left > 0:
             self._known[key] = _Known(user, self._clock() + left, expires)

@@ -108,6 +108,16 @@ def test_a_bucket_gives_what_it_holds_and_fills_again() -> None:
     assert buckets.take("a") > 0
 
 
+def test_what_is_given_back_does_not_count() -> None:
+    buckets = Buckets(rate=1.0, burst=2, clock=Time().now)
+    for _ in range(10):
+        assert buckets.take("a") == 0.0
+        buckets.give("a")
+    buckets.give("a")
+    buckets.give("unknown")
+    assert [bool(buckets.take("a")) for _ in range(3)] == [False, False, True]
+
+
 def test_buckets_know_a_bounded_number_of_names() -> None:
     buckets = Buckets(rate=1.0, burst=1, most=10, clock=Time().now)
     for number in range(1000):
