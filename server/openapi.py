@@ -71,8 +71,8 @@ A job with `scheduling: none` is answered with 409, as nobody would act on it.
 ## Limits
 
 A body has at most 64 KiB of JSON in UTF-8, no key twice, 32 levels. A job may ask 50 times a second for long, and an
-address may show 20 worthless tokens a second (429). From a copy of the cluster's state that is older than 90 s nobody is
-answered (503). All of these are settings (`DIFLOW_SERVER_...`).
+address may show 20 worthless tokens a second (429). From a copy of the cluster's state that is older than 90 s nobody
+is answered (503). Most of these are settings (`DIFLOW_SERVER_...`).
 """
 
 ERRORS: Final[dict[int, str]] = {
