@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -70,6 +73,28 @@ def test_broken_compressed_nodes_count_as_none() -> None:
     workflow = busy().compressed()
     workflow["status"]["compressedNodes"] = "bm90IGd6aXA="
     assert derive(workflow).phase == "Pending"
+
+
+def test_nodes_that_unpack_to_more_than_argo_packs_count_as_none() -> None:
+    """A user may write that field: 200 KiB of it must not take the reader's memory."""
+    workflow = busy().compressed()
+    bomb = gzip.compress(b'{"a":"' + b"a" * (200 << 20) + b'"}')
+    workflow["status"]["compressedNodes"] = base64.b64encode(bomb).decode()
+    tracemalloc.start()
+    try:
+        assert derive(workflow).phase == "Pending"
+        assert tracemalloc.get_traced_memory()[1] < 160 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_number_that_nobody_could_run_is_not_counted_up_to() -> None:
+    job = busy()
+    workflow = job.workflow()
+    for parameter in workflow["spec"]["arguments"]["parameters"]:
+        if parameter["name"] == "granted":
+            parameter["value"] = '{"1":{"learner":1000000000000,"collector":2,"evaluator":1}}'
+    assert sum(observe(workflow, ()).granted.values()) <= 200_000
 
 
 def test_offloaded_nodes_are_named_and_the_pods_are_read_instead() -> None:
