@@ -164,7 +164,7 @@ def carry_out(snapshot: Snapshot, plan: Plan, *, now_seconds: float | None = Non
         held_role=plan.role,
         held_node=plan.node,
         held_count=plan.count,
-        job_started_seconds=frozen(np.where(changed & never, now, snapshot.job_started_seconds)),
+        job_started_seconds=frozen(np.where((changed | stopped) & never, now, snapshot.job_started_seconds)),
         job_changed_seconds=frozen(np.where(changed | stopped, now, snapshot.job_changed_seconds)),
         job_restarts=_done(snapshot.job_restarts + (changed & ~never)),
     )
@@ -183,6 +183,13 @@ def carry_out_first_step(snapshot: Snapshot, plan: Plan) -> Snapshot:
     return replace(
         snapshot,
         node_releasing=_done(snapshot.node_releasing + gone),
+        job_started_seconds=frozen(
+            np.where(
+                (action == Action.ADMIT) & plan.bind_now & (snapshot.job_started_seconds < 0),
+                snapshot.now_seconds,
+                snapshot.job_started_seconds,
+            )
+        ),
         held_role=_done(plan.role[now_there]),
         held_node=_done(plan.node[now_there]),
         held_count=_done(plan.count[now_there]),

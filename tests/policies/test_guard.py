@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from diflow.allocator import explain, policy
-from diflow.allocator.plan import Action, Plan, Why, changes, keep_plan, make_plan
+from diflow.allocator.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes, keep_plan, make_plan
 from diflow.allocator.policies.fit import FitPolicy
 from diflow.allocator.policy import guarded, load_policy
 from diflow.allocator.profile import Profile
@@ -181,3 +181,15 @@ def test_a_bad_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFLOW_POLICY_RESTART_SECONDS", "-3")
     with pytest.raises(InvalidError, match="DIFLOW_POLICY_RESTART_SECONDS: "):
         policy_settings()
+
+
+def test_what_holds_something_or_did_has_been_started() -> None:
+    """Or a job that is stopped would count as one that has waited for its first start ever since it was created."""
+    before = cluster(job_started_seconds=np.full(2, -1.0))
+    nothing = np.zeros(0, dtype=np.int64)
+    why = np.zeros(2, dtype=np.int64)
+    stopped = make_plan(before, "stop", nothing, nothing, nothing, why=why)
+    assert carry_out(before, stopped).job_started_seconds.tolist() == [100.0, -1.0]
+    role, node, count = (np.array(part, dtype=np.int64) for part in ([0, 1], [0, 1], [2, 1]))
+    begun = carry_out_first_step(before, make_plan(before, "start", role, node, count, why=why))
+    assert begun.job_started_seconds.tolist() == [-1.0, 100.0]
