@@ -1,8 +1,9 @@
 """A client that costs little: `python -m benchmarks.load < plan.json` asks an HTTP server, and prints how fast it was.
 
 The plan has `port`, `requests` (whole requests as text, asked one after the other, over and over), `connections` (kept
-open), `seconds`, and `rate`: requests a second, whether or not the ones before were answered (a latency then counts
-from when a request was due); without it each connection asks again as soon as it has its answer.
+open, each from an address of its own, as those of pods are), `seconds`, and `rate`: requests a second, whether or not
+the ones before were answered (a latency then counts from when a request was due); without it each connection asks again
+as soon as it has its answer.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class _Load:
         self._due: collections.deque[float] = collections.deque()
         self._latencies: list[float] = []
         self._statuses: collections.Counter[str] = collections.Counter()
+        self._opened = 0
         self._opening: set[asyncio.Task[Any]] = set()
         self._is_over = False
         self._began = 0.0
@@ -120,7 +122,11 @@ class _Load:
             task.add_done_callback(self._opening.discard)
 
     async def _connect(self) -> None:
-        await self._loop.create_connection(lambda: _Caller(self), "127.0.0.1", self._plan["port"])
+        self._opened += 1
+        source = f"127.0.3.{1 + self._opened % self._plan['connections'] % 250}"
+        await self._loop.create_connection(
+            lambda: _Caller(self), "127.0.0.1", self._plan["port"], local_addr=(source, 0)
+        )
 
 
 async def _main() -> None:

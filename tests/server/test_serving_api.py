@@ -232,7 +232,7 @@ def test_with_the_api_server_away_reads_go_on_until_the_cache_is_too_old_and_it_
         api.rule(rule)
         threads = [pool.submit(beat)]
         try:
-            with whole(api, tmp_path, stale_seconds=6) as found:
+            with whole(api, tmp_path, stale_seconds=3) as found:
                 threads.append(pool.submit(look))
                 until(lambda: told and told[-1].status == 200, "it serves")
                 away.set()

@@ -70,6 +70,8 @@ def test_not_ready_from_the_signal_on_and_with_the_reason_before() -> None:
 
 
 def test_a_port_of_all_addresses_that_is_taken_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(InvalidError, match="cannot be listened on: Address already in use"):
-            serve(nothing, ServerSettings(port=taken.getsockname()[1], metrics_port=-1), telemetry=Telemetry())
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(InvalidError, match="cannot be listened on: Address already in use"),
+    ):
+        serve(nothing, ServerSettings(port=taken.getsockname()[1], metrics_port=-1), telemetry=Telemetry())
