@@ -7,6 +7,7 @@ Placement is tried on fake nodes, which are Kubernetes' and Argo's own business 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import pytest
 
 from diflow import DIJob, Task, keys
 from tests.builders import job, task, template
-from tests.clusters import TestCluster, wait_until
+from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import (
     Daemon,
     Zone,
@@ -144,6 +145,35 @@ def test_a_preemptible_job_shrinks_for_a_newcomer_and_grows_with_the_cluster(liv
     assert live.ended(one) == "Succeeded"
     assert status(live, one).restarts == 0
     assert {reason for reason, _ in events(live, one)} >= {"Admitted", "Resized"}
+
+
+def test_the_commands_say_why_a_job_waits_and_pause_and_resize(live: Live, nodes: Zone, tmp_path: Path) -> None:
+    nodes.add("n", cpu=3)
+    runs = submit(live, nodes.job("runs", 1, bounds=(1, 3), seconds=900))
+    until_running(live, runs, 3)
+    assert "1 to 3 → 1 to 2 replicas" in _diflow(live, "scale", runs, "--max", "2")
+    until_running(live, runs, 2)
+    waits = submit(live, nodes.job("waits", 8, seconds=900))
+    wait_until("it waits", lambda: "Waiting" in {reason for reason, _ in events(live, waits)})
+    assert "8" in _diflow(live, "explain", waits)
+    assert "2 of 1-2 replicas" in _diflow(live, "explain", runs)
+    queue = _diflow(live, "queue")
+    assert waits in queue
+    assert f"{live.namespace}/{runs}" not in queue, "only who waits is in the list of those who wait"
+    file = tmp_path / "job.yaml"
+    file.write_text(nodes.job("newcomer", 1, seconds=5).to_yaml())
+    assert "newcomer" in _diflow(live, "plan", "--simulate", str(file))
+    _diflow(live, "pause", "--reason", "maintenance")
+    try:
+        late = submit(live, nodes.job("late", 1, seconds=3))
+        wait_until("its pod is there", lambda: live.pods(late))
+        assert "maintenance" in _diflow(live, "explain", late)
+        assert all(pod["spec"].get("schedulingGates") for pod in live.pods(late))
+    finally:
+        _diflow(live, "resume")
+    assert live.ended(late) == "Succeeded"
+    live.delete(waits)
+    live.delete(runs)
 
 
 def test_a_job_goes_on_when_its_node_is_removed_or_cordoned(live: Live, nodes: Zone) -> None:
@@ -298,6 +328,18 @@ def test_a_workflow_that_somebody_edited_into_nonsense_is_held_and_others_go_on(
 def _parameter(live: Live, name: str, parameter: str) -> str:
     parameters = live.workflow(name)["spec"]["arguments"]["parameters"]
     return str(next(item["value"] for item in parameters if item["name"] == parameter))
+
+
+def _diflow(live: Live, *arguments: str) -> str:
+    """What a command prints: the allocator of these tests is in the namespace of their jobs."""
+    settings = {"DIFLOW_ALLOCATOR_NAMESPACE": live.namespace, "DIFLOW_ALLOCATOR_WATCHED_NAMESPACE": live.namespace}
+    done = subprocess.run(
+        [sys.executable, "-m", "diflow", *arguments, "-n", live.namespace],
+        env={**live.cluster.environment, **settings},
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
 
 
 def _phases(live: Live, name: str) -> list[str]:
