@@ -252,7 +252,7 @@ class Case:
         kept = plan.action == int(Action.KEEP)
         paid = self.penalty[np.arange(snapshot.jobs), at]
         speed = np.where(kept, self.present_speed, np.where(moved, speed * paid, speed))
-        # Who cannot be moved has the number that his user asked for, and that is no loss, whatever it does to the speed.
+        # Who cannot be moved has the number that his user asked for: no loss, whatever it does to the speed.
         asked = (plan.action == int(Action.RESIZE)) & ~snapshot.job_preemptible
         speed = np.where(asked, np.maximum(speed, self.present_speed), speed)
         return float((self.value_of(speed, self.weight) + np.where(speed > 0, self.bonus, 0.0)).sum())
