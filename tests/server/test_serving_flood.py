@@ -50,7 +50,7 @@ def flood(server: Served, count: int, *, addresses: int) -> Iterator[subprocess.
 
 def outcome(process: subprocess.Popen[str]) -> dict[str, Any]:
     """What became of each connection."""
-    out, _ = process.communicate("\n", timeout=60)
+    out, _ = process.communicate("\n", timeout=150)
     return dict(json.loads(out))
 
 
