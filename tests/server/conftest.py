@@ -10,7 +10,6 @@ import pytest
 from tests.server.place import Place
 from tests.unit.fakeapi import serving
 
-
 _HERE = Path(__file__).parent
 # Servers and browsers in processes of their own: as live as a cluster, on a machine that others use.
 _LIVE = ("test_serving_", "test_page_browser")
