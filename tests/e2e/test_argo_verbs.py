@@ -66,7 +66,7 @@ def test_suspend_and_resume(live: Live) -> None:
     wait_until("it is suspended", lambda: live.workflow(name)["spec"].get("suspend"))
     wait_until("its last attempt is over", lambda: nothing_runs(live, name))
     live.open("suspended")
-    assert live.workflow(name)["status"]["phase"] == "Running"
+    wait_until("Argo has it", lambda: live.workflow(name).get("status", {}).get("phase") == "Running")
     live.argo("resume", name)
     assert live.ended(name) == "Succeeded"
 
