@@ -31,7 +31,6 @@ _NODE_NAME = "workflows.argoproj.io/node-name"
 _SAID_OTHERWISE = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
 )
-_MOST_REPLICAS = 100_000
 _LIFE = re.compile(r"(\.[1-9][0-9]{0,8})?")
 _DONE = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 _ENDED = frozenset({"Succeeded", "Failed", "Error"})
@@ -554,7 +553,7 @@ def _mapping(text: str) -> Mapping[str, Any]:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST_REPLICAS
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= scaling.MOST_REPLICAS
 
 
 def _number(value: Any) -> int:

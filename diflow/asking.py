@@ -19,7 +19,6 @@ from diflow.scaling import Asked, Bounds, asked
 
 Json = dict[str, Any]
 
-MOST_REPLICAS = 100_000
 _ENDED = frozenset({"Succeeded", "Failed", "Error"})
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from diflow import chain, keys, nodenames
 from diflow.nodenames import NodeName
 from diflow.reasons import tell
+from diflow.scaling import MOST_REPLICAS
 
 Object = Mapping[str, Any]
 
@@ -31,7 +32,6 @@ _GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
 _FULFILLED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 # Argo packs up to 1 MiB, which is seven to ten times as long unpacked. A user may write that field, too.
 _MOST_NODES_BYTES = 64 * 1024 * 1024
-_MOST_REPLICAS = 100_000
 # What Argo writes into a node whose pod was taken away rather than failed on its own.
 _TAKEN_AWAY = re.compile(
     r"pod deleted|evict|preempt|node (was )?(lost|shutdown|is shutting)|nodelost|OutOf|UnexpectedAdmissionError"
@@ -506,7 +506,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _counts(value: Any) -> dict[str, int]:
     found = _mapping(value)
-    return {task: min(count, _MOST_REPLICAS) for task, count in found.items() if isinstance(count, int)}
+    return {task: min(count, MOST_REPLICAS) for task, count in found.items() if isinstance(count, int)}
 
 
 def _replicas_of(dijob: Mapping[str, Any]) -> dict[str, int]:
@@ -517,7 +517,7 @@ def _replicas_of(dijob: Mapping[str, Any]) -> dict[str, int]:
             name = task.get("name") or task.get("type")
             count = task.get("replicas", 1)
             if name and isinstance(count, int):
-                out[str(name)] = min(count, _MOST_REPLICAS)
+                out[str(name)] = min(count, MOST_REPLICAS)
     return out
 
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow import chain, keys
-from diflow.asking import MOST_REPLICAS, Standing, standing
+from diflow.asking import Standing, standing
 from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
 from diflow.job import canonical_json
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.scaling import Bounds, scales, submitted_range, with_number
+from diflow.scaling import MOST_REPLICAS, Bounds, scales, submitted_range, with_number
 from diflow.server.cache import Cache
 from diflow.server.errors import ApiError, bad_request, conflict, from_diflow, not_found, unavailable, unprocessable
 from diflow.server.reading import TaskRead, WorkflowRead, elastic, read_workflow

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow import chain, keys
+from diflow.scaling import MOST_REPLICAS
 
 Json = dict[str, Any]
 
 _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 _ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
-_MOST_REPLICAS: Final = 100_000
 # Longer than what this server writes; whoever wrote more gets a new one.
 _LONGEST_PROFILINGS: Final = 65_536
 
@@ -218,7 +218,7 @@ def _counts(value: Any) -> dict[str, int]:
 
 def _count(value: Any) -> int | None:
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_whole and 1 <= value <= _MOST_REPLICAS else None
+    return value if is_whole and 1 <= value <= MOST_REPLICAS else None
 
 
 def _port(spec: Mapping[str, Any]) -> int:

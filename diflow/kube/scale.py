@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from diflow.asking import MOST_REPLICAS, standing
+from diflow.asking import standing
 from diflow.errors import ConflictError, InvalidError
 from diflow.job import DIJob
 from diflow.kube import parts
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.scaling import Asked, Bounds, all_ranges, asked, choose_task, with_number
+from diflow.scaling import MOST_REPLICAS, Asked, Bounds, all_ranges, asked, choose_task, with_number
 
 _TRIES = 6
 _PAUSE_SECONDS = 0.2
