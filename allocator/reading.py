@@ -553,7 +553,7 @@ def _mapping(text: str) -> Mapping[str, Any]:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= scaling.MOST_REPLICAS
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= keys.MOST_REPLICAS
 
 
 def _number(value: Any) -> int:

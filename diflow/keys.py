@@ -101,3 +101,4 @@ PRIORITY_CLASSES: Final = {"normal": "diflow-normal", "high": "diflow-high"}
 WORKFLOW_PRIORITIES: Final = {"normal": 0, "high": 100}
 
 LABEL_LIMIT: Final = 63  # of a DNS label and of a label's value
+MOST_REPLICAS: Final = 100_000  # of one task: more is a slip, or meant to make a reader count up to it

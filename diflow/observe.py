@@ -18,7 +18,6 @@ from typing import Any
 from diflow import chain, keys, nodenames
 from diflow.nodenames import NodeName
 from diflow.reasons import tell
-from diflow.scaling import MOST_REPLICAS
 
 Object = Mapping[str, Any]
 
@@ -506,7 +505,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _counts(value: Any) -> dict[str, int]:
     found = _mapping(value)
-    return {task: min(count, MOST_REPLICAS) for task, count in found.items() if isinstance(count, int)}
+    return {task: min(count, keys.MOST_REPLICAS) for task, count in found.items() if isinstance(count, int)}
 
 
 def _replicas_of(dijob: Mapping[str, Any]) -> dict[str, int]:
@@ -517,7 +516,7 @@ def _replicas_of(dijob: Mapping[str, Any]) -> dict[str, int]:
             name = task.get("name") or task.get("type")
             count = task.get("replicas", 1)
             if name and isinstance(count, int):
-                out[str(name)] = min(count, MOST_REPLICAS)
+                out[str(name)] = min(count, keys.MOST_REPLICAS)
     return out
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from diflow.errors import InvalidError
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from diflow.job import DIJob
 
 Bounds = Mapping[str, tuple[int, int]]
-
-MOST_REPLICAS: Final = 100_000
-"""Of one task. A larger number is a slip, or somebody who wants a reader to count up to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundErro
 from diflow.job import canonical_json
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.scaling import MOST_REPLICAS, Bounds, scales, submitted_range, with_number
+from diflow.scaling import Bounds, scales, submitted_range, with_number
 from diflow.server.cache import Cache
 from diflow.server.errors import ApiError, bad_request, conflict, from_diflow, not_found, unavailable, unprocessable
 from diflow.server.reading import TaskRead, WorkflowRead, elastic, read_workflow
@@ -102,7 +102,7 @@ def step(
     task = job.tasks[index]
     wanted = stands.wanted.get(name, task.replicas)
     if not job.preemptible:
-        low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, wanted
+        low, high, base = task.min_replicas or 1, task.max_replicas or keys.MOST_REPLICAS, wanted
     else:
         bounds = stands.bounds.get(name)
         # A number that is the submitted one is not read as a bound, so it was made one; the job's own range is noted.

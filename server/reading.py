@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow import chain, keys
-from diflow.scaling import MOST_REPLICAS
 
 Json = dict[str, Any]
 
@@ -218,7 +217,7 @@ def _counts(value: Any) -> dict[str, int]:
 
 def _count(value: Any) -> int | None:
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_whole and 1 <= value <= MOST_REPLICAS else None
+    return value if is_whole and 1 <= value <= keys.MOST_REPLICAS else None
 
 
 def _port(spec: Mapping[str, Any]) -> int:

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from diflow import keys
 from diflow.asking import standing
 from diflow.errors import ConflictError, InvalidError
 from diflow.job import DIJob
 from diflow.kube import parts
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.scaling import MOST_REPLICAS, Asked, Bounds, all_ranges, asked, choose_task, with_number
+from diflow.scaling import Asked, Bounds, all_ranges, asked, choose_task, with_number
 
 _TRIES = 6
 _PAUSE_SECONDS = 0.2
@@ -103,5 +104,5 @@ def _by_bounds(
 
 
 def _check_count(number: int, option: str) -> None:
-    if not 1 <= number <= MOST_REPLICAS:
-        raise InvalidError(f"must be from 1 to {MOST_REPLICAS}, not {number}", path=option)
+    if not 1 <= number <= keys.MOST_REPLICAS:
+        raise InvalidError(f"must be from 1 to {keys.MOST_REPLICAS}, not {number}", path=option)

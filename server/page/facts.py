@@ -20,7 +20,7 @@ from diflow import chain, keys, nodenames, status
 from diflow.errors import InvalidError
 from diflow.job import DIJob
 from diflow.observe import STOPS, Observation, observe, waiting_reason
-from diflow.scaling import MOST_REPLICAS, asked
+from diflow.scaling import asked
 from diflow.server.page import amounts
 from diflow.server.page.history import History, history, seconds
 from diflow.status import JobStatus
@@ -380,8 +380,8 @@ def _too_many(granted: Mapping[str, Any], dijob: Mapping[str, Any]) -> str:
     counts: list[Any] = [n for tasks in granted.values() if isinstance(tasks, dict) for n in tasks.values()]
     tasks = _spec(dijob).get("tasks")
     counts += [task.get("replicas") for task in tasks if isinstance(task, dict)] if isinstance(tasks, list) else []
-    if any(isinstance(n, int) and n > MOST_REPLICAS for n in counts):
-        return f"it says more than {MOST_REPLICAS:,} replicas of one task"
+    if any(isinstance(n, int) and n > keys.MOST_REPLICAS for n in counts):
+        return f"it says more than {keys.MOST_REPLICAS:,} replicas of one task"
     return ""
 
 
@@ -399,13 +399,13 @@ def _mapping(text: Any) -> dict[str, Any]:
 
 
 def _counts(value: Mapping[str, Any]) -> dict[str, int]:
-    return {task: n for task, n in value.items() if type(n) is int and 0 <= n <= MOST_REPLICAS}
+    return {task: n for task, n in value.items() if type(n) is int and 0 <= n <= keys.MOST_REPLICAS}
 
 
 def _bounds(value: Mapping[str, Any]) -> Iterable[tuple[str, tuple[int, int]]]:
     for task, item in value.items():
         low, high = (item.get("min"), item.get("max")) if isinstance(item, dict) else (None, None)
-        if type(low) is int and type(high) is int and 0 <= low <= high <= MOST_REPLICAS:
+        if type(low) is int and type(high) is int and 0 <= low <= high <= keys.MOST_REPLICAS:
             yield task, (low, high)
 
 
