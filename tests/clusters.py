@@ -7,11 +7,14 @@ it by the same name, and whoever comes first starts it.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -81,6 +84,18 @@ class TestCluster:
             self.kubectl("delete", "namespace", name, "--wait=false", check=False)
 
 
+@contextmanager
+def alone(cluster: TestCluster) -> Iterator[None]:
+    """One process of a run at a time, for what all of them share: two that create the same object do not both succeed.
+
+    Not for `python3 -m cluster up` and `down`, which see to that themselves.
+    """
+    name = cluster.name or hashlib.sha256(str(cluster.kubeconfig).encode()).hexdigest()[:12]
+    with _lock(name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 _starting: list[subprocess.Popen[bytes]] = []
 
 
@@ -111,6 +126,8 @@ def end_run() -> None:
     names = [name for name in map(_name, VARIABLES) if name in lifecycle.names()]
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda name: _cluster("down", "--name", name), names))
+    for name in names:
+        _lock(name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -141,6 +158,10 @@ def cluster_of_run(argo_version: str) -> TestCluster:
     return _hurried(_prepared(_described(argo_version, found)))
 
 
+def _lock(name: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"diflow-test-{name}.lock"
+
+
 def _name(argo_version: str) -> str:
     return f"test-{argo_version.replace('.', '')}-{os.environ[_RUN]}"
 
@@ -166,15 +187,17 @@ def wait_until(what: str, probe: Callable[[], T | None], *, timeout: float = 300
 
 
 def _prepared(found: TestCluster) -> TestCluster:
-    found.kubectl("apply", "-k", str(ROOT / "manifests" / "cluster"))
+    with alone(found):
+        found.kubectl("apply", "-k", str(ROOT / "manifests" / "cluster"))
     return found
 
 
 def _hurried(found: TestCluster) -> TestCluster:
     """Let Argo look at a Workflow again after 2 s, not 10: each test waits for that several times."""
     controller = "deployment/workflow-controller"
-    found.kubectl("set", "env", "-n", "argo", controller, "DEFAULT_REQUEUE_TIME=2s")
-    found.kubectl("rollout", "status", "-n", "argo", controller, "--timeout=280s")
+    with alone(found):
+        found.kubectl("set", "env", "-n", "argo", controller, "DEFAULT_REQUEUE_TIME=2s")
+        found.kubectl("rollout", "status", "-n", "argo", controller, "--timeout=280s")
     return found
 
 

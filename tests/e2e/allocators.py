@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ from diflow import DIJob, Task, keys
 from diflow.status import JobStatus, derive
 from diflow.workflows import to_yaml
 from tests.builders import template
-from tests.clusters import ROOT, TestCluster, wait_until
+from tests.clusters import ROOT, TestCluster, alone, wait_until
 from tests.e2e.live import Live
 
 FAKE = "kwok.x-k8s.io/node"
@@ -212,8 +210,7 @@ def zone(live: Live, name: str) -> Iterator[Zone]:
     """Fake nodes, removed in the end."""
     cluster = live.cluster.name or live.cluster.kubeconfig.parent.name
     # The first fake node starts what answers for all of them. Other processes of the run may ask for it, too.
-    with (Path(tempfile.gettempdir()) / f"diflow-test-kwok-{cluster}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(live.cluster):
         subprocess.run(
             [sys.executable, "-m", "cluster", "fake-nodes", "--name", cluster, "--count", "1"],
             cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
