@@ -26,6 +26,7 @@ from diflow.errors import InvalidError, NotFoundError
 MOST_BYTES: Final = 64 * 1024 * 1024
 """A cycle with 1,000 jobs on 200 nodes takes some 250 KiB: a file holds about 250 of them."""
 _BLOCK: Final = 65536
+_FIELDS: Final = tuple(f for f in fields(Snapshot) if f.name != "memo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def _take_off_cut_line(path: Path) -> None:
 
 def line(snapshot: Snapshot, plan: Plan) -> str:
     """One line for the journal, without the newline."""
-    data = {f.name: _plain(getattr(snapshot, f.name)) for f in fields(Snapshot)}
+    data = {f.name: _plain(getattr(snapshot, f.name)) for f in _FIELDS}
     decided = json.loads(plan.to_bytes(snapshot))
     return json.dumps({"snapshot": data, "policy": plan.policy, "decided": decided["jobs"]}, separators=(",", ":"))
 
@@ -194,7 +195,7 @@ def _array(value: Any) -> Any:
 
 def _snapshot(data: dict[str, Any]) -> Snapshot:
     values: dict[str, Any] = {}
-    for f in fields(Snapshot):
+    for f in _FIELDS:
         value = _array(data[f.name])
         if f.name == "job_profile":
             value = tuple(None if p is None else Profile(**{k: _array(v) for k, v in p.items()}) for p in value)

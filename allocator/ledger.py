@@ -12,45 +12,75 @@ from collections.abc import Callable
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.facts import ancestors
 from diflow.allocator.packing import ANY_NUMBER, place, place_by_score, slots
-from diflow.allocator.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.snapshot import Snapshot
+
+__all__ = ["Ledger", "Placement", "ancestors"]
 
 Placement = dict[int, tuple[IntArray, IntArray]]
 """role → (nodes, counts)."""
 
+ONE_BY_ONE = 16
+"""Changes of nodes up to which what fits there is counted anew one by one."""
+MOST = 2**40
+"""Replicas on one node that are counted: sums over nodes stay small."""
+
+
+class _Room:
+    """Replicas of one shape that each node takes (N), their sum, and up to which change of the ledger that holds."""
+
+    __slots__ = ("by_node", "seen", "total")
+
+    def __init__(self, by_node: IntArray, seen: int) -> None:
+        self.by_node, self.seen = by_node, seen
+        self.total = int(np.minimum(by_node, MOST).sum())
+
 
 class Ledger:
-    """Free room of a snapshot, after what is terminating has gone (`settled`), and the allocation being made."""
+    """Free room of a snapshot, after what is terminating has gone (`settled`), and the allocation being made.
+
+    `count` has the same numbers as `replicas`, to be read one by one.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.free = snapshot.settled()
-        self.replicas = snapshot.held_by_role()
-        self.starts = snapshot.role_starts()
-        self.start_list: list[int] = self.starts.tolist()
-        self.job_queue: list[int] = snapshot.job_queue.tolist()
-        self._held_at: list[int] = np.searchsorted(snapshot.held_role, np.arange(snapshot.roles + 1)).tolist()
+        self.facts = facts = snapshot.facts
+        self.free = snapshot.settled().copy()
+        self.replicas = snapshot.held_by_role().copy()
+        self.count: list[int] = self.replicas.tolist()
+        self.starts, self.start_list = facts.starts, facts.start_list
+        self.job_queue, self.capped = facts.job_queue, facts.capped
+        self._held_at: list[int] = snapshot.held_role.searchsorted(np.arange(snapshot.roles + 1)).tolist()
         self._own: Placement = {}
-        self._touched = np.zeros(snapshot.roles, dtype=np.bool_)
-        self._shape_of = _shapes(snapshot)
-        self.shape_list: list[int] = self._shape_of.tolist()
-        self._room: dict[int, tuple[IntArray, int]] = {}
+        self._room: dict[int, _Room] = {}
+        self._homes: dict[int, BoolArray] = {}
         self._log: list[int] = []
-        self._ancestors = ancestors(snapshot.queue_parent)
-        self.capped = bool((snapshot.queue_cap < UNLIMITED).any())
-        self.queue_used = self._queue_use()
+        self.used = self._queue_use()
+        """Q×R, what the jobs of each queue and of those below it hold, as plain numbers."""
         self.preference: FloatArray | None = None
         self.scores: Callable[[IntArray], FloatArray] | None = None
         """Scores of nodes from what is free, where they are to decide before packing does."""
         self.pool_of: dict[int, int] = {}
         """job → the node pool that it is to stay in, for jobs that are confined to one."""
 
+    @property
+    def changes(self) -> int:
+        """A number that is another after each change of what is free or held."""
+        return len(self._log)
+
+    @property
+    def queue_used(self) -> IntArray:
+        """Q×R: what the jobs of each queue and of those below it hold."""
+        shape = (self.snapshot.queues, len(self.snapshot.resources))
+        return np.array(self.used, dtype=np.int64).reshape(shape)
+
     def roles_of(self, job: int) -> range:
-        return range(self.start_list[job], self.start_list[job + 1])
+        return self.facts.roles_of[job]
 
     def shape(self, role: int) -> int:
         """Index of the role's request and node conditions: roles of one shape fit in the same places."""
-        return self.shape_list[role]
+        return self.facts.shape[role]
 
     def held_range(self, role: int) -> tuple[int, int]:
         """Where the role's part of the snapshot's `held_node` and `held_count` begins and ends."""
@@ -58,67 +88,83 @@ class Ledger:
 
     def placement(self, role: int) -> tuple[IntArray, IntArray]:
         """(nodes, counts) that the role holds in this ledger."""
-        if self._touched[role]:
-            return self._own.get(role, (_NONE, _NONE))
+        own = self._own.get(role)
+        if own is not None:
+            return own
         low, high = self._held_at[role], self._held_at[role + 1]
         return self.snapshot.held_node[low:high], self.snapshot.held_count[low:high]
 
     def room(self, role: int) -> IntArray:
         """Replicas of `role` that each node takes now (N). Not to be written to."""
-        shape = self.shape_list[role]
-        known = self._room.get(shape)
-        snapshot = self.snapshot
-        if known is not None:
-            room, seen = known
-            if seen == len(self._log):
-                return room
-            if len(self._log) - seen <= max(8, snapshot.nodes // 4):
-                where = np.array(self._log[seen:], dtype=np.int64)
-                room[where] = slots(self.free[where], snapshot.role_request[role], snapshot.eligible(role)[where])
-                self._room[shape] = (room, len(self._log))
-                return room
-        room = slots(self.free, snapshot.role_request[role], snapshot.eligible(role))
-        self._room[shape] = (room, len(self._log))
+        return self._room_of(self.facts.shape[role]).by_node
+
+    def _room_of(self, shape: int) -> _Room:
+        room = self._room.get(shape)
+        now = len(self._log)
+        if room is None or now - room.seen > ONE_BY_ONE:
+            request = np.zeros(self.free.shape[1], dtype=np.int64)
+            for r, amount in self.facts.asks[shape]:
+                request[r] = amount
+            room = self._room[shape] = _Room(slots(self.free, request, self.facts.eligible(shape)), now)
+        elif room.seen < now:
+            self._bring_up(room, shape)
         return room
+
+    def _bring_up(self, room: _Room, shape: int) -> None:
+        """Count anew on the nodes that changed."""
+        asks, eligible = self.facts.asks[shape], self.facts.eligible(shape)
+        for node in set(self._log[room.seen :]):
+            if not eligible[node]:
+                continue
+            free = self.free[node].tolist()
+            fits = max(0, min([free[r] // amount for r, amount in asks], default=ANY_NUMBER))
+            room.total += min(fits, MOST) - min(int(room.by_node[node]), MOST)
+            room.by_node[node] = fits
+        room.seen = len(self._log)
 
     def queue_room(self, job: int, role: int) -> int:
         """Replicas of `role` that the caps of the job's queue and its parents still allow."""
-        if not self.capped or self.job_queue[job] < 0:
+        facts = self.facts
+        queue = facts.job_queue[job]
+        asks = facts.asks[facts.shape[role]] if facts.capped and queue >= 0 else ()
+        if not asks:
             return ANY_NUMBER
-        request = self.snapshot.role_request[role]
-        asked = request > 0
-        if not asked.any():
-            return ANY_NUMBER
-        chain = self._ancestors[self.job_queue[job]]
-        left = (self.snapshot.queue_cap[chain] - self.queue_used[chain])[:, asked] // request[asked]
-        return max(0, int(left.min()))
+        left = [(facts.caps[q][r] - self.used[q][r]) // amount for q in facts.chains[queue] for r, amount in asks]
+        return max(0, min(left))
 
     def within_caps(self, job: int, want: dict[int, int]) -> bool:
         """Whether the caps of the job's queue and its parents allow so many more replicas of its roles, together."""
-        if not self.capped or self.job_queue[job] < 0:
+        facts = self.facts
+        queue = facts.job_queue[job]
+        if not facts.capped or queue < 0:
             return True
-        need = np.zeros(len(self.snapshot.resources), dtype=np.int64)
+        need = self.amount(want)
+        return not any(
+            amount > 0 and self.used[q][r] + amount > facts.caps[q][r]
+            for q in facts.chains[queue]
+            for r, amount in enumerate(need)
+        )
+
+    def amount(self, want: dict[int, int]) -> list[int]:
+        """What so many replicas of roles ask for together, by resource."""
+        need = [0] * self.free.shape[1]
         for role, count in want.items():
-            need += count * self.snapshot.role_request[role]
-        chain = self._ancestors[self.job_queue[job]]
-        over = self.queue_used[chain] + need > self.snapshot.queue_cap[chain]
-        return not bool((over & (need > 0)).any())
+            for r, amount in self.facts.asks[self.facts.shape[role]]:
+                need[r] += count * amount
+        return need
 
     def try_gang(self, job: int, want: dict[int, int], *, together: int = -1) -> Placement | None:
         """Take `want` more replicas of the job's roles, all or nothing. Roles that ask for most go first.
 
         The role `together` is put on one node or not at all.
         """
-        taken: Placement = {}
         roles = [role for role, count in want.items() if count > 0]
         if len(roles) > 1:
-            roles.sort(key=lambda role: (-self.weight(role), role))
+            weight, shape = self.facts.weight, self.facts.shape
+            roles.sort(key=lambda role: (-weight[shape[role]], role))
+        taken: Placement = {}
         for role in roles:
-            found = None
-            if want[role] <= self.queue_room(job, role):
-                room = self.room_for(job, role)
-                if role != together or int(room.max(initial=0)) >= want[role]:
-                    found = self._find(room, want[role])
+            found = self._place(job, role, want[role], together=role == together)
             if found is None:
                 for done, (nodes, counts) in taken.items():
                     self.give(job, done, nodes, counts)
@@ -127,6 +173,14 @@ class Ledger:
             taken[role] = found
         return taken
 
+    def _place(self, job: int, role: int, count: int, *, together: bool) -> tuple[IntArray, IntArray] | None:
+        if count > self.most(job, role):
+            return None
+        room = self.room_for(job, role)
+        if together and int(room.max(initial=0)) < count:
+            return None
+        return self._find(room, count)
+
     def _find(self, room: IntArray, count: int) -> tuple[IntArray, IntArray] | None:
         if self.scores is None:
             return place(room, count, self.preference)
@@ -134,6 +188,9 @@ class Ledger:
 
     def fits(self, job: int, want: dict[int, int]) -> bool:
         """Whether `try_gang` would succeed; nothing is changed."""
+        roles = [role for role, count in want.items() if count > 0]
+        if len(roles) == 1:
+            return want[roles[0]] <= self.most(job, roles[0])
         taken = self.try_gang(job, want)
         if taken is None:
             return False
@@ -143,7 +200,11 @@ class Ledger:
 
     def most(self, job: int, role: int) -> int:
         """Replicas of `role` that fit now beside everything, caps included."""
-        return min(int(np.minimum(self.room_for(job, role), 2**40).sum()), self.queue_room(job, role))
+        if self.facts.pinned[job] or job in self.pool_of:
+            fits = int(np.minimum(self.room_for(job, role), MOST).sum())
+        else:
+            fits = self._room_of(self.facts.shape[role]).total
+        return min(fits, self.queue_room(job, role))
 
     def take(self, job: int, role: int, nodes: IntArray, counts: IntArray) -> None:
         self._change(job, role, nodes, counts, 1)
@@ -155,10 +216,10 @@ class Ledger:
         """Give back everything the job holds; what it held is returned."""
         held: Placement = {}
         for role in self.roles_of(job):
-            nodes, counts = self.placement(role)
-            if len(nodes):
-                held[role] = (nodes.copy(), counts.copy())
-                self.give(job, role, *held[role])
+            if self.count[role]:
+                held[role] = self.placement(role)
+                self._own[role] = (_NONE, _NONE)
+                self._book(job, role, *held[role], -1)
         return held
 
     def restore(self, job: int, held: Placement) -> None:
@@ -177,36 +238,39 @@ class Ledger:
         self._log.extend(nodes.tolist())
 
     def holds(self, job: int) -> bool:
-        return any(self.replicas[role] > 0 for role in self.roles_of(job))
+        count = self.count
+        return any(count[role] for role in self.facts.roles_of[job])
 
     def within_limits(self, job: int) -> bool:
         """Whether each role of the job has between its minimum and its maximum. What is not can only be left alone,
         made whole, or stopped."""
-        s = self.snapshot
-        return all(s.role_min[r] <= self.replicas[r] <= s.role_max[r] for r in self.roles_of(job))
+        low, high, count = self.facts.role_min, self.facts.role_max, self.count
+        return all(low[r] <= count[r] <= high[r] for r in self.facts.roles_of[job])
 
     def differs(self) -> bool:
         """Whether the allocation is another than the snapshot's."""
         s = self.snapshot
-        for role in np.flatnonzero(self._touched).tolist():
+        for role, (nodes, counts) in self._own.items():
             low, high = self.held_range(role)
-            nodes, counts = self.placement(role)
             if not np.array_equal(nodes, s.held_node[low:high]) or not np.array_equal(counts, s.held_count[low:high]):
                 return True
         return False
 
     def triples(self) -> tuple[IntArray, IntArray, IntArray]:
         """The allocation as (role, node, count)."""
-        stay = ~self._touched[self.snapshot.held_role]
-        parts = [(self.snapshot.held_role[stay], self.snapshot.held_node[stay], self.snapshot.held_count[stay])]
+        s = self.snapshot
+        if not self._own:
+            return s.held_role, s.held_node, s.held_count
+        stay = np.ones(s.roles, dtype=np.bool_)
+        stay[list(self._own)] = False
+        stay = stay[s.held_role]
         own = [(r, n, c) for r, (n, c) in self._own.items() if len(n)]
-        if own:
-            role = np.repeat(np.array([r for r, _, _ in own], dtype=np.int64), [len(n) for _, n, _ in own])
-            parts.append((role, np.concatenate([n for _, n, _ in own]), np.concatenate([c for _, _, c in own])))
-        role = np.concatenate([p[0] for p in parts])
-        node = np.concatenate([p[1] for p in parts])
-        count = np.concatenate([p[2] for p in parts])
-        return role, node, count
+        role = np.repeat(np.array([r for r, _, _ in own], dtype=np.int64), [len(n) for _, n, _ in own])
+        return (
+            np.concatenate([s.held_role[stay], role]),
+            np.concatenate([s.held_node[stay], *[n for _, n, _ in own]]),
+            np.concatenate([s.held_count[stay], *[c for _, _, c in own]]),
+        )
 
     def room_for(self, job: int, role: int) -> IntArray:
         """Replicas of `role` that each node takes now for this job, caps of queues aside (N). Not to be written to."""
@@ -214,23 +278,24 @@ class Ledger:
         pool = self.pool_of.get(job)
         if pool is not None:
             room = np.where(self.snapshot.node_pool == pool, room, 0)
-        if self.snapshot.job_pinned[job]:
+        if self.facts.pinned[job]:
             home = self.home(job)
             if home.any():
                 room = np.where(home, room, 0)
         return room
 
     def home(self, job: int) -> BoolArray:
-        """Nodes that the job's pods are on in the snapshot."""
-        out = np.zeros(self.snapshot.nodes, dtype=np.bool_)
-        low, high = self._held_at[self.start_list[job]], self._held_at[self.start_list[job + 1]]
-        out[self.snapshot.held_node[low:high]] = True
-        return out
+        """Nodes that the job's pods are on in the snapshot (N). Not to be written to."""
+        home = self._homes.get(job)
+        if home is None:
+            home = self._homes[job] = np.zeros(self.snapshot.nodes, dtype=np.bool_)
+            low, high = self._held_at[self.start_list[job]], self._held_at[self.start_list[job + 1]]
+            home[self.snapshot.held_node[low:high]] = True
+        return home
 
     def weight(self, role: int) -> float:
         """The largest part of any resource that one replica takes (of the whole cluster)."""
-        total = np.maximum(self.snapshot.node_allocatable.sum(axis=0), 1)
-        return float((self.snapshot.role_request[role] / total).max())
+        return self.facts.weight[self.facts.shape[role]]
 
     def _change(self, job: int, role: int, nodes: IntArray, counts: IntArray, sign: int) -> None:
         if len(nodes) == 0:
@@ -248,24 +313,38 @@ class Ledger:
             np.add.at(sums, inverse, amount)
             merged = (where[sums > 0], sums[sums > 0])
         self._own[role] = merged
-        self._touched[role] = True
-        request = self.snapshot.role_request[role]
-        self.free[nodes] -= sign * counts[:, None] * request
-        self._log.extend(nodes.tolist())
-        total = sign * int(counts.sum())
-        self.replicas[role] += total
-        queue = self.job_queue[job]
-        if queue >= 0:
-            self.queue_used[self._ancestors[queue]] += total * request
+        self._book(job, role, nodes, counts, sign)
 
-    def _queue_use(self) -> IntArray:
-        s = self.snapshot
-        used = np.zeros((s.queues, len(s.resources)), dtype=np.int64)
-        queue = s.job_queue[s.role_job]
-        amount = s.role_request * self.replicas[:, None]
-        for q in range(s.queues):
-            mine = amount[queue == q].sum(axis=0)
-            used[self._ancestors[q]] += mine
+    def _book(self, job: int, role: int, nodes: IntArray, counts: IntArray, sign: int) -> None:
+        """What is free and what is held, after so many replicas more on these nodes."""
+        facts, request = self.facts, self.snapshot.role_request[role]
+        if len(nodes) == 1:
+            node, total = int(nodes[0]), sign * int(counts[0])
+            self.free[node] -= total * request
+            self._log.append(node)
+        else:
+            self.free[nodes] -= sign * counts[:, None] * request
+            self._log.extend(nodes.tolist())
+            total = sign * int(counts.sum())
+        self.count[role] += total
+        self.replicas[role] = self.count[role]
+        queue = facts.job_queue[job]
+        if queue >= 0:
+            for q in facts.chains[queue]:
+                used = self.used[q]
+                for r, amount in facts.asks[facts.shape[role]]:
+                    used[r] += total * amount
+
+    def _queue_use(self) -> list[list[int]]:
+        s, facts = self.snapshot, self.facts
+        # One row more for the jobs without a queue.
+        own = np.zeros((s.queues + 1, len(s.resources)), dtype=np.int64)
+        holding = np.flatnonzero(self.replicas)
+        np.add.at(own, s.job_queue[s.role_job[holding]], s.role_request[holding] * self.replicas[holding, None])
+        used = [[0] * len(s.resources) for _ in range(s.queues)]
+        for mine, chain in zip(own.tolist(), facts.chains, strict=False):
+            for q in chain:
+                used[q] = [a + b for a, b in zip(used[q], mine, strict=True)]
         return used
 
 
@@ -285,24 +364,3 @@ def _one_node(held: IntArray, counts: IntArray, node: IntArray, more: IntArray) 
     changed = counts.copy()
     changed[at] += more[0]
     return held, changed
-
-
-def ancestors(parent: IntArray) -> list[list[int]]:
-    """For each queue: itself and the queues above it. A circle is cut where it closes."""
-    out: list[list[int]] = []
-    for queue in range(len(parent)):
-        chain = [queue]
-        while parent[chain[-1]] >= 0 and int(parent[chain[-1]]) not in chain:
-            chain.append(int(parent[chain[-1]]))
-        out.append(chain)
-    return out
-
-
-def _shapes(snapshot: Snapshot) -> IntArray:
-    if snapshot.roles == 0:
-        return np.zeros(0, dtype=np.int64)
-    table = np.column_stack([snapshot.role_class, snapshot.role_request])
-    # Rows as bytes: np.unique over an axis sorts structured rows, several times slower.
-    rows = np.ascontiguousarray(table).view(np.dtype((np.void, table.dtype.itemsize * table.shape[1]))).ravel()
-    _, inverse = np.unique(rows, return_inverse=True)
-    return inverse.astype(np.int64)

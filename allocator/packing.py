@@ -74,11 +74,11 @@ def place_by_score(room: IntArray, count: int, score: FloatArray) -> tuple[IntAr
 
 def _tightest(room: IntArray, count: int, preference: FloatArray | None) -> int:
     """The node that takes `count` with the least room to spare, or -1."""
-    fits = np.flatnonzero(room >= count)
+    fits = (room >= count).nonzero()[0]
     if len(fits) == 0:
         return -1
     spare = room[fits]
+    if preference is None:
+        return int(fits[spare.argmin()])
     best = fits[spare == spare.min()]
-    if preference is None or len(best) == 1:
-        return int(best[0])
-    return int(best[np.argmax(preference[best])])
+    return int(best[preference[best].argmax()])

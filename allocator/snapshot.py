@@ -7,15 +7,43 @@ the builder (millicores, MiB, devices): sums are exact. It knows nothing of Kube
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import is_
+from typing import Any, TypeVar
 
 import numpy as np
 
-from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.arrays import BoolArray, FloatArray, IntArray, frozen
+from diflow.allocator.facts import UNLIMITED, Facts
 from diflow.allocator.profile import Profile
 
-UNLIMITED = 2**62
-"""A cap that is none."""
+__all__ = ["UNLIMITED", "Memo", "Snapshot", "node_usage"]
+
+
+_T = TypeVar("_T")
+
+
+class Memo:
+    """What was derived from a snapshot's arrays, each as long as the arrays that it came from are the same objects.
+
+    A cycle looks at several snapshots that differ in what is held alone, and `replace` hands the memo on.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[tuple[object, ...], Any]] = {}
+
+    def get(self, name: object, sources: tuple[object, ...], make: Callable[[], _T]) -> _T:
+        """What `make` returned for these sources; nobody may write to it."""
+        known = self._known.get(name)
+        if known is not None and all(map(is_, known[0], sources)):
+            found: _T = known[1]
+            return found
+        value = make()
+        self._known[name] = sources, value
+        return value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,6 +108,7 @@ class Snapshot:
     held_role: IntArray
     held_node: IntArray
     held_count: IntArray
+    memo: Memo = field(default_factory=Memo, repr=False)
 
     @property
     def jobs(self) -> int:
@@ -97,31 +126,64 @@ class Snapshot:
     def queues(self) -> int:
         return len(self.queue_names)
 
+    @property
+    def facts(self) -> Facts:
+        """What follows from the snapshot whoever holds what."""
+        sources = (
+            self.role_job,
+            self.role_request,
+            self.role_min,
+            self.role_max,
+            self.role_desired,
+            self.role_class,
+            self.class_nodes,
+            self.job_queue,
+            self.job_priority,
+            self.job_pinned,
+            self.queue_parent,
+            self.queue_cap,
+            self.node_allocatable,
+            self.node_open,
+        )
+        return self.memo.get("facts", sources, lambda: Facts(self))
+
     def role_starts(self) -> IntArray:
-        """First role of each job, J+1 long: job j owns roles starts[j]:starts[j+1]."""
-        return np.searchsorted(self.role_job, np.arange(self.jobs + 1)).astype(np.int64)
+        """First role of each job, J+1 long: job j owns roles starts[j]:starts[j+1]. Not to be written to."""
+        return self.facts.starts
 
     def held_by_role(self) -> IntArray:
-        """Replicas that each role holds now."""
-        return np.bincount(self.held_role, weights=self.held_count, minlength=self.roles).astype(np.int64)
+        """Replicas that each role holds now. Not to be written to."""
+        return self.memo.get("held by role", (self.held_role, self.held_count, self.role_job), self._held_by_role)
 
     def usage(self, role: IntArray, node: IntArray, count: IntArray) -> IntArray:
         """N×R use of an allocation given as (role, node, count) triples."""
         return node_usage(self.role_request, role, node, count, self.nodes)
 
+    def room(self) -> IntArray:
+        """N×R that is there for the allocator's pods (may be negative). Not to be written to."""
+        sources = (self.node_allocatable, self.node_foreign)
+        return self.memo.get("room", sources, lambda: frozen(self.node_allocatable - self.node_foreign))
+
     def settled(self) -> IntArray:
-        """N×R left when everything that is terminating has gone (may be negative on a node that shrank)."""
-        held = self.usage(self.held_role, self.held_node, self.held_count)
-        return self.node_allocatable - self.node_foreign - held
+        """N×R left when everything that is terminating has gone (may be negative on a node that shrank).
+
+        Not to be written to.
+        """
+        held = (self.held_role, self.held_node, self.held_count)
+        sources = (*held, self.role_request, self.node_allocatable, self.node_foreign)
+        return self.memo.get("settled", sources, lambda: frozen(self.room() - self.usage(*held)))
 
     def idle(self) -> IntArray:
         """N×R free at this instant: `settled` less what terminating pods still use."""
         return self.settled() - self.node_releasing
 
     def eligible(self, role: int) -> BoolArray:
-        """Nodes where a new pod of `role` may go."""
-        mask: BoolArray = self.class_nodes[self.role_class[role]] & self.node_open
-        return mask
+        """Nodes where a new pod of `role` may go. Not to be written to."""
+        return self.facts.eligible(self.facts.shape[role])
+
+    def _held_by_role(self) -> IntArray:
+        held = np.bincount(self.held_role, weights=self.held_count, minlength=self.roles)
+        return frozen(held.astype(np.int64))
 
     def demand_by_job(self, count: IntArray) -> IntArray:
         """J×R: what each job uses with `count` replicas of each role."""
@@ -132,12 +194,9 @@ class Snapshot:
 
 def node_usage(request: IntArray, role: IntArray, node: IntArray, count: IntArray, nodes: int) -> IntArray:
     """N×R use of (role, node, count) triples with `request` a replica of each role. Exact: no float is involved."""
-    resources = request.shape[1]
-    out = np.zeros((nodes, resources), dtype=np.int64)
+    out = np.zeros((nodes, request.shape[1]), dtype=np.int64)
     if len(role):
-        order = np.argsort(node, kind="stable")
-        where = node[order]
-        amount = request[role[order]] * count[order, None]
-        first = np.flatnonzero(np.concatenate(([True], where[1:] != where[:-1])))
-        out[where[first]] = np.add.reduceat(amount, first, axis=0)
+        amount = request[role] * count[:, None]
+        for r in range(request.shape[1]):
+            np.add.at(out[:, r], node, amount[:, r])
     return out
