@@ -17,7 +17,9 @@ Amounts = dict[str, float]
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
 _MIB: Final = frozenset({MEMORY, "ephemeral-storage"})
-_QUANTITY: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]i?)?)")
+_QUANTITY: Final = re.compile(
+    r"([0-9]{1,18}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(?:[eE]([+-]?[0-9]{1,2})|([KMGTPE]i|[numkMGTPE])?)"
+)
 _SUFFIXES: Final = {
     "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,

@@ -34,6 +34,8 @@ _NODE_NAME: Final = "workflows.argoproj.io/node-name"
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _MOST_VALUES: Final = 800_000
 _LONGEST_TEXT: Final = 400
+# The queue of jobs that name none.
+DEFAULT_QUEUE: Final = "default"
 _ENDED_ARGO: Final = frozenset({"Succeeded", "Failed", "Error"})
 
 
@@ -231,7 +233,7 @@ def _job(obj: Object) -> JobFacts:
         name=chain.job_name(obj),
         workflow=str(metadata.get("name") or ""),
         uid=str(metadata.get("uid") or ""),
-        queue=str(labels.get(keys.QUEUE) or _spec(dijob).get("queue") or "default"),
+        queue=str(labels.get(keys.QUEUE) or _spec(dijob).get("queue") or DEFAULT_QUEUE),
         priority=str(labels.get(keys.PRIORITY) or "normal"),
         is_preemptible=is_preemptible,
         is_gang=is_gang,
@@ -333,7 +335,7 @@ def _unreadable(obj: Object, problem: str) -> JobFacts:
         name=chain.job_name(obj),
         workflow=str(metadata.get("name") or ""),
         uid=str(metadata.get("uid") or ""),
-        queue=str(labels.get(keys.QUEUE) or "default"),
+        queue=str(labels.get(keys.QUEUE) or DEFAULT_QUEUE),
         priority=str(labels.get(keys.PRIORITY) or "normal"),
         is_preemptible=labels.get(keys.PREEMPTIBLE) == "true",
         is_gang=labels.get(keys.SCHEDULING) == "gang",

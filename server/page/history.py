@@ -6,6 +6,7 @@ ran was admitted is not written there; that its job had no node before `first` i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,6 +57,7 @@ def history(
     column = {task: i for i, task in enumerate(tasks)}
     changes: list[tuple[int, int, int, int]] = []  # (time, column, running, waiting)
     rounds: dict[str, int] = {}
+    starts = _starts(attempts)
     for attempt in attempts:
         made = seconds(attempt.created)
         if made <= 0:
@@ -63,7 +65,7 @@ def history(
         place = column.get(attempt.task, 0)
         began = int(max(made, begin))
         rounds[attempt.round] = min(rounds.get(attempt.round, began), began)
-        ended = int(max(seconds(attempt.finished), began)) if attempt.finished else 0
+        ended = int(max(_end(attempt, starts), began)) if attempt.phase in ("Succeeded", "Failed") else 0
         changes.append((began, place, 0, 1))
         if attempt.ready:
             admitted = max(seconds(attempt.ready), first, since[1] if attempt.round == since[0] else 0.0, began)
@@ -85,6 +87,23 @@ def history(
             steps.append(step)
     begun = sorted(rounds.values())[1:]
     return History(tuple(tasks), _thinned(steps), tuple(begun[-_MOST_ROUNDS:]))
+
+
+def _starts(attempts: Sequence[Attempt]) -> list[tuple[int, float]]:
+    """Each round's index and when its first pod was made, in the order of the rounds."""
+    first: dict[int, float] = {}
+    for attempt in attempts:
+        if (made := seconds(attempt.created)) > 0:
+            first[attempt.round_index] = min(first.get(attempt.round_index, made), made)
+    return sorted(first.items())
+
+
+def _end(attempt: Attempt, starts: Sequence[tuple[int, float]]) -> float:
+    """When it ended. Argo notes no end of a pod that was released behind its gate: the next round took its place."""
+    if attempt.finished:
+        return seconds(attempt.finished)
+    at = bisect_right(starts, attempt.round_index, key=lambda start: start[0])
+    return starts[at][1] if at < len(starts) else 0.0
 
 
 def seconds(time: str) -> float:

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 from diflow.server.page import amounts
 from diflow.server.page.board import FILTERS, Ask, Board, JobLine, NodeLine, Opened, QueueLine, Totals
 from diflow.server.page.drawing import bar, chart, clock, colour, spark
-from diflow.server.page.facts import TaskFacts
+from diflow.server.page.facts import DEFAULT_QUEUE, TaskFacts
 from diflow.server.page.markup import Child, Markup, el, join
 from diflow.status import ENDED
 
@@ -187,7 +187,7 @@ def _open(line: JobLine, ask: Ask) -> Markup:
 def _tags(line: JobLine) -> Markup:
     job = line.facts
     return el(
-        "span", job.namespace, " · ", job.queue,
+        "span", job.namespace, f" · queue {job.queue}" if job.queue != DEFAULT_QUEUE else None,
         join(" · ", el("span", "high priority", class_="high")) if job.priority == "high" else None,
         " · preemptible" if job.is_preemptible else None,
         class_="dim small",
@@ -262,7 +262,8 @@ def _key() -> Markup:
         "p",
         el("span", "", class_="chip runkey"), "replicas that run ",
         el("span", "", class_="chip waitkey"), "pods that wait or start ",
-        el("span", "", class_="chip wantkey"), "asked for",
+        el("span", "", class_="chip wantkey"), "asked for ",
+        el("span", "numbers: run / granted / asked", class_="numkey"),
         class_="dim small key",
     )  # fmt: skip
 

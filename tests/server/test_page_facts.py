@@ -59,6 +59,15 @@ def test_a_replica_that_never_ran_is_shown_as_waiting_until_it_was_given_up() ->
     assert counts(facts(job)) == [(50, 0, 0), (40, 0, 1), (10, 0, 0)]
 
 
+def test_pods_released_behind_their_gate_wait_no_longer_than_until_the_next_round() -> None:
+    job = MadeJob("a", {"w": (1, 1, 4)}, preemptible=True, rounds=("1", "2"), granted={"w": 2}, submitted=50)
+    released = "released: another round, or fewer replicas"
+    job.pod("w", 0, made=50, phase="Failed", message=released)  # Argo writes no finishedAt for it
+    for i in range(2):
+        job.pod("w", i, round_="2", made=40, ready=40)
+    assert counts(facts(job)) == [(50, 0, 1), (40, 2, 0)]
+
+
 def test_a_replica_that_ran_waited_until_its_job_got_its_first_nodes() -> None:
     first = json.dumps({"round": "1", "nodes": {"w": ["n"]}, "first": NOW - 600, "since": NOW - 600})
     job = MadeJob("a", {"w": 1}, submitted=50, annotations={keys.ALLOCATION: first}).pod("w", 0, made=50, ready=10)
@@ -213,6 +222,7 @@ def test_a_node_tells_whether_it_is_ready_and_since_when_it_is_not() -> None:
         ("cpu", "96", 96_000.0, "96"),
         ("memory", "1Gi", 1024.0, "1Gi"),
         ("memory", "1536Mi", 1536.0, "1.5Gi"),
+        ("memory", "24581684Ki", 24581684 / 1024, "23.4Gi"),  # as a kubelet writes what a node has
         ("memory", "128974848", 123.0, "123Mi"),
         ("memory", "1e6Ki", 0.0, "0"),
         ("memory", "134217728e0", 128.0, "128Mi"),
