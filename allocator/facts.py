@@ -33,6 +33,7 @@ class Facts:
     | weight | shape | the largest part of any resource of the cluster that one replica takes |
     | job_queue, priority, pinned | job | as in the snapshot |
     | chains, caps | queue | itself and the queues above it; as in the snapshot |
+    | total | resource | what all nodes have together, at least 1 |
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -40,6 +41,8 @@ class Facts:
         self.starts: IntArray = np.searchsorted(s.role_job, np.arange(s.jobs + 1)).astype(np.int64)
         self.start_list: list[int] = self.starts.tolist()
         self.roles_of = [range(low, high) for low, high in pairwise(self.start_list)]
+        self.single = len(self.roles_of) == s.roles and bool((s.role_job == np.arange(s.roles)).all())
+        """Whether each job has one role."""
         self.role_min: list[int] = s.role_min.tolist()
         self.role_max: list[int] = s.role_max.tolist()
         self.role_desired: list[int] = s.role_desired.tolist()
@@ -55,10 +58,11 @@ class Facts:
             shapes.setdefault((where, *request), len(shapes))
             for where, request in zip(s.role_class.tolist(), self.request, strict=True)
         ]
-        total = np.maximum(s.node_allocatable.sum(axis=0), 1).tolist()
+        self.total: list[int] = np.maximum(s.node_allocatable.sum(axis=0), 1).tolist()
         self.asks = [tuple((r, amount) for r, amount in enumerate(shape[1:]) if amount) for shape in shapes]
         self.weight = [
-            max((amount / all_ for amount, all_ in zip(shape[1:], total, strict=True)), default=0.0) for shape in shapes
+            max((amount / total for amount, total in zip(shape[1:], self.total, strict=True)), default=0.0)
+            for shape in shapes
         ]
         self._masks = frozen(s.class_nodes & s.node_open)
         self._classes = [shape[0] for shape in shapes]
@@ -73,10 +77,23 @@ class Facts:
         """For each job the index of its kind: jobs of one kind ask for the same, in the same queue."""
         known: dict[tuple[object, ...], int] = {}
         out = []
-        for queue, pinned, roles in zip(self.job_queue, self.pinned, self.roles_of, strict=True):
+        for queue, roles in zip(self.job_queue, self.roles_of, strict=True):
             gang = tuple((self.shape[r], self.role_min[r], self.role_desired[r]) for r in roles)
-            out.append(known.setdefault((queue, pinned, gang), len(known)))
+            out.append(known.setdefault((queue, gang), len(known)))
         return out
+
+    @cached_property
+    def kind_of(self) -> IntArray:
+        """The same as an array (J)."""
+        return np.array(self.kinds, dtype=np.int64)
+
+    @cached_property
+    def first_of_kind(self) -> list[int]:
+        """The first job of each kind."""
+        first: dict[int, int] = {}
+        for job, kind in enumerate(self.kinds):
+            first.setdefault(kind, job)
+        return list(first.values())
 
 
 def ancestors(parent: IntArray) -> list[list[int]]:

@@ -187,8 +187,12 @@ class Snapshot:
 
     def demand_by_job(self, count: IntArray) -> IntArray:
         """J×R: what each job uses with `count` replicas of each role."""
+        by_role: IntArray = self.role_request * count[:, None]
+        if self.facts.single:
+            return by_role
         out = np.zeros((self.jobs, len(self.resources)), dtype=np.int64)
-        np.add.at(out, self.role_job, self.role_request * count[:, None])
+        for r in range(len(self.resources)):
+            np.add.at(out[:, r], self.role_job, by_role[:, r])
         return out
 
 

@@ -6,6 +6,7 @@ kube-batch's tiers. Lower comes first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -19,7 +20,8 @@ from diflow.allocator.snapshot import Snapshot
 def by_priority(snapshot: Snapshot, ledger: Ledger) -> FloatArray:
     """Higher priority first."""
     del ledger
-    return -snapshot.job_priority.astype(np.float64)
+    priority = snapshot.job_priority
+    return snapshot.memo.get("by priority", (priority,), lambda: -priority.astype(np.float64))
 
 
 def by_gang(snapshot: Snapshot, ledger: Ledger) -> FloatArray:
@@ -31,7 +33,7 @@ def by_gang(snapshot: Snapshot, ledger: Ledger) -> FloatArray:
 
 def by_drf(snapshot: Snapshot, ledger: Ledger) -> FloatArray:
     """Lower dominant share first."""
-    return dominant_share(snapshot.demand_by_job(ledger.replicas), snapshot.node_allocatable.sum(axis=0))
+    return dominant_share(snapshot.demand_by_job(ledger.replicas), np.array(ledger.facts.total))
 
 
 def by_creation(snapshot: Snapshot, ledger: Ledger) -> FloatArray:
@@ -55,17 +57,16 @@ def ordered_jobs(snapshot: Snapshot, ledger: Ledger, names: Sequence[str]) -> In
     return np.lexsort(keys)
 
 
-def queue_share(used: IntArray, deserved: FloatArray) -> float:
+def queue_share(used: Sequence[int], deserved: Sequence[float]) -> float:
     """How much of what it deserves a queue holds: the largest over the resources; what deserves nothing comes last."""
-    # Plain numbers: there are a handful of resources, and this is asked tens of thousands of times.
     most, any_share = 0.0, False
-    for amount, share in zip(used.tolist(), deserved.tolist(), strict=True):
+    for amount, share in zip(used, deserved, strict=True):
         if share > 0:
             any_share = True
             most = max(most, amount / share)
         elif amount > 0:
-            most = np.inf
-    return most if any_share else np.inf
+            most = math.inf
+    return most if any_share else math.inf
 
 
 def most_requested(free: IntArray, allocatable: IntArray) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.arrays import BoolArray, FloatArray, IntArray, frozen
 from diflow.allocator.snapshot import Snapshot
 
 
@@ -43,11 +43,37 @@ def _level(total: float, weight: FloatArray, low: FloatArray, high: FloatArray) 
 
 
 def total_room(snapshot: Snapshot) -> IntArray:
-    """R: what all jobs together may use: open nodes less foreign pods, and what our pods hold on closed ones."""
-    room = np.maximum(snapshot.node_allocatable - snapshot.node_foreign, 0)
-    held = snapshot.usage(snapshot.held_role, snapshot.held_node, snapshot.held_count)
-    out: IntArray = np.where(snapshot.node_open[:, None], room, np.minimum(held, room)).sum(axis=0)
+    """R: what all jobs together may use: open nodes less foreign pods, and what our pods hold on closed ones.
+
+    Not to be written to.
+    """
+    sources = (snapshot.room(), snapshot.settled(), snapshot.node_open)
+    return snapshot.memo.get("total room", sources, lambda: frozen(_total_room(snapshot)))
+
+
+def _total_room(snapshot: Snapshot) -> IntArray:
+    room = np.maximum(snapshot.room(), 0)
+    if not snapshot.node_open.all():
+        held = snapshot.room() - snapshot.settled()
+        room = np.where(snapshot.node_open[:, None], room, np.minimum(held, room))
+    out: IntArray = room.sum(axis=0)
     return out
+
+
+def deserved_by(snapshot: Snapshot, within: BoolArray | None = None) -> FloatArray:
+    """Q×R: what each queue deserves, if its jobs (`within`, J: only these) ask for what they desire.
+
+    Remembered, as it mostly is the same for all snapshots that a plan leads to. Not to be written to.
+    """
+    total = total_room(snapshot)
+    sources = (snapshot.facts, snapshot.queue_weight, snapshot.queue_guarantee)
+    known: dict[tuple[bytes, bytes], FloatArray] = snapshot.memo.get("deserved", sources, dict)
+    everybody = within is None or bool(within.all())
+    key = (total.tobytes(), b"" if everybody or within is None else within.tobytes())
+    if key not in known:
+        demand = queue_demand(snapshot, snapshot.role_desired, within=None if everybody else within)
+        known[key] = frozen(deserved(snapshot, demand, total))
+    return known[key]
 
 
 def deserved(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) -> FloatArray:
@@ -112,7 +138,8 @@ def queue_demand(snapshot: Snapshot, wanted: IntArray, *, within: BoolArray | No
         by_job = by_job * within[:, None]
     out = np.zeros((snapshot.queues, len(snapshot.resources)), dtype=np.int64)
     known = snapshot.job_queue >= 0
-    np.add.at(out, snapshot.job_queue[known], by_job[known])
+    for r in range(out.shape[1]):
+        np.add.at(out[:, r], snapshot.job_queue[known], by_job[known, r])
     return out
 
 

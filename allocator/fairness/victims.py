@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diflow.allocator.arrays import BoolArray, IntArray
+from diflow.allocator.arrays import BoolArray, IntArray, frozen
 from diflow.allocator.ledger import Ledger, Placement
 from diflow.allocator.snapshot import Snapshot
 
+MayTake = Callable[[int, list[int]], bool]
+"""Whether so much (by resource) may be taken from this job."""
 MOST_STEPS = 512
 """Steps of one search. A gang that needs more victims than that waits for room instead."""
 
@@ -23,12 +25,20 @@ class _Step:
     taken: Placement
 
 
+def order_of_victims(snapshot: Snapshot) -> IntArray:
+    """Jobs in the order in which they are to suffer: the lowest priority first, then the youngest, who loses least."""
+    created, priority = snapshot.job_created_seconds, snapshot.job_priority
+    return snapshot.memo.get(
+        "order of victims", (created, priority), lambda: np.lexsort((np.arange(snapshot.jobs), -created, priority))
+    )
+
+
 def make_room(
     ledger: Ledger,
     job: int,
     want: dict[int, int],
     candidates: Iterable[int],
-    may_take: Callable[[int, IntArray], bool],
+    may_take: MayTake,
 ) -> list[int] | None:
     """Evict until `want` fits, and start it. Returns the victims, or None with nothing changed.
 
@@ -53,14 +63,15 @@ def _evict(
     job: int,
     want: dict[int, int],
     candidates: Iterable[int],
-    may_take: Callable[[int, IntArray], bool],
+    may_take: MayTake,
 ) -> list[_Step]:
     """Evictions, one after the other, until the gang fits or nobody is left."""
     steps: list[_Step] = []
     useful = _useful_nodes(ledger, job, want)
+    everywhere = bool(useful.all())
     for victim in candidates:
         # A victim that holds nothing where the gang may run is of no use.
-        if not any(useful[ledger.placement(role)[0]].any() for role in ledger.roles_of(victim)):
+        if not everywhere and not any(useful[ledger.placement(role)[0]].any() for role in ledger.roles_of(victim)):
             continue
         while len(steps) < MOST_STEPS:
             step = _next_step(ledger, victim, useful, may_take)
@@ -75,7 +86,7 @@ def _evict(
 def _take_back(ledger: Ledger, job: int, want: dict[int, int], steps: list[_Step]) -> None:
     """Undo every eviction that was not needed, the largest first, the latest before the earlier ones."""
     latest_first = list(reversed(steps))
-    latest_first.sort(key=lambda step: -_size(ledger.snapshot, step))
+    latest_first.sort(key=lambda step: -_size(ledger, step))
     for step in latest_first:
         if not _may_return(ledger, step):
             continue
@@ -96,43 +107,44 @@ def _useful_nodes(ledger: Ledger, job: int, want: dict[int, int]) -> BoolArray:
     return out
 
 
-def _next_step(
-    ledger: Ledger, victim: int, useful: BoolArray, may_take: Callable[[int, IntArray], bool]
-) -> _Step | None:
+def _next_step(ledger: Ledger, victim: int, useful: BoolArray, may_take: MayTake) -> _Step | None:
     """Take one replica above the minimum, or the whole gang when there is none; None if nothing may be taken."""
-    snapshot = ledger.snapshot
-    whole = ledger.within_limits(victim)
-    for role in reversed(ledger.roles_of(victim)):
-        if whole and ledger.replicas[role] > snapshot.role_min[role]:
+    facts = ledger.facts
+    if ledger.within_limits(victim):
+        for role in reversed(facts.roles_of[victim]):
+            if ledger.count[role] <= facts.role_min[role]:
+                continue
             nodes, _ = ledger.placement(role)
             there = nodes[useful[nodes]]
-            if len(there) and may_take(victim, snapshot.role_request[role]):
-                one = {role: (there[-1:].copy(), np.ones(1, dtype=np.int64))}
+            if len(there) and may_take(victim, facts.request[role]):
+                one = {role: (there[-1:].copy(), _ONE)}
                 ledger.give(victim, role, *one[role])
                 return _Step(victim, one)
     # What cannot leave its nodes may shrink, but would have nowhere to come back to.
-    if not ledger.holds(victim) or snapshot.job_pinned[victim]:
+    if not ledger.holds(victim) or facts.pinned[victim]:
         return None
-    amount = sum(
-        (ledger.replicas[role] * snapshot.role_request[role] for role in ledger.roles_of(victim)),
-        np.zeros(len(snapshot.resources), dtype=np.int64),
-    )
-    if not may_take(victim, amount):
+    if not may_take(victim, ledger.amount({role: ledger.count[role] for role in facts.roles_of[victim]})):
         return None
     return _Step(victim, ledger.release(victim))
 
 
+_ONE: IntArray = frozen(np.ones(1, dtype=np.int64))
+
+
 def _may_return(ledger: Ledger, step: _Step) -> bool:
     """Whether giving this back leaves the victim a whole gang."""
+    low, taken = ledger.facts.role_min, step.taken
     return all(
-        ledger.replicas[role] + (step.taken[role][1].sum() if role in step.taken else 0)
-        >= ledger.snapshot.role_min[role]
+        ledger.count[role] + (int(taken[role][1].sum()) if role in taken else 0) >= low[role]
         for role in ledger.roles_of(step.job)
     )
 
 
-def _size(snapshot: Snapshot, step: _Step) -> float:
-    total = np.maximum(snapshot.node_allocatable.sum(axis=0), 1)
-    return float(
-        max((counts.sum() * snapshot.role_request[role] / total).max() for role, (_, counts) in step.taken.items())
+def _size(ledger: Ledger, step: _Step) -> float:
+    """The largest part of any resource of the cluster that the step frees."""
+    facts = ledger.facts
+    return max(
+        int(counts.sum()) * amount / facts.total[r]
+        for role, (_, counts) in step.taken.items()
+        for r, amount in enumerate(facts.request[role])
     )

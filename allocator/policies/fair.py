@@ -12,20 +12,20 @@ settings name and order them:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+import math
 
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.fairness.orders import node_scores, ordered_jobs, queue_share
-from diflow.allocator.fairness.shares import deserved, dominant_share, queue_demand, total_room
-from diflow.allocator.fairness.victims import make_room
-from diflow.allocator.ledger import Ledger, ancestors
-from diflow.allocator.plan import Plan, Why, evictions
+from diflow.allocator.fairness.shares import deserved_by, total_room
+from diflow.allocator.fairness.victims import MayTake, make_room, order_of_victims
+from diflow.allocator.ledger import Ledger
+from diflow.allocator.plan import Plan, Why, carry_out, changes, evictions
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import no_worse_than_keeping, settled
+from diflow.allocator.settle import MOST_JOBS, no_worse_than_keeping, settled
 from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.waiting import Feasibility, Kept, Reasons, explain_waiting, minimum_gang, reserve
+from diflow.allocator.waiting import Feasibility, Kept, Reasons, explain_waiting, minimum_gang, reserve, start_order
 
 MOST_TRANSACTIONS = 64
 """Preemptions and reclaims tried in one cycle: each may look at hundreds of victims. The next cycle goes on."""
@@ -40,7 +40,6 @@ class FairPolicy:
 
     def __init__(self, settings: PolicySettings | None = None) -> None:
         self._settings = settings or PolicySettings()
-        self._last: MetShares | None = None
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
         """Start the newcomer within what its queue deserves, or in what is idle; nobody else is touched."""
@@ -49,7 +48,11 @@ class FairPolicy:
         return Cycle(snapshot, self._settings, considered=only).run(("allocate", "backfill"), self.name)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
-        plan = settled(snapshot, self._cycle)
+        plan = self._cycle(snapshot)
+        if not changes(plan):
+            return plan
+        if snapshot.jobs <= MOST_JOBS and Cycle(carry_out(snapshot, plan), self._settings).changes_something():
+            plan = settled(snapshot, lambda s: plan if s is snapshot else self._cycle(s))
         if evictions(snapshot, plan) == 0:
             return plan
         gentle = Cycle(snapshot, self._settings).run(("allocate", "backfill"), self.name)
@@ -59,9 +62,8 @@ class FairPolicy:
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """What of the deserved shares is met, jobs of higher priority counted first and far more."""
-        met = self._last
-        if met is None or met.snapshot is not snapshot:
-            met = self._last = MetShares(snapshot)
+        sources = (deserved_by(snapshot), total_room(snapshot), snapshot.facts)
+        met: MetShares = snapshot.memo.get("met shares", sources, lambda: MetShares(snapshot))
         return met.of(plan)
 
     def _cycle(self, snapshot: Snapshot) -> Plan:
@@ -73,9 +75,8 @@ class MetShares:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        total = total_room(snapshot)
-        self._shares = deserved(snapshot, queue_demand(snapshot, snapshot.role_desired), total)
-        self._total = np.maximum(total, 1)
+        self._shares = deserved_by(snapshot)
+        self._total = np.maximum(total_room(snapshot), 1)
         levels = np.unique(snapshot.job_priority)[-(RANKS - 1) :]
         self._levels = len(levels) + 1
         rank = np.searchsorted(levels, snapshot.job_priority, side="right")
@@ -102,35 +103,43 @@ class Cycle:
         self.snapshot, self.settings = snapshot, settings
         self.ledger = Ledger(snapshot)
         self.ledger.scores = node_scores(snapshot, settings.node_order)
-        self.allowed = (snapshot.job_queue >= 0) & (
-            np.ones(snapshot.jobs, dtype=np.bool_) if considered is None else considered
-        )
-        self.total = total_room(snapshot)
+        self.facts = snapshot.facts
+        self._held: tuple[int, BoolArray] = (-1, np.zeros(0, dtype=np.bool_))
+        self._ordered: tuple[int, IntArray] = (-1, np.zeros(0, dtype=np.int64))
         self.feasible = Feasibility(snapshot)
-        self.impossible: dict[int, tuple[Why, tuple[float, float, float]]] = {}
-        possible = self._possible()
-        self.shares = deserved(
-            snapshot, queue_demand(snapshot, snapshot.role_desired, within=possible), total=self.total
-        )
-        self.chains = ancestors(snapshot.queue_parent)
+        self.possible = self._possible()
+        self.allowed = self.possible if considered is None else self.possible & considered
+        self.deserved = deserved_by(snapshot, self.possible)
+        self.shares: list[list[float]] = self.deserved.tolist()
+        self.total: list[int] = np.maximum(total_room(snapshot), 1).tolist()
         self.marks = Reasons(snapshot)
         self.reserved_for = -1
         self.kept: Kept = []
-        self.failed: dict[tuple[int, int, bool], int] = {}
+        # Kinds of jobs whose gang does not fit, or is above its queue's share, until something is given back.
+        self.too_big: set[int] = set()
+        self.above_share: set[int] = set()
         self.transactions = 0
 
     def run(self, steps: tuple[str, ...], name: str) -> Plan:
         """All the steps, what is left to anybody, and the reasons."""
+        self._decide(steps)
+        self._explain()
+        return self.marks.plan(self.ledger, name)
+
+    def changes_something(self) -> bool:
+        """Whether the plan of all steps would, without making it."""
+        self._decide(self.settings.steps)
+        return self.ledger.differs()
+
+    def _decide(self, steps: tuple[str, ...]) -> None:
         self._serve_the_oldest()
         for step in steps:
             getattr(self, step)()
         if self.transactions:
             # What evictions left over goes to whoever fits, or they would wait beside free room.
-            self.failed.clear()
+            self._forget()
             self._try_the_oldest_again()
             self.backfill()
-        self._explain()
-        return self.marks.plan(self.ledger, name)
 
     def allocate(self) -> None:
         """Gangs and replicas within what their queues deserve."""
@@ -142,23 +151,28 @@ class Cycle:
 
     def preempt(self) -> None:
         """Inside a queue: room for jobs of higher priority."""
-        s = self.snapshot
-        holds, hopeless = self._holders(), set[tuple[int, ...]]()
+        s, facts = self.snapshot, self.facts
+        hopeless = set[tuple[int, ...]]()
+        weak = self._holders() & s.job_preemptible
         for job in self._wanting():
             if self.transactions >= MOST_TRANSACTIONS:
                 return
-            look = (self.ledger.job_queue[job], int(s.job_priority[job]), *self._look(job))
+            queue, rank = facts.job_queue[job], facts.priority[job]
+            look = (rank, *self._look(job))
             if look in hopeless:
                 continue
-            lower = holds & (s.job_queue == look[0]) & s.job_preemptible & (s.job_priority < look[1])
             hopeless.add(look)
+            lower = weak & (s.job_priority < rank)
+            if not lower.any():
+                continue
+            lower &= s.job_queue == queue
             if not lower.any():
                 continue
             for want in self._wishes(job):
-                victims = self._transaction(job, want, np.flatnonzero(lower), lambda _job, _amount: True)
+                victims = self._transaction(job, want, lower, _anything)
                 if victims is not None:
                     self._note(job, victims, Why.PREEMPTED_FOR_PRIORITY)
-                    holds = self._holders()
+                    weak = self._holders() & s.job_preemptible
                     hopeless.clear()
                     break
 
@@ -168,19 +182,20 @@ class Cycle:
         for job in self._wanting():
             if self.transactions >= MOST_TRANSACTIONS:
                 return
-            queue = self.ledger.job_queue[job]
-            look = (queue, *self._look(job))
+            queue = self.facts.job_queue[job]
+            look = self._look(job)
             if look in hopeless:
                 continue
             hopeless.add(look)
             for want in self._wishes(job):
-                need = self._amount(want)
+                need = self.ledger.amount(want)
                 if not self._within(queue, need):
                     continue
-                candidates = self._above_their_share(queue, need > 0)
+                asked = [r for r, amount in enumerate(need) if amount > 0]
+                candidates = self._above_their_share(queue, asked)
                 if not candidates.any():
                     break
-                victims = self._transaction(job, want, np.flatnonzero(candidates), self._reclaimable(queue, need > 0))
+                victims = self._transaction(job, want, candidates, self._reclaimable(queue, asked))
                 if victims is not None:
                     self._note(job, victims, Why.RECLAIMED)
                     hopeless.clear()
@@ -188,36 +203,28 @@ class Cycle:
 
     def _look(self, job: int) -> tuple[int, ...]:
         """What tells two jobs apart when victims are sought for them: what they ask for and what they hold."""
-        s, ledger = self.snapshot, self.ledger
-        return tuple(
-            number
-            for role in ledger.roles_of(job)
-            for number in (
-                ledger.shape(role),
-                int(ledger.replicas[role]),
-                int(s.role_min[role]),
-                int(s.role_desired[role]),
-            )
-        )
+        count = self.ledger.count
+        return (self.facts.kinds[job], *[count[role] for role in self.facts.roles_of[job]])
 
-    def _above_their_share(self, queue: int, asked: BoolArray) -> BoolArray:
+    def _above_their_share(self, queue: int, asked: list[int]) -> BoolArray:
         """Jobs that may have to give to `queue`: those of queues beside it that hold more than they deserve."""
-        s = self.snapshot
-        over = np.array([self._over(q, asked) for q in range(s.queues)])
-        beside = np.array([queue not in self.chains[q] and q not in self.chains[queue] for q in range(s.queues)])
-        out: BoolArray = (over & beside)[s.job_queue] & (s.job_queue >= 0) & s.job_preemptible & self._holders()
+        s, chains = self.snapshot, self.facts.chains
+        gives = [q not in chains[queue] and queue not in chains[q] and self._over(q, asked) for q in range(s.queues)]
+        if not any(gives):
+            return np.zeros(s.jobs, dtype=np.bool_)
+        out: BoolArray = np.array([*gives, False])[s.job_queue] & s.job_preemptible & self._holders()
         return out
 
-    def _reclaimable(self, queue: int, asked: BoolArray) -> Callable[[int, IntArray], bool]:
+    def _reclaimable(self, queue: int, asked: list[int]) -> MayTake:
         """Whether a victim's queue, and all above it up to the common parent, keep what they deserve."""
-        common = set(self.chains[queue])
+        chains, common = self.facts.chains, set(self.facts.chains[queue])
 
-        def may_take(victim: int, amount: IntArray) -> bool:
-            for q in self.chains[self.ledger.job_queue[victim]]:
+        def may_take(victim: int, amount: list[int]) -> bool:
+            for q in chains[self.facts.job_queue[victim]]:
                 if q in common:
                     return True
-                left = self.ledger.queue_used[q] - amount
-                if (left < self.shares[q] - 1e-9)[asked & (amount > 0)].any():
+                used, share = self.ledger.used[q], self.shares[q]
+                if any(amount[r] > 0 and used[r] - amount[r] < share[r] - 1e-9 for r in asked):
                     return False
             return True
 
@@ -227,136 +234,144 @@ class Cycle:
 
     def _possible(self) -> BoolArray:
         """Jobs that could run on an empty cluster. Others ask for nothing: they must not hold shares back."""
-        out = np.zeros(self.snapshot.jobs, dtype=np.bool_)
-        holds = self._holders()
-        for j in range(self.snapshot.jobs):
-            if self.snapshot.job_queue[j] < 0:
-                self.impossible[j] = (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
-                continue
-            reason = None if holds[j] else self.feasible.reason(self.ledger, j)
-            if reason is None:
-                out[j] = True
-            else:
-                self.impossible[j] = reason
-        return out
+        s, feasible = self.snapshot, self.feasible
+        by_kind = [feasible.reason(self.ledger, job) is None for job in self.facts.first_of_kind]
+        starts: BoolArray = np.array(by_kind, dtype=np.bool_)[self.facts.kind_of]
+        return (starts | self._holders()) & (s.job_queue >= 0)
 
     def _holders(self) -> BoolArray:
-        out = np.zeros(self.snapshot.jobs, dtype=np.bool_)
-        out[self.snapshot.role_job[self.ledger.replicas > 0]] = True
+        """Jobs that hold something (J). Not to be written to."""
+        changes, holds = self._held
+        if changes != self.ledger.changes:
+            holds = np.zeros(self.snapshot.jobs, dtype=np.bool_)
+            holds[self.snapshot.role_job[self.ledger.replicas > 0]] = True
+            self._held = self.ledger.changes, holds
+        return holds
+
+    def _short(self) -> BoolArray:
+        """Jobs that hold less than they ask for (J)."""
+        s = self.snapshot
+        short = np.zeros(s.jobs, dtype=np.bool_)
+        short[s.role_job[self.ledger.replicas < s.role_desired]] = True
+        return short
+
+    def _in_order(self, chosen: BoolArray) -> list[int]:
+        """These jobs in the order in which they are served."""
+        if not chosen.any():
+            return []
+        changes, order = self._ordered
+        if changes != self.ledger.changes:
+            order = ordered_jobs(self.snapshot, self.ledger, self.settings.job_order)
+            self._ordered = self.ledger.changes, order
+        out: list[int] = order[chosen[order]].tolist()
         return out
 
     def _waiting(self) -> list[int]:
-        order = ordered_jobs(self.snapshot, self.ledger, self.settings.job_order)
-        waits = self.allowed & ~self._holders()
-        return [j for j in order[waits[order]].tolist() if j not in self.impossible]
+        return self._in_order(self.allowed & ~self._holders())
 
     def _wanting(self) -> list[int]:
         """Jobs that wait or hold less than they ask for, in order."""
-        s = self.snapshot
-        order = ordered_jobs(s, self.ledger, self.settings.job_order)
-        short = np.zeros(s.jobs, dtype=np.bool_)
-        short[s.role_job[self.ledger.replicas < s.role_desired]] = True
-        short &= self.allowed
-        return [j for j in order[short[order]].tolist() if j not in self.impossible]
+        return self._in_order(self._short() & self.allowed)
 
     def _wishes(self, job: int) -> list[dict[int, int]]:
         """What to evict others for, the most wished first: its gang, or more replicas of one that runs."""
-        s, ledger = self.snapshot, self.ledger
+        facts, ledger, count = self.facts, self.ledger, self.ledger.count
         if not ledger.holds(job):
             return [minimum_gang(ledger, job)]
         if not ledger.within_limits(job):
             # It lost pods, or its minimum was raised: all that is missing or nothing.
-            missing = {r: max(0, int(s.role_min[r] - ledger.replicas[r])) for r in ledger.roles_of(job)}
-            return [missing] if not any(ledger.replicas[r] > s.role_max[r] for r in missing) else []
+            missing = {r: max(0, facts.role_min[r] - count[r]) for r in facts.roles_of[job]}
+            return [missing] if not any(count[r] > facts.role_max[r] for r in missing) else []
         out: list[dict[int, int]] = []
-        for role in ledger.roles_of(job):
-            more = int(s.role_desired[role] - ledger.replicas[role])
-            while more > 0 and ledger.replicas[role] >= s.role_min[role]:
+        for role in facts.roles_of[job]:
+            more = facts.role_desired[role] - count[role]
+            while more > 0 and count[role] >= facts.role_min[role]:
                 out.append({role: more})
                 more //= 2
         return out
 
-    def _amount(self, want: dict[int, int]) -> IntArray:
-        out = np.zeros(len(self.snapshot.resources), dtype=np.int64)
-        for role, count in want.items():
-            out += count * self.snapshot.role_request[role]
-        return out
+    def _gang_amount(self, job: int) -> list[int]:
+        return self.ledger.amount(minimum_gang(self.ledger, job))
 
-    def _gang_amount(self, job: int) -> IntArray:
-        return self._amount(minimum_gang(self.ledger, job))
-
-    def _within(self, queue: int, need: IntArray) -> bool:
+    def _within(self, queue: int, need: list[int]) -> bool:
         """Whether the queue and all above it stay within what they deserve with this much more, in what is asked."""
-        asked = need > 0
-        for q in self.chains[queue]:
-            if ((self.ledger.queue_used[q] + need)[asked] > self.shares[q][asked] + 1e-9).any():
-                return False
+        for q in self.facts.chains[queue]:
+            used, share = self.ledger.used[q], self.shares[q]
+            for r, amount in enumerate(need):
+                if amount > 0 and used[r] + amount > share[r] + 1e-9:
+                    return False
         return True
 
-    def _over(self, queue: int, asked: BoolArray) -> bool:
+    def _over(self, queue: int, asked: list[int]) -> bool:
         """Whether the queue or one above it is above what it deserves in something that is asked."""
-        return any(bool((self.ledger.queue_used[q] > self.shares[q] + 1e-9)[asked].any()) for q in self.chains[queue])
+        used, shares = self.ledger.used, self.shares
+        return any(used[q][r] > shares[q][r] + 1e-9 for q in self.facts.chains[queue] for r in asked)
 
     def _serve_the_oldest(self) -> None:
         """The gang that waits longest, of a queue that deserves more, goes first; or room is kept for it."""
-        s = self.snapshot
+        s, facts, ledger = self.snapshot, self.facts, self.ledger
         waited = s.now_seconds - s.job_created_seconds
         long = self.allowed & ~self._holders() & (waited >= self.settings.reserve_after_seconds)
-        order = np.lexsort((np.arange(s.jobs), s.job_created_seconds, -s.job_priority))
+        if not long.any():
+            return
+        order = start_order(s)
         for job in order[long[order]].tolist():
-            if job in self.impossible:
-                continue
-            need = self._gang_amount(job)
-            queue = int(s.job_queue[job])
-            asked = need > 0
+            asked = [r for r, amount in enumerate(self._gang_amount(job)) if amount > 0]
             # A gang may be larger than all that its queue deserves: the first replica above the share brings it whole.
-            if any((self.ledger.queue_used[q] >= self.shares[q])[asked].any() for q in self.chains[queue]):
+            if any(ledger.used[q][r] >= self.shares[q][r] for q in facts.chains[facts.job_queue[job]] for r in asked):
                 continue
-            if any(self.ledger.queue_room(job, r) < s.role_min[r] for r in self.ledger.roles_of(job)):
+            if any(ledger.queue_room(job, r) < facts.role_min[r] for r in facts.roles_of[job]):
                 continue
-            if self.ledger.try_gang(job, minimum_gang(self.ledger, job)) is not None:
+            if ledger.try_gang(job, minimum_gang(ledger, job)) is not None:
                 self._mark(job, Why.FITS)
                 continue
             # Room is kept from those that come later, not from those that come first.
             for other in self._waiting():
-                if s.job_priority[other] > s.job_priority[job]:
+                if facts.priority[other] > facts.priority[job]:
                     self._start(other, within_share=True)
-            self.kept = reserve(self.ledger, job)
+            self.kept = reserve(ledger, job)
             if self.kept:
                 self.reserved_for = job
-                self.failed.clear()
+                self._forget()
                 return
+
+    def _forget(self) -> None:
+        """Something was given back: what did not fit may fit now."""
+        self.too_big.clear()
+        self.above_share.clear()
 
     def _serve(self, *, within_share: bool) -> None:
         """Queues in turn, by share; of each its best job: first whole gangs, then single replicas by dominant share."""
-        s = self.snapshot
-        order = ordered_jobs(s, self.ledger, self.settings.job_order)
+        queue_of, kinds = self.facts.job_queue, self.facts.kinds
+        queues = range(self.snapshot.queues)
+        short = self._short()
+        gangs: list[list[int]] = [[] for _ in queues]
+        waiting = self._waiting()
+        for j in reversed(waiting):
+            gangs[queue_of[j]].append(j)
+        short_jobs = self._in_order(short & self.allowed) if (short & self.allowed).any() else []
+        place = {j: at for at, j in enumerate(short_jobs)}
+        growing: list[list[tuple[float, int, int]]] = [[] for _ in queues]
         holds = self._holders()
-        gangs: list[list[int]] = [[] for _ in range(s.queues)]
-        for j in order[(self.allowed & ~holds)[order]][::-1].tolist():
-            if j not in self.impossible:
-                gangs[int(s.job_queue[j])].append(j)
-        growing: list[list[tuple[float, int, int]]] = [[] for _ in range(s.queues)]
-        short = np.zeros(s.jobs, dtype=np.bool_)
-        short[s.role_job[self.ledger.replicas < s.role_desired]] = True
-        place = np.empty(s.jobs, dtype=np.int64)
-        place[order] = np.arange(s.jobs)
-        for j in np.flatnonzero(short & holds & self.allowed).tolist():
-            if self.ledger.within_limits(j):
-                self._enlist(growing, j, place)
-        heap = [(self._key(q), q) for q in range(s.queues) if gangs[q] or growing[q]]
+        for j in short_jobs:
+            if holds[j] and self.ledger.within_limits(j):
+                growing[queue_of[j]].append(self._entry(j, place))
+        for entries in growing:
+            heapq.heapify(entries)
+        heap = [(self._key(q), q) for q in queues if gangs[q] or growing[q]]
         heapq.heapify(heap)
+        hopeless = self.above_share if within_share else self.too_big
         while heap:
             _, q = heapq.heappop(heap)
             # Whoever does not fit changes nothing: the queue's next one is tried at once.
             while gangs[q]:
                 job = gangs[q].pop()
-                if self._start(job, within_share=within_share):
-                    if short[job]:
-                        self._enlist(growing, job, place)
+                if kinds[job] not in hopeless and self._start(job, within_share=within_share):
+                    if job in place:
+                        heapq.heappush(growing[q], self._entry(job, place))
                     break
             else:
-                while growing[q] and not self._grow(growing, q, place, within_share=within_share):
+                while growing[q] and not self._grow(growing[q], place, within_share=within_share):
                     pass
             if gangs[q] or growing[q]:
                 heapq.heappush(heap, (self._key(q), q))
@@ -367,70 +382,65 @@ class Cycle:
         for name in self.settings.queue_order:
             if name == "proportion":
                 # A queue in a full parent waits with it: the parent's share counts first.
-                out += [queue_share(self.ledger.queue_used[q], self.shares[q]) for q in reversed(self.chains[queue])]
+                chain = reversed(self.facts.chains[queue])
+                out += [queue_share(self.ledger.used[q], self.shares[q]) for q in chain]
         return tuple(out)
 
     def _start(self, job: int, *, within_share: bool) -> bool:
-        s, ledger = self.snapshot, self.ledger
-        roles = ledger.roles_of(job)
-        queue = ledger.job_queue[job]
-        if within_share and not self._within(queue, self._gang_amount(job)):
+        facts, ledger = self.facts, self.ledger
+        kind = facts.kinds[job]
+        if kind in self.too_big or (within_share and kind in self.above_share):
             return False
-        key = (ledger.shape(roles[0]), queue if ledger.capped else -1, len(roles) > 1)
-        low = int(s.role_min[roles[0]])
-        if len(roles) == 1 and self.failed.get(key, 2**62) <= low:
+        gang = minimum_gang(ledger, job)
+        if within_share and not self._within(facts.job_queue[job], ledger.amount(gang)):
+            self.above_share.add(kind)
             return False
-        if ledger.try_gang(job, minimum_gang(ledger, job)) is None:
-            if len(roles) == 1:
-                self.failed[key] = min(low, self.failed.get(key, 2**62))
+        if ledger.try_gang(job, gang) is None:
+            # Of several roles one may fit elsewhere, and the others then too.
+            if len(gang) == 1:
+                self.too_big.add(kind)
             return False
         self._mark(job, Why.FITS)
         return True
 
-    def _enlist(self, growing: list[list[tuple[float, int, int]]], job: int, place: IntArray) -> None:
-        amount = sum(
-            (self.ledger.replicas[r] * self.snapshot.role_request[r] for r in self.ledger.roles_of(job)),
-            np.zeros(len(self.snapshot.resources), dtype=np.int64),
-        )
-        share = float(dominant_share(amount, self.total))
-        heapq.heappush(growing[self.ledger.job_queue[job]], (share, int(place[job]), job))
+    def _entry(self, job: int, place: dict[int, int]) -> tuple[float, int, int]:
+        """The job among those of its queue that grow: the smallest dominant share is served first."""
+        ledger = self.ledger
+        amount = ledger.amount({r: ledger.count[r] for r in self.facts.roles_of[job]})
+        return max(a / t for a, t in zip(amount, self.total, strict=True)), place[job], job
 
-    def _grow(
-        self, growing: list[list[tuple[float, int, int]]], queue: int, place: IntArray, *, within_share: bool
-    ) -> bool:
-        """One more replica for the job of the queue with the smallest dominant share; False if it gets none."""
-        s, ledger = self.snapshot, self.ledger
-        _, _, job = heapq.heappop(growing[queue])
-        for role in ledger.roles_of(job):
-            if ledger.replicas[role] >= s.role_desired[role]:
+    def _grow(self, growing: list[tuple[float, int, int]], place: dict[int, int], *, within_share: bool) -> bool:
+        """One more replica for the job of a queue with the smallest dominant share; False if it gets none."""
+        facts, ledger = self.facts, self.ledger
+        _, _, job = heapq.heappop(growing)
+        for role in facts.roles_of[job]:
+            if ledger.count[role] >= facts.role_desired[role]:
                 continue
-            if within_share and not self._within(queue, s.role_request[role]):
+            if within_share and not self._within(facts.job_queue[job], facts.request[role]):
                 continue
             if ledger.try_gang(job, {role: 1}) is not None:
                 if self.marks.why[job] != int(Why.FITS):
                     self._mark(job, Why.GROWN)
-                self._enlist(growing, job, place)
+                heapq.heappush(growing, self._entry(job, place))
                 return True
         return False
 
-    def _transaction(
-        self, job: int, want: dict[int, int], victims: IntArray, may_take: Callable[[int, IntArray], bool]
-    ) -> list[int] | None:
+    def _transaction(self, job: int, want: dict[int, int], victims: BoolArray, may_take: MayTake) -> list[int] | None:
         """Search for victims, if caps allow the gang at all and this cycle has not searched enough."""
-        s, ledger = self.snapshot, self.ledger
+        facts, ledger = self.facts, self.ledger
         if self.transactions >= MOST_TRANSACTIONS or any(ledger.queue_room(job, r) < n for r, n in want.items()):
             return None
         self.transactions += 1
-        # Lowest priority first, then the youngest: it loses least.
-        order = victims[np.lexsort((victims, -s.job_created_seconds[victims], s.job_priority[victims]))]
-        above = self.reserved_for >= 0 and s.job_priority[job] > s.job_priority[self.reserved_for]
+        order = order_of_victims(self.snapshot)
+        candidates = [victim for victim in order[victims[order]].tolist() if victim != job]
+        above = self.reserved_for >= 0 and facts.priority[job] > facts.priority[self.reserved_for]
         if above:
             self._lift()
-        found = make_room(ledger, job, want, order[order != job].tolist(), may_take)
+        found = make_room(ledger, job, want, candidates, may_take)
         if above:
             self.kept = reserve(ledger, self.reserved_for)
         if found is not None:
-            self.failed.clear()
+            self._forget()
         return found
 
     def _try_the_oldest_again(self) -> None:
@@ -454,44 +464,59 @@ class Cycle:
     def _note(self, job: int, victims: list[int], why: Why) -> None:
         self._mark(job, Why.FITS)
         for victim in victims:
-            got = sum(int(self.ledger.replicas[r]) for r in self.ledger.roles_of(victim))
-            self.marks.set(victim, why, (got, 0.0, 0.0), job)
+            self.marks.set(victim, why, (self._got(victim), 0.0, 0.0), job)
 
     def _mark(self, job: int, why: Why) -> None:
-        got = sum(int(self.ledger.replicas[r]) for r in self.ledger.roles_of(job))
-        wanted = sum(int(self.snapshot.role_desired[r]) for r in self.ledger.roles_of(job))
-        queue = int(self.snapshot.job_queue[job])
-        self.marks.set(job, why, (got, wanted, self._share_of(queue)), queue)
+        wanted = sum(self.facts.role_desired[r] for r in self.facts.roles_of[job])
+        queue = self.facts.job_queue[job]
+        self.marks.set(job, why, (self._got(job), wanted, self._share_of(queue)), queue)
+
+    def _got(self, job: int) -> int:
+        return sum(self.ledger.count[r] for r in self.facts.roles_of[job])
 
     def _share_of(self, queue: int) -> float:
-        share = queue_share(self.ledger.queue_used[queue], self.shares[queue])
-        return share if np.isfinite(share) else 0.0
+        share = queue_share(self.ledger.used[queue], self.shares[queue])
+        return share if math.isfinite(share) else 0.0
 
     def _explain(self) -> None:
         """The reasons of those that wait."""
-        s = self.snapshot
-        holds = self._holders()
+        facts, marks = self.facts, self.marks
         kept = bool(self.kept)
         self._lift()
-        for j in np.flatnonzero(~holds).tolist():
-            if self.marks.why[j] in (int(Why.PREEMPTED_FOR_PRIORITY), int(Why.RECLAIMED)):
+        waits = np.flatnonzero(~self._holders()).tolist()
+        possible: list[bool] = self.possible.tolist()
+        told: dict[int, tuple[Why, tuple[float, float, float], int]] = {}
+        for j in waits:
+            if marks.why[j] in _EVICTED:
                 if kept and self.ledger.fits(j, minimum_gang(self.ledger, j)):
-                    self.marks.set(
-                        j, Why.RESERVED, (float(s.role_min[self.ledger.roles_of(j)[0]]), 0.0, 0.0), self.reserved_for
-                    )
-                continue
-            if j in self.impossible:
-                self.marks.set(j, *self.impossible[j], int(s.job_queue[j]))
-                continue
-            explain_waiting(self.ledger, j, self.reserved_for, self.marks)
-            if self.reserved_for == j:
-                self.marks.set(j, Why.NO_ROOM, (float(s.role_min[self.ledger.roles_of(j)[0]]), 0.0, 0.0))
+                    marks.set(j, Why.RESERVED, (facts.role_min[facts.roles_of[j][0]], 0.0, 0.0), self.reserved_for)
+            elif not possible[j]:
+                marks.set(j, *self._impossible(j), facts.job_queue[j])
+            elif self.reserved_for == j:
+                marks.set(j, Why.NO_ROOM, (facts.role_min[facts.roles_of[j][0]], 0.0, 0.0))
+            elif facts.pinned[j] or facts.kinds[j] not in told:
+                explain_waiting(self.ledger, j, self.reserved_for, marks)
+                if not facts.pinned[j]:
+                    told[facts.kinds[j]] = Why(int(marks.why[j])), marks.values[j], int(marks.subject[j])
+            else:
+                marks.set(j, *told[facts.kinds[j]])
+
+    def _impossible(self, job: int) -> tuple[Why, tuple[float, float, float]]:
+        reason = self.feasible.reason(self.ledger, job) if self.facts.job_queue[job] >= 0 else None
+        return reason or (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
+
+
+_EVICTED = (int(Why.PREEMPTED_FOR_PRIORITY), int(Why.RECLAIMED))
+
+
+def _anything(_victim: int, _amount: list[int]) -> bool:
+    return True
 
 
 def deserved_table(snapshot: Snapshot, settings: PolicySettings | None = None) -> tuple[FloatArray, IntArray]:
     """(deserved, allocated), each Q×R: what `diflow queue` shows."""
     cycle = Cycle(snapshot, settings or PolicySettings())
-    return cycle.shares, cycle.ledger.queue_used
+    return cycle.deserved, cycle.ledger.queue_used
 
 
 __all__ = ["Cycle", "FairPolicy", "MetShares", "deserved_table"]
