@@ -113,22 +113,17 @@ def make_plan(
     in the order of their creation; otherwise its pods are promised. A job that changes while it holds something is
     promised: its old pods must stop first. One that may not be moved and only grows is treated like a newcomer.
     """
-    keep = count > 0
-    role, node, count = role[keep], node[keep], count[keep]
-    order = np.lexsort((node, role))
-    role, node, count = role[order], node[order], count[order]
-    before = snapshot.held_by_role()
-    after = np.bincount(role, weights=count, minlength=snapshot.roles).astype(np.int64)
-    held_before = _by_job(snapshot, before)
-    held_after = _by_job(snapshot, after)
-    changed = _changed_jobs(snapshot, role, node, count)
-    action = np.full(snapshot.jobs, Action.KEEP, dtype=np.int64)
-    action[changed] = Action.RESIZE
-    action[changed & (held_before == 0)] = Action.ADMIT
-    action[changed & (held_after == 0)] = Action.PREEMPT
-    action[~changed & (held_after == 0)] = Action.WAIT
+    some = count > 0
+    if not some.all():
+        role, node, count = role[some], node[some], count[some]
+    key = role * max(1, snapshot.nodes) + node
+    if (key[1:] < key[:-1]).any():
+        order = key.argsort(kind="stable")
+        role, node, count, key = role[order], node[order], count[order], key[order]
+    changed = _changed_jobs(snapshot, key, role, count)
+    before, after = _holding(snapshot, snapshot.held_role), _holding(snapshot, role)
+    action = _ACTIONS[changed.view(np.int8), before.view(np.int8), after.view(np.int8)]
     bind = _bind_now(snapshot, role, node, count, action)
-    empty = np.zeros((snapshot.jobs, 3))
     return Plan(
         policy=policy,
         action=_done(action),
@@ -137,15 +132,15 @@ def make_plan(
         count=_done(count),
         bind_now=frozen(bind),
         why=_done(why.astype(np.int64)),
-        values=frozen(empty if values is None else values),
+        values=frozen(np.zeros((snapshot.jobs, 3)) if values is None else values),
         subject=_done(np.full(snapshot.jobs, -1, dtype=np.int64) if subject is None else subject),
     )
 
 
 def keep_plan(snapshot: Snapshot, policy: str, why: Why = Why.KEPT) -> Plan:
     """The plan that changes nothing: what holds when a policy fails, is late, or returns a bad plan."""
-    holds = _by_job(snapshot, snapshot.held_by_role()) > 0
-    reasons = np.where(holds, int(why), int(Why.POLICY_FAILED)).astype(np.int64)
+    holds = _holding(snapshot, snapshot.held_role)
+    reasons = np.where(holds, int(why), int(Why.POLICY_FAILED))
     return make_plan(
         snapshot, policy, snapshot.held_role.copy(), snapshot.held_node.copy(), snapshot.held_count.copy(), why=reasons
     )
@@ -207,63 +202,97 @@ def evictions(snapshot: Snapshot, plan: Plan) -> int:
     return int(np.maximum(snapshot.held_by_role() - after, 0).sum())
 
 
-def _changed_jobs(snapshot: Snapshot, role: IntArray, node: IntArray, count: IntArray) -> BoolArray:
-    width = max(1, snapshot.nodes)
-    new, old = role * width + node, snapshot.held_role * width + snapshot.held_node
+_ACTIONS: IntArray = np.array(
+    [
+        [[Action.WAIT, Action.KEEP], [Action.WAIT, Action.KEEP]],
+        [[Action.WAIT, Action.ADMIT], [Action.PREEMPT, Action.RESIZE]],
+    ],
+    dtype=np.int64,
+)
+"""By whether a job's allocation changes, whether it holds something before, and whether after."""
+
+
+def _holding(snapshot: Snapshot, role: IntArray) -> BoolArray:
+    """Which jobs these roles belong to."""
     out = np.zeros(snapshot.jobs, dtype=np.bool_)
+    out[snapshot.role_job[role]] = True
+    return out
+
+
+def _changed_jobs(snapshot: Snapshot, key: IntArray, role: IntArray, count: IntArray) -> BoolArray:
+    """Jobs that do not hold what they held. `key`: role and node of each triple in one number, ascending."""
+    out = np.zeros(snapshot.jobs, dtype=np.bool_)
+    before, held = snapshot.held_role * max(1, snapshot.nodes) + snapshot.held_node, snapshot.held_count
+    if len(key) == len(before) and (key == before).all():
+        out[snapshot.role_job[role[count != held]]] = True
+        return out
     for keys, roles, counts, others, other_counts in (
-        (new, role, count, old, snapshot.held_count),
-        (old, snapshot.held_role, snapshot.held_count, new, count),
+        (key, role, count, before, held),
+        (before, snapshot.held_role, held, key, count),
     ):
-        if len(keys):
-            at = np.searchsorted(others, keys)
-            at_safe = np.minimum(at, max(0, len(others) - 1))
-            same = (others[at_safe] == keys) & (other_counts[at_safe] == counts) if len(others) else keys < 0
-            out[snapshot.role_job[roles[~same]]] = True
+        if not len(others):
+            out[snapshot.role_job[roles]] = True
+        elif len(keys):
+            at = np.minimum(others.searchsorted(keys), len(others) - 1)
+            out[snapshot.role_job[roles[(others[at] != keys) | (other_counts[at] != counts)]]] = True
     return out
 
 
 def _bind_now(snapshot: Snapshot, role: IntArray, node: IntArray, count: IntArray, action: IntArray) -> BoolArray:
-    bind = np.zeros(snapshot.jobs, dtype=np.bool_)
-    fresh = (action == Action.ADMIT) | ((action == Action.RESIZE) & ~snapshot.job_preemptible)
+    fresh: BoolArray = (action == Action.ADMIT) | ((action == Action.RESIZE) & ~snapshot.job_preemptible)
     if not fresh.any():
-        return bind
+        return fresh
     job = snapshot.role_job[role]
     take = fresh[job]
-    triple_job, triple_role, triple_node, triple_count = job[take], role[take], node[take], count[take].copy()
+    job, role, node, count = job[take], role[take], node[take], count[take]
     # What a growing job already holds is in use already.
     if len(snapshot.held_role):
         width = max(1, snapshot.nodes)
-        old = snapshot.held_role * width + snapshot.held_node
-        keys = triple_role * width + triple_node
-        at = np.minimum(np.searchsorted(old, keys), len(old) - 1)
-        triple_count -= np.where(old[at] == keys, snapshot.held_count[at], 0)
+        before, key = snapshot.held_role * width + snapshot.held_node, role * width + node
+        at = np.minimum(before.searchsorted(key), len(before) - 1)
+        count = count - np.where(before[at] == key, snapshot.held_count[at], 0)
     # A job that would have to give something up here cannot start beside it.
-    shrinks = np.zeros(snapshot.jobs, dtype=np.bool_)
-    np.logical_or.at(shrinks, triple_job, triple_count < 0)
+    fresh[job[count < 0]] = False
+    if not fresh[job].all():
+        take = fresh[job]
+        job, role, node, count = job[take], role[take], node[take], count[take]
     free = snapshot.idle()
-    need = snapshot.usage(triple_role, triple_node, triple_count)
-    if (need <= free)[need.any(axis=1)].all() and not shrinks.any():
-        bind[fresh] = True
-        return bind
-    free = free.copy()
-    jobs = np.flatnonzero(fresh & ~shrinks)
-    jobs = jobs[np.lexsort((jobs, snapshot.job_created_seconds[jobs], -snapshot.job_priority[jobs]))]
-    order = np.argsort(triple_job, kind="stable")
-    bounds = np.searchsorted(triple_job[order], np.arange(snapshot.jobs + 1))
-    for j in jobs.tolist():
-        mine = order[bounds[j] : bounds[j + 1]]
-        where, inverse = np.unique(triple_node[mine], return_inverse=True)
-        amount = np.zeros((len(where), free.shape[1]), dtype=np.int64)
-        np.add.at(amount, inverse, snapshot.role_request[triple_role[mine]] * triple_count[mine, None])
-        if ((amount <= free[where]) | (amount == 0)).all():
-            free[where] -= amount
-            bind[j] = True
+    need = snapshot.usage(role, node, count)
+    tight: BoolArray = np.any((need > free) & (need > 0), axis=1)
+    if not tight.any():
+        return fresh
+    # Elsewhere nobody is in anybody's way; of those that meet on a tight node the first ones start.
+    meets = np.zeros(snapshot.jobs, dtype=np.bool_)
+    meets[job[tight[node]]] = True
+    bind = fresh & ~meets
+    _first_come(snapshot, np.flatnonzero(meets), bind, free, (job, role, node, count))
     return bind
 
 
-def _by_job(snapshot: Snapshot, by_role: IntArray) -> IntArray:
-    return np.bincount(snapshot.role_job, weights=by_role, minlength=snapshot.jobs).astype(np.int64)
+def _first_come(
+    snapshot: Snapshot,
+    jobs: IntArray,
+    bind: BoolArray,
+    free: IntArray,
+    triples: tuple[IntArray, IntArray, IntArray, IntArray],
+) -> None:
+    """Bind those of `jobs` that fit in `free`, one after the other, the higher priority and the older first."""
+    job, role, node, count = triples
+    order = np.lexsort((jobs, snapshot.job_created_seconds[jobs], -snapshot.job_priority[jobs]))
+    bounds = job.searchsorted(np.arange(snapshot.jobs + 1)).tolist()
+    amounts, nodes = (snapshot.role_request[role] * count[:, None]).tolist(), node.tolist()
+    room = free.tolist()
+    for j in jobs[order].tolist():
+        need: dict[int, list[int]] = {}
+        for at in range(bounds[j], bounds[j + 1]):
+            so_far = need.get(nodes[at])
+            need[nodes[at]] = (
+                amounts[at] if so_far is None else [a + b for a, b in zip(so_far, amounts[at], strict=True)]
+            )
+        if all(a <= b or a == 0 for n, asked in need.items() for a, b in zip(asked, room[n], strict=True)):
+            for n, asked in need.items():
+                room[n] = [b - a for a, b in zip(asked, room[n], strict=True)]
+            bind[j] = True
 
 
 def _done(array: IntArray) -> IntArray:

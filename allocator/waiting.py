@@ -12,59 +12,92 @@ from diflow.allocator.snapshot import Snapshot
 
 
 def start_order(snapshot: Snapshot) -> IntArray:
-    """Jobs by priority (higher first), then age, then name."""
-    return np.lexsort((np.arange(snapshot.jobs), snapshot.job_created_seconds, -snapshot.job_priority))
+    """Jobs by priority (higher first), then age, then name. Not to be written to."""
+    created, priority = snapshot.job_created_seconds, snapshot.job_priority
+    return snapshot.memo.get(
+        "start order", (created, priority), lambda: np.lexsort((np.arange(snapshot.jobs), created, -priority))
+    )
 
 
 def minimum_gang(ledger: Ledger, job: int) -> dict[int, int]:
-    return {role: int(ledger.snapshot.role_min[role]) for role in ledger.roles_of(job)}
+    low = ledger.facts.role_min
+    return {role: low[role] for role in ledger.facts.roles_of[job]}
 
 
 class Reasons:
     """Why each job is decided on as it is, noted as it comes up."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.why = np.where(snapshot.job_preemptible, int(Why.KEPT), int(Why.KEPT_NOT_PREEMPTIBLE)).astype(np.int64)
-        self.values = np.zeros((snapshot.jobs, 3))
-        self.subject = np.full(snapshot.jobs, -1, dtype=np.int64)
+        why = np.where(snapshot.job_preemptible, int(Why.KEPT), int(Why.KEPT_NOT_PREEMPTIBLE))
+        # Single values are noted a thousand times in a cycle: lists are several times cheaper there.
+        self.why: list[int] = why.tolist()
+        self.values: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * snapshot.jobs
+        self.subject: list[int] = [-1] * snapshot.jobs
 
-    def set(self, job: int, why: Why, values: tuple[float, float, float], subject: int = -1) -> None:
+    def set(self, job: int, why: int, values: tuple[float, float, float], subject: int = -1) -> None:
         self.why[job], self.values[job], self.subject[job] = int(why), values, subject
 
     def plan(self, ledger: Ledger, name: str) -> Plan:
         """The ledger's allocation as a plan with these reasons."""
         role, node, count = ledger.triples()
         return make_plan(
-            ledger.snapshot, name, role, node, count, why=self.why, values=self.values, subject=self.subject
+            ledger.snapshot,
+            name,
+            role,
+            node,
+            count,
+            why=np.array(self.why, dtype=np.int64),
+            values=np.array(self.values, dtype=np.float64).reshape(len(self.values), 3),
+            subject=np.array(self.subject, dtype=np.int64),
         )
 
 
+Reason = tuple[Why, tuple[float, float, float]]
+"""A reason and the numbers of its text."""
+
+
 class Feasibility:
-    """Whether a gang's minimum could ever start, on a cluster empty of our jobs; remembered by shape."""
+    """Whether a gang's minimum could ever start, on a cluster empty of our jobs; remembered by kind of job."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._room = snapshot.node_allocatable - snapshot.node_foreign
-        self._most: dict[tuple[int, bool], int] = {}
+        self._facts = snapshot.facts
+        self._some_open = bool(snapshot.node_open.any())
+        sources = (self._facts, snapshot.node_allocatable, snapshot.node_foreign)
+        self._reasons: dict[int, Reason | None] = snapshot.memo.get("feasible", sources, dict)
+        self._most: dict[int, int] = snapshot.memo.get("most on an empty cluster", sources, dict)
 
-    def reason(self, ledger: Ledger, job: int) -> tuple[Why, tuple[float, float, float]] | None:
+    def reason(self, ledger: Ledger, job: int) -> Reason | None:
         """None if it could; else why not, with the numbers of the text."""
-        s = self._snapshot
-        if s.nodes == 0 or not s.node_open.any():
+        del ledger
+        kind = self._facts.kinds[job]
+        if kind not in self._reasons:
+            self._reasons[kind] = self._find(job)
+        return self._reasons[kind]
+
+    def _find(self, job: int) -> Reason | None:
+        facts = self._facts
+        if not self._some_open:
             return Why.NO_NODES, (0.0, 0.0, 0.0)
-        for role in ledger.roles_of(job):
-            key = (ledger.shape(role), True)
-            if key not in self._most:
-                most = slots(self._room, s.role_request[role], s.eligible(role))
-                self._most[key] = int(np.minimum(most, 2**40).sum())
-            if self._most[key] < s.role_min[role]:
-                return Why.TOO_BIG, (float(s.role_min[role]), float(self._most[key]), 0.0)
-        for role in ledger.roles_of(job):
-            if ledger.capped and ledger.job_queue[job] >= 0:
-                chain = ledger.snapshot.queue_cap[ledger.job_queue[job]]
-                if (s.role_request[role] * s.role_min[role] > chain).any():
-                    return Why.QUEUE_CAP, (float(s.role_min[role]), 0.0, 0.0)
+        for role in facts.roles_of[job]:
+            most = self._most_of(role)
+            if most < facts.role_min[role]:
+                return Why.TOO_BIG, (float(facts.role_min[role]), float(most), 0.0)
+        queue = facts.job_queue[job]
+        if facts.capped and queue >= 0:
+            for role in facts.roles_of[job]:
+                need = facts.role_min[role]
+                if any(need * asked > cap for asked, cap in zip(facts.request[role], facts.caps[queue], strict=True)):
+                    return Why.QUEUE_CAP, (float(need), 0.0, 0.0)
         return None
+
+    def _most_of(self, role: int) -> int:
+        """Replicas of the role that an empty cluster takes."""
+        s, shape = self._snapshot, self._facts.shape[role]
+        if shape not in self._most:
+            fits = slots(s.room(), s.role_request[role], self._facts.eligible(shape))
+            self._most[shape] = int(np.minimum(fits, 2**40).sum())
+        return self._most[shape]
 
 
 Kept = list[tuple[IntArray, IntArray]]
@@ -79,7 +112,7 @@ def reserve(ledger: Ledger, job: int) -> Kept:
     jobs may use what the job would leave over even there.
     """
     s = ledger.snapshot
-    base = s.node_allocatable - s.node_foreign
+    base = s.room()
     kept: Kept = []
     for role in ledger.roles_of(job):
         need = int(s.role_min[role])
@@ -118,19 +151,48 @@ def explain_waiting(
     marks: Reasons,
 ) -> None:
     """Why a job that could run on an empty cluster does not run on this one."""
-    snapshot = ledger.snapshot
-    role = max(ledger.roles_of(job), key=lambda r: int(snapshot.role_min[r]))
-    need = int(snapshot.role_min[role])
-    for r in ledger.roles_of(job):
-        if ledger.queue_room(job, r) < snapshot.role_min[r]:
-            marks.set(job, Why.QUEUE_CAP, (need, ledger.queue_room(job, r), 0.0), int(snapshot.job_queue[job]))
-            return
+    low = ledger.facts.role_min
+    roles = ledger.roles_of(job)
+    if ledger.capped:
+        for r in roles:
+            if ledger.queue_room(job, r) < low[r]:
+                need = low[max(roles, key=low.__getitem__)]
+                marks.set(job, Why.QUEUE_CAP, (need, ledger.queue_room(job, r), 0.0), ledger.facts.job_queue[job])
+                return
+    role = max(roles, key=low.__getitem__)
     fits = min(ledger.most(job, role), 2**31)
     if reserved_for >= 0:
         # Without the reservation it might have fitted: say which gang it waits for.
-        marks.set(job, Why.RESERVED, (need, fits, 0.0), reserved_for)
+        marks.set(job, Why.RESERVED, (low[role], fits, 0.0), reserved_for)
     else:
-        marks.set(job, Why.NO_ROOM, (need, fits, 0.0))
+        marks.set(job, Why.NO_ROOM, (low[role], fits, 0.0))
+
+
+class Waiting:
+    """Explains many jobs one after the other: those of one kind at once, as long as nothing changes."""
+
+    def __init__(self, ledger: Ledger, marks: Reasons) -> None:
+        self._ledger, self._marks = ledger, marks
+        self._kinds, self._pinned = ledger.facts.kinds, ledger.facts.pinned
+        self._seen = ledger.changes
+        self._known: dict[tuple[int, int, int | None], tuple[int, tuple[float, float, float], int]] = {}
+
+    def explain(self, job: int, reserved_for: int) -> None:
+        """As `explain_waiting`."""
+        ledger, marks = self._ledger, self._marks
+        if self._pinned[job]:
+            explain_waiting(ledger, job, reserved_for, marks)
+            return
+        if self._seen != ledger.changes:
+            self._seen = ledger.changes
+            self._known.clear()
+        key = (self._kinds[job], reserved_for, ledger.pool_of.get(job))
+        known = self._known.get(key)
+        if known is None:
+            explain_waiting(ledger, job, reserved_for, marks)
+            self._known[key] = (marks.why[job], marks.values[job], marks.subject[job])
+        else:
+            marks.set(job, *known)
 
 
 def grow_in_place(
@@ -140,19 +202,22 @@ def grow_in_place(
     marks: Reasons,
 ) -> None:
     """Give jobs that may not be moved the replicas that their users asked for meanwhile: beside what they have."""
-    snapshot = ledger.snapshot
+    snapshot, facts, count = ledger.snapshot, ledger.facts, ledger.count
     short = np.zeros(snapshot.jobs, dtype=np.bool_)
     short[snapshot.role_job[ledger.replicas < snapshot.role_desired]] = True
-    for j in order[(short & ~snapshot.job_preemptible & considered & (snapshot.job_queue >= 0))[order]].tolist():
+    short &= ~snapshot.job_preemptible & considered & (snapshot.job_queue >= 0)
+    if not short.any():
+        return
+    for j in order[short[order]].tolist():
         roles = ledger.roles_of(j)
         if not ledger.holds(j):
             continue
-        if any(0 < ledger.replicas[r] < snapshot.role_min[r] for r in roles):
+        if any(0 < count[r] < facts.role_min[r] for r in roles):
             # It holds less than a gang (its minimum was raised, or pods are lost): all of it or nothing.
-            ledger.try_gang(j, {r: max(0, int(snapshot.role_min[r] - ledger.replicas[r])) for r in roles})
-        if any(ledger.replicas[r] < snapshot.role_min[r] for r in roles):
+            ledger.try_gang(j, {r: max(0, facts.role_min[r] - count[r]) for r in roles})
+        if any(count[r] < facts.role_min[r] for r in roles):
             continue
         for role in roles:
-            more = min(int(snapshot.role_desired[role] - ledger.replicas[role]), ledger.most(j, role))
+            more = min(facts.role_desired[role] - count[role], ledger.most(j, role))
             if more > 0 and ledger.try_gang(j, {role: more}) is not None:
-                marks.set(j, Why.GROWN, (float(ledger.replicas[role]), float(more), 0.0))
+                marks.set(j, Why.GROWN, (float(count[role]), float(more), 0.0))

@@ -76,7 +76,7 @@ def greedy(problem: Problem) -> IntArray:
         for k in range(problem.groups.shape[1]):
             group = problem.groups[job, k]
             mine = taken & (group >= 0)
-            np.subtract.at(room, group[mine], need[mine])
+            add_rows(room, group[mine], -need[mine])
         left = ~taken & ~dead[job]
         if not taken.any() and not (~alone).any():
             break
@@ -129,6 +129,12 @@ def _running_sum(amount: IntArray, group: IntArray, groups: int) -> IntArray:
     out = np.empty_like(amount)
     out[order] = total - base
     return out
+
+
+def add_rows(room: IntArray, group: IntArray, amount: IntArray) -> None:
+    """Add each row of `amount` to the row of `room` that `group` names."""
+    for r in range(room.shape[1]):
+        np.add.at(room[:, r], group, amount[:, r])
 
 
 def improve(

@@ -7,13 +7,14 @@ reports nothing, what its user asked for are always among them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.goodput.fitting import fit_all
-from diflow.allocator.goodput.model import ALPHA_N, BETA_N, PARAMETERS, Limits, best_batches
+from diflow.allocator.goodput.model import ALPHA_C, ALPHA_N, BETA_N, PARAMETERS, Limits, best_batches
 from diflow.allocator.profile import NODES, REPLICAS, Profile, clean, gradient_noise
 from diflow.allocator.snapshot import Snapshot
 
@@ -48,14 +49,13 @@ class Tables:
 
     def __init__(self) -> None:
         self._fits: dict[str, tuple[int, FloatArray]] = {}
-        self._rows: dict[str, tuple[tuple[object, ...], FloatArray]] = {}
-        self._seen: dict[str, tuple[int, int, bool]] = {}
-        self._grids: dict[tuple[int, int, int, int, int], tuple[IntArray, BoolArray]] = {}
+        self._grids: dict[tuple[int, ...], tuple[IntArray, BoolArray]] = {}
+        self._reports = _Reports((), (), np.zeros((0, _COLUMNS)))
+        self._made = _Made((), self._reports.data, *(np.zeros((0, 1), dtype=kind) for kind in (int, bool, float)))
 
     def make(
         self,
         snapshot: Snapshot,
-        jobs: IntArray,
         *,
         low: IntArray,
         high: IntArray,
@@ -67,173 +67,183 @@ class Tables:
         between_nodes: float,
         patience_seconds: float,
     ) -> Table:
-        """The table of these jobs (all arrays follow `jobs`).
+        """The table of all jobs.
 
         `low`, `high`: bounds of replicas; `wanted`: what the user asked for; `per_node`: the most that one node takes;
         `held`, `held_nodes`: replicas held now, and on how many nodes.
         """
-        profiles = [snapshot.job_profile[j] for j in jobs.tolist()]
-        params = self._parameters(snapshot, jobs, profiles)
-        known: BoolArray = np.asarray(np.isfinite(params).all(axis=1))
-        seen, spanned = self._history(snapshot, jobs, profiles)
-        params[:, (ALPHA_N, BETA_N)] *= np.where(spanned, 1.0, between_nodes)[:, None]
-        limits = _limits(profiles)
+        data = self._read(snapshot)
+        known: BoolArray = np.isfinite(data[:, ALPHA_C])
         # A job that has been running for a while and reports nothing never will: it may have what its user asked for.
-        silent = (snapshot.job_started_seconds[jobs] >= 0) & (
-            snapshot.now_seconds - snapshot.job_started_seconds[jobs] >= patience_seconds
-        )
-        reach = np.where(known, np.maximum(np.floor(growth * seen), 1), np.where(silent, wanted, low))
+        started = snapshot.job_started_seconds
+        silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
+        reach = np.where(known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), np.where(silent, wanted, low))
         top = np.minimum(high, np.maximum(reach, low)).astype(np.int64)
-        replicas, anyway = self._grid(low, top, per_node, held, np.minimum(high, np.maximum(top, held)))
-        goodput = np.zeros(replicas.shape)
-        present, spread = np.zeros(len(jobs)), np.zeros(len(jobs))
-        if known.any():
-            extra = np.column_stack([present, spread])
-            self._known_rows(
-                snapshot,
-                jobs,
-                profiles,
-                known,
-                params=params,
-                limits=limits,
-                replicas=replicas,
-                per_node=per_node,
-                held=held,
-                held_nodes=held_nodes,
-                goodput=goodput,
-                extra=extra,
-            )
-            present, spread = extra[:, 0], extra[:, 1]
-        other = ~known
-        goodput[other] = np.power(replicas[other].astype(np.float64), UNKNOWN_SPEEDUP)
-        present[other] = np.power(held[other].astype(np.float64), UNKNOWN_SPEEDUP)
-        spread[other] = goodput[other, 0]
+        reached = np.minimum(high, np.maximum(top, held))
+        replicas, anyway = self._grid(np.column_stack([low, top, per_node, held, reached]))
+        # First the present placement on the nodes that it is on, and the smallest one over several nodes.
+        count = np.column_stack([np.maximum(held, 1), replicas[:, 0], replicas])
+        several = count > per_node[:, None]
+        several[:, 0], several[:, 1] = held_nodes > 1, replicas[:, 0] > 1
+        value = self._values(
+            snapshot.job_names, data, known=known, count=count, several=several, between_nodes=between_nodes
+        )
+        if not known.all():
+            value[~known] = np.power(count[~known].astype(np.float64), UNKNOWN_SPEEDUP)
+        value[:, 0][held == 0] = 0.0
+        goodput = value[:, 2:]
         goodput[replicas == 0] = 0.0
-        left = _left(profiles)
+        first = goodput[:, 0]
         with np.errstate(divide="ignore", invalid="ignore"):
-            first = np.where(goodput[:, 0] > 0, goodput[:, 0], np.nan)
-            left_seconds = np.where(known, left / first, np.nan)
-        return Table(replicas, goodput, present, spread, left_seconds, known, anyway)
+            left_seconds = np.where(known & (first > 0), data[:, _LEFT] / first, np.nan)
+        return Table(replicas, goodput, value[:, 0], value[:, 1], left_seconds, known, anyway)
 
-    def _history(
-        self, snapshot: Snapshot, jobs: IntArray, profiles: list[Profile | None]
-    ) -> tuple[FloatArray, BoolArray]:
-        """(largest number of replicas seen, whether the job has been on several nodes)."""
-        seen, spanned = np.zeros(len(jobs)), np.zeros(len(jobs), dtype=np.bool_)
-        for i, (j, profile) in enumerate(zip(jobs.tolist(), profiles, strict=True)):
-            if profile is None:
-                continue
-            name = snapshot.job_names[j]
-            known = self._seen.get(name)
-            if known is None or known[0] != profile.observations_version:
-                rows = clean(profile.observations)
-                several = bool((rows[:, NODES] > 1).any())
-                largest = int(rows[:, REPLICAS].max(initial=0))
-                known = self._seen[name] = (profile.observations_version, largest, several)
-            seen[i], spanned[i] = known[1], known[2]
-        return seen, spanned
+    def _read(self, snapshot: Snapshot) -> FloatArray:
+        """What is known of each job from its reports (J×_COLUMNS); only new reports are looked at."""
+        last, names, profiles = self._reports, snapshot.job_names, snapshot.job_profile
+        if last.profiles is profiles and last.names is names:
+            return last.data
+        if last.names == names:
+            data, known = last.data.copy(), last.profiles
+        else:
+            rows = {name: row for row, name in enumerate(last.names)}
+            back = [rows.get(name, -1) for name in names]
+            data = np.full((len(names), _COLUMNS), np.nan)
+            if rows:
+                data = last.data[back]
+            known = tuple(last.profiles[row] if row >= 0 else _NEVER_READ for row in back)
+        self._read_anew([j for j, profile in enumerate(profiles) if profile is not known[j]], names, profiles, data)
+        self._reports = _Reports(names, profiles, data)
+        return data
 
-    def _parameters(self, snapshot: Snapshot, jobs: IntArray, profiles: list[Profile | None]) -> FloatArray:
-        out = np.full((len(jobs), PARAMETERS), np.nan)
+    def _read_anew(
+        self, jobs: list[int], names: tuple[str, ...], profiles: tuple[Profile | None, ...], data: FloatArray
+    ) -> None:
+        """Fill the rows of these jobs in."""
         todo: list[tuple[int, FloatArray, int]] = []
-        for i, (j, profile) in enumerate(zip(jobs.tolist(), profiles, strict=True)):
+        for j in jobs:
+            profile = profiles[j]
             if profile is None:
-                continue
-            given = profile.parameters
-            if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
-                out[i] = given
-                continue
-            name = snapshot.job_names[j]
-            remembered = self._fits.get(name)
-            if remembered is not None and remembered[0] == profile.observations_version:
-                out[i] = remembered[1]
+                data[j] = _NOTHING_SAID
                 continue
             rows = clean(profile.observations)
-            if len(rows):
-                todo.append((i, rows, profile.observations_version))
-        if todo:
-            # Never from an earlier fit: the answer must depend on the snapshot alone.
-            for (i, _, version), fit in zip(todo, fit_all([rows for _, rows, _ in todo]), strict=True):
-                out[i] = fit
-                self._fits[snapshot.job_names[int(jobs[i])]] = (version, fit)
-        if len(self._fits) > 4 * len(jobs) + 1024:
-            names = set(snapshot.job_names)
-            self._fits = {name: value for name, value in self._fits.items() if name in names}
-            self._seen = {name: value for name, value in self._seen.items() if name in names}
-            self._rows = {name: value for name, value in self._rows.items() if name in names}
+            several, largest = bool((rows[:, NODES] > 1).any()), float(rows[:, REPLICAS].max(initial=0))
+            data[j, PARAMETERS:] = (largest, several, *_limits(profile), _left(profile))
+            data[j, :PARAMETERS] = np.nan
+            given, fit = profile.parameters, self._fits.get(names[j])
+            if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
+                data[j, :PARAMETERS] = given
+            elif fit is not None and fit[0] == profile.observations_version:
+                data[j, :PARAMETERS] = fit[1]
+            elif len(rows):
+                todo.append((j, rows, profile.observations_version))
+        if not todo:
+            return
+        # Never from an earlier fit: the answer must depend on the snapshot alone.
+        for (j, _, version), found in zip(todo, fit_all([rows for _, rows, _ in todo]), strict=True):
+            usable = found if np.isfinite(found).all() else np.full(PARAMETERS, np.nan)
+            data[j, :PARAMETERS] = usable
+            self._fits[names[j]] = (version, usable)
+        if len(self._fits) > 4 * len(names) + 1024:
+            now = set(names)
+            self._fits = {name: value for name, value in self._fits.items() if name in now}
+
+    def _values(
+        self,
+        names: tuple[str, ...],
+        data: FloatArray,
+        *,
+        known: BoolArray,
+        count: IntArray,
+        several: BoolArray,
+        between_nodes: float,
+    ) -> FloatArray:
+        """Goodput of each known job at each configuration; rows that did not change are those of the last call."""
+        out = np.zeros(count.shape)
+        todo = known
+        last = self._made.along(names)
+        if last is not None:
+            width = min(count.shape[1], last.count.shape[1])
+            same = (count[:, :width] == last.count[:, :width]) & (several[:, :width] == last.several[:, :width])
+            kept = same.all(axis=1) & ~count[:, width:].any(axis=1)
+            if last.data is not data:
+                kept &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=1)
+            out[kept, :width] = last.value[kept, :width]
+            todo = known & ~kept
+        rows = np.flatnonzero(todo)
+        for begin in range(0, len(rows), 512):
+            part = rows[begin : begin + 512]
+            params = data[part, :PARAMETERS]
+            params[:, (ALPHA_N, BETA_N)] *= np.where(data[part, _SPANNED] > 0, 1.0, between_nodes)[:, None]
+            # Padding is computed as one replica and thrown away.
+            out[part], _, _ = best_batches(params, _of(data[part]), np.maximum(count[part], 1), several[part])
+        self._made = _Made(names, data, count, several, out.copy())
         return out
 
-    def _known_rows(
-        self,
-        snapshot: Snapshot,
-        jobs: IntArray,
-        profiles: list[Profile | None],
-        known: BoolArray,
-        *,
-        params: FloatArray,
-        limits: Limits,
-        replicas: IntArray,
-        per_node: IntArray,
-        held: IntArray,
-        held_nodes: IntArray,
-        goodput: FloatArray,
-        extra: FloatArray,
-    ) -> None:
-        width = replicas.shape[1]
-        # The last columns: the present placement on the nodes that it is on, and the smallest one over several nodes.
-        everything = np.column_stack([replicas, np.maximum(held, 1), replicas[:, 0]])
-        several = np.column_stack([replicas > per_node[:, None], held_nodes > 1, replicas[:, 0] > 1])
-        todo: list[int] = []
-        keys: dict[int, tuple[object, ...]] = {}
-        for i in np.flatnonzero(known).tolist():
-            profile = profiles[i]
-            assert profile is not None
-            key = (
-                profile.version,
-                profile.observations_version,
-                params[i].tobytes(),
-                everything[i].tobytes(),
-                several[i].tobytes(),
-            )
-            remembered = self._rows.get(snapshot.job_names[int(jobs[i])])
-            if remembered is not None and remembered[0] == key:
-                goodput[i], extra[i] = remembered[1][:width], remembered[1][width:]
-            else:
-                todo.append(i)
-                keys[i] = key
-        for begin in range(0, len(todo), 512):
-            part = np.array(todo[begin : begin + 512])
-            # Padding is computed as one replica and thrown away.
-            good, _, _ = best_batches(params[part], _part(limits, part), np.maximum(everything[part], 1), several[part])
-            for i, row in zip(part.tolist(), good, strict=True):
-                goodput[i], extra[i] = row[:width], row[width:]
-                self._rows[snapshot.job_names[int(jobs[i])]] = (keys[i], row)
-        extra[held == 0, 0] = 0.0
-
-    def _grid(
-        self, low: IntArray, top: IntArray, per_node: IntArray, held: IntArray, reached: IntArray
-    ) -> tuple[IntArray, BoolArray]:
+    def _grid(self, keys: IntArray) -> tuple[IntArray, BoolArray]:
         """Configurations of each job, ascending, padded with 0 at the end; which would be there if it held nothing.
 
-        `top`: the most that it may have; `reached`: the same or what it holds, if that is more.
+        `keys`: for each job the least and the most that it may have, what one node takes, what it holds, and the most
+        that it may have or what it holds, if that is more.
         """
+        if len(self._grids) > 100_000:
+            self._grids.clear()
         rows = []
-        keys = zip(low.tolist(), top.tolist(), per_node.tolist(), held.tolist(), reached.tolist(), strict=True)
-        for key in keys:
+        for key in map(tuple, keys.tolist()):
             row = self._grids.get(key)
             if row is None:
                 least, most, whole, now, reach = key
                 counts = _configurations(least, reach, whole, now)
                 row = self._grids[key] = counts, np.isin(counts, _configurations(least, most, whole, 0))
             rows.append(row)
-        if len(self._grids) > 100_000:
-            self._grids.clear()
-        width = max((len(row) for row, _ in rows), default=1)
+        lengths = np.array([len(counts) for counts, _ in rows], dtype=np.int64)
+        width = int(lengths.max(initial=1))
         out, anyway = np.zeros((len(rows), width), dtype=np.int64), np.zeros((len(rows), width), dtype=np.bool_)
-        for i, (counts, mask) in enumerate(rows):
-            out[i, : len(counts)] = counts
-            anyway[i, : len(counts)] = mask
+        if rows:
+            filled = np.arange(width) < lengths[:, None]
+            out[filled] = np.concatenate([counts for counts, _ in rows])
+            anyway[filled] = np.concatenate([mask for _, mask in rows])
         return out, anyway
+
+
+# Columns of what is known of a job from its reports: the seven parameters (NaN: no model), then these.
+_SEEN, _SPANNED, _INITIAL, _LEAST, _MOST, _LOCAL_LEAST, _LOCAL_MOST, _ACCUMULATION, _NOISE, _LEFT = range(
+    PARAMETERS, PARAMETERS + 10
+)
+_COLUMNS = PARAMETERS + 10
+_NOTHING_SAID = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan)
+_NEVER_READ = Profile()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reports:
+    """What was read from reports (J×_COLUMNS), and from whose."""
+
+    names: tuple[str, ...]
+    profiles: tuple[Profile | None, ...]
+    data: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """The values that were made last (J×C), and from what."""
+
+    names: tuple[str, ...]
+    data: FloatArray
+    count: IntArray
+    several: BoolArray
+    value: FloatArray
+
+    def along(self, names: tuple[str, ...]) -> _Made | None:
+        """The same for these jobs, in this order; None if it has none of them. A new job has counts of -1."""
+        if self.names == names:
+            return self
+        rows = {name: row for row, name in enumerate(self.names)}
+        back = np.array([rows.get(name, -1) for name in names], dtype=np.int64)
+        if not (back >= 0).any():
+            return None
+        count = np.where((back >= 0)[:, None], self.count[back], -1)
+        return _Made(names, self.data[back], count, self.several[back], self.value[back])
 
 
 def _configurations(low: int, top: int, per_node: int, held: int) -> IntArray:
@@ -253,57 +263,36 @@ def _sane(params: FloatArray) -> bool:
     return bool(np.isfinite(params).all() and (params >= 0).all() and 1.0 <= params[-1] <= 10.0)
 
 
-def _limits(profiles: list[Profile | None]) -> Limits:
-    table = np.ones((len(profiles), 6))
-    accumulation = np.ones(len(profiles), dtype=np.bool_)
-    noise = np.full(len(profiles), np.inf)
-    for i, p in enumerate(profiles):
-        if p is None:
-            continue
-        initial = max(1, p.initial_batch)
-        local = max(1, p.min_local_batch)
-        table[i] = (
-            initial,
-            max(initial, p.min_batch),
-            max(initial, p.max_batch, p.min_batch),
-            local,
-            max(local, p.max_local_batch),
-            0,
-        )
-        accumulation[i] = p.accumulation
-        found = gradient_noise(p)
-        if found is not None:
-            noise[i] = found[1] / found[0] if found[0] > 0 else np.inf
-    return Limits(
-        initial=table[:, 0],
-        least=table[:, 1],
-        most=table[:, 2],
-        local_least=table[:, 3],
-        local_most=table[:, 4],
-        accumulation=accumulation,
-        noise=noise,
+def _limits(profile: Profile) -> tuple[float, float, float, float, float, float, float]:
+    """Batch limits, whether batches may be accumulated, and gradient noise, in the order of the columns."""
+    initial, local = max(1, profile.initial_batch), max(1, profile.min_local_batch)
+    found = gradient_noise(profile)
+    return (
+        initial,
+        max(initial, profile.min_batch),
+        max(initial, profile.max_batch, profile.min_batch),
+        local,
+        max(local, profile.max_local_batch),
+        profile.accumulation,
+        found[1] / found[0] if found is not None and found[0] > 0 else np.inf,
     )
 
 
-def _part(limits: Limits, rows: IntArray) -> Limits:
+def _of(data: FloatArray) -> Limits:
     return Limits(
-        initial=limits.initial[rows],
-        least=limits.least[rows],
-        most=limits.most[rows],
-        local_least=limits.local_least[rows],
-        local_most=limits.local_most[rows],
-        accumulation=limits.accumulation[rows],
-        noise=limits.noise[rows],
+        initial=data[:, _INITIAL],
+        least=data[:, _LEAST],
+        most=data[:, _MOST],
+        local_least=data[:, _LOCAL_LEAST],
+        local_most=data[:, _LOCAL_MOST],
+        accumulation=data[:, _ACCUMULATION] > 0,
+        noise=data[:, _NOISE],
     )
 
 
-def _left(profiles: list[Profile | None]) -> FloatArray:
-    """Work left of each job in iterations of M0, from what is done and its part of the whole; NaN: unknown."""
-    out = np.full(len(profiles), np.nan)
-    for i, p in enumerate(profiles):
-        if p is None or p.fraction_done is None or p.work_done is None:
-            continue
-        done, work = p.fraction_done, p.work_done
-        if np.isfinite(done) and np.isfinite(work) and 0 < done <= 1 and work > 0:
-            out[i] = work * max(1.0 - done, 1e-3) / done
-    return out
+def _left(profile: Profile) -> float:
+    """Work left of the job in iterations of M0, from what is done and its part of the whole; NaN: unknown."""
+    done, work = profile.fraction_done, profile.work_done
+    if done is None or work is None or not (math.isfinite(done) and math.isfinite(work)):
+        return math.nan
+    return work * max(1.0 - done, 1e-3) / done if 0 < done <= 1 and work > 0 else math.nan

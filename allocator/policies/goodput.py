@@ -17,7 +17,7 @@ import numpy as np
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.goodput.exact import Job as Searched
 from diflow.allocator.goodput.exact import Option, search
-from diflow.allocator.goodput.optimise import Problem, exact_counts, greedy, improve, worth
+from diflow.allocator.goodput.optimise import Problem, add_rows, exact_counts, greedy, improve, worth
 from diflow.allocator.goodput.price import unit_costs
 from diflow.allocator.goodput.table import Table, Tables
 from diflow.allocator.ledger import Ledger, Placement
@@ -25,12 +25,12 @@ from diflow.allocator.packing import slots
 from diflow.allocator.plan import Action, Plan, Why
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.settle import no_worse_than_keeping, settled
-from diflow.allocator.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.waiting import (
     Feasibility,
     Kept,
     Reasons,
-    explain_waiting,
+    Waiting,
     grow_in_place,
     minimum_gang,
     reserve,
@@ -61,17 +61,32 @@ Quota = Callable[[Snapshot], IntArray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _View:
-    """Per job: its elastic role, bounds, what it holds, and what its other roles cost."""
+class _Gangs:
+    """Per job, whoever holds what: its elastic role, bounds, what its other roles cost, what one node takes of it.
+
+    `amounts` (J×R) is what one replica of the elastic role asks for; the lists are the arrays beside them.
+    """
 
     elastic: IntArray
     low: IntArray
     high: IntArray
     wanted: IntArray
+    others: IntArray
+    request: IntArray
+    per_node: IntArray
+    elastic_list: list[int]
+    low_list: list[int]
+    per_node_list: list[int]
+    wants: list[dict[int, int]]
+    """Replicas that each role of the job gets, where its elastic one does not decide."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _View:
+    """Per job: what it holds, and whether that may change."""
+
     held: IntArray
     held_nodes: IntArray
-    others: IntArray
-    per_node: IntArray
     running: BoolArray
     free_to_move: BoolArray
     pool: IntArray
@@ -109,26 +124,34 @@ class GoodputPolicy:
     def plan(self, snapshot: Snapshot, *, considered: BoolArray | None = None, quota: Quota | None = None) -> Plan:
         """The plan; `quota` gives the most that each queue's jobs may hold together (Q×R), if somebody decides that."""
 
+        first: Case | None = None
+
         def solve(present: Snapshot) -> Plan:
-            case = Case(present, self._settings, self._tables, considered, quota(present) if quota else None)
-            if present is snapshot and considered is None:
-                self._last = case
+            nonlocal first
+            allowed = quota(present) if quota else None
+            case = Case(present, self._settings, self._tables, considered, allowed, before=first)
+            first = first or case
             return case.solve(self.name)
 
         if considered is not None:
             return solve(snapshot)
         plan = settled(snapshot, solve)
-        if not np.isin(plan.action, (int(Action.RESIZE), int(Action.PREEMPT))).any():
+        assert first is not None
+        self._last = case = first
+        if not ((plan.action == Action.RESIZE) | (plan.action == Action.PREEMPT)).any():
             return plan
         # Each step was worth it, but by what holds then; the whole way must be worth it by what holds now.
-        case = self._case(snapshot)
-        keep = case.reach(case.view.held, None, self.name)
+        keep = case.keep(self.name)
         plans = (lambda: plan, lambda: keep) if case.total(plan) >= case.total(keep) else (lambda: keep,)
         return no_worse_than_keeping(snapshot, plans, lambda _, some: case.total(some), self.name)
 
 
 class Case:
-    """One call: everything that is derived from one snapshot."""
+    """One call: everything that is derived from one snapshot.
+
+    `before`: the case of the snapshot that this one followed from by carrying a plan out. What a second of the jobs'
+    work is worth does not change by that.
+    """
 
     def __init__(
         self,
@@ -137,20 +160,23 @@ class Case:
         tables: Tables,
         considered: BoolArray | None,
         quota: IntArray | None,
+        *,
+        before: Case | None = None,
     ) -> None:
         self.snapshot, self.settings, self.quota = snapshot, settings, quota
+        self.facts = snapshot.facts
+        self._quota: list[list[int]] | None = None if quota is None else quota.tolist()
         self.considered = considered
-        self.starts = snapshot.role_starts()
+        self.rows = np.arange(snapshot.jobs)
         self.bound = np.inf
-        self.view = view = _look(snapshot, settings, considered)
-        everyone = np.arange(snapshot.jobs)
+        self.gangs = gangs = _gangs(snapshot, settings)
+        self.view = view = _look(snapshot, gangs, considered)
         self.table: Table = tables.make(
             snapshot,
-            everyone,
-            low=view.low,
-            high=view.high,
-            wanted=view.wanted,
-            per_node=view.per_node,
+            low=gangs.low,
+            high=gangs.high,
+            wanted=gangs.wanted,
+            per_node=gangs.per_node,
             held=view.held,
             held_nodes=view.held_nodes,
             growth=settings.largest_growth,
@@ -160,24 +186,31 @@ class Case:
         base = np.where(self.table.goodput[:, 0] > 0, self.table.goodput[:, 0], 1.0)
         self.speed = self.table.goodput / base[:, None]
         self.present_speed = self.table.present / base
-        table_spread = self.table.spread
+        self.spread_speed = self.table.spread / base
         # A job whose reports make no sense of its own minimum is still worth starting.
         hopeless = self.table.goodput.max(axis=1, initial=0.0) <= 0
-        self.speed[hopeless, 0] = 1.0
-        self.spread_speed = np.where(hopeless, 1.0, table_spread / base)
-        self.present_speed = np.where(hopeless & (view.held > 0), 1.0, self.present_speed)
-        self.weight, left = self._weights()
+        if hopeless.any():
+            self.speed[hopeless, 0] = 1.0
+            self.spread_speed[hopeless] = 1.0
+            self.present_speed[hopeless & (view.held > 0)] = 1.0
+        self.amounts: IntArray = self.table.replicas[:, :, None] * gangs.request[:, None, :] + gangs.others[:, None, :]
+        self.weight: FloatArray
+        self.left: FloatArray
+        self.weight, self.left = self._weights() if before is None else (before.weight, before.left)
+        self._feasible = Feasibility(snapshot)
         # What it is worth that a job runs at all, beside how fast: nothing, but for those that waited too long.
         self.bonus = np.zeros(snapshot.jobs)
         self.starved = self._longest_waiting()
         self.reserved_for = -1
         self.kept: Kept = []
+        self._keep: Plan | None = None
+        self._totals: list[tuple[Plan, float]] = []
         # What a move leaves of the speed: it must pay off in what is left of the job, or before the next change. Who
         # was left alone for long will be for as long again, so far as anybody knows.
-        still = np.where(snapshot.job_changed_seconds >= 0, snapshot.now_seconds - snapshot.job_changed_seconds, 0.0)
+        changed = snapshot.job_changed_seconds
+        still = np.where(changed >= 0, snapshot.now_seconds - changed, 0.0)
         horizon = np.maximum(np.minimum(still, LONGEST_HORIZON), settings.horizon_seconds)
-        with np.errstate(divide="ignore"):
-            ahead = np.minimum(left[:, None] / np.maximum(self.speed, 1e-9), horizon[:, None])
+        ahead = np.minimum(self.left[:, None] / np.maximum(self.speed, 1e-9), horizon[:, None])
         self.penalty = ahead / (ahead + settings.restart_seconds)
 
     def _weights(self) -> tuple[FloatArray, FloatArray]:
@@ -187,8 +220,8 @@ class Case:
         """
         snapshot, settings, table = self.snapshot, self.settings, self.table
         left = _seconds_left(snapshot, table)
-        total = (snapshot.node_allocatable - snapshot.node_foreign)[snapshot.node_open].sum(axis=0)
-        share = (self._amounts() / np.maximum(total, 1)).max(axis=2)
+        total = snapshot.room()[snapshot.node_open].sum(axis=0)
+        share = (self.amounts / np.maximum(total, 1)).max(axis=2)
         usable = table.anyway & (snapshot.job_queue >= 0)[:, None]
         cost, pace = unit_costs(self.speed, share, usable)
         weight = cost * _ahead(np.maximum(left / pace, YOUNG_SECONDS), snapshot, settings.queue_ahead)
@@ -197,15 +230,6 @@ class Case:
             weight = weight * np.exp2(settings.patience * age / (age + left))
         priority = np.clip(snapshot.job_priority - snapshot.job_priority.min(initial=0), 0, 32)
         return weight * np.power(settings.priority_factor, priority), left
-
-    def _amounts(self) -> IntArray:
-        """J×C×R: what each configuration takes, the other roles with it."""
-        snapshot, view = self.snapshot, self.view
-        request = snapshot.role_request[view.elastic]
-        if not snapshot.roles:
-            request = np.zeros((0, len(snapshot.resources)), dtype=np.int64)
-        out: IntArray = self.table.replicas[:, :, None] * request[:, None, :] + view.others[:, None, :]
-        return out
 
     def _longest_waiting(self) -> int:
         """The job that waits longest for its first start, if that is long, or -1: it is served whatever it is worth.
@@ -219,11 +243,13 @@ class Case:
         waits = ~self.view.running & self.view.free_to_move & (snapshot.job_started_seconds < 0)
         waits &= now - snapshot.job_created_seconds >= limit
         # The same for all of them, or one would only change places with the next.
-        self.bonus[(lately | waits) & self.view.free_to_move] = SERVED_FACTOR * float(self.weight.max(initial=0.0))
+        served = (lately | waits) & self.view.free_to_move
+        if served.any():
+            self.bonus[served] = SERVED_FACTOR * float(self.weight.max(initial=0.0))
         if not waits.any():
             return -1
         order = start_order(snapshot)
-        feasible, ledger = Feasibility(snapshot), Ledger(snapshot)
+        feasible, ledger = self._feasible, Ledger(snapshot)
         for j in order[waits[order]].tolist():
             if feasible.reason(ledger, j) is None and not self._quota_is_full(ledger, j):
                 return int(j)
@@ -235,31 +261,54 @@ class Case:
         return self.quota is not None and not self._within_quota(ledger, job, minimum_gang(ledger, job))
 
     def value_of(self, speed: FloatArray, weight: FloatArray) -> FloatArray:
+        if self.settings.concavity == 1.0:
+            return weight * np.maximum(speed, 0.0)
         out: FloatArray = weight * np.power(np.maximum(speed, 0.0), self.settings.concavity)
         return out
 
     def total(self, plan: Plan) -> float:
         """Value of a plan: what every job would be worth under it, moves paid for."""
-        snapshot, view, table = self.snapshot, self.view, self.table
+        for known, value in self._totals:
+            if known is plan:
+                return value
+        value = self._total(plan)
+        self._totals = [*self._totals[-3:], (plan, value)]
+        return value
+
+    def _total(self, plan: Plan) -> float:
+        snapshot, table, gangs = self.snapshot, self.table, self.gangs
         if snapshot.jobs == 0:
             return 0.0
-        count = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles).astype(np.int64)[view.elastic]
-        nodes = np.bincount(plan.role, minlength=snapshot.roles)[view.elastic]
+        count = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles)[gangs.elastic]
+        nodes = np.bincount(plan.role, minlength=snapshot.roles)[gangs.elastic]
         at = np.maximum(((table.replicas <= count[:, None]) & (table.replicas > 0)).sum(axis=1) - 1, 0)
-        speed = np.where(count > 0, self.speed[np.arange(snapshot.jobs), at], 0.0)
-        speed = np.where((count == view.low) & (nodes > 1) & (count <= view.per_node), self.spread_speed, speed)
-        moved = (plan.action == int(Action.RESIZE)) & snapshot.job_preemptible
-        kept = plan.action == int(Action.KEEP)
-        paid = self.penalty[np.arange(snapshot.jobs), at]
-        speed = np.where(kept, self.present_speed, np.where(moved, speed * paid, speed))
+        speed = np.where(count > 0, self.speed[self.rows, at], 0.0)
+        spread = (count == gangs.low) & (nodes > 1) & (count <= gangs.per_node)
+        speed = np.where(spread, self.spread_speed, speed)
+        resized = plan.action == Action.RESIZE
+        kept = plan.action == Action.KEEP
+        paid = np.where(resized & snapshot.job_preemptible, self.penalty[self.rows, at], 1.0)
+        speed = np.where(kept, self.present_speed, speed * paid)
         # Who cannot be moved has the number that his user asked for: no loss, whatever it does to the speed.
-        asked = (plan.action == int(Action.RESIZE)) & ~snapshot.job_preemptible
-        speed = np.where(asked, np.maximum(speed, self.present_speed), speed)
-        return float((self.value_of(speed, self.weight) + np.where(speed > 0, self.bonus, 0.0)).sum())
+        asked = resized & ~snapshot.job_preemptible
+        if asked.any():
+            speed = np.where(asked, np.maximum(speed, self.present_speed), speed)
+        value = self.value_of(speed, self.weight)
+        if self.bonus.any():
+            value = value + np.where(speed > 0, self.bonus, 0.0)
+        return float(value.sum())
+
+    def keep(self, name: str) -> Plan:
+        """The plan that keeps everything and starts whoever fits."""
+        if self._keep is None:
+            self._keep = self.reach(self.view.held, None, name)
+        return self._keep
 
     def solve(self, name: str) -> Plan:
         """The better of the best plan found and the one that keeps everything and starts whoever fits."""
-        keep = self.reach(self.view.held, None, name)
+        keep = self.keep(name)
+        if not self.view.free_to_move.any():
+            return keep
         problem = self.problem()
         target = self._choose(problem)
         if (target == self.view.held)[self.view.free_to_move].all():
@@ -267,7 +316,7 @@ class Case:
         plan = self.reach(target, problem, name)
         best = max(self.total(plan), self.total(keep))
         # The search knows nothing of caps: where there are any, the greedy's answer stands.
-        plain = self.quota is None and bool((self.snapshot.queue_cap >= UNLIMITED).all())
+        plain = self.quota is None and not self.facts.capped
         if plain and snapshot_is_tiny(self.snapshot) and best < CLOSE * self.bound:
             plan = self._search(problem, best, name) or plan
         kept = self.total(keep)
@@ -277,7 +326,7 @@ class Case:
         """The exhaustive search, where counts alone leave more than a percent open."""
         snapshot, view = self.snapshot, self.view
         movable = np.flatnonzero(view.free_to_move).tolist()
-        if any(len(range(*self._span(j))) != 1 for j in movable):
+        if any(len(self.facts.roles_of[j]) != 1 for j in movable):
             return None
         ledger = self._ledger()
         for j in movable:
@@ -302,25 +351,25 @@ class Case:
         for j in changed:
             if places[j]:
                 nodes, counts = (np.array(part, dtype=np.int64) for part in zip(*(places[j] or ()), strict=True))
-                ledger.take(j, int(view.elastic[j]), nodes, counts)
-            self._explain(ledger, j, marks)
+                ledger.take(j, self.gangs.elastic_list[j], nodes, counts)
+        self._explain(ledger, np.array(changed, dtype=np.int64), marks)
         self._fill(ledger, marks)
         return marks.plan(ledger, name)
 
     def _options(self, problem: Problem, ledger: Ledger, job: int) -> Searched:
-        snapshot, view = self.snapshot, self.view
-        role = int(view.elastic[job])
+        snapshot, view, gangs = self.snapshot, self.view, self.gangs
+        role = gangs.elastic_list[job]
         nodes = snapshot.eligible(role)
         if snapshot.job_pinned[job] and ledger.home(job).any():
-            nodes &= ledger.home(job)
+            nodes = nodes & ledger.home(job)
         weight, bonus = float(self.weight[job]), float(self.bonus[job])
         out: list[Option] = []
         for c in np.flatnonzero(np.isfinite(problem.value[job])).tolist():
             count = int(self.table.replicas[job, c])
             paid = float(self.penalty[job, c]) if view.running[job] and snapshot.job_preemptible[job] else 1.0
             value = bonus + weight * float(self.speed[job, c] * paid) ** self.settings.concavity
-            out.append(Option(value, count, spread=count > view.per_node[job]))
-            if count == view.low[job] and 1 < count <= view.per_node[job]:
+            out.append(Option(value, count, spread=count > gangs.per_node_list[job]))
+            if count == gangs.low_list[job] and 1 < count <= gangs.per_node_list[job]:
                 value = bonus + weight * float(self.spread_speed[job] * paid) ** self.settings.concavity
                 out.append(Option(value, count, spread=True))
         if view.running[job]:
@@ -330,11 +379,8 @@ class Case:
         request = tuple(snapshot.role_request[role].tolist())
         return Searched(request, tuple(np.flatnonzero(nodes).tolist()), tuple(out))
 
-    def _span(self, job: int) -> tuple[int, int]:
-        return int(self.starts[job]), int(self.starts[job + 1])
-
     def _present(self, job: int) -> tuple[tuple[int, int], ...]:
-        mine = self.snapshot.held_role == self.view.elastic[job]
+        mine = self.snapshot.held_role == self.gangs.elastic[job]
         nodes, counts = self.snapshot.held_node[mine], self.snapshot.held_count[mine]
         return tuple(zip(nodes.tolist(), counts.tolist(), strict=True))
 
@@ -344,8 +390,8 @@ class Case:
 
     def _ledger(self) -> Ledger:
         ledger = Ledger(self.snapshot)
-        for j in np.flatnonzero(self.view.pool >= 0).tolist():
-            ledger.pool_of[j] = int(self.view.pool[j])
+        if (self.view.pool >= 0).any():
+            ledger.pool_of = {j: pool for j, pool in enumerate(self.view.pool.tolist()) if pool >= 0}
         return ledger
 
     def reach(self, target: IntArray, problem: Problem | None, name: str) -> Plan:
@@ -362,159 +408,166 @@ class Case:
         return marks.plan(ledger, name)
 
     def problem(self) -> Problem:
-        snapshot, view, table = self.snapshot, self.view, self.table
-        resources = len(snapshot.resources)
-        free = snapshot.node_allocatable - snapshot.node_foreign
+        snapshot, view, table, gangs = self.snapshot, self.view, self.table, self.gangs
+        free = snapshot.room()
         stays = ~view.free_to_move[snapshot.role_job[snapshot.held_role]]
-        free = free - snapshot.usage(snapshot.held_role[stays], snapshot.held_node[stays], snapshot.held_count[stays])
-        free = np.where(snapshot.node_open[:, None], np.maximum(free, 0), 0)
-        pools = len(snapshot.pool_names)
-        queues = snapshot.queues if self.quota is not None else 0
-        room = np.zeros((pools + queues + 1, resources), dtype=np.int64)
-        for pool in range(pools):
-            room[pool] = free[snapshot.node_pool == pool].sum(axis=0)
-        room[-1] = free.sum(axis=0)
-        groups = np.full((snapshot.jobs, 2), -1, dtype=np.int64)
-        groups[:, 0] = np.where(view.pool >= 0, view.pool, len(room) - 1) if pools > 1 else len(room) - 1
+        if stays.any():
+            held = (snapshot.held_role[stays], snapshot.held_node[stays], snapshot.held_count[stays])
+            free = free - snapshot.usage(*held)
+        free = np.maximum(free, 0)
+        free = free * snapshot.node_open[:, None]
+        # Groups of room: the pools if there are several, the queues if they have quotas, and at the end all together.
+        room = [free.sum(axis=0)[None, :]]
+        groups = [np.zeros(snapshot.jobs, dtype=np.int64)]
         if self.quota is not None:
-            held = snapshot.demand_by_job(snapshot.held_by_role())
+            used = snapshot.demand_by_job(snapshot.held_by_role())
             left = self.quota.copy()
             fixed = ~view.free_to_move & (snapshot.job_queue >= 0)
-            np.subtract.at(left, snapshot.job_queue[fixed], held[fixed])
-            room[pools : pools + queues] = np.maximum(left, 0)
-            groups[:, 1] = np.where(snapshot.job_queue >= 0, pools + snapshot.job_queue, -1)
-        amount = self._amounts()
-        share = amount / np.maximum(room[-1], 1)
+            np.subtract.at(left, snapshot.job_queue[fixed], used[fixed])
+            room.insert(0, np.maximum(left, 0))
+            groups.append(snapshot.job_queue)
+            groups[0] = groups[0] + snapshot.queues
+        if (view.pool >= 0).any():
+            pools = len(snapshot.pool_names)
+            of_pool = snapshot.node_pool == np.arange(pools)[:, None]
+            room.insert(0, np.stack([free[mine].sum(axis=0) for mine in of_pool]))
+            groups = [np.where(group >= 0, group + pools, -1) for group in groups]
+            groups[0] = np.where(view.pool >= 0, view.pool, groups[0])
+        share = self.amounts / np.maximum(room[-1][0], 1)
         cost = np.maximum(share.max(axis=2), 1e-12 * np.maximum(table.replicas, 1))
-        speed = self.speed * np.where(view.running[:, None], self.penalty, 1.0)
-        same = (table.replicas == view.held[:, None]) & view.running[:, None]
+        running = view.running[:, None]
+        speed = np.where(running, self.speed * self.penalty, self.speed)
+        same = (table.replicas == view.held[:, None]) & running
         speed = np.where(same, self.present_speed[:, None], speed)
         value = self.value_of(speed, self.weight[:, None]) + self.bonus[:, None]
         usable = (table.replicas > 0) & (speed > 0) & view.free_to_move[:, None]
         # What cannot be moved later is started at what its user asked for, or at its minimum.
-        rigid = ~snapshot.job_preemptible[:, None] & (table.replicas != view.wanted[:, None])
-        usable &= ~(rigid & (table.replicas != view.low[:, None]))
+        rigid = ~snapshot.job_preemptible[:, None] & (table.replicas != gangs.wanted[:, None])
+        usable &= ~(rigid & (table.replicas != gangs.low[:, None]))
         value = np.where(usable, value, -np.inf)
-        return Problem(value, amount, cost, room, groups, np.zeros(snapshot.jobs))
+        return Problem(
+            value, self.amounts, cost, np.concatenate(room), np.column_stack(groups), np.zeros(snapshot.jobs)
+        )
 
     def _choose(self, problem: Problem) -> IntArray:
         """Replicas of each job's elastic role that the optimiser wants."""
-        rows = np.arange(self.snapshot.jobs)
         column = greedy(problem)
         used = np.zeros_like(problem.room)
         some = np.flatnonzero(column >= 0)
         for k in range(problem.groups.shape[1]):
-            mine = some[problem.groups[some, k] >= 0]
-            np.add.at(used, problem.groups[mine, k], problem.amount[mine, column[mine]])
+            group = problem.groups[some, k]
+            mine = some[group >= 0]
+            add_rows(used, group[group >= 0], problem.amount[mine, column[mine]])
         rounds = 12 if self.snapshot.jobs <= 1000 else 2
         column, _ = improve(problem, column, problem.room - used, movable=self.view.free_to_move, rounds=rounds)
         exact, self.bound = exact_counts(problem, most_work=EXACT_WORK)
         if exact is not None and worth(problem, exact) > worth(problem, column):
             column = exact
-        picked = self.table.replicas[rows, np.maximum(column, 0)]
+        picked = self.table.replicas[self.rows, np.maximum(column, 0)]
         return np.where(column >= 0, picked, np.where(self.view.free_to_move, 0, self.view.held))
 
     def _place(self, ledger: Ledger, target: IntArray, marks: Reasons) -> None:
         """Bring the allocation to the targets: unchanged jobs stay, the others are placed anew, large ones first."""
         view = self.view
-        changed = np.flatnonzero(view.free_to_move & (target != view.held))
+        changed = (view.free_to_move & (target != view.held)).nonzero()[0]
         before: dict[int, Placement] = {j: ledger.release(j) for j in changed[view.running[changed]].tolist()}
         if self.starved >= 0 and target[self.starved] == 0:
-            low = int(view.low[self.starved])
+            low = self.gangs.low_list[self.starved]
             # Its place comes before all that is placed anew; if it has none yet, room is kept until it has.
             if self._put(ledger, self.starved, low, spread=True) or self._minimum(ledger, self.starved):
                 target = target.copy()
                 target[self.starved] = low
                 changed = changed[changed != self.starved]
-                self._explain(ledger, self.starved, marks)
+                self._explain(ledger, np.array([self.starved]), marks)
             else:
                 self.kept = reserve(ledger, self.starved)
                 self.reserved_for = self.starved if self.kept else -1
-        gain = self.weight[changed]
-        order = changed[np.lexsort((changed, -gain, -target[changed]))]
-        failed: list[int] = []
-        for j in order[target[order] > 0].tolist():
-            if not self._put(ledger, j, int(target[j])):
-                failed.append(j)
-        for j in failed:
-            self._put_smaller(ledger, j, int(target[j]), before.get(j))
-        for j in changed.tolist():
-            self._explain(ledger, j, marks)
+        if not len(changed):
+            return
+        order = changed[np.lexsort((changed, -self.weight[changed], -target[changed]))]
+        failed: list[tuple[int, int]] = []
+        for j, count in zip(order.tolist(), target[order].tolist(), strict=True):
+            if count > 0 and not self._put(ledger, j, count):
+                failed.append((j, count))
+        for j, count in failed:
+            self._put_smaller(ledger, j, count, before.get(j))
+        self._explain(ledger, changed, marks)
 
     def _put(self, ledger: Ledger, job: int, count: int, *, spread: bool = False) -> bool:
         """Give the job `count` replicas of its elastic role and its other roles; inside one node if that can be."""
-        view = self.view
-        role = int(view.elastic[job])
-        want = {r: self._others_count(r) for r in ledger.roles_of(job)}
-        want[role] = count
-        together = role if count <= view.per_node[job] and not spread else -1
+        gangs = self.gangs
+        role = gangs.elastic_list[job]
+        want = {role: count} if len(gangs.wants[job]) == 1 else {**gangs.wants[job], role: count}
+        together = role if count <= gangs.per_node_list[job] and not spread else -1
         if self.quota is not None and not self._within_quota(ledger, job, want):
             return False
         return ledger.try_gang(job, want, together=together) is not None
 
-    def _others_count(self, role: int) -> int:
-        return int(
-            np.clip(self.snapshot.role_desired[role], self.snapshot.role_min[role], self.snapshot.role_max[role])
-        )
-
     def _within_quota(self, ledger: Ledger, job: int, want: dict[int, int]) -> bool:
-        assert self.quota is not None
-        queue = int(self.snapshot.job_queue[job])
-        if queue < 0:
+        queue = self.facts.job_queue[job]
+        if self._quota is None or queue < 0:
             return True
-        need = sum(self.snapshot.role_request[role] * count for role, count in want.items())
-        used = ledger.queue_used[queue] + need
-        return bool(((used <= self.quota[queue]) | (need == 0)).all())
+        allowed, used = self._quota[queue], ledger.used[queue]
+        return all(
+            more == 0 or have + more <= most
+            for have, more, most in zip(used, ledger.amount(want), allowed, strict=True)
+        )
 
     def _put_smaller(self, ledger: Ledger, job: int, wanted: int, before: Placement | None) -> None:
         """The largest configuration below `wanted` that can be placed; where it was, if that still fits."""
-        row = self.table.replicas[job]
-        for count in row[(row > 0) & (row < wanted)][::-1].tolist():
-            if before is not None and count == self.view.held[job] and _back(ledger, job, before):
+        held = int(self.view.held[job])
+        for count in reversed(self.table.replicas[job].tolist()):
+            if not 0 < count < wanted:
+                continue
+            if before is not None and count == held and _back(ledger, job, before):
                 return
             if self._put(ledger, job, count):
                 return
         if before is not None and _back(ledger, job, before):
             return
-        self._put(ledger, job, int(self.view.low[job]), spread=True)
+        self._put(ledger, job, self.gangs.low_list[job], spread=True)
 
     def _fill(self, ledger: Ledger, marks: Reasons) -> None:
         """Start whoever still waits and fits: by weight. Room for the gang that waits longest is kept."""
-        snapshot, view = self.snapshot, self.view
-        holds = np.zeros(snapshot.jobs, dtype=np.bool_)
-        holds[snapshot.role_job[ledger.replicas > 0]] = True
-        idle = np.flatnonzero(~holds)
-        if len(idle) == 0:
+        snapshot, facts, gangs = self.snapshot, self.facts, self.gangs
+        if _holding(ledger).all():
             return
-        feasible = Feasibility(snapshot)
-        order = start_order(snapshot)
         reserved_for = self._try_the_starved_again(ledger, marks)
-        holds[snapshot.role_job[ledger.replicas > 0]] = True
-        order = order[~holds[order]]
+        order = start_order(snapshot)
+        order = order[~_holding(ledger)[order]]
+        waited = snapshot.now_seconds - snapshot.job_created_seconds[order]
+        long = (waited >= self.settings.reserve_after_seconds).tolist()
+        considered = None if self.considered is None else self.considered.tolist()
         failed: dict[tuple[int, int], int] = {}
-        for j in order.tolist():
-            impossible = (
-                feasible.reason(ledger, j) if snapshot.job_queue[j] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
-            )
+        waiting = Waiting(ledger, marks)
+        for j, is_long in zip(order.tolist(), long, strict=True):
+            queue = facts.job_queue[j]
+            impossible = self._feasible.reason(ledger, j) if queue >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
             if impossible is not None:
-                marks.set(j, impossible[0], impossible[1], int(snapshot.job_queue[j]))
+                marks.set(j, impossible[0], impossible[1], queue)
                 continue
-            low = int(view.low[j])
-            key = (ledger.shape(int(view.elastic[j])), int(snapshot.job_queue[j]))
-            if j != reserved_for and failed.get(key, 2**62) > low and (self.considered is None or self.considered[j]):
-                if self._put(ledger, j, low) or self._put(ledger, j, low, spread=True) or self._minimum(ledger, j):
-                    marks.set(j, Why.FITS, (float(ledger.replicas[view.elastic[j]]), float(view.wanted[j]), 0.0))
+            low, role = gangs.low_list[j], gangs.elastic_list[j]
+            key = (facts.shape[role], queue)
+            if j != reserved_for and failed.get(key, 2**62) > low and (considered is None or considered[j]):
+                if self._start(ledger, j):
+                    marks.set(j, Why.FITS, (float(ledger.count[role]), float(gangs.wanted[j]), 0.0))
                     continue
-                if len(ledger.roles_of(j)) == 1:
+                if len(gangs.wants[j]) == 1:
                     failed[key] = low
-            self._wait(ledger, j, reserved_for, marks)
-            waited = snapshot.now_seconds - snapshot.job_created_seconds[j]
             if j == reserved_for:
                 marks.set(j, Why.NO_ROOM, (float(low), 0.0, 0.0))
-            long = waited >= self.settings.reserve_after_seconds
-            if reserved_for < 0 and long and marks.why[j] == int(Why.NO_ROOM) and reserve(ledger, j):
+            elif self._quota is not None and not self._within_quota(ledger, j, minimum_gang(ledger, j)):
+                marks.set(j, Why.QUEUE_SHARE, (float(low), 0.0, 0.0), queue)
+            else:
+                waiting.explain(j, reserved_for)
+            if reserved_for < 0 and is_long and marks.why[j] == Why.NO_ROOM and reserve(ledger, j):
                 reserved_for = j
                 failed.clear()
+
+    def _start(self, ledger: Ledger, job: int) -> bool:
+        """Start the job with its minimum: inside one node, over several, or wherever else it may go."""
+        low = self.gangs.low_list[job]
+        return self._put(ledger, job, low) or self._put(ledger, job, low, spread=True) or self._minimum(ledger, job)
 
     def _try_the_starved_again(self, ledger: Ledger, marks: Reasons) -> int:
         """Whom room is kept for may fit by now (then -1); else it is kept on."""
@@ -523,9 +576,8 @@ class Case:
             return -1
         for nodes, amount in self.kept:
             ledger.unblock(nodes, amount)
-        low = int(self.view.low[job])
-        if self._put(ledger, job, low) or self._put(ledger, job, low, spread=True) or self._minimum(ledger, job):
-            self._explain(ledger, job, marks)
+        if self._start(ledger, job):
+            self._explain(ledger, np.array([job]), marks)
             self.reserved_for = -1
         else:
             self.kept = reserve(ledger, job)
@@ -534,15 +586,9 @@ class Case:
     def _minimum(self, ledger: Ledger, job: int) -> bool:
         ledger.pool_of.pop(job, None)
         want = minimum_gang(ledger, job)
-        if self.quota is not None and not self._within_quota(ledger, job, want):
+        if self._quota is not None and not self._within_quota(ledger, job, want):
             return False
         return ledger.try_gang(job, want) is not None
-
-    def _wait(self, ledger: Ledger, job: int, reserved_for: int, marks: Reasons) -> None:
-        if self.quota is not None and not self._within_quota(ledger, job, minimum_gang(ledger, job)):
-            marks.set(job, Why.QUEUE_SHARE, (float(self.view.low[job]), 0.0, 0.0), int(self.snapshot.job_queue[job]))
-            return
-        explain_waiting(ledger, job, reserved_for, marks)
 
     def _grow_in_place(self, ledger: Ledger, marks: Reasons) -> None:
         """Give those that cannot be moved what their users ask for, of what is idle."""
@@ -552,15 +598,14 @@ class Case:
 
     def _raise(self, ledger: Ledger, problem: Problem, marks: Reasons) -> bool:
         """Use what placement left over: raise jobs that are being placed anyway, best slope first. Whether any was."""
-        snapshot, view = self.snapshot, self.view
+        snapshot, gangs = self.snapshot, self.gangs
         attempts = 24 if snapshot.jobs <= 1000 else 8
-        column = np.full(snapshot.jobs, -1, dtype=np.int64)
-        now = ledger.replicas[view.elastic] if snapshot.roles else np.zeros(0, dtype=np.int64)
+        now = ledger.replicas[gangs.elastic]
         match = (self.table.replicas == now[:, None]) & (now[:, None] > 0)
-        column[match.any(axis=1)] = match.argmax(axis=1)[match.any(axis=1)]
-        movable = view.free_to_move & (column >= 0) & snapshot.job_preemptible
-        rows = np.arange(snapshot.jobs)
-        value = problem.value.copy()
+        column = np.where(match.any(axis=1), match.argmax(axis=1), -1)
+        movable = self.view.free_to_move & (column >= 0) & snapshot.job_preemptible
+        rows, columns = self.rows, np.arange(match.shape[1])
+        value = np.where(np.isfinite(problem.value) & movable[:, None], problem.value, -np.inf)
         raised = False
         for _ in range(attempts):
             free = np.maximum(ledger.free[snapshot.node_open].sum(axis=0), 0)
@@ -568,41 +613,40 @@ class Case:
                 return raised
             at = np.maximum(column, 0)
             need = problem.amount - problem.amount[rows, at][:, None, :]
-            ok = np.isfinite(value) & (np.arange(value.shape[1]) > column[:, None]) & movable[:, None]
+            ok = (value > -np.inf) & (columns > column[:, None])
             ok &= ((need <= free) | (need <= 0)).all(axis=2)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                steep = (value - value[rows, at][:, None]) / (problem.cost - problem.cost[rows, at][:, None])
-            steep = np.where(ok & np.isfinite(steep), steep, -np.inf)
-            if steep.size == 0:
+            if not ok.any():
                 return raised
+            with np.errstate(invalid="ignore", divide="ignore"):
+                steep = (value - problem.value[rows, at][:, None]) / (problem.cost - problem.cost[rows, at][:, None])
+            steep = np.where(ok & np.isfinite(steep), steep, -np.inf)
             job, col = divmod(int(steep.argmax()), steep.shape[1])
             if not steep[job, col] > 0:
                 return raised
             held = ledger.release(job)
             if self._put(ledger, job, int(self.table.replicas[job, col])):
                 column[job], raised = col, True
-                self._explain(ledger, job, marks)
+                self._explain(ledger, np.array([job]), marks)
             else:
                 ledger.restore(job, held)
                 value[job, col] = -np.inf
         return raised
 
-    def _explain(self, ledger: Ledger, job: int, marks: Reasons) -> None:
-        """Why a job got what it got: its speed under the plan and before, and its weight."""
-        count = int(ledger.replicas[self.view.elastic[job]])
-        row = self.table.replicas[job]
-        at = max(0, int(np.searchsorted(row[row > 0], count, side="right")) - 1)
-        speed = float(self.speed[job, at]) if count else 0.0
-        running = bool(self.view.running[job])
-        if count == 0:
-            why = Why.SHRUNK_FOR_OTHERS if running else Why.NO_ROOM
-        elif not running:
-            why = Why.GAIN if self.table.known[job] else Why.EXPLORES
-        elif count >= self.view.held[job]:
-            why = Why.GAIN
-        else:
-            why = Why.SHRUNK_FOR_OTHERS
-        marks.set(job, why, (speed, float(self.present_speed[job]), float(self.weight[job])))
+    def _explain(self, ledger: Ledger, jobs: IntArray, marks: Reasons) -> None:
+        """Why jobs got what they got: their speed under the plan and before, and their weight."""
+        count = ledger.replicas[self.gangs.elastic[jobs]]
+        replicas = self.table.replicas[jobs]
+        at = np.maximum(((replicas <= count[:, None]) & (replicas > 0)).sum(axis=1) - 1, 0)
+        speed = np.where(count > 0, self.speed[jobs, at], 0.0)
+        running, known = self.view.running[jobs], self.table.known[jobs]
+        why = np.where(
+            running,
+            np.where((count > 0) & (count >= self.view.held[jobs]), int(Why.GAIN), int(Why.SHRUNK_FOR_OTHERS)),
+            np.where(count > 0, np.where(known, int(Why.GAIN), int(Why.EXPLORES)), int(Why.NO_ROOM)),
+        )
+        numbers = zip(speed.tolist(), self.present_speed[jobs].tolist(), self.weight[jobs].tolist(), strict=True)
+        for j, reason, values in zip(jobs.tolist(), why.tolist(), numbers, strict=True):
+            marks.set(j, reason, values)
 
 
 def snapshot_is_tiny(snapshot: Snapshot) -> bool:
@@ -625,68 +669,82 @@ def _back(ledger: Ledger, job: int, held: Placement) -> bool:
     return True
 
 
-def _look(snapshot: Snapshot, settings: PolicySettings, considered: BoolArray | None) -> _View:
-    jobs = snapshot.jobs
-    starts = snapshot.role_starts()
-    held_by_role = snapshot.held_by_role()
-    elastic_roles = snapshot.role_max > snapshot.role_min
-    elastic = starts[:-1].copy()
+def _holding(ledger: Ledger) -> BoolArray:
+    """Which jobs hold something in the ledger."""
+    out = np.zeros(ledger.snapshot.jobs, dtype=np.bool_)
+    out[ledger.snapshot.role_job[ledger.replicas > 0]] = True
+    return out
+
+
+def _gangs(snapshot: Snapshot, settings: PolicySettings) -> _Gangs:
+    sources = (snapshot.facts, settings, snapshot.node_allocatable, snapshot.node_foreign)
+    return snapshot.memo.get("goodput gangs", sources, lambda: _find_gangs(snapshot, settings))
+
+
+def _find_gangs(snapshot: Snapshot, settings: PolicySettings) -> _Gangs:
+    facts = snapshot.facts
+    elastic = facts.starts[:-1].copy()
     # The first role that may vary; the first of all when none may.
-    candidates = np.flatnonzero(elastic_roles)[::-1]
+    candidates = np.flatnonzero(snapshot.role_max > snapshot.role_min)[::-1]
     elastic[snapshot.role_job[candidates]] = candidates
-    nodes_of = np.bincount(snapshot.held_role, minlength=snapshot.roles)
     low = snapshot.role_min[elastic]
     high = np.minimum(snapshot.role_max[elastic], np.maximum(settings.most_replicas, low))
-    wanted = np.clip(snapshot.role_desired[elastic], low, high)
-    other_count = np.clip(snapshot.role_desired, snapshot.role_min, snapshot.role_max)
-    other_count[elastic] = 0
-    others = snapshot.demand_by_job(other_count)
-    running = np.zeros(jobs, dtype=np.bool_)
-    running[snapshot.role_job[snapshot.held_role]] = True
-    # Held gangs that are not whole (pods lost, minimum raised) and jobs without a queue are left as they are.
-    broken = np.zeros(jobs, dtype=np.bool_)
-    partial = (held_by_role < snapshot.role_min) | (held_by_role > snapshot.role_max)
-    broken[snapshot.role_job[partial]] = True
-    free = (snapshot.job_queue >= 0) & ~(running & (broken | ~snapshot.job_preemptible | snapshot.job_pinned))
-    if considered is not None:
-        free &= considered
-    return _View(
+    count = np.clip(snapshot.role_desired, snapshot.role_min, snapshot.role_max)
+    counts = count.tolist()
+    count[elastic] = 0
+    per_node = _per_node(snapshot, elastic)
+    return _Gangs(
         elastic=elastic,
         low=low,
         high=high,
-        wanted=wanted,
-        held=held_by_role[elastic],
-        held_nodes=nodes_of[elastic].astype(np.int64),
-        others=others,
-        per_node=_per_node(snapshot, elastic),
-        running=running,
-        free_to_move=free,
-        pool=_pools(snapshot, running, elastic),
+        wanted=np.clip(snapshot.role_desired[elastic], low, high),
+        others=snapshot.demand_by_job(count),
+        request=snapshot.role_request[elastic].reshape(snapshot.jobs, len(snapshot.resources)),
+        per_node=per_node,
+        elastic_list=elastic.tolist(),
+        low_list=low.tolist(),
+        per_node_list=per_node.tolist(),
+        wants=[{role: counts[role] for role in roles} for roles in facts.roles_of],
     )
 
 
 def _per_node(snapshot: Snapshot, elastic: IntArray) -> IntArray:
     """The most replicas of each job's elastic role that one node could take."""
-    base = snapshot.node_allocatable - snapshot.node_foreign
-    known: dict[tuple[int, bytes], int] = {}
-    out = np.ones(snapshot.jobs, dtype=np.int64)
-    classes = snapshot.role_class[elastic].tolist()
-    requests = snapshot.role_request[elastic]
-    for j in range(snapshot.jobs):
-        key = (classes[j], requests[j].tobytes())
-        most = known.get(key)
-        if most is None:
-            room = slots(base, requests[j], snapshot.eligible(int(elastic[j])))
-            most = known[key] = max(1, min(int(room.max(initial=0)), 2**31))
-        out[j] = most
-    return out
+    facts, known = snapshot.facts, {}
+    out = []
+    for role in elastic.tolist():
+        shape = facts.shape[role]
+        if shape not in known:
+            room = slots(snapshot.room(), snapshot.role_request[role], facts.eligible(shape))
+            known[shape] = max(1, min(int(room.max(initial=0)), 2**31))
+        out.append(known[shape])
+    return np.array(out, dtype=np.int64)
+
+
+def _look(snapshot: Snapshot, gangs: _Gangs, considered: BoolArray | None) -> _View:
+    held = snapshot.held_by_role()
+    running = np.zeros(snapshot.jobs, dtype=np.bool_)
+    running[snapshot.role_job[snapshot.held_role]] = True
+    # Held gangs that are not whole (pods lost, minimum raised) and jobs without a queue are left as they are.
+    stays = ~snapshot.job_preemptible | snapshot.job_pinned
+    stays[snapshot.role_job[(held < snapshot.role_min) | (held > snapshot.role_max)]] = True
+    free = (snapshot.job_queue >= 0) & ~(running & stays)
+    if considered is not None:
+        free &= considered
+    return _View(
+        held=held[gangs.elastic],
+        held_nodes=np.bincount(snapshot.held_role, minlength=snapshot.roles)[gangs.elastic],
+        running=running,
+        free_to_move=free,
+        pool=_pools(snapshot, running, gangs.elastic),
+    )
 
 
 def _pools(snapshot: Snapshot, running: BoolArray, elastic: IntArray) -> IntArray:
     """The pool that each job is confined to: where it runs, or the fastest that still has room; -1 with one pool."""
     out = np.full(snapshot.jobs, -1, dtype=np.int64)
     pools = len(snapshot.pool_names)
-    if pools <= 1 or len(np.unique(snapshot.node_pool)) <= 1:
+    if pools <= 1 or (snapshot.node_pool[1:] == snapshot.node_pool[:-1]).all():
         return out
     first = np.searchsorted(snapshot.role_job[snapshot.held_role], np.arange(snapshot.jobs))
     out[running] = snapshot.node_pool[snapshot.held_node[first[running]]]
@@ -699,7 +757,7 @@ def _pools(snapshot: Snapshot, running: BoolArray, elastic: IntArray) -> IntArra
         request = snapshot.role_request[role]
         key = (int(snapshot.role_class[role]), request.tobytes())
         if key not in ok:
-            nodes = slots(snapshot.node_allocatable - snapshot.node_foreign, request, snapshot.eligible(role)) > 0
+            nodes = slots(snapshot.room(), request, snapshot.eligible(role)) > 0
             ok[key] = np.bincount(snapshot.node_pool[nodes], minlength=pools) > 0
         need = request * snapshot.role_min[role]
         spare = ((room - need) / total).min(axis=1)
