@@ -7,6 +7,7 @@ The table in docs/decisions/0005 lists what happens when.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,10 @@ from diflow.allocator.writes import Note, Write
 from diflow.roster import roster
 
 Needs = dict[str, dict[str, int]]
+
+# The kubelet's words for a pod that it does not take: an attempt that ends so counts for nothing, even where Argo
+# judges it by a copy of the Workflow that is older than the decision.
+_REJECTED = "Pod was rejected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,17 @@ class Job:
         """The Workflow before it, if there is one, names it as the one in which the job goes on."""
         return self.before is None or self.before.continued_in == self.read.identity.name
 
+    def is_made_of(self, other: Job) -> bool:
+        """Made of the same objects as `other`, not just of equal ones: a look at each field of them would cost more."""
+        return (
+            self.read is other.read
+            and self.before is other.before
+            and self.after is other.after
+            and (self.is_full, self.known_as) == (other.is_full, other.known_as)
+            and _are_the_same(self.pods, other.pods)
+            and _are_the_same(self.old_pods, other.old_pods)
+        )
+
     def is_wanted(self, pod: PodRead) -> bool:
         """The pod belongs to what should run now."""
         job = self.read
@@ -90,6 +106,10 @@ class Job:
         return [pod for pod in self.pods if not self.is_wanted(pod)]
 
 
+def _are_the_same(some: Sequence[PodRead], others: Sequence[PodRead]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """Times that keep the allocator from making things worse, in seconds."""
@@ -113,7 +133,7 @@ def carry_out(
     if read.is_stopping:
         # Argo ends what runs; of the other pods it waits for an end that no kubelet will bring.
         unbound = [pod for pod in job.pods if not pod.host and not pod.is_terminating]
-        return [*_lost(job, room), *(writes.fail(pod, job.key, "the job was stopped") for pod in unbound)]
+        return [*_lost(job, room), *(writes.fail(pod, job.key, f"{_REJECTED}: the job was stopped") for pod in unbound)]
     if read.continued_in:
         return [*_lost(job, room), *_unwanted(job, room)]
     if read.restarts > read.backoff_limit:
@@ -256,7 +276,7 @@ def _lost(job: Job, room: Room) -> list[Write]:
 
 def _unwanted(job: Job, room: Room) -> list[Write]:
     return [
-        writes.stop(pod, job.key, "released: another round, or fewer replicas")
+        writes.stop(pod, job.key, f"{_REJECTED}: released for another round, or as fewer replicas are wanted")
         for pod in job.leaving()
         if not pod.is_stopping and not pod.is_terminating and not (pod.host and room.is_lost(pod.host))
     ]
@@ -267,7 +287,11 @@ def _round_is_over(read: JobRead) -> bool:
 
 
 def _restart_together(job: Job) -> list[Write]:
-    """One replica has failed: end the others too, so that Argo's retry of the round starts all of them at once."""
+    """One replica has failed: end the others too, so that Argo's retry of the round starts all of them at once.
+
+    First the Workflow says so. Argo starts a pod again that was stopped and is wanted, and may see the pod's end before
+    it sees the parameter; what it has started then is gated, and is ended here as well, in words that say no more.
+    """
     read = job.read
     failed = read.tree.failed(read.current)
     name = failed[0].split("/", 1)[1].replace("/", "-")
@@ -277,6 +301,9 @@ def _restart_together(job: Job) -> list[Write]:
         for pod in job.current_pods()
         if pod.place and pod.place.restart == restart and not pod.is_stopping and not pod.is_terminating
     ]
+    mark = f"{read.current}/{restart}"
+    if rest and mark not in read.released:
+        return [writes.change_job(read, parameters={keys.PARAM_RELEASED: [mark]})]
     out = [writes.stop(pod, job.key, f"{name} has failed: the round starts again together") for pod in rest]
     if out:
         message = f"{name} failed; the round starts again together (backoffLimit {read.backoff_limit})"
@@ -347,8 +374,7 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
         for task, places in at.nodes.items()
     }
     moved = Allocation(at.round, nodes, now, at.first, at.moves)
-    # The words are the kubelet's for a pod that it does not take: an attempt that ends so is not counted.
-    why = "Pod was rejected: kube-scheduler did not bind it to its node"
+    why = f"{_REJECTED}: kube-scheduler did not bind it to its node"
     return [writes.change_job(read, allocation=moved, note=note), *(writes.fail(pod, job.key, why) for pod in late)]
 
 

@@ -86,7 +86,7 @@ def admit(pod: PodRead, node: str, job: str) -> Write:
 
 def stop(pod: PodRead, job: str, why: str) -> Write:
     """End a pod: one that runs with TERM and its grace period; one that no kubelet knows by its status, as Argo would
-    make a pod that was deleted before it ran once more."""
+    make a pod that was deleted before it ran once more. Only the latter shows Argo `why`."""
     if pod.host:
         return Write(POD, pod.identity, job, {"spec": {"activeDeadlineSeconds": 1}}, why=why)
     return fail(pod, job, why)

@@ -73,7 +73,7 @@ PARAM_ROUNDS: Final = "rounds"  # JSON list of the rounds so far, append-only
 PARAM_CURRENT: Final = "current"  # the round that counts
 PARAM_GRANTED: Final = "granted"  # JSON {round: {task: replicas}}: what may run
 PARAM_AGAIN: Final = "again"  # JSON {"round/task/index": suffix}: the life of a replica that was dropped and came back
-PARAM_RELEASED: Final = "released"  # JSON list of "round/task/member" that diflow stops on purpose
+PARAM_RELEASED: Final = "released"  # JSON list of what diflow stops on purpose: "round/task/member", "round/restart"
 PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: what the user asks for
 PARAM_PROFILINGS: Final = "profilings"  # JSON: what the job reports about itself
 

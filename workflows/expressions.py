@@ -30,10 +30,14 @@ UNCOUNTED_MESSAGES = (
     "^The node (was|had) ",
     "^Preempted in order to admit critical pod",
     "^Pod was terminated in response to imminent node shutdown",
-    # the node died with the pod on it, and no container's end was ever seen
+    # the node died with the pod on it, and no container's end was ever seen, or none had begun
     "^pod failed: neither main nor wait container completed",
+    "^Pod failed before [a-z0-9-]+ container starts due to (ContainerCreating|PodInitializing): ",
     "^can.t find failed message for pod",
 )
+
+# The kubelet's words for a pod that the allocator stops: its way to end one gracefully is a deadline of a second.
+STOPPED_MESSAGE = "^Pod was active on the node longer than the specified deadline"
 
 
 @lru_cache(maxsize=256)
@@ -122,6 +126,28 @@ def is_unwanted(task: str) -> str:
 def is_uncounted() -> str:
     """Whether the last attempt ended for no fault of the job's own, so that it does not use the limit up."""
     return f"(lastRetry.message matches '{'|'.join(UNCOUNTED_MESSAGES)}')"
+
+
+def is_stopped(*, deadline_seconds: float | None = None, restart: str = "") -> str:
+    """Whether the last attempt ended because diflow stopped it, which uses no limit up either.
+
+    That the replica is not wanted any more says the same, but Argo may judge a pod's end by a copy of the Workflow that
+    is older than the stop. So the pod's own message must be enough to keep that end from being counted; what Argo then
+    starts in its place is gated, and ends when Argo has seen that it is not wanted.
+
+    `deadline_seconds`: the user's own deadline, whose passing is the job's fault. `restart`: the restart of the round
+    to which the pod belongs; its pods are stopped as well when one of them has failed, and may not start again by
+    themselves then, which the parameter `released` says.
+    """
+    found = f"lastRetry.message matches '{STOPPED_MESSAGE}'"
+    if deadline_seconds is not None:
+        # 0: Argo saw no container's end. Both times are cut to whole seconds, hence the second less.
+        seconds = "float(lastRetry.duration)"
+        found += f" && {seconds} > 0 && {seconds} < {deadline_seconds - 1:g}"
+    if restart:
+        mark = f'"{{{{{_ROUND}}}}}/{restart}"'
+        found += f" && !('{{{{workflow.parameters.{keys.PARAM_RELEASED}}}}}' contains '{mark}')"
+    return f"({found})"
 
 
 def has_failed(task: str) -> str:

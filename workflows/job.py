@@ -154,7 +154,7 @@ def _job_dag() -> m.Template:
 
 
 def _round_dag(job: DIJob, tasks: list[str]) -> m.Template:
-    restarts_together = job.preemptible and job.backoff_limit > 0
+    restarts_together = _restarts_together(job)
     fanouts = [
         m.DAGTask(
             name=task,
@@ -186,13 +186,13 @@ def _round_dag(job: DIJob, tasks: list[str]) -> m.Template:
 
 def _replica_dag(job: DIJob, task: str) -> m.Template:
     retried_alone = not job.preemptible and job.backoff_limit > 0
-    restarts_together = job.preemptible and job.backoff_limit > 0
+    restarts_together = _restarts_together(job)
     attempt = "{{retries}}" if retried_alone else "{{inputs.parameters.attempt}}" if restarts_together else None
     last = f"'{attempt}' == '{job.backoff_limit}' && " if attempt else ""
     return m.Template(
         name=_replica_name(task),
         annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
-        inputs=_inputs("round", "index", "member", *(["attempt"] if restarts_together else [])),
+        inputs=_inputs(*_pod_inputs(job)),
         retry_strategy=_retry(job.backoff_limit, expr.is_wanted(task)) if retried_alone else None,
         dag=m.DAGTemplate(
             tasks=[
@@ -200,7 +200,7 @@ def _replica_dag(job: DIJob, task: str) -> m.Template:
                     name=task,
                     template=task,
                     arguments=_arguments(
-                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in ("round", "index", "member")}
+                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in _pod_inputs(job)},
                     ),
                 ),
                 # Argo lets a failed node fail every DAG above it, even one that was dropped from a fan-out since. A
@@ -221,16 +221,19 @@ def _replica_dag(job: DIJob, task: str) -> m.Template:
 def _pods(job: DIJob, index: int, settings: RenderSettings) -> m.Template:
     task = job.tasks[index].name
     fields = pod_template(job, index, settings)
+    # One that fails ends the others of its round; without a limit there is one try, and no number to tell it by.
+    restart = "" if not job.preemptible else "{{inputs.parameters.attempt}}" if _restarts_together(job) else "0"
+    stopped = expr.is_stopped(deadline_seconds=fields.get("activeDeadlineSeconds"), restart=restart)
     return m.Template.model_validate(
         {
             "name": task,
             "annotations": {keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
-            "inputs": _inputs("round", "index", "member"),
+            "inputs": _inputs(*_pod_inputs(job)),
             "retryStrategy": m.RetryStrategy(
                 limit=m.IntOrString(root=_UNCOUNTED_LIMIT),
                 retry_policy="Always",
                 backoff=_UNCOUNTED_BACKOFF,
-                expression=f"{expr.is_wanted(task)} && {expr.is_uncounted()}",
+                expression=f"{expr.is_wanted(task)} && ({expr.is_uncounted()} || {stopped})",
             ),
             **fields,
         }
@@ -306,6 +309,15 @@ def _give_up(expression: str) -> m.LifecycleHook:
 
 def _retry(limit: int, expression: str) -> m.RetryStrategy:
     return m.RetryStrategy(limit=m.IntOrString(root=limit), retry_policy="Always", expression=expression)
+
+
+def _restarts_together(job: DIJob) -> bool:
+    """The retry is around the round, and not around each replica."""
+    return job.preemptible and job.backoff_limit > 0
+
+
+def _pod_inputs(job: DIJob) -> tuple[str, ...]:
+    return ("round", "index", "member", *(("attempt",) if _restarts_together(job) else ()))
 
 
 def _replica_name(task: str) -> str:

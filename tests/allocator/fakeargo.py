@@ -24,7 +24,7 @@ from diflow.job import DIJob
 from diflow.kube.kinds import NODE, POD, WORKFLOW
 from diflow.roster import roster
 from diflow.workflows import render
-from diflow.workflows.expressions import UNCOUNTED_MESSAGES
+from diflow.workflows.expressions import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
 from tests.allocator.faults import Time
 from tests.unit.fakeapi import FakeApi
 
@@ -38,6 +38,7 @@ _HOST = "kubernetes.io/hostname"
 _WORKFLOW_LABEL = "workflows.argoproj.io/workflow"
 _NODE_NAME = "workflows.argoproj.io/node-name"
 _UNCOUNTED = re.compile("|".join(UNCOUNTED_MESSAGES))
+_STOPPED = re.compile(STOPPED_MESSAGE)
 _UNCOUNTED_LIMIT = 1000
 _DONE = frozenset({"Succeeded", "Failed", "Error", "Skipped"})
 
@@ -154,7 +155,8 @@ class FakeCluster:
     """Nodes, Argo, scheduler and kubelets. `step` lets `seconds` of simulated time pass.
 
     `runs` says of each pod how long it runs. `grace_seconds`: from the wish to end a pod to its end. `wait_request`:
-    what Argo's own containers ask for beside the user's. `frozen`: Argo's controller is away.
+    what Argo's own containers ask for beside the user's. `frozen`: Argo's controller is away. `lag_seconds`: how old
+    the copies of the Workflows are on which Argo works; the pods it sees as they are, as its two watches may differ.
     `refuses`: nodes to which kube-scheduler binds nothing, for reasons that are not in their objects.
     """
 
@@ -172,9 +174,11 @@ class FakeCluster:
         self.grace_seconds = grace_seconds
         self.wait_request = dict(wait_request or {})
         self.frozen = False
+        self.lag_seconds = 0.0
         self.refuses: set[str] = set()
         self.service_seconds = 3.0
         self._trees: dict[str, _Tree] = {}
+        self._copies: dict[str, list[tuple[float, Json]]] = {}
         self._kubelet: dict[str, _Kubelet] = {}
         self._uids = 0
         self.problems: list[str] = []
@@ -382,7 +386,7 @@ class FakeCluster:
         tree = self._trees.setdefault(metadata["uid"], _Tree(metadata["uid"], self.time.now()))
         phase, message = "Running", ""
         try:
-            live = _read(obj)
+            live = _read(self._copy(obj))
             self._walk(live, tree)
             if tree.gave_up and not live.is_stopping:
                 self.stop(live.name)
@@ -401,6 +405,15 @@ class FakeCluster:
                 now = self.api.objects[WORKFLOW.path("default")].get(metadata["name"])
                 if now is not None and now["metadata"]["uid"] == metadata["uid"]:
                     self.api.add(WORKFLOW, {**now, "status": status})
+
+    def _copy(self, obj: Json) -> Json:
+        """The Workflow as Argo has it: as it was `lag_seconds` ago."""
+        now = self.time.now()
+        copies = self._copies.setdefault(obj["metadata"]["uid"], [])
+        copies.append((now, obj))
+        while len(copies) > 1 and copies[1][0] <= now - self.lag_seconds:
+            copies.pop(0)
+        return copies[0][1]
 
     def _has_service(self, tree: _Tree, live: _Live) -> bool:
         return live.is_stopping or self.time.now() - tree.started >= self.service_seconds
@@ -499,17 +512,14 @@ class FakeCluster:
         node = latest.pods[-1]
         if node.phase not in _DONE:
             return
-        again = (
-            node.phase != "Succeeded"
-            and live.is_wanted(round_.of, member)
-            and _UNCOUNTED.search(node.message) is not None
-            and len(latest.pods) <= _UNCOUNTED_LIMIT
-            and not live.is_stopping
-        )
-        if not again:
+        if node.phase == "Succeeded" or live.is_stopping or len(latest.pods) > _UNCOUNTED_LIMIT:
             latest.retry_phase = "Succeeded" if node.phase == "Succeeded" else "Failed"
         elif self.time.now() >= node.finished + min(60.0, 2.0 ** (len(latest.pods) - 1)):
-            self._make_pod(live, round_, member, latest)
+            # Argo asks whether to go on only after the pause, which a pod without a container's end does not have.
+            if live.is_wanted(round_.of, member) and _is_uncounted(live, round_, member.task, node.message):
+                self._make_pod(live, round_, member, latest)
+            else:
+                latest.retry_phase = "Failed"
 
     def _note_pods(self, live: _Live, tree: _Tree) -> None:
         """Take over what has become of the pods, and ask them to end when the Workflow is to stop."""
@@ -524,7 +534,7 @@ class FakeCluster:
                 status = pod["status"]
                 node.phase, node.host = status["phase"], pod["spec"].get("nodeName") or ""
                 if node.phase in _DONE:
-                    node.finished = self.time.now()
+                    node.finished = self.time.now() if node.host else -FOR_EVER
                     node.code = status.get("exitCode")
                     said = f"main: Error (exit code {node.code})" if node.code else ""
                     node.message = status.get("message") or said
@@ -732,6 +742,15 @@ def _read(obj: Json) -> _Live:
 def _limit(template: Json) -> int | None:
     strategy = template.get("retryStrategy")
     return int(strategy["limit"]) if strategy else None
+
+
+def _is_uncounted(live: _Live, round_: _Round, task: str, message: str) -> bool:
+    """What the template's expression says of an attempt that ended so. Older ones know nothing of our own stops."""
+    if _UNCOUNTED.search(message):
+        return True
+    expression = live.templates[task]["retryStrategy"]["expression"]
+    mark = f'"{round_.of}/{len(round_.attempts) - 1}"'
+    return STOPPED_MESSAGE in expression and _STOPPED.search(message) is not None and mark not in live.released
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from diflow.allocator.carrying import Job, Pace, carry_out
 from diflow.allocator.room import Room
 from diflow.allocator.writes import Write
 from diflow.roster import roster
+from diflow.workflows.expressions import UNCOUNTED_MESSAGES
 from tests.allocator.values import CPU, NOW, job, node, pod, read, role, room, tree
 
 
@@ -37,6 +39,11 @@ def _what(write: Write) -> str:
 def parameters(write: Write) -> dict[str, Any]:
     given = {p["name"]: p["value"] for p in write.body["spec"]["arguments"]["parameters"]}
     return {name: json.loads(value) for name, value in given.items()}
+
+
+def _is_uncounted(write: Write) -> bool:
+    """An attempt that ends with this write's message uses no limit up, even if Argo takes the replica for wanted."""
+    return any(re.search(pattern, write.body["status"]["message"]) for pattern in UNCOUNTED_MESSAGES)
 
 
 PLACED = {"w": ("a", "b")}
@@ -66,6 +73,7 @@ def test_a_pod_that_no_machine_has_fails_by_its_status(old: Any) -> None:
     (write,) = out(job(read(current="2"), old))
     assert write.subresource == "status"
     assert write.body["status"]["phase"] == "Failed"
+    assert _is_uncounted(write), "Argo may not have seen yet that it is not wanted any more"
 
 
 def test_no_kubelet_is_asked_on_a_node_that_is_lost() -> None:
@@ -206,13 +214,21 @@ def test_a_live_group_never_falls_to_nothing() -> None:
 def test_one_failed_replica_of_a_preemptible_job_stops_the_others() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, tree=tree(w_0="Failed", w_1="Running"))
     peer = pod("w-1", restart=0, on="b")
+    (first,) = out(job(doing, peer))
+    assert parameters(first)["released"] == ["1/0"], "Argo would start again what is stopped and wanted"
+    doing = replace(doing, released=frozenset({"1/0"}))
     (write,) = out(job(doing, peer))
     assert write.body == {"spec": {"activeDeadlineSeconds": 1}}
     assert write.note is not None
     assert write.note.reason == "Restarted"
     assert out(job(doing, replace(peer, is_stopping=True))) == []
     gated = pod("w-1", restart=0)
-    assert told(out(job(doing, gated)))[0][1].startswith("status: Failed")
+    (ended,) = out(job(doing, gated))
+    assert ended.body["status"]["phase"] == "Failed"
+    assert not _is_uncounted(ended), "made by Argo in the stopped one's place, it would be made for ever"
+    other = replace(doing, tree=tree(w_0="Failed", w_1="Running", restart=1))
+    (later,) = out(job(other, pod("w-1", restart=1, on="b")))
+    assert parameters(later)["released"] == ["1/1"], "each restart is released by itself"
 
 
 def test_a_failed_replica_of_another_job_is_argos_own_to_retry() -> None:

@@ -40,8 +40,11 @@ def _is_write(method: str, path: str) -> bool:
 Play = Callable[[Lab], None]
 
 
-def end_of(prepare: Play, scenes: list[Play], crash: Crash) -> dict[str, Any]:
-    """Play it, with one crash, and tell where everything stands in the end."""
+def end_of(prepare: Play, scenes: list[Play], crash: Crash, *, lag_seconds: float = 0.0) -> dict[str, Any]:
+    """Play it, with one crash, and tell where everything stands in the end.
+
+    `lag_seconds`: how old the copies of the Workflows are on which Argo works.
+    """
     settings = AllocatorSettings(writers=1, debounce_seconds=0.0, between_rounds_seconds=3.0)
     with lab(settings=settings) as at:
         at.cluster.node("a", cpu=4)
@@ -50,11 +53,12 @@ def end_of(prepare: Play, scenes: list[Play], crash: Crash) -> dict[str, Any]:
         at.rest(seconds=6)
         assert at.daemon is not None
         at.daemon.line.before, at.daemon.line.after = crash.before, crash.after
+        at.cluster.lag_seconds = lag_seconds
         for scene in scenes:
             scene(at)
             while True:
                 try:
-                    at.rest(seconds=7)
+                    at.rest(seconds=7 + int(lag_seconds))
                     break
                 except Killed:
                     at.end()
@@ -144,6 +148,11 @@ def one_is_evicted(at: Lab) -> None:
     at.cluster.evict(at.cluster.of("elastic")["worker-1"]["metadata"]["name"])
 
 
+def one_fails_and_urgent(at: Lab) -> None:
+    one_fails(at)
+    urgent(at)
+
+
 PLAYS = {
     "admission": (nothing, [two_arrive]),
     "fewer replicas and more": (fixed, [scale(1), scale(3)]),
@@ -152,6 +161,7 @@ PLAYS = {
     "preemption and return": (elastic, [urgent, urgent_ends]),
     "a failed replica": (failing, [one_fails]),
     "a replica that was taken away": (failing, [one_is_evicted]),
+    "one fails as it gives way": (failing, [one_fails_and_urgent, urgent_ends]),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 from diflow import InvalidError, keys
 from diflow.settings import RenderSettings
 from diflow.workflows import render
+from diflow.workflows.expressions import STOPPED_MESSAGE
 from tests.builders import job, task, template
 
 
@@ -411,6 +412,35 @@ def test_only_attempts_that_ended_for_no_fault_of_their_own_are_retried_uncounte
     assert strategy["limit"] == 1000
     assert "lastRetry.message matches" in strategy["expression"]
     assert "'{{inputs.parameters.round}}' == '{{workflow.parameters.current}}'" in strategy["expression"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "mark"),
+    [
+        ({"preemptible": False}, None),
+        ({"preemptible": True, "backoff_limit": 0}, '"{{inputs.parameters.round}}/0"'),
+        ({"preemptible": True, "backoff_limit": 2}, '"{{inputs.parameters.round}}/{{inputs.parameters.attempt}}"'),
+    ],
+)
+def test_a_stop_counts_for_nothing_unless_its_round_starts_again(fields, mark) -> None:
+    made = workflow(**fields)
+    pods = named(made, "learner")
+    expression = pods["retryStrategy"]["expression"]
+    assert STOPPED_MESSAGE in expression
+    assert "lastRetry.duration" not in expression
+    if mark is None:
+        assert expression.endswith(f"lastRetry.message matches '{STOPPED_MESSAGE}'))")
+    else:
+        assert expression.endswith(f" && !('{{{{workflow.parameters.released}}}}' contains '{mark}')))")
+    given = {item["name"] for item in pods["inputs"]["parameters"]}
+    passed = named(made, "replica-learner")["dag"]["tasks"][0]["arguments"]["parameters"]
+    assert {item["name"] for item in passed} == given
+    assert ("attempt" in given) == ("parameters.attempt" in expression)
+
+
+def test_the_passing_of_a_users_own_deadline_is_counted() -> None:
+    expression = named(workflow(task("learner", activeDeadlineSeconds=60)), "learner")["retryStrategy"]["expression"]
+    assert "float(lastRetry.duration) > 0 && float(lastRetry.duration) < 59" in expression
 
 
 @pytest.mark.parametrize(
