@@ -12,7 +12,7 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +100,7 @@ class Allocator:
             cluster, elector, observed=self.caches.observed, workers=settings.writers, clock=clock, wall=wall
         )
         self._quiet: dict[str, Job] = {}
+        self._memory = planning.Memory()
         self._unbound: dict[str, float] = {}
         self._planned = clock()
         self._later = math.inf
@@ -282,9 +283,17 @@ class Allocator:
             lost_after_seconds=self.settings.lost_after_seconds,
         )
 
+    def _room_for_nobody(self, world: World) -> Room:
+        """As `_room`, for those who ask how the nodes are and not what is free on them, which takes longer to count."""
+        return Room(
+            world.nodes,
+            now_seconds=self._wall(),
+            lost_after_seconds=self.settings.lost_after_seconds,
+        )
+
     def _time_has_come(self, world: World) -> list[str]:
         """Reasons to plan that only the time has made, and when there will be another one."""
-        room = self._room(world)
+        room = self._room_for_nobody(world)
         lost = frozenset(name for name in world.nodes if room.is_lost(name))
         reasons = [f"node {name} is silent" for name in sorted(lost - self._lost)]
         self._lost = lost
@@ -339,11 +348,12 @@ class Allocator:
         room = self._room(world)
         pace = Pace(self.settings.between_rounds_seconds)
         overdue = self._overdue(world)
+        lost = {host for host in {pod.host for pod in world.pods} if host and room.is_lost(host)}
         out: list[Write] = []
         quiet: dict[str, Job] = {}
         order = sorted(world.jobs.values(), key=lambda job: (-job.read.priority, job.read.created_seconds, job.key))
         for job in order:
-            if self._is_quiet(job, room, overdue):
+            if self._is_quiet(job, lost, overdue):
                 quiet[job.key] = job
                 continue
             if self.applier.is_held(job.key):
@@ -364,16 +374,13 @@ class Allocator:
         self.applier.apply(out, world.jobs)
         return self.applier.made > before
 
-    def _is_quiet(self, job: Job, room: Room, overdue: frozenset[str]) -> bool:
-        known = self._quiet.get(job.key)
-        if known is None or known.read is not job.read or known.after is not job.after:
-            return False
-        if len(known.pods) != len(job.pods) or any(a is not b for a, b in zip(known.pods, job.pods, strict=True)):
+    def _is_quiet(self, job: Job, lost: Set[str], overdue: Set[str]) -> bool:
+        if self._quiet.get(job.key) is not job:
             return False
         # Time alone makes a silent node a lost one, a round old enough to be replaced, and a pod overdue.
-        return not job.read.tree.recreated and not any(
-            pod.identity.uid in overdue or (pod.host and room.is_lost(pod.host)) for pod in job.pods
-        )
+        if job.read.tree.recreated:
+            return False
+        return not (lost or overdue) or not any(pod.identity.uid in overdue or pod.host in lost for pod in job.pods)
 
     def _overdue(self, world: World) -> frozenset[str]:
         """Pods that were admitted and that kube-scheduler has not bound for too long."""
@@ -485,11 +492,12 @@ class Allocator:
             world.nodes,
             world.pods,
             world.queues,
-            self._room(world),
+            self._room_for_nobody(world),
             now=now,
             keep_cordoned=keep_cordoned,
             fixed=self.applier.held(),
             avoid=frozenset(node for node, (until, _) in self._avoided.items() if self._clock() < until),
+            memory=self._memory,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from diflow import keys
@@ -29,9 +30,12 @@ Places = dict[str, dict[int, str]]
 """Task → index → node."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Standing:
-    """Where one job stands for the next plan. `held`: task → index → node, of what it keeps unless it is moved."""
+    """Where one job stands for the next plan. `held`: task → index → node, of what it keeps unless it is moved.
+
+    What follows from it is worked out once: it is the same in the next plan as long as nothing of the job changes.
+    """
 
     job: Job
     held: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
@@ -43,9 +47,57 @@ class Standing:
     is_fixed: bool = False
     """Nothing can be written for it now: others are planned around it."""
 
-    @property
+    @cached_property
     def is_placed(self) -> bool:
         return any(self.held.values())
+
+    @cached_property
+    def unused(self) -> Mapping[str, Mapping[int, str]]:
+        """The places of which no pod makes use yet, or not any more."""
+        used = {(p.place.task, p.place.index): p.where for p in self.job.current_pods() if p.place and p.where}
+        out = {
+            task: {index: node for index, node in places.items() if used.get((task, index)) != node}
+            for task, places in self.held.items()
+        }
+        return {task: places for task, places in out.items() if places}
+
+    @cached_property
+    def pods_in_place(self) -> frozenset[str]:
+        """The uids of the pods that are where the job holds a place for them."""
+        return frozenset(
+            pod.identity.uid
+            for pod in self.job.current_pods()
+            if pod.place and self.held.get(pod.place.task, {}).get(pod.place.index) == pod.where
+        )
+
+    @cached_property
+    def view(self) -> JobView:
+        """The job as the snapshot is made of it."""
+        return _view(self)
+
+
+class Memory:
+    """Where the jobs stood in the last picture. A job's standing is taken again as long as neither it nor the state of
+    any node has changed: of a thousand jobs most rest."""
+
+    def __init__(self) -> None:
+        self._nodes: object = None
+        self._known: dict[str, tuple[Job, Standing | None]] = {}
+
+    def stand(self, jobs: Iterable[Job], room: Room, *, keep_cordoned: bool) -> list[Standing]:
+        """The standings of those jobs that are planned."""
+        nodes = (
+            keep_cordoned,
+            {name: (node.is_open, node.is_schedulable, room.is_lost(name)) for name, node in room.nodes.items()},
+        )
+        before = self._known if nodes == self._nodes else {}
+        self._nodes, self._known = nodes, {}
+        for job in jobs:
+            known = before.get(job.key)
+            if known is None or known[0] is not job:
+                known = job, stand(job, room, keep_cordoned=keep_cordoned) if _is_planned(job) else None
+            self._known[job.key] = known
+        return [standing for _, standing in self._known.values() if standing is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +119,23 @@ def picture(
     keep_cordoned: bool = False,
     fixed: Set[str] = frozenset(),
     avoid: Set[str] = frozenset(),
+    memory: Memory | None = None,
 ) -> Picture:
-    """The cluster as the policy sees it. `pods`: all live ones, others' too.
+    """The cluster as the policy sees it. `pods`: all live ones, others' too. `memory`: of the last picture.
 
     `keep_cordoned`: leave jobs on nodes that are cordoned (they could not be placed elsewhere). `fixed`: jobs for which
     nothing can be written now; what they hold they keep, and they are given nothing. `avoid`: nodes that get no new
     pods, though they look as if they could take some.
     """
     jobs, pods = list(jobs), list(pods)
-    standings = sorted(
-        (stand(job, room, keep_cordoned=keep_cordoned) for job in jobs if _is_planned(job)),
-        key=lambda s: s.job.title,
-    )
+    standings = (memory or Memory()).stand(jobs, room, keep_cordoned=keep_cordoned)
+    standings.sort(key=lambda s: s.job.title)
     standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in standings]
     standings = [s for s in standings if s.is_placed or not s.is_fixed]
     # What a job has left behind in the Workflow before is on its way out.
     left = {pod.identity.uid for job in jobs for pod in (*job.old_pods, *(job.pods if job.is_passed else ()))}
     standings = _settle_overfull(standings, nodes, [pod for pod in pods if pod.identity.uid not in left])
-    held_pods: set[str] = set()
-    for standing in standings:
-        for pod in standing.job.current_pods():
-            if pod.place and standing.held.get(pod.place.task, {}).get(pod.place.index) == pod.where:
-                held_pods.add(pod.identity.uid)
+    held_pods: set[str] = set().union(*(standing.pods_in_place for standing in standings))
     foreign: dict[str, amounts.Amounts] = {}
     releasing: dict[str, amounts.Amounts] = {}
     ours = {standing.job.key for standing in standings}
@@ -110,7 +157,7 @@ def picture(
             )
             for name, node in nodes.items()
         ],
-        [_view(standing, now) for standing in standings],
+        [standing.view for standing in standings],
         queues,
         now_seconds=now,
     )
@@ -224,7 +271,7 @@ def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], p
     A node may shrink or be closed, or a foreign pod may come, between a decision and the admission, or while Argo makes
     a pod anew.
     """
-    unused = {s.job.key: _unused(s) for s in standings if s.is_placed and not s.is_fixed}
+    unused = {s.job.key: s.unused for s in standings if s.is_placed and not s.is_fixed}
     if not any(unused.values()):
         return standings
     asked = {node for unused_ in unused.values() for places in unused_.values() for node in places.values()}
@@ -259,16 +306,6 @@ def _less(standing: Standing, places: Mapping[str, Mapping[int, str]]) -> Standi
     return Standing(standing.job, is_displaced=True)
 
 
-def _unused(standing: Standing) -> Mapping[str, Mapping[int, str]]:
-    """The places of which no pod makes use yet, or not any more."""
-    used = {(p.place.task, p.place.index): p.where for p in standing.job.current_pods() if p.place and p.where}
-    out = {
-        task: {index: node for index, node in places.items() if used.get((task, index)) != node}
-        for task, places in standing.held.items()
-    }
-    return {task: places for task, places in out.items() if places}
-
-
 def _without(places: Mapping[str, Mapping[int, str]], less: Mapping[str, Mapping[int, str]]) -> Places:
     return {
         task: {index: node for index, node in nodes.items() if index not in less.get(task, {})}
@@ -295,7 +332,7 @@ def _request(standing: Standing, role: Role) -> Mapping[str, int]:
     return role.request
 
 
-def _view(standing: Standing, now: float) -> JobView:
+def _view(standing: Standing) -> JobView:
     read = standing.job.read
     at = read.allocation
     roles = []
@@ -317,7 +354,6 @@ def _view(standing: Standing, now: float) -> JobView:
         )
     placed = {task: Counter(places.values()) for task, places in standing.held.items() if places}
     has_done = any(standing.done.values())
-    first = at.first if at and at.first else None
     return JobView(
         name=standing.job.title,
         roles=tuple(roles),
@@ -326,10 +362,9 @@ def _view(standing: Standing, now: float) -> JobView:
         # One that has finished replicas would do their work again in a new round.
         preemptible=read.is_preemptible and not has_done and not standing.is_fixed,
         created_seconds=read.created_seconds,
-        started_seconds=first,
+        started_seconds=at.first if at and at.first else None,
         changed_seconds=at.since if at and at.since else None,
         restarts=at.moves if at else 0,
-        service_seconds=max(0.0, now - first) if first else 0.0,
         placed=placed,
         profile=_profile(read),
     )

@@ -68,7 +68,10 @@ class RoleView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job under the allocator. `placed` is role → node → replicas, as it holds them now."""
+    """A job under the allocator. `placed` is role → node → replicas, as it holds them now.
+
+    `service_seconds`: what it has been served so far; None is the time since it started.
+    """
 
     name: str
     roles: tuple[RoleView, ...]
@@ -80,7 +83,7 @@ class JobView:
     started_seconds: float | None = None
     changed_seconds: float | None = None
     restarts: int = 0
-    service_seconds: float = 0.0
+    service_seconds: float | None = None
     placed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     profile: Profile | None = None
 
@@ -145,7 +148,7 @@ def build(
         job_started_seconds=_times([job.started_seconds for job in ordered_jobs]),
         job_changed_seconds=_times([job.changed_seconds for job in ordered_jobs]),
         job_restarts=frozen(ints([job.restarts for job in ordered_jobs], (count,))),
-        job_service_seconds=frozen(np.array([job.service_seconds for job in ordered_jobs], dtype=np.float64)),
+        job_service_seconds=frozen(np.array([_service(job, now_seconds) for job in ordered_jobs], dtype=np.float64)),
         job_profile=tuple(job.profile for job in ordered_jobs),
         role_names=tuple(role.name for _, role in roles),
         role_job=frozen(ints([j for j, _ in roles], (len(roles),))),
@@ -167,6 +170,12 @@ def _by_name(items: Iterable[_Named], what: str) -> list[_Named]:
         if first.name == second.name:
             raise InvalidError(f"two {what}s are named {first.name!r}: a snapshot needs one of each name")
     return ordered
+
+
+def _service(job: JobView, now_seconds: float) -> float:
+    if job.service_seconds is not None:
+        return job.service_seconds
+    return max(0.0, now_seconds - job.started_seconds) if job.started_seconds is not None else 0.0
 
 
 def _desired(role: RoleView) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from diflow import keys
@@ -23,6 +25,8 @@ MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE},{keys.SCHEDULING}=gang"
 QUEUES_KEY = "queues.yaml"
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 """Field selector. Pods that have ended hold nothing; the server need not send them."""
+
+_NO_JOBS: Mapping[str, Job] = MappingProxyType({})
 
 Told = Callable[[Kind, str, Any, Any], None]
 """(kind, key, what was read before, what is read now): None where there was or is nothing."""
@@ -64,6 +68,8 @@ class Caches:
             fields=f"metadata.name={settings.queues_config}",
         )
         self._all = (self.nodes, self.queues, self.workflows, self.pods)
+        self._kept: Sequence[Mapping[Key, Json]] = ()
+        self._world = World({}, {}, ())
         self._good_queues: tuple[QueueView, ...] = ()
 
     def start(self) -> None:
@@ -95,16 +101,25 @@ class Caches:
         {WORKFLOW: self.workflows, POD: self.pods}[kind].observed(obj)
 
     def world(self) -> World:
-        """What the caches show now."""
-        queues, trouble = self._queues()
-        return assemble(
-            [item["read"] for item in self.workflows.items().values()],
-            [item["read"] for item in self.nodes.items().values()],
-            [item["read"] for item in self.pods.items().values()],
-            queues,
-            trouble,
-            most_nodes=self._settings.most_nodes,
-        )
+        """What the caches show now. A job of which nothing has changed is the same object as the last time."""
+        kept = [reflector.items() for reflector in self._all]
+        # Each reflector gives the same mapping until something in it changes.
+        if len(kept) != len(self._kept) or any(map(operator.is_not, kept, self._kept)):
+            nodes, _, workflows, pods = ([item["read"] for item in items.values()] for items in kept)
+            queues, trouble = self._queues()
+            self._kept, self._world = (
+                kept,
+                assemble(
+                    workflows,
+                    nodes,
+                    pods,
+                    queues,
+                    trouble,
+                    most_nodes=self._settings.most_nodes,
+                    former=self._world.jobs,
+                ),
+            )
+        return self._world
 
     def _queues(self) -> tuple[tuple[QueueView, ...], str]:
         for item in self.queues.items().values():
@@ -125,10 +140,12 @@ def assemble(
     queue_trouble: str = "",
     *,
     most_nodes: int = 0,
+    former: Mapping[str, Job] = _NO_JOBS,
 ) -> World:
     """The world of these objects: each job with its own pods.
 
-    A preemptible job whose Workflow has `most_nodes` of Argo's nodes or more is full (0: none is).
+    A preemptible job whose Workflow has `most_nodes` of Argo's nodes or more is full (0: none is). A job that is made
+    of the same objects as in `former` is taken from there: what was derived from it holds on.
     """
     reads = {read.key: read for read in workflows}
     seen: list[PodRead] = []
@@ -148,8 +165,8 @@ def assemble(
         for key, found in sorted(before.items())
         if found.continued_in in ("", reads[key].identity.name)
     }
-    jobs = {
-        key: Job(
+    made = (
+        Job(
             read,
             tuple(of_job.get(key, ())),
             before=before.get(key),
@@ -159,6 +176,10 @@ def assemble(
             known_as=_known_as(read, reads, after),
         )
         for key, read in reads.items()
+    )
+    jobs = {
+        key: old if (old := former.get(key)) and old.is_made_of(job) else job
+        for key, job in zip(reads, made, strict=True)
     }
     return World(jobs, {node.name: node for node in nodes}, tuple(seen), queues, queue_trouble)
 

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 
+from diflow.allocator import planning
+from diflow.allocator.snapshot import Snapshot
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated, is_running
 from tests.allocator.lab import Killed, Lab, job, lab, task
@@ -148,6 +152,10 @@ class Walk:
         self.at.cluster.frozen = not self.at.cluster.frozen
         self.say(f"argo frozen: {self.at.cluster.frozen}")
 
+    def lag(self) -> None:
+        self.at.cluster.lag_seconds = self.chance.choice([0.0, 2.0, 9.0])
+        self.say(f"argo's copies are {self.at.cluster.lag_seconds:g} s old")
+
     def forget(self) -> None:
         if (name := self.some(self.live())) is not None:
             self.at.cluster.annotate(name, allocation=self.chance.choice(["", "nonsense"]))
@@ -227,7 +235,7 @@ class Walk:
         """Left alone on a sound cluster, everything ends."""
         cluster = self.at.cluster
         self.say("calm")
-        self.calm, cluster.frozen, cluster.refuses = True, False, set()
+        self.calm, cluster.frozen, cluster.lag_seconds, cluster.refuses = True, False, 0.0, set()
         for name in cluster.nodes():
             cluster.cordon(name, on=False)
             cluster.silence(name, on=False)
@@ -264,8 +272,39 @@ class Walk:
 Walk.EVENTS = (
     (Walk.submit, 14), (Walk.scale, 14), (Walk.finish, 6), (Walk.fail, 8), (Walk.evict, 8), (Walk.node, 8),
     (Walk.lose, 4), (Walk.cordon, 5), (Walk.silence, 5), (Walk.foreign, 5), (Walk.foreign_ends, 5), (Walk.delete, 2),
-    (Walk.stop, 2), (Walk.freeze, 4), (Walk.forget, 1), (Walk.kill, 5), (Walk.refuse, 2), (Walk.storm, 2),
+    (Walk.stop, 2), (Walk.freeze, 4), (Walk.lag, 4), (Walk.forget, 1), (Walk.kill, 5), (Walk.refuse, 2),
+    (Walk.storm, 2),
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every picture that is made with the memory of the last one is compared with one that is made without."""
+    picture = planning.picture
+    pictures = 0
+    wrong: list[str] = []
+
+    def compared(*given: Any, memory: planning.Memory, **options: Any) -> planning.Picture:
+        nonlocal pictures
+        pictures += 1
+        made, afresh = picture(*given, memory=memory, **options), picture(*given, **options)
+        for some, other in zip(made.standings, afresh.standings, strict=True):
+            if (some.job, some.held, some.done) != (other.job, other.held, other.done):
+                wrong.append(f"{some} is {other}")
+        wrong.extend(_differences(made.snapshot, afresh.snapshot))
+        return made
+
+    monkeypatch.setattr(planning, "picture", compared)
+    yield
+    assert pictures > 10
+    assert not wrong
+
+
+def _differences(some: Snapshot, other: Snapshot) -> Iterator[str]:
+    for name in (field.name for field in fields(Snapshot) if field.repr):
+        one, two = getattr(some, name), getattr(other, name)
+        if not (np.array_equal(one, two) if isinstance(one, np.ndarray) else one == two):
+            yield f"{name}: {one} is {two}"
 
 
 @pytest.mark.timeout(max(120, STEPS))
