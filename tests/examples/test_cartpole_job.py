@@ -95,8 +95,8 @@ def test_the_job_solves_the_environment_and_leaves_a_plot(tmp_path: Path) -> Non
 
 
 def test_a_killed_collector_and_a_killed_learner_come_back_and_the_job_ends_well(tmp_path: Path) -> None:
-    # Slow enough that nothing is solved in the second or two before the last kill.
-    with running(tmp_path, CARTPOLE_LEARNING_RATE="1e-4") as run:
+    # Slow enough that nothing is solved in the second or two before the last kill, with an end that is near after it.
+    with running(tmp_path, CARTPOLE_LEARNING_RATE="1e-4", CARTPOLE_TARGET="150") as run:
         run.until(r"collector-1 +learner found")
         os.kill(run.pid("collector-1"), signal.SIGKILL)
         run.until(r"collector-1 ended with exit code -9: try 2 of 4")
