@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from diflow.allocator.plan import Action, Plan, carry_out, changes, keep_plan, make_plan
+from diflow.allocator.plan import KEEP, Plan, carry_out, changes, keep_plan, make_plan
 from diflow.allocator.snapshot import Snapshot
 
 ROUNDING = 1e-9
@@ -22,20 +22,23 @@ MOST_JOBS = 200
 
 def settled(snapshot: Snapshot, solve: Callable[[Snapshot], Plan]) -> Plan:
     """`solve`, repeated on its own result until nothing changes any more."""
-    plan = solve(snapshot)
+    return followed(snapshot, solve(snapshot), solve)
+
+
+def followed(snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan | None]) -> Plan:
+    """The same from a plan that is there already. `look` may return None for a plan that changes nothing."""
     if snapshot.jobs > MOST_JOBS:
         return plan
     for _ in range(ROUNDS):
         if not changes(plan):
             return plan
-        after = carry_out(snapshot, plan)
-        again = solve(after)
-        if not changes(again):
+        again = look(carry_out(snapshot, plan))
+        if again is None or not changes(again):
             return plan
         if _leaves_home(snapshot, again):
             return plan
         # A job that the second look leaves alone keeps the reason of the first.
-        kept = again.action == int(Action.KEEP)
+        kept = again.action == KEEP
         plan = make_plan(
             snapshot,
             plan.policy,
@@ -67,6 +70,8 @@ def no_worse_than_keeping(
 
 def _leaves_home(snapshot: Snapshot, plan: Plan) -> bool:
     """Whether a job that cannot leave its nodes would be elsewhere: stopped in one step, started again in the next."""
+    if not snapshot.job_pinned.any():
+        return False
     pinned = snapshot.job_pinned[snapshot.role_job]
     if not pinned[snapshot.held_role].any():
         return False

@@ -21,14 +21,16 @@ from diflow.allocator.fairness.orders import node_scores, ordered_jobs, queue_sh
 from diflow.allocator.fairness.shares import deserved_by, total_room
 from diflow.allocator.fairness.victims import MayTake, make_room, order_of_victims
 from diflow.allocator.ledger import Ledger
-from diflow.allocator.plan import Plan, Why, carry_out, changes, evictions
+from diflow.allocator.plan import Plan, Why, evictions
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import MOST_JOBS, no_worse_than_keeping, settled
+from diflow.allocator.settle import followed, no_worse_than_keeping
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.waiting import Feasibility, Kept, Reasons, explain_waiting, minimum_gang, reserve, start_order
 
 MOST_TRANSACTIONS = 64
 """Preemptions and reclaims tried in one cycle: each may look at hundreds of victims. The next cycle goes on."""
+GENTLE = ("allocate", "backfill")
+"""The steps that take from nobody."""
 RANKS = 4
 """Priorities that the measure tells apart (the lower ones count as one)."""
 
@@ -45,29 +47,33 @@ class FairPolicy:
         """Start the newcomer within what its queue deserves, or in what is idle; nobody else is touched."""
         only = np.zeros(snapshot.jobs, dtype=np.bool_)
         only[job] = True
-        return Cycle(snapshot, self._settings, considered=only).run(("allocate", "backfill"), self.name)
+        return Cycle(snapshot, self._settings, considered=only).run(GENTLE, self.name)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
-        plan = self._cycle(snapshot)
-        if not changes(plan):
-            return plan
-        if snapshot.jobs <= MOST_JOBS and Cycle(carry_out(snapshot, plan), self._settings).changes_something():
-            plan = settled(snapshot, lambda s: plan if s is snapshot else self._cycle(s))
+        cycle = Cycle(snapshot, self._settings)
+        plan = followed(snapshot, cycle.run(self._settings.steps, self.name), self._look)
         if evictions(snapshot, plan) == 0:
             return plan
-        gentle = Cycle(snapshot, self._settings).run(("allocate", "backfill"), self.name)
-        if self.measure(snapshot, plan) < self.measure(snapshot, gentle) - 1e-9:
-            plan = gentle
+        met = met_shares(snapshot)
+        if cycle.gentle is None or met.of_plan(plan) < met.of(*cycle.gentle) - 1e-9:
+            gentle = Cycle(snapshot, self._settings).run(GENTLE, self.name)
+            if met.of_plan(plan) < met.of_plan(gentle) - 1e-9:
+                plan = gentle
         return no_worse_than_keeping(snapshot, (lambda: plan,), self.measure, self.name)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """What of the deserved shares is met, jobs of higher priority counted first and far more."""
-        sources = (deserved_by(snapshot), total_room(snapshot), snapshot.facts)
-        met: MetShares = snapshot.memo.get("met shares", sources, lambda: MetShares(snapshot))
-        return met.of(plan)
+        return met_shares(snapshot).of_plan(plan)
 
-    def _cycle(self, snapshot: Snapshot) -> Plan:
-        return Cycle(snapshot, self._settings).run(self._settings.steps, self.name)
+    def _look(self, snapshot: Snapshot) -> Plan | None:
+        cycle = Cycle(snapshot, self._settings)
+        return cycle.run(self._settings.steps, self.name) if cycle.changes_something() else None
+
+
+def met_shares(snapshot: Snapshot) -> MetShares:
+    """The measure of this snapshot's plans; the same for all snapshots in which queues deserve the same."""
+    sources = (deserved_by(snapshot), total_room(snapshot), snapshot.facts)
+    return snapshot.memo.get("met shares", sources, lambda: MetShares(snapshot))
 
 
 class MetShares:
@@ -84,11 +90,14 @@ class MetShares:
         row = snapshot.job_queue * self._levels + (len(levels) - rank)
         self._row = np.where(snapshot.job_queue >= 0, row, snapshot.queues * self._levels)[snapshot.role_job]
 
-    def of(self, plan: Plan) -> float:
-        """Σ over queues and resources of what the plan gives within the share, priorities counted one by one."""
+    def of_plan(self, plan: Plan) -> float:
+        return self.of(plan.role, plan.count)
+
+    def of(self, role: IntArray, count: IntArray) -> float:
+        """Σ over queues and resources of what these replicas are within the share, priorities counted one by one."""
         s, levels = self.snapshot, self._levels
         held = np.zeros((s.queues * levels + 1, len(s.resources)))
-        np.add.at(held, self._row[plan.role], s.role_request[plan.role] * plan.count[:, None])
+        np.add.at(held, self._row[role], s.role_request[role] * count[:, None])
         # Higher priorities use up the share first.
         so_far = np.cumsum(held[:-1].reshape(s.queues, levels, -1), axis=1)
         met = np.diff(np.minimum(so_far, self._shares[:, None, :]), axis=1, prepend=0.0)
@@ -119,9 +128,12 @@ class Cycle:
         self.too_big: set[int] = set()
         self.above_share: set[int] = set()
         self.transactions = 0
+        self.decided = False
+        self.gentle: tuple[IntArray, IntArray] | None = None
+        """(role, count) that all would hold if nobody had to give anything up, where the steps begin so."""
 
     def run(self, steps: tuple[str, ...], name: str) -> Plan:
-        """All the steps, what is left to anybody, and the reasons."""
+        """All the steps (unless they are done already), what is left to anybody, and the reasons."""
         self._decide(steps)
         self._explain()
         return self.marks.plan(self.ledger, name)
@@ -132,8 +144,14 @@ class Cycle:
         return self.ledger.differs()
 
     def _decide(self, steps: tuple[str, ...]) -> None:
+        if self.decided:
+            return
+        self.decided = True
         self._serve_the_oldest()
-        for step in steps:
+        for at, step in enumerate(steps):
+            if steps[:at] == GENTLE:
+                role, _, count = self.ledger.triples()
+                self.gentle = role, count
             getattr(self, step)()
         if self.transactions:
             # What evictions left over goes to whoever fits, or they would wait beside free room.
