@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from diflow import keys
 from diflow.cli import replicas
 from diflow.cli.console import colours, paint, phase_colour
-from diflow.cli.output import age, clock, coloured_phase, moment, table
+from diflow.cli.output import age, clock, coloured_phase, instant, moment, table
 from diflow.kube.jobs import event_time, is_allocators
 from diflow.observe import observe
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _MOST_EVENTS = 15
 _MOST_OF_ALLOCATOR = 10
 _LONGEST = 120
+# Events carry the times of the machine that wrote them.
+_CLOCKS_DIFFER = timedelta(seconds=2)
 
 
 def description(
@@ -32,6 +35,9 @@ def description(
     `allocators` are the events of the allocator, None if they may not be read.
     """
     seen = observe(job.workflow, job.pods)
+    # The cluster keeps them for an hour, those of a deleted job of the same name as well.
+    events = [event for event in events if _is_since(job.created, event)]
+    allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
     sections = [_facts(job, seen, now=now), _phases(job), _replicas(seen, now=now)]
     if job.status.profilings:
         lines = [f"  {key}: {value}" for key, value in job.status.profilings.items()]
@@ -41,6 +47,11 @@ def description(
         sections.append(_allocator(allocators, now=now))
     sections.append(_events([event for event in events if not is_allocators(event)], now=now))
     return "\n\n".join(sections)
+
+
+def _is_since(submitted: str, event: dict[str, Any]) -> bool:
+    last = event_time(event)
+    return not last or not submitted or instant(submitted) - instant(last) <= _CLOCKS_DIFFER
 
 
 def _facts(job: Job, seen: Observation, *, now: datetime) -> str:

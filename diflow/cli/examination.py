@@ -37,18 +37,24 @@ RIGHTS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `remedy` says what to do about it when it is not in order."""
+    """One thing that was looked at. `remedy` says what to do about it when it is not in order.
+
+    `is_known` False: it could not be looked at, which counts as in order.
+    """
 
     what: str
     ok: bool
     detail: str = ""
     remedy: str = ""
+    is_known: bool = True
 
 
 def verdict(finding: Finding) -> str:
     """The line for a finding."""
     on = colours(sys.stdout)
     mark = paint("✓", "green", on=on) if finding.ok else paint("✗", "red", on=on)
+    if not finding.is_known:
+        mark = "–"
     detail = f": {finding.detail}" if finding.detail else ""
     remedy = f"\n    → {finding.remedy}" if finding.remedy and not finding.ok else ""
     return f"{mark} {finding.what}{detail}{remedy}"
@@ -97,7 +103,7 @@ def _looked(look: Callable[[], Finding], what: str, *, remedy: str = "") -> Find
     except NotFoundError:
         return Finding(what, ok=False, detail="missing", remedy=remedy)
     except UnauthorizedError:
-        return Finding(what, ok=True, detail="not checked, as you may not read it")
+        return Finding(what, ok=True, detail="not checked, as you may not read it", is_known=False)
     except DiflowError as error:
         return Finding(what, ok=False, detail=str(error), remedy=remedy)
 

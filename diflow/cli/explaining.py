@@ -94,6 +94,7 @@ def _present(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
         ahead = [shown.snapshot.job_names[j] for j in order[: order.index(at)]]
         if ahead:
             more = f" and {len(ahead) - 3} more" if len(ahead) > 3 else ""
-            yield f"  {len(ahead)} wait before it: {', '.join(ahead[:3])}{more}"
+            wait = "1 job waits" if len(ahead) == 1 else f"{len(ahead)} jobs wait"
+            yield f"  {wait} before it: {', '.join(ahead[:3])}{more}"
         else:
             yield "  it is the first that waits"

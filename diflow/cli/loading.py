@@ -32,22 +32,31 @@ def load(
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UnknownFieldWarning)
-        job = _read(source, DIJob)
-        given = {"name": name, "namespace": namespace}
-        changes = {key: value for key, value in given.items() if value not in (None, getattr(job, key))}
-        if changes:  # by way of the manifest, so that the new name is checked with all that depends on it
-            manifest = job.to_manifest()
-            manifest["metadata"] = {**manifest["metadata"], **changes}
-            job = DIJob.from_manifest(manifest)
-    for text in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UnknownFieldWarning)):
-        if warned is None:
-            warn(text)
-        else:
-            warned.append(text)
+        try:
+            job = _read(source, DIJob)
+            given = {"name": name, "namespace": namespace}
+            changes = {key: value for key, value in given.items() if value not in (None, getattr(job, key))}
+            if changes:  # by way of the manifest, so that the new name is checked with all that depends on it
+                manifest = job.to_manifest()
+                manifest["metadata"] = {**manifest["metadata"], **changes}
+                job = DIJob.from_manifest(manifest)
+        except InvalidError:
+            # A field whose name is misspelt is often why: `replicsa: 4` leaves one replica, below the minimum.
+            _tell_unknown(caught, UnknownFieldWarning, warned)
+            raise
+    _tell_unknown(caught, UnknownFieldWarning, warned)
     for other in caught:
         if not issubclass(other.category, UnknownFieldWarning):
             warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
     return job
+
+
+def _tell_unknown(caught: list[warnings.WarningMessage], kind: type[Warning], warned: list[str] | None) -> None:
+    for text in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, kind)):
+        if warned is None:
+            warn(text)
+        else:
+            warned.append(text)
 
 
 def _read(source: str, kind: type[DIJob]) -> DIJob:

@@ -39,8 +39,8 @@ def age(since: str, *, now: datetime, until: str = "") -> str:
     """How long ago a time was, as kubectl tells it: 45s, 12m, 3h20m, 5d."""
     if not since:
         return "-"
-    end = _time(until) if until else now
-    total = max(0, int((end - _time(since)).total_seconds()))
+    end = instant(until) if until else now
+    total = max(0, int((end - instant(since)).total_seconds()))
     for i, (size, unit) in enumerate(_STEPS):
         if total >= size or unit == "s":
             count, rest = divmod(total, size)
@@ -53,12 +53,12 @@ def age(since: str, *, now: datetime, until: str = "") -> str:
 
 def clock(time: str) -> str:
     """A time as the user's clock shows it."""
-    return _time(time).astimezone().strftime("%H:%M:%S") if time else "-"
+    return instant(time).astimezone().strftime("%H:%M:%S") if time else "-"
 
 
 def moment(time: str) -> str:
     """A time with its date, on the user's clock."""
-    return _time(time).astimezone().strftime("%Y-%m-%d %H:%M:%S %z") if time else "-"
+    return instant(time).astimezone().strftime("%Y-%m-%d %H:%M:%S %z") if time else "-"
 
 
 def utc_now() -> datetime:
@@ -66,7 +66,8 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _time(text: str) -> datetime:
+def instant(text: str) -> datetime:
+    """A time that Kubernetes wrote."""
     return datetime.fromisoformat(text)
 
 
@@ -137,6 +138,6 @@ def print_data(data: Any, *, form: str) -> None:
     if form == "json":
         say(json.dumps(data, indent=2, ensure_ascii=False))
         return
-    from diflow.job import dump_yaml  # noqa: PLC0415 (its models take a while to import)
+    from diflow.texts import dump_yaml
 
     sys.stdout.write(dump_yaml(data))

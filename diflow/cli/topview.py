@@ -146,10 +146,14 @@ def _head(seen: Seen, jobs: Sequence[JobRow]) -> Text:
     running, waiting = sum(row.granted > 0 for row in jobs), sum(row.is_waiting for row in jobs)
     return Text.assemble(
         ("diflow top", "bold"),
-        f"  {_clock(seen.now)}  {running} jobs hold room, {waiting} wait  ",
+        f"  {_clock(seen.now)}  {_holding(running)}, {waiting} {'waits' if waiting == 1 else 'wait'}  ",
         (who.text(), "green" if good else "yellow" if who.unknown else "bold red"),
         overflow="fold",
     )
+
+
+def _holding(jobs: int) -> str:
+    return "1 job holds room" if jobs == 1 else f"{jobs} jobs hold room"
 
 
 def _cluster(

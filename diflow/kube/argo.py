@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from diflow import keys
 from diflow.errors import NotFoundError, UnauthorizedError, UnavailableError
-from diflow.kube.kinds import DEPLOYMENT, PRIORITY_CLASS, SERVICE_ACCOUNT
+from diflow.kube.kinds import DEPLOYMENT, NAMESPACE, PRIORITY_CLASS, SERVICE_ACCOUNT
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
@@ -52,10 +52,12 @@ def version_text(version: tuple[int, int, int]) -> str:
 def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
     """Check that a job can run in the namespace. What the user may not look at is taken to be in order.
 
-    Raises UnavailableError that names what is missing.
+    Raises UnavailableError that names what is missing, NotFoundError if it is the namespace.
     """
     for account in (keys.WORKER_ACCOUNT, keys.STEPS_ACCOUNT):
         if _is_missing(cluster, "account", account, namespace):
+            if _is_missing(cluster, "namespace", namespace, namespace):
+                raise NotFoundError(f"there is no namespace {namespace!r}: check -n, or create it")
             raise UnavailableError(
                 f"the service account {account} is missing in the namespace {namespace!r}: apply diflow's manifests "
                 f"there (kubectl apply -n {namespace} -k manifests/)"
@@ -77,6 +79,8 @@ def _is_missing(cluster: Cluster, what: str, name: str, namespace: str) -> bool:
     try:
         if what == "account":
             cluster.get(SERVICE_ACCOUNT, name, namespace=namespace)
+        elif what == "namespace":
+            cluster.get(NAMESPACE, name)
         else:
             cluster.get(PRIORITY_CLASS, name)
     except UnauthorizedError:

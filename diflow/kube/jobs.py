@@ -139,7 +139,7 @@ def _workflow(name: str, *, namespace: str | None, cluster: Cluster) -> dict[str
     where = namespace or cluster.namespace
     workflow = parts.newest(cluster, name, namespace=namespace)
     if workflow is None:
-        raise NotFoundError(f"there is no job {name} in the namespace {where!r}: `diflow list -A` shows all jobs")
+        raise parts.absent(name, where)
     if not status.is_job(workflow):
         raise NotFoundError(f"the Workflow {name} in the namespace {where!r} is not a diflow job: use `argo` for it")
     return workflow

@@ -39,6 +39,11 @@ def newest(cluster: Cluster, name: str, *, namespace: str | None = None) -> Json
     return found
 
 
+def absent(name: str, namespace: str) -> NotFoundError:
+    """There is no such job, in words."""
+    return NotFoundError(f"there is no job {name} in the namespace {namespace!r}: `diflow list -A` shows all jobs")
+
+
 def following(cluster: Cluster, workflow: Json, *, namespace: str | None = None) -> Json | None:
     """The Workflow in which the job of this one has gone on, if it has and that one is there."""
     name = chain.continued_in(workflow)

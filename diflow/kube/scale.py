@@ -49,7 +49,9 @@ def scale(
     """
     cluster = cluster or Cluster.connect()
     for attempt in range(1, _TRIES + 1):
-        workflow = parts.newest(cluster, name, namespace=namespace) or cluster.get(WORKFLOW, name, namespace=namespace)
+        workflow = parts.newest(cluster, name, namespace=namespace)
+        if workflow is None:
+            raise parts.absent(name, namespace or cluster.namespace)
         scaled, change = _change(workflow, task=task, replicas=replicas, low=low, high=high)
         if change is None:
             return scaled

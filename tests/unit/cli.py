@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from diflow.cli.main import code_of
-from diflow.kube.kinds import CRD, DEPLOYMENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
+from diflow.kube.kinds import CRD, DEPLOYMENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
 from tests.unit.fakeapi import FakeApi, Request, serving
 from tests.unit.seen import SeenJob
 
@@ -60,6 +60,7 @@ class Cli:
 
     def prepare(self, *, argo: str = "v4.0.2") -> None:
         """Put in all that a job needs: accounts, priority classes, Argo."""
+        self.api.add(NAMESPACE, {"metadata": {"name": "default"}})
         for account in ("diflow-worker", "diflow-steps"):
             self.api.add(SERVICE_ACCOUNT, {"metadata": {"name": account}})
         for name in ("diflow-normal", "diflow-high"):

@@ -206,7 +206,7 @@ def test_doctor_counts_what_may_not_be_looked_at_as_in_order(diflow: Cli) -> Non
     diflow.api.rule(lambda r: status(403, "no") if r.method == "GET" and r.path != "/version" else None)
     result = diflow("doctor")
     assert result.code == 0
-    assert "not checked, as you may not read it" in result.out
+    assert "– Argo's CRDs: not checked, as you may not read it" in result.out
 
 
 def test_doctor_says_when_there_is_no_controller(diflow: Cli) -> None:

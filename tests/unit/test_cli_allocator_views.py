@@ -269,7 +269,7 @@ def test_explain_tells_what_was_decided_what_would_be_now_and_who_waits_before(b
     assert lines[2] == "the allocator runs (somebody)"
     assert lines[3].startswith("now, by policy fit: wait: ")
     assert any("1 cpu each" in line for line in lines)
-    assert lines[-1] == "  1 wait before it: default/high"
+    assert lines[-1] == "  1 job waits before it: default/high"
     assert busy("explain", "runs").out.startswith("default/runs has 4 of 2-7 replicas; ")
 
 

@@ -194,6 +194,16 @@ def test_describe_tells_what_the_allocator_decided_and_did(diflow: Cli) -> None:
     assert "Resized" not in events
 
 
+def test_describe_tells_nothing_of_an_earlier_job_of_the_same_name(diflow: Cli) -> None:
+    diflow.has(gang())
+    told(diflow, -60, reason="Admitted")
+    told(diflow, -61, reason="WorkflowFailed", by="workflow-controller")
+    told(diflow, 5, reason="Resized")
+    out = diflow("describe", "cartpole").out
+    assert "message 5" in out
+    assert "message -6" not in out
+
+
 def test_describe_without_the_right_to_see_events_says_so(diflow: Cli) -> None:
     diflow.has(gang())
     diflow.api.rule(lambda r: status(403, "no") if "/events" in r.path else None)

@@ -46,6 +46,14 @@ def test_another_name_and_namespace_can_be_given(diflow: Cli) -> None:
     assert "other" in diflow.api.objects[WORKFLOW.path("lab")]
 
 
+def test_a_namespace_that_is_not_there_is_named(diflow: Cli) -> None:
+    diflow.prepare()
+    result = diflow("submit", diflow.file("job.yaml", manifest()), "-n", "nowhere")
+    assert result.code == 3
+    assert result.err == "error: there is no namespace 'nowhere': check -n, or create it\n"
+    assert WORKFLOW.path("nowhere") not in diflow.api.objects
+
+
 def test_a_new_name_is_checked_as_one_in_the_file_is(diflow: Cli) -> None:
     result = diflow("submit", diflow.file("job.yaml", manifest()), "--name", "Not_Good")
     assert result.code == 2
@@ -267,6 +275,16 @@ def test_unknown_fields_warn_and_the_job_is_taken_all_the_same(diflow: Cli) -> N
     result = diflow("submit", diflow.file("job.yaml", manifest(colour="blue")))
     assert result.code == 0
     assert "warning: spec.colour is not known and is left out" in result.err
+
+
+def test_unknown_fields_are_told_of_a_refused_job_too(diflow: Cli) -> None:
+    misspelt = manifest()
+    misspelt["spec"]["tasks"][0] |= {"replicsa": 4, "minReplicas": 2, "maxReplicas": 4}
+    misspelt["spec"]["preemptible"] = True
+    result = diflow("submit", diflow.file("job.yaml", misspelt))
+    assert result.code == 2
+    assert "spec.tasks[0].replicsa is not known and is left out" in result.err
+    assert "replicas 1 is below minReplicas 2" in result.err
 
 
 def test_lint_tells_what_is_wrong_and_what_is_seldom_meant(diflow: Cli) -> None:

@@ -10,7 +10,7 @@ import pytest
 from diflow import ConflictError, JobFailedError, NotFoundError
 from diflow.kube import jobs
 from diflow.kube.argo import image_version
-from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, WORKFLOW
 from tests.builders import job
 from tests.unit.cli import Cli, play
 from tests.unit.fakeapi import status
@@ -39,6 +39,7 @@ def test_a_job_is_submitted_waited_for_and_deleted(diflow: Cli) -> None:
 
 def test_a_job_goes_to_the_namespace_that_it_names(diflow: Cli) -> None:
     diflow.prepare()
+    diflow.api.add(NAMESPACE, {"metadata": {"name": "lab"}})
     with pytest.raises(Exception, match="service account diflow-worker is missing in the namespace 'lab'"):
         job(name="job", namespace="lab").submit(cluster=diflow.api.cluster())
 
