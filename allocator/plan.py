@@ -26,6 +26,10 @@ class Action(IntEnum):
     WAIT = 4
 
 
+KEEP, ADMIT, RESIZE, PREEMPT, WAIT = map(int, Action)
+"""The actions as plain numbers: what arrays of them are compared with."""
+
+
 class Why(IntEnum):
     """The reason of a decision; `explain.text` puts it into words with the three values beside it."""
 
@@ -149,8 +153,8 @@ def keep_plan(snapshot: Snapshot, policy: str, why: Why = Why.KEPT) -> Plan:
 def carry_out(snapshot: Snapshot, plan: Plan, *, now_seconds: float | None = None) -> Snapshot:
     """The snapshot after the plan was carried out and every terminated pod has gone."""
     now = snapshot.now_seconds if now_seconds is None else now_seconds
-    stopped = plan.action == Action.PREEMPT
-    changed = (plan.action == Action.ADMIT) | (plan.action == Action.RESIZE)
+    stopped = plan.action == PREEMPT
+    changed = (plan.action == ADMIT) | (plan.action == RESIZE)
     never = snapshot.job_started_seconds < 0
     return replace(
         snapshot,
@@ -169,8 +173,8 @@ def carry_out_first_step(snapshot: Snapshot, plan: Plan) -> Snapshot:
     """The snapshot in the middle of the plan: what had to go is terminating, what is bound now is there,
     what was promised is not there yet."""
     action = plan.action
-    stays = (action == Action.KEEP) | ((action == Action.ADMIT) & plan.bind_now)
-    grows = (action == Action.RESIZE) & plan.bind_now
+    stays = (action == KEEP) | ((action == ADMIT) & plan.bind_now)
+    grows = (action == RESIZE) & plan.bind_now
     by_role = (stays | grows)[snapshot.role_job]
     now_there = by_role[plan.role] if len(plan.role) else np.zeros(0, dtype=np.bool_)
     leaves = ~(by_role[snapshot.held_role]) if len(snapshot.held_role) else np.zeros(0, dtype=np.bool_)
@@ -180,7 +184,7 @@ def carry_out_first_step(snapshot: Snapshot, plan: Plan) -> Snapshot:
         node_releasing=_done(snapshot.node_releasing + gone),
         job_started_seconds=frozen(
             np.where(
-                (action == Action.ADMIT) & plan.bind_now & (snapshot.job_started_seconds < 0),
+                (action == ADMIT) & plan.bind_now & (snapshot.job_started_seconds < 0),
                 snapshot.now_seconds,
                 snapshot.job_started_seconds,
             )
@@ -193,7 +197,7 @@ def carry_out_first_step(snapshot: Snapshot, plan: Plan) -> Snapshot:
 
 def changes(plan: Plan) -> int:
     """How many jobs the plan does anything to."""
-    return int(((plan.action != Action.KEEP) & (plan.action != Action.WAIT)).sum())
+    return int(np.count_nonzero((plan.action != KEEP) & (plan.action != WAIT)))
 
 
 def evictions(snapshot: Snapshot, plan: Plan) -> int:
@@ -204,8 +208,8 @@ def evictions(snapshot: Snapshot, plan: Plan) -> int:
 
 _ACTIONS: IntArray = np.array(
     [
-        [[Action.WAIT, Action.KEEP], [Action.WAIT, Action.KEEP]],
-        [[Action.WAIT, Action.ADMIT], [Action.PREEMPT, Action.RESIZE]],
+        [[WAIT, KEEP], [WAIT, KEEP]],
+        [[WAIT, ADMIT], [PREEMPT, RESIZE]],
     ],
     dtype=np.int64,
 )
@@ -239,7 +243,7 @@ def _changed_jobs(snapshot: Snapshot, key: IntArray, role: IntArray, count: IntA
 
 
 def _bind_now(snapshot: Snapshot, role: IntArray, node: IntArray, count: IntArray, action: IntArray) -> BoolArray:
-    fresh: BoolArray = (action == Action.ADMIT) | ((action == Action.RESIZE) & ~snapshot.job_preemptible)
+    fresh: BoolArray = (action == ADMIT) | ((action == RESIZE) & ~snapshot.job_preemptible)
     if not fresh.any():
         return fresh
     job = snapshot.role_job[role]

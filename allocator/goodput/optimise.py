@@ -51,37 +51,45 @@ def greedy(problem: Problem) -> IntArray:
     segments = hull(problem.value, problem.cost, problem.floor)
     order = np.lexsort((segments.begin, segments.job, -segments.slope))
     job, begin, end = segments.job[order], segments.begin[order], segments.end[order]
-    room = problem.room.astype(np.int64).copy()
+    need = problem.amount[job, end] - np.where(begin[:, None] >= 0, problem.amount[job, begin], 0)
+    group = problem.groups[job]
+    room = problem.room.copy()
     dead = np.zeros(jobs, dtype=np.bool_)
     for _ in range(ROUNDS):
         if len(job) == 0:
             break
-        before = np.where(begin[:, None] >= 0, problem.amount[job, np.maximum(begin, 0)], 0)
-        need = problem.amount[job, end] - before
-        fits = np.ones(len(job), dtype=np.bool_)
-        alone = np.ones(len(job), dtype=np.bool_)
-        for k in range(problem.groups.shape[1]):
-            group = problem.groups[job, k]
-            inside = group >= 0
-            ahead = _running_sum(need, group, len(room))
-            have = room[np.maximum(group, 0)]
-            fits &= ~inside | ((ahead <= have) | (need <= 0)).all(axis=1)
-            alone &= ~inside | ((need <= have) | (need <= 0)).all(axis=1)
+        fits, alone = _fits(need, group, room)
+        if fits.all():
+            column[job] = end
+            break
         # A segment that does not fit by itself ends its job here; so does one whose predecessor is left out.
         dead[job[~alone]] = True
+        out = (~fits).nonzero()[0]
         first_out = np.full(jobs, len(job), dtype=np.int64)
-        np.minimum.at(first_out, job[~fits], np.flatnonzero(~fits))
+        np.minimum.at(first_out, job[out], out)
         taken = fits & (np.arange(len(job)) < first_out[job]) & ~dead[job]
         column[job[taken]] = end[taken]
-        for k in range(problem.groups.shape[1]):
-            group = problem.groups[job, k]
-            mine = taken & (group >= 0)
-            add_rows(room, group[mine], -need[mine])
-        left = ~taken & ~dead[job]
-        if not taken.any() and not (~alone).any():
+        for k in range(group.shape[1]):
+            mine = taken & (group[:, k] >= 0)
+            add_rows(room, group[mine, k], -need[mine])
+        if alone.all() and not taken.any():
             break
-        job, begin, end = job[left], begin[left], end[left]
+        left = ~taken & ~dead[job]
+        job, end, need, group = job[left], end[left], need[left], group[left]
     return column
+
+
+def _fits(need: IntArray, group: IntArray, room: IntArray) -> tuple[BoolArray, BoolArray]:
+    """Which segments fit in the room of their groups: after all those before them, and by themselves."""
+    nothing = need <= 0
+    fits, alone = np.ones(need.shape, dtype=np.bool_), np.ones(need.shape, dtype=np.bool_)
+    for k in range(group.shape[1]):
+        mine = group[:, k]
+        have = room[mine]
+        outside = (mine < 0)[:, None] | nothing
+        fits &= (_running_sum(need, mine, len(room)) <= have) | outside
+        alone &= (need <= have) | outside
+    return np.asarray(fits.all(axis=1)), np.asarray(alone.all(axis=1))
 
 
 def hull(value: FloatArray, cost: FloatArray, floor: FloatArray) -> _Segments:
@@ -89,22 +97,23 @@ def hull(value: FloatArray, cost: FloatArray, floor: FloatArray) -> _Segments:
     jobs, width = value.shape
     at_value, at_cost = floor.astype(np.float64).copy(), np.zeros(jobs)
     at_column = np.full(jobs, -1, dtype=np.int64)
-    rows = np.arange(jobs)
+    rows, columns = np.arange(jobs), np.arange(width)
     found: list[tuple[IntArray, IntArray, IntArray, FloatArray]] = []
     value = np.where(np.isfinite(value), value, -np.inf)
     for _ in range(width):
         with np.errstate(divide="ignore", invalid="ignore"):
-            steep = (value[rows] - at_value[rows, None]) / (cost[rows] - at_cost[rows, None])
-        steep = np.where((np.arange(width) > at_column[rows, None]) & np.isfinite(steep), steep, -np.inf)
+            steep = (value - at_value[:, None]) / (cost - at_cost[:, None])
+        steep = np.where((columns > at_column[:, None]) & np.isfinite(steep), steep, -np.inf)
         # The farthest of equally steep points: fewer segments, and no choice that hangs on rounding.
         best = width - 1 - steep[:, ::-1].argmax(axis=1)
         top = steep[np.arange(len(rows)), best]
-        rising = top > 0
-        if not rising.any():
+        rising = (top > 0).nonzero()[0]
+        if not len(rising):
             break
-        rows, best, top = rows[rising], best[rising], top[rising]
-        found.append((rows, at_column[rows].copy(), best, top))
-        at_column[rows], at_value[rows], at_cost[rows] = best, value[rows, best], cost[rows, best]
+        rows, best, value, cost = rows[rising], best[rising], value[rising], cost[rising]
+        found.append((rows, at_column[rising], best, top[rising]))
+        at = np.arange(len(rows))
+        at_column, at_value, at_cost = best, value[at, best], cost[at, best]
     if not found:
         none = np.zeros(0, dtype=np.int64)
         return _Segments(none, none, none, np.zeros(0))
@@ -177,44 +186,56 @@ def exact_counts(problem: Problem, *, most_work: int) -> tuple[IntArray | None, 
     inf) where it does not apply. Takes jobs × configurations passes over the room in whole units, at most `most_work`.
     """
     jobs, width = problem.value.shape
-    if jobs == 0 or jobs * width > most_work or len(np.unique(problem.groups[:, 0])) != 1 or problem.groups[0, 0] < 0:
+    if jobs == 0 or jobs * width > most_work:
         return None, np.inf
-    if (problem.groups[:, 1:] >= 0).any():
+    group = problem.groups
+    if group[0, 0] < 0 or (group[:, 0] != group[0, 0]).any() or (group[:, 1:] >= 0).any():
         return None, np.inf
-    room = problem.room[problem.groups[0, 0]]
+    room = problem.room[group[0, 0]]
     usable = np.isfinite(problem.value)
     if not usable.any():
         return None, np.inf
     largest = np.where(usable[:, :, None], problem.amount, 0).max(axis=1).sum(axis=0)
     scarce = int(np.argmax(largest / np.maximum(room, 1)))
     amount = problem.amount[:, :, scarce]
-    unit = int(np.gcd.reduce(np.concatenate([amount[usable], [0]]))) or 1
+    unit = int(np.gcd.reduce(amount[usable])) or 1
     units, size = amount // unit, int(room[scarce]) // unit
     if size > 1024:
         return None, np.inf
-    best = np.zeros(size + 1)
-    picked = np.full((jobs, size + 1), -1, dtype=np.int64)
-    for j in range(jobs):
-        new = best + problem.floor[j]
-        for c in np.flatnonzero(usable[j]).tolist():
-            need = int(units[j, c])
-            if need > size:
-                continue
-            other = best[: size + 1 - need] + problem.value[j, c]
-            better = other > new[need:] * (1 + 1e-12)
-            if better.any():
-                new[need:][better] = other[better]
-                picked[j, need:][better] = c
-        best = new
+    picked, best = _knapsack(problem.value, problem.floor, np.where(usable, units, size + 1), size)
     column = np.full(jobs, -1, dtype=np.int64)
     at = int(best.argmax())
     for j in range(jobs - 1, -1, -1):
-        column[j] = picked[j, at]
-        if column[j] >= 0:
-            at -= int(units[j, column[j]])
-    rows = np.flatnonzero(column >= 0)
+        column[j] = chosen = int(picked[j, at])
+        if chosen >= 0:
+            at -= int(units[j, chosen])
+    rows = (column >= 0).nonzero()[0]
     fits = (problem.amount[rows, column[rows]].sum(axis=0) <= room).all()
     return column if fits else None, float(best.max())
+
+
+def _knapsack(value: FloatArray, floor: FloatArray, units: IntArray, size: int) -> tuple[IntArray, FloatArray]:
+    """(column of each job at each room in units, -1: nothing (J×S+1), best value of all at each room (S+1)).
+
+    `units` (J×C): what a configuration takes, more than `size` where it is impossible.
+    """
+    jobs, width = value.shape
+    picked = np.empty((jobs, size + 1), dtype=np.int64)
+    # What is left of each room when a configuration is taken; rooms below 0 hold nothing.
+    padded = np.full(2 * size + 2, -np.inf)
+    padded[size + 1 :] = 0.0
+    every = np.arange(size + 1)
+    left = np.minimum(units, size + 1)[:, :, None] * -1 + (every + size + 1)
+    found = np.empty((width + 1, size + 1))
+    for j in range(jobs):
+        found[0] = padded[size + 1 :] + floor[j]
+        found[1:] = padded[left[j]] + value[j][:, None]
+        # The first of those that differ by rounding alone.
+        most = found.max(axis=0)
+        at = (found >= most - 1e-12 * np.abs(most)).argmax(axis=0)
+        picked[j] = at - 1
+        padded[size + 1 :] = found[at, every]
+    return picked, padded[size + 1 :]
 
 
 def worth(problem: Problem, column: IntArray) -> float:

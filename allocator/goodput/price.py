@@ -9,6 +9,8 @@ is worth to all: less for one that scales well, which will be cheap to finish, t
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
@@ -27,22 +29,22 @@ def unit_costs(speed: FloatArray, share: FloatArray, usable: BoolArray) -> tuple
     `speed`, `share`, `usable`: J×C; `share` is the part of the cluster that a configuration takes. A job without a
     usable configuration counts as one that always runs at speed 1.
     """
-    jobs = len(speed)
+    jobs, width = speed.shape
     some = usable & (speed > 0)
     pace = np.where(some, speed, _NEVER)
-    rows = np.arange(jobs)
+    first = np.arange(jobs) * width
     low, high = LOWEST, max(MOST_A_JOB * jobs, 2 * LOWEST)
-    asks = some.any(axis=1)
+    asks: BoolArray = np.any(some, axis=1)
+    asking = share * asks[:, None]
     for _ in range(ITERATIONS):
-        middle = float(np.sqrt(low * high))
-        asked = share[rows, _cheapest(pace, share, middle)]
-        if float(asked[asks].sum()) > 1.0:
+        middle = math.sqrt(low * high)
+        if asking.take(first + _cheapest(pace, share, middle)).sum() > 1.0:
             low = middle
         else:
             high = middle
-    at = _cheapest(pace, share, high)
-    found = pace[rows, at]
-    cost = (1.0 + high * share[rows, at]) / found
+    at = first + _cheapest(pace, share, high)
+    found = pace.take(at)
+    cost = (1.0 + high * share.take(at)) / found
     return np.where(asks, cost, 1.0), np.where(asks, found, 1.0)
 
 

@@ -80,9 +80,10 @@ class Tables:
         reach = np.where(known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), np.where(silent, wanted, low))
         top = np.minimum(high, np.maximum(reach, low)).astype(np.int64)
         reached = np.minimum(high, np.maximum(top, held))
-        replicas, anyway = self._grid(np.column_stack([low, top, per_node, held, reached]))
+        replicas, anyway = self._grid(low, top, per_node, held, reached)
         # First the present placement on the nodes that it is on, and the smallest one over several nodes.
-        count = np.column_stack([np.maximum(held, 1), replicas[:, 0], replicas])
+        count = np.empty((len(held), replicas.shape[1] + 2), dtype=np.int64)
+        count[:, 0], count[:, 1], count[:, 2:] = np.maximum(held, 1), replicas[:, 0], replicas
         several = count > per_node[:, None]
         several[:, 0], several[:, 1] = held_nodes > 1, replicas[:, 0] > 1
         value = self._values(
@@ -170,7 +171,7 @@ class Tables:
                 kept &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=1)
             out[kept, :width] = last.value[kept, :width]
             todo = known & ~kept
-        rows = np.flatnonzero(todo)
+        rows = todo.nonzero()[0]
         for begin in range(0, len(rows), 512):
             part = rows[begin : begin + 512]
             params = data[part, :PARAMETERS]
@@ -180,16 +181,16 @@ class Tables:
         self._made = _Made(names, data, count, several, out.copy())
         return out
 
-    def _grid(self, keys: IntArray) -> tuple[IntArray, BoolArray]:
+    def _grid(self, *bounds: IntArray) -> tuple[IntArray, BoolArray]:
         """Configurations of each job, ascending, padded with 0 at the end; which would be there if it held nothing.
 
-        `keys`: for each job the least and the most that it may have, what one node takes, what it holds, and the most
+        `bounds`: for each job the least and the most that it may have, what one node takes, what it holds, and the most
         that it may have or what it holds, if that is more.
         """
         if len(self._grids) > 100_000:
             self._grids.clear()
         rows = []
-        for key in map(tuple, keys.tolist()):
+        for key in zip(*[bound.tolist() for bound in bounds], strict=True):
             row = self._grids.get(key)
             if row is None:
                 least, most, whole, now, reach = key

@@ -22,7 +22,7 @@ from diflow.allocator.goodput.price import unit_costs
 from diflow.allocator.goodput.table import Table, Tables
 from diflow.allocator.ledger import Ledger, Placement
 from diflow.allocator.packing import slots
-from diflow.allocator.plan import Action, Plan, Why
+from diflow.allocator.plan import KEEP, PREEMPT, RESIZE, Plan, Why
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.settle import no_worse_than_keeping, settled
 from diflow.allocator.snapshot import Snapshot
@@ -56,6 +56,9 @@ CLOSE = 0.995
 EXACT_WORK = 1500
 """Jobs × configurations up to which the counts are solved exactly: about 2 ms."""
 
+
+_GAIN, _SHRUNK = int(Why.GAIN), int(Why.SHRUNK_FOR_OTHERS)
+_EXPLORES, _NO_ROOM = int(Why.EXPLORES), int(Why.NO_ROOM)
 
 Quota = Callable[[Snapshot], IntArray]
 
@@ -138,7 +141,7 @@ class GoodputPolicy:
         plan = settled(snapshot, solve)
         assert first is not None
         self._last = case = first
-        if not ((plan.action == Action.RESIZE) | (plan.action == Action.PREEMPT)).any():
+        if not ((plan.action == RESIZE) | (plan.action == PREEMPT)).any():
             return plan
         # Each step was worth it, but by what holds then; the whole way must be worth it by what holds now.
         keep = case.keep(self.name)
@@ -285,8 +288,8 @@ class Case:
         speed = np.where(count > 0, self.speed[self.rows, at], 0.0)
         spread = (count == gangs.low) & (nodes > 1) & (count <= gangs.per_node)
         speed = np.where(spread, self.spread_speed, speed)
-        resized = plan.action == Action.RESIZE
-        kept = plan.action == Action.KEEP
+        resized = plan.action == RESIZE
+        kept = plan.action == KEEP
         paid = np.where(resized & snapshot.job_preemptible, self.penalty[self.rows, at], 1.0)
         speed = np.where(kept, self.present_speed, speed * paid)
         # Who cannot be moved has the number that his user asked for: no loss, whatever it does to the speed.
@@ -453,7 +456,7 @@ class Case:
         """Replicas of each job's elastic role that the optimiser wants."""
         column = greedy(problem)
         used = np.zeros_like(problem.room)
-        some = np.flatnonzero(column >= 0)
+        some = (column >= 0).nonzero()[0]
         for k in range(problem.groups.shape[1]):
             group = problem.groups[some, k]
             mine = some[group >= 0]
@@ -560,7 +563,7 @@ class Case:
                 marks.set(j, Why.QUEUE_SHARE, (float(low), 0.0, 0.0), queue)
             else:
                 waiting.explain(j, reserved_for)
-            if reserved_for < 0 and is_long and marks.why[j] == Why.NO_ROOM and reserve(ledger, j):
+            if is_long and reserved_for < 0 and marks.why[j] == Why.NO_ROOM and reserve(ledger, j):
                 reserved_for = j
                 failed.clear()
 
@@ -641,8 +644,8 @@ class Case:
         running, known = self.view.running[jobs], self.table.known[jobs]
         why = np.where(
             running,
-            np.where((count > 0) & (count >= self.view.held[jobs]), int(Why.GAIN), int(Why.SHRUNK_FOR_OTHERS)),
-            np.where(count > 0, np.where(known, int(Why.GAIN), int(Why.EXPLORES)), int(Why.NO_ROOM)),
+            np.where((count > 0) & (count >= self.view.held[jobs]), _GAIN, _SHRUNK),
+            np.where(count > 0, np.where(known, _GAIN, _EXPLORES), _NO_ROOM),
         )
         numbers = zip(speed.tolist(), self.present_speed[jobs].tolist(), self.weight[jobs].tolist(), strict=True)
         for j, reason, values in zip(jobs.tolist(), why.tolist(), numbers, strict=True):
@@ -685,7 +688,7 @@ def _find_gangs(snapshot: Snapshot, settings: PolicySettings) -> _Gangs:
     facts = snapshot.facts
     elastic = facts.starts[:-1].copy()
     # The first role that may vary; the first of all when none may.
-    candidates = np.flatnonzero(snapshot.role_max > snapshot.role_min)[::-1]
+    candidates = (snapshot.role_max > snapshot.role_min).nonzero()[0][::-1]
     elastic[snapshot.role_job[candidates]] = candidates
     low = snapshot.role_min[elastic]
     high = np.minimum(snapshot.role_max[elastic], np.maximum(settings.most_replicas, low))
