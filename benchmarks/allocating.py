@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -46,7 +47,7 @@ PER_NODE = 25
 BY_ARGO = 100
 PORT = 9787
 IDLE_SECONDS = 60.0
-BARE_PODS = 500
+BARE_PODS = 1000
 MODELS = ("model-a", "model-b")
 # As an administrator would find them; the live tests' helper makes all of them shorter.
 SETTINGS = {
@@ -71,6 +72,9 @@ class Row:
     cpu_ms_per_pod: float
     bare_per_second: float
     """The same by a client that does nothing else: what the API server takes here."""
+    server_ms_per_pod: float
+    bare_server_ms_per_pod: float
+    """CPU of the API server for a pod, until it runs: admitted by the allocator, and by that client."""
     cpu_ms_per_cycle: float
     cycles: tuple[float, ...]
     without_policy: tuple[float, ...]
@@ -87,6 +91,7 @@ class Row:
             f"{self.pods}", f"{self.jobs}", f"{self.nodes}", self.made_by,
             f"{middle:.2f} / {late:.2f}", f"{middle_own:.2f} / {late_own:.2f}",
             f"{self.ungated_per_second:.0f}", f"{self.bare_per_second:.0f}", f"{self.cpu_ms_per_pod:.1f}",
+            f"{self.server_ms_per_pod:.0f} / {self.bare_server_ms_per_pod:.0f}",
             f"{self.cpu_ms_per_cycle:.0f}",
             f"{self.started:.1f}", f"{self.memory:.0f} / {self.peak:.0f}", f"{100 * self.idle:.2f}",
             f"{self.counted}", f"{self.load:.1f}",
@@ -95,7 +100,7 @@ class Row:
 
 HEAD = (
     "pods", "jobs", "nodes", "made by", "cycle s p50 / p95", "less policy", "ungated/s", "bare client/s",
-    "CPU ms/pod", "CPU ms/cycle", "all in s", "MiB now / peak", "idle %", "cycles", "load",
+    "CPU ms/pod", "API server's / bare", "CPU ms/cycle", "all in s", "MiB now / peak", "idle %", "cycles", "load",
 )  # fmt: skip
 
 
@@ -136,6 +141,15 @@ def figures(row: Row) -> list[Figure]:
         Figure(
             part, "allocator : bare client", row.bare_per_second / row.ungated_per_second, "×", None, "pods admitted"
         ),
+        Figure(part, "API server's CPU for one pod", row.server_ms_per_pod, "ms", None, "until it runs"),
+        Figure(
+            part,
+            "API server's CPU, allocator : bare client",
+            row.server_ms_per_pod / row.bare_server_ms_per_pod,
+            "×",
+            2.0,
+            "a fifth of a job's patch and Event, and one watch more, come to the pod's own",
+        ),
         Figure(part, "memory of the daemon", row.memory, "MiB", 300.0, f"resident; at most {row.peak:.0f}"),
         Figure(part, "idle daemon, of a core", 100 * row.idle, "%", 2.0, f"{IDLE_SECONDS:.0f} s, one plan in them"),
     ]
@@ -147,8 +161,9 @@ controller is stopped, and Workflows with the status that Argo gave their model,
 labels, annotations and owners, are made directly on the API server. kube-scheduler binds them, and kwok runs them.
 cycle: from before a request for one replica more is sent until a watch shows the plan in the Workflow, debouncing
 included. CPU: of the daemon; for a pod from when it leads until all are admitted, with its lists and all Workflows.
-bare client: the same pods ungated by a program that does nothing else. load: load average of a minute; this machine
-has {os.cpu_count()} processors.
+API server's: its CPU for a pod in ms, from then until all run, with what kube-scheduler and kwok ask of it.
+bare client: up to {BARE_PODS} such pods ungated by a program that does nothing else. load: load average of a minute;
+this machine has {os.cpu_count()} processors.
 """
 
 
@@ -291,7 +306,7 @@ def _one(grown: _Grown, probes: int) -> Row:
             assert daemon.process is not None
             pid = daemon.process.pid
             daemon.until_leading()
-            before_work = _cpu_seconds(pid)
+            before_work, before_served = _cpu_seconds(pid), _server_seconds(grown.found)
             wait_until(
                 f"{grown.waiting} pods are admitted",
                 lambda: _runs(daemon) and len(admitted.when(bool)) - len(before) >= grown.waiting,
@@ -302,6 +317,7 @@ def _one(grown: _Grown, probes: int) -> Row:
             times = sorted(at for name, at in admitted.when(bool).items() if name not in before)
             rate = (len(times) - 1) / max(1e-6, times[-1] - times[0])
             wait_until("all pods run", lambda: not pending(grown.cluster, grown.namespace), timeout=900, every=5.0)
+            served = (_server_seconds(grown.found) - before_served) / len(times)
             _until_still()
             before_cycles = _cpu_seconds(pid)
             cycles, own = _cycles(grown, daemon, probes)
@@ -313,6 +329,7 @@ def _one(grown: _Grown, probes: int) -> Row:
             counted = _counted()
         finally:
             daemon.stop()
+    bare_rate, bare_served = _bare(grown)
     return Row(
         pods=grown.pods,
         jobs=len(grown.jobs),
@@ -322,7 +339,9 @@ def _one(grown: _Grown, probes: int) -> Row:
         ungated_per_second=rate,
         cpu_ms_per_pod=1000 * cpu / len(times),
         cpu_ms_per_cycle=1000 * cpu_of_cycles / probes,
-        bare_per_second=_bare(grown),
+        bare_per_second=bare_rate,
+        server_ms_per_pod=1000 * served,
+        bare_server_ms_per_pod=1000 * bare_served,
         cycles=tuple(cycles),
         without_policy=tuple(own),
         memory=memory,
@@ -394,14 +413,15 @@ def _until_still(seconds: float = 3.0) -> None:
         time.sleep(0.5)
 
 
-def pending(cluster: Cluster, namespace: str) -> list[Json]:
+def pending(cluster: Cluster, namespace: str, *, labels: str = keys.TASK_NAME) -> list[Json]:
     """What is known of the replicas' pods that do not run yet: their metadata, which costs the API server least."""
     fields = "status.phase=Pending"
-    return cluster.list_all(POD, namespace=namespace, labels=keys.TASK_NAME, fields=fields, metadata_only=True)
+    return cluster.list_all(POD, namespace=namespace, labels=labels, fields=fields, metadata_only=True)
 
 
-def _bare(grown: _Grown) -> float:
-    """Pods ungated a second by 16 threads of a process that does nothing else, on pods like those of the jobs.
+def _bare(grown: _Grown) -> tuple[float, float]:
+    """Pods ungated a second by 16 threads of a process that does nothing else, on pods like those of the jobs; and the
+    CPU that one cost the API server until it ran, in seconds.
 
     What kube-scheduler and the kubelets then write about each pod is the same: the rest is the API server's speed.
     """
@@ -409,14 +429,21 @@ def _bare(grown: _Grown) -> float:
     names = [f"bare-{grown.pods}-{i:05}" for i in range(min(BARE_PODS, grown.pods))]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: grown.cluster.create(POD, _like(like, name), namespace=grown.namespace), names))
-    nodes = [f"fake-{i % grown.nodes:05}" for i in range(len(names))]
+    # On nodes of their own: a pod that does not fit costs the API server something else.
+    _cluster("fake-nodes", "--name", str(grown.found.name), "--count", str(2 * grown.nodes))
+    nodes = [f"fake-{grown.nodes + i % grown.nodes:05}" for i in range(len(names))]
+    before = _server_seconds(grown.found)
     answer = grown.found.run(
         sys.executable, "-c", _BARE, grown.namespace, stdin=json.dumps(list(zip(names, nodes, strict=True)))
     )
-    _empty(grown.found, grown.namespace, POD, "diflow-bench=bare")
-    return float(answer)
+    waiting = partial(pending, grown.cluster, grown.namespace, labels=_BARE_LABEL)
+    wait_until("they all run", lambda: not waiting(), timeout=900, every=5.0)
+    served = (_server_seconds(grown.found) - before) / len(names)
+    _empty(grown.found, grown.namespace, POD, _BARE_LABEL)
+    return float(answer), served
 
 
+_BARE_LABEL = "diflow-bench=bare"
 _BARE = """
 import json, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -443,7 +470,11 @@ def _like(pod: Json, name: str) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": {"diflow-bench": "bare"}, "annotations": pod["metadata"]["annotations"]},
+        "metadata": {
+            "name": name,
+            "labels": dict([_BARE_LABEL.split("=")]),
+            "annotations": pod["metadata"]["annotations"],
+        },
         "spec": {**spec, "schedulingGates": [{"name": keys.GATE}]},
     }
 
@@ -476,6 +507,12 @@ def _cpu_seconds(pid: int) -> float:
     """User and system time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _server_seconds(found: TestCluster) -> float:
+    """CPU that the API server has used so far, by its own account."""
+    lines = found.kubectl("get", "--raw", "/metrics").splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith("process_cpu_seconds_total ")))
 
 
 def _memory(pid: int) -> tuple[float, float]:
