@@ -40,6 +40,9 @@ TITLE: Final = "workflows.argoproj.io/title"
 DESCRIPTION: Final = "workflows.argoproj.io/description"
 DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the name of its node in the Argo UI
 
+# Annotations that a user puts on a job.
+ADAPTDL: Final = "diflow/adaptdl"  # "true": its containers get the variables of AdaptDL's clients
+
 # Labels of the pods.
 JOB: Final = "diengine/job"
 OPERATOR: Final = "diengine/operator"
@@ -88,6 +91,7 @@ TEMPLATE_SUPERSEDED: Final = "superseded"
 
 MAIN_CONTAINER: Final = "di-container"
 SERVICE_PREFIX: Final = "di-"
+ADAPTDL_PORT: Final = 47000  # on which the replicas of AdaptDL's clients meet, as with AdaptDL itself
 PORT_NAME: Final = "di-port"
 PORT: Final = 22270
 MASTER_PORT: Final = 29500  # torchrun's own default

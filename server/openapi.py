@@ -34,7 +34,8 @@ with a job what the cluster lets him do with its Workflow (`get workflows.argopr
 Who may not see a job is told 403, whether it is there or not; 404 is for who may.
 
 Clients that know nothing of tokens (DI-engine's, AdaptDL's) are served only where `DIFLOW_SERVER_UNPROVEN_PODS` is set:
-then a pod of a job without a token is known by its address, and may ask for the jobs of its own namespace.
+then a pod of a job without a token is known by its address, and may ask for the jobs of its own namespace. The
+containers of a job with the annotation `diflow/adaptdl: "true"` get the variables that AdaptDL's clients read.
 
 ## The envelope
 

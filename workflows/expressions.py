@@ -78,6 +78,11 @@ def rank(earlier: tuple[str, ...]) -> str:
     return f"{replicas(earlier)} + int({_INDEX})" if earlier else f"int({_INDEX})"
 
 
+def rounds_before() -> str:
+    """How many rounds the job had before this one. What `granted` says about the raw round holds here too."""
+    return f"({_ROUND} matches '^[0-9]+$' ? int({_ROUND}) - 1 : 0)"
+
+
 def host(task: str, index: str) -> str:
     """The full host name of one replica; `index` is an expression."""
     return (

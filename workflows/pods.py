@@ -6,7 +6,7 @@ go into `podSpecPatch` (see `escape`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -32,11 +32,6 @@ _NATIVE = (
 # Pod fields that diflow or Argo decides: a pod of a job is never restarted in place by the kubelet, and is found by the
 # name that DI_NODES gives it.
 _OURS = ("restartPolicy", "hostname", "subdomain")
-CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-"""What a namespace for `restricted` pods asks of a container, beside what its pod says for all of them."""
-ARGO_INIT, ARGO_WAIT = ({"name": name, "securityContext": CONFINED} for name in ("init", "wait"))
-"""What to change of Argo's own containers in a pod. They say nothing of this unless the controller's settings do, and
-such a namespace would refuse the pod for them."""
 _HANDLED = frozenset(
     (*_NATIVE, *_OURS, "containers", "initContainers", "volumes", "securityContext", "serviceAccount",
      "serviceAccountName", "activeDeadlineSeconds", "schedulingGates")
@@ -94,10 +89,8 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     patched = [_container(work, parts, "container", name="main")]
     patched += [_container(c, parts, "sidecars", name=c.get("name")) for c in containers]
     inits = [_container(c, parts, "initContainers", name=c.get("name")) for c in spec.get("initContainers", [])]
-    # As root they may need what root may do, to reach files of other users.
-    wait, init = ({}, {}) if parts.root else (ARGO_WAIT, ARGO_INIT)
-    _patch_containers(parts, "containers", [*patched, wait])
-    _patch_containers(parts, "initContainers", [*inits, init])
+    _patch_containers(parts, "containers", patched)
+    _patch_containers(parts, "initContainers", inits)
 
     for name in _NATIVE:
         if name in spec:
@@ -134,7 +127,7 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
 
 
 def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, str]]:
-    """What every container of `task` is told about its job: DI_* and torchrun's variables."""
+    """What every container of `task` is told about its job: DI_*, torchrun's variables and, if it asks, AdaptDL's."""
     rank = _rank(job, task)
     world, master, nodes = _roster(_task_names(job))
     values = {
@@ -150,7 +143,27 @@ def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, 
         "PET_NODE_RANK": rank,
         "PET_RDZV_ENDPOINT": f"{master}:{keys.MASTER_PORT}",
     }
+    if job.annotations.get(keys.ADAPTDL) == "true":
+        values |= _adaptdl(values)
     return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _adaptdl(told: Mapping[str, str]) -> dict[str, str]:
+    """What AdaptDL's clients read (its `adaptdl/env.py`), in the words of what every container is `told`.
+
+    Only for jobs that ask: with a supervisor's URL a script that uses AdaptDL alone would wait for its /discover. Not
+    told are where checkpoints lie, which the user's volumes decide, and ADAPTDL_NUM_NODES, which nobody knows before
+    the pods have their nodes; without it the clients take each replica to have a node of its own.
+    """
+    return {
+        "ADAPTDL_JOB_ID": told["DI_JOB_ID"],
+        "ADAPTDL_SUPERVISOR_URL": told["DI_SERVER_URL"],
+        "ADAPTDL_REPLICA_RANK": told["DI_RANK"],
+        "ADAPTDL_NUM_REPLICAS": told["WORLD_SIZE"],
+        "ADAPTDL_NUM_RESTARTS": expr.template(expr.rounds_before()),
+        "ADAPTDL_MASTER_PORT": str(keys.ADAPTDL_PORT),
+        "ADAPTDL_SCHED_VERSION": "0.0.0",  # by which the clients mean one of no version: they compare it with nothing
+    }
 
 
 def roster_volume(job: DIJob) -> dict[str, Any]:
@@ -274,7 +287,7 @@ def _container_security(given: dict[str, Any] | None, *, root: bool) -> dict[str
         return {"runAsNonRoot": False, **given} if given.get("runAsUser") == 0 else given
     if root:
         return {}
-    return CONFINED
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def _patch_containers(parts: _Parts, key: str, containers: Sequence[dict[str, Any]]) -> None:

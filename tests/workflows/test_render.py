@@ -246,6 +246,24 @@ def test_the_work_runs_in_di_container_or_in_the_first() -> None:
     assert tmpl["container"]["image"] == "b"
 
 
+def test_a_job_that_asks_gets_what_clients_of_adaptdl_read() -> None:
+    plain = env(named(workflow(task()), "learner")["container"])
+    assert not [name for name in plain if name.startswith("ADAPTDL_")]
+    own = {"env": [{"name": "ADAPTDL_CHECKPOINT_PATH", "value": "/data"}]}
+    before = "(inputs.parameters.round matches '^[0-9]+$' ? int(inputs.parameters.round) - 1 : 0)"
+    told = env(named(workflow(task(container=own), annotations={"diflow/adaptdl": "true"}), "learner")["container"])
+    assert {name: value for name, value in told.items() if name.startswith("ADAPTDL_")} == {
+        "ADAPTDL_JOB_ID": told["DI_JOB_ID"],
+        "ADAPTDL_SUPERVISOR_URL": told["DI_SERVER_URL"],
+        "ADAPTDL_REPLICA_RANK": told["DI_RANK"],
+        "ADAPTDL_NUM_REPLICAS": told["WORLD_SIZE"],
+        "ADAPTDL_NUM_RESTARTS": "{{=" + before + "}}",
+        "ADAPTDL_MASTER_PORT": "47000",
+        "ADAPTDL_SCHED_VERSION": "0.0.0",
+        "ADAPTDL_CHECKPOINT_PATH": "/data",
+    }
+
+
 def test_di_variables_are_ours_and_torchruns_can_be_overridden() -> None:
     own = [{"name": "MASTER_PORT", "value": "1234"}, {"name": "DI_RANK", "value": "x"}, {"name": "MINE", "value": "y"}]
     values = named(workflow(task(container={"env": own})), "learner")["container"]["env"]
@@ -314,7 +332,7 @@ def test_fields_that_argo_has_stay_argos_and_the_others_go_into_the_patch() -> N
     assert tmpl["activeDeadlineSeconds"] == 60
     assert set(patch(tmpl)) == {
         "hostname", "subdomain", "terminationGracePeriodSeconds", "hostNetwork", "imagePullSecrets",
-        "topologySpreadConstraints", "containers", "initContainers",
+        "topologySpreadConstraints",
     }  # fmt: skip
     assert patch(tmpl)["hostname"].startswith("{{workflow.name}}")
 
@@ -436,15 +454,6 @@ def test_a_stop_counts_for_nothing_unless_its_round_starts_again(fields, mark) -
     passed = named(made, "replica-learner")["dag"]["tasks"][0]["arguments"]["parameters"]
     assert {item["name"] for item in passed} == given
     assert ("attempt" in given) == ("parameters.attempt" in expression)
-
-
-def test_argos_own_containers_are_confined_unless_the_pod_is_roots() -> None:
-    confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    made = patch(named(workflow(), "learner"))
-    assert made["containers"] == [{"name": "wait", "securityContext": confined}]
-    assert made["initContainers"] == [{"name": "init", "securityContext": confined}]
-    as_root = patch(named(workflow(task(securityContext={"runAsUser": 0})), "learner"))
-    assert not {"containers", "initContainers"} & as_root.keys()
 
 
 def test_the_passing_of_a_users_own_deadline_is_counted() -> None:
