@@ -32,6 +32,11 @@ _NATIVE = (
 # Pod fields that diflow or Argo decides: a pod of a job is never restarted in place by the kubelet, and is found by the
 # name that DI_NODES gives it.
 _OURS = ("restartPolicy", "hostname", "subdomain")
+CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+"""What a namespace for `restricted` pods asks of a container, beside what its pod says for all of them."""
+ARGO_INIT, ARGO_WAIT = ({"name": name, "securityContext": CONFINED} for name in ("init", "wait"))
+"""What to change of Argo's own containers in a pod. They say nothing of this unless the controller's settings do, and
+such a namespace would refuse the pod for them."""
 _HANDLED = frozenset(
     (*_NATIVE, *_OURS, "containers", "initContainers", "volumes", "securityContext", "serviceAccount",
      "serviceAccountName", "activeDeadlineSeconds", "schedulingGates")
@@ -89,8 +94,10 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     patched = [_container(work, parts, "container", name="main")]
     patched += [_container(c, parts, "sidecars", name=c.get("name")) for c in containers]
     inits = [_container(c, parts, "initContainers", name=c.get("name")) for c in spec.get("initContainers", [])]
-    _patch_containers(parts, "containers", patched)
-    _patch_containers(parts, "initContainers", inits)
+    # As root they may need what root may do, to reach files of other users.
+    wait, init = ({}, {}) if parts.root else (ARGO_WAIT, ARGO_INIT)
+    _patch_containers(parts, "containers", [*patched, wait])
+    _patch_containers(parts, "initContainers", [*inits, init])
 
     for name in _NATIVE:
         if name in spec:
@@ -287,7 +294,7 @@ def _container_security(given: dict[str, Any] | None, *, root: bool) -> dict[str
         return {"runAsNonRoot": False, **given} if given.get("runAsUser") == 0 else given
     if root:
         return {}
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return CONFINED
 
 
 def _patch_containers(parts: _Parts, key: str, containers: Sequence[dict[str, Any]]) -> None:

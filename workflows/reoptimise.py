@@ -18,7 +18,7 @@ from diflow.errors import InvalidError
 from diflow.job import canonical_json, dump_yaml
 from diflow.settings import RenderSettings, render_settings
 from diflow.version import __version__
-from diflow.workflows.pods import pod_security
+from diflow.workflows.pods import ARGO_INIT, ARGO_WAIT, CONFINED, pod_security
 
 DEFAULT_IMAGE: Final = f"docker.io/diflow/diflow:{__version__}"
 DEFAULT_NAMESPACE: Final = "diflow-system"  # where the allocator and the accounts are
@@ -36,12 +36,7 @@ _STARTING_DEADLINE_SECONDS = 300
 _KEPT_RUNS = 5
 _RETRIES = 2
 
-_CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-# Argo's own containers, which say nothing of this: a namespace for restricted pods would refuse the pod for them.
-_RESTRICTED = {
-    "initContainers": [{"name": "init", "securityContext": _CONFINED}],
-    "containers": [{"name": "wait", "securityContext": _CONFINED}],
-}
+_RESTRICTED = {"initContainers": [ARGO_INIT], "containers": [ARGO_WAIT]}
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -178,7 +173,7 @@ def _step() -> m.Template:
                 "command": ["diflow", "allocator", "once", "--output", _PLAN],
                 "env": [{"name": "DIFLOW_ALLOCATOR_NAMESPACE", "value": "{{workflow.namespace}}"}],
                 "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}},
-                "securityContext": {**_CONFINED, "readOnlyRootFilesystem": True},
+                "securityContext": {**CONFINED, "readOnlyRootFilesystem": True},
                 "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
             },
             "outputs": {"parameters": [{"name": "plan", "valueFrom": {"path": _PLAN}}]},

@@ -332,7 +332,7 @@ def test_fields_that_argo_has_stay_argos_and_the_others_go_into_the_patch() -> N
     assert tmpl["activeDeadlineSeconds"] == 60
     assert set(patch(tmpl)) == {
         "hostname", "subdomain", "terminationGracePeriodSeconds", "hostNetwork", "imagePullSecrets",
-        "topologySpreadConstraints",
+        "topologySpreadConstraints", "containers", "initContainers",
     }  # fmt: skip
     assert patch(tmpl)["hostname"].startswith("{{workflow.name}}")
 
@@ -454,6 +454,15 @@ def test_a_stop_counts_for_nothing_unless_its_round_starts_again(fields, mark) -
     passed = named(made, "replica-learner")["dag"]["tasks"][0]["arguments"]["parameters"]
     assert {item["name"] for item in passed} == given
     assert ("attempt" in given) == ("parameters.attempt" in expression)
+
+
+def test_argos_own_containers_are_confined_unless_the_pod_is_roots() -> None:
+    confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    made = patch(named(workflow(), "learner"))
+    assert made["containers"] == [{"name": "wait", "securityContext": confined}]
+    assert made["initContainers"] == [{"name": "init", "securityContext": confined}]
+    as_root = patch(named(workflow(task(securityContext={"runAsUser": 0})), "learner"))
+    assert not {"containers", "initContainers"} & as_root.keys()
 
 
 def test_the_passing_of_a_users_own_deadline_is_counted() -> None:
