@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from diflow.allocator import planning
+from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.snapshot import Snapshot
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated, is_running
@@ -310,7 +311,8 @@ def _differences(some: Snapshot, other: Snapshot) -> Iterator[str]:
 @pytest.mark.timeout(max(120, STEPS))
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_whatever_happens_its_promises_hold_and_everything_ends(seed: int) -> None:
-    with lab() as at:
+    # Each job in one Workflow: how it goes on in another is tried in test_successor.
+    with lab(settings=AllocatorSettings(writers=1, debounce_seconds=0.0, most_nodes=10_000)) as at:
         walk = Walk(at, seed)
         walk.walk(STEPS)
         walk.settle()
