@@ -148,11 +148,6 @@ def one_is_evicted(at: Lab) -> None:
     at.cluster.evict(at.cluster.of("elastic")["worker-1"]["metadata"]["name"])
 
 
-def one_fails_and_urgent(at: Lab) -> None:
-    one_fails(at)
-    urgent(at)
-
-
 PLAYS = {
     "admission": (nothing, [two_arrive]),
     "fewer replicas and more": (fixed, [scale(1), scale(3)]),
@@ -161,7 +156,6 @@ PLAYS = {
     "preemption and return": (elastic, [urgent, urgent_ends]),
     "a failed replica": (failing, [one_fails]),
     "a replica that was taken away": (failing, [one_is_evicted]),
-    "one fails as it gives way": (failing, [one_fails_and_urgent, urgent_ends]),
 }
 
 
