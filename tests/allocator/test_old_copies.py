@@ -178,6 +178,17 @@ def test_an_argo_that_lags_behind_ends_where_another_would(play: str) -> None:
                 assert got[name][key] == state[key], f"{key} of {name}, when Argo is {lag:g} s late"
 
 
+def test_killed_at_any_write_of_a_restart_while_argo_is_late_it_ends_where_it_would_have_ended() -> None:
+    prepare, scenes = PLAYS["a failed replica"]
+    undisturbed = Crash(at=0, is_sent=False)
+    wanted = end_of(prepare, scenes, undisturbed, lag_seconds=LAGS[0])
+    assert undisturbed.seen >= 4
+    for is_sent in (False, True):
+        for k in range(1, undisturbed.seen + 1):
+            got = end_of(prepare, scenes, Crash(at=k, is_sent=is_sent), lag_seconds=LAGS[0])
+            assert got == wanted, f"killed {'after' if is_sent else 'before'} write {k}"
+
+
 def runs_at_last(at: Lab, of: str, count: int) -> None:
     """As `runs`, where each step of Argo comes late."""
     at.until(
