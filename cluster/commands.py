@@ -208,7 +208,7 @@ def _build_programs(versions: list[str], progress: Progress) -> None:
 
 
 def _small_images(versions: list[str], progress: Progress) -> list[Image]:
-    found = [smallimages.pause_image(progress), smallimages.busybox_image(progress)]
+    found = [smallimages.pause_image(progress), *smallimages.busybox_images(progress)]
     for version in versions:
         found += smallimages.argo_images(version, progress)
     return found

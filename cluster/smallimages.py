@@ -16,6 +16,7 @@ from cluster.progress import Progress
 from cluster.tarimage import Entry, Image, Layer, cached_layer, write_layer
 
 BUSYBOX = "docker.io/library/busybox:local"
+BUSYBOX_STABLE = "docker.io/library/busybox:stable"  # pods here reach no registry
 _BUSYBOX_PROGRAM = Path("/bin/busybox")
 
 # Argo's images run as this user, and Argo's manifests rely on it (runAsNonRoot without a number).
@@ -92,8 +93,8 @@ def _compile_pause(source: Path, path: Path, progress: Progress) -> Layer:
         return write_layer(path, [Entry("pause", 0o755, source=program)])
 
 
-def busybox_image(progress: Progress) -> Image:
-    """Debian's static busybox with a link for each of its programs; for tests."""
+def busybox_images(progress: Progress) -> list[Image]:
+    """Debian's static busybox with a link for each of its programs: for tests, and by the name that examples use."""
     program = _BUSYBOX_PROGRAM
     if not program.exists():
         raise ClusterError(f"{program} is missing: apt-get install busybox-static")
@@ -106,4 +107,4 @@ def busybox_image(progress: Progress) -> Image:
         users = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
         entries = [Entry("bin/busybox", 0o755, source=program), Entry("etc/passwd", data=users), Entry("tmp", 0o1777)]
         layer = write_layer(path, [*links, *entries])
-    return Image(BUSYBOX, (layer,), command=("sh",), environment={"PATH": "/bin"})
+    return [Image(name, (layer,), command=("sh",), environment={"PATH": "/bin"}) for name in (BUSYBOX, BUSYBOX_STABLE)]

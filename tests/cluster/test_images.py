@@ -6,12 +6,14 @@ import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from cluster import diflowimage, pythonpackages, smallimages
+from cluster.paths import REPOSITORY
 from cluster.tarimage import Entry, Image, Layer, cached_layer, tree, write_image, write_layer, write_oci
 
 
@@ -161,3 +163,11 @@ def test_the_images_packages_are_pinned_as_the_lock_file_says_and_tools_are_left
         "numpy==2.4.0 ; python_full_version < '3.12'",
         "requests[socks]==2.0",
     ]
+
+
+def test_a_cluster_has_the_busybox_that_the_examples_name() -> None:
+    named = set[str]()
+    for path in (REPOSITORY / "examples").glob("*/job.yaml"):
+        named |= set(re.findall(r"image: (\S*busybox\S*)", path.read_text()))
+    assert named
+    assert named <= {image.reference for image in smallimages.busybox_images(lambda _: None)}
