@@ -14,6 +14,7 @@ from diflow.allocator.arrays import BoolArray, IntArray
 from diflow.allocator.plan import Action, Plan
 from diflow.allocator.snapshot import UNLIMITED, Snapshot
 
+KEEP, ADMIT, RESIZE, PREEMPT, WAIT = map(int, (Action.KEEP, Action.ADMIT, Action.RESIZE, Action.PREEMPT, Action.WAIT))
 MOST_FAULTS = 20
 """A plan with more faults than this is no better understood by reading them all."""
 
@@ -25,7 +26,9 @@ def faults(snapshot: Snapshot, plan: Plan) -> list[str]:
         return shape
     found: list[str] = []
     change = _difference(snapshot, plan)
-    for check in (_gangs, _not_moved, _places, _nodes, _caps, _actions):
+    # A plan that changes nothing can be wrong in what it says alone.
+    checks = (_actions,) if change.untouched.all() else (_gangs, _not_moved, _places, _nodes, _caps, _actions)
+    for check in checks:
         found += check(snapshot, change)
         if len(found) >= MOST_FAULTS:
             break
@@ -73,7 +76,12 @@ class _Change(NamedTuple):
 
 def _difference(s: Snapshot, p: Plan) -> _Change:
     width = max(1, s.nodes)
-    key = np.concatenate([s.held_role * width + s.held_node, p.role * width + p.node])
+    held, planned = s.held_role * width + s.held_node, p.role * width + p.node
+    untouched = np.ones(s.jobs, dtype=np.bool_)
+    if np.array_equal(held, planned):
+        untouched[s.role_job[p.role[s.held_count != p.count]]] = False
+        return _Change(p.role, p.node, s.held_count, p.count, untouched, p)
+    key = np.concatenate([held, planned])
     before = np.concatenate([s.held_count, np.zeros_like(p.count)])
     after = np.concatenate([np.zeros_like(s.held_count), p.count])
     unique, where = np.unique(key, return_inverse=True)
@@ -81,7 +89,6 @@ def _difference(s: Snapshot, p: Plan) -> _Change:
     np.add.at(b, where, before)
     np.add.at(a, where, after)
     role = unique // width
-    untouched = np.ones(s.jobs, dtype=np.bool_)
     untouched[s.role_job[role[b != a]]] = False
     return _Change(role, unique % width, b, a, untouched, p)
 
@@ -174,18 +181,16 @@ def _caps(s: Snapshot, change: _Change) -> list[str]:
 def _actions(s: Snapshot, change: _Change) -> list[str]:
     role, _, before, after, _, p = change
     job = s.role_job[role]
-    had, has = np.zeros(s.jobs, dtype=np.int64), np.zeros(s.jobs, dtype=np.int64)
-    np.add.at(had, job, before)
-    np.add.at(has, job, after)
-    same = change.untouched
+    had, has = np.zeros(s.jobs, dtype=np.bool_), np.zeros(s.jobs, dtype=np.bool_)
+    had[job[before > 0]], has[job[after > 0]] = True, True
     want = np.where(
-        same,
-        np.where(has > 0, Action.KEEP, Action.WAIT),
-        np.where(had == 0, Action.ADMIT, np.where(has == 0, Action.PREEMPT, Action.RESIZE)),
+        change.untouched,
+        np.where(has, KEEP, WAIT),
+        np.where(had, np.where(has, RESIZE, PREEMPT), ADMIT),
     )
     out = [f"job {s.job_names[j]}: its action does not say what its pods do" for j in np.flatnonzero(want != p.action)]
     # Pods of a job that moves come after its old ones have gone; only what does not move may grow beside itself.
-    wrong = p.bind_now & ~((p.action == Action.ADMIT) | ((p.action == Action.RESIZE) & ~s.job_preemptible))
+    wrong = p.bind_now & ~((p.action == ADMIT) | ((p.action == RESIZE) & ~s.job_preemptible))
     return out + [
         f"job {s.job_names[j]}: it is bound now though nothing of it starts afresh" for j in np.flatnonzero(wrong)
     ]

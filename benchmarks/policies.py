@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.policies_speed import SIZES, measure
-from diflow.allocator.plan import keep_plan
 from diflow.allocator.policy import load_policy
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.simulator.metrics import Metrics, metrics
@@ -156,7 +155,7 @@ def laws(count: int, behind: list[str]) -> dict[str, Any]:
             plan = policy.optimize(snapshot)
             broken += judged.sound(snapshot, plan)
             broken += judged.nobody_waits_for_nothing(snapshot, plan)
-            broken += judged.no_worse_than_keeping(policy, snapshot, plan, keep_plan(snapshot, name))
+            broken += judged.no_worse_than_keeping(policy, snapshot, plan)
             broken += judged.settles(policy, snapshot, plan)
         out[name] = {"snapshots": count, "broken": len(broken)}
         _say(f"laws 1-4, 6, 7: {name:13} {count} snapshots, {len(broken)} broken")

@@ -101,7 +101,7 @@ class _Search:
             useful &= ~spared
         role, node, count = ledger.triples()
         near = useful[node] & (may_shrink | may_stop)[s.role_job[role]]
-        self.role, self.node, self.count = role[near], node[near], count[near].copy()
+        self.role, self.node, self.count = role[near], node[near], count[near]
         self.owner = s.role_job[self.role]
         self.may_shrink, self.may_stop = may_shrink, may_stop
         self.surplus = np.maximum(ledger.replicas - s.role_min, 0)
@@ -124,9 +124,8 @@ class _Search:
         return np.where(allowed[self.owner], np.minimum(self.count, self.surplus[self.role]), 0)
 
     def _room(self, count: IntArray) -> IntArray:
-        freed = np.zeros_like(self.ledger.free)
-        np.add.at(freed, self.node, self.ledger.snapshot.role_request[self.role] * count[:, None])
-        return freed
+        some = count > 0
+        return self.ledger.snapshot.usage(self.role[some], self.node[some], count[some])
 
     # -- replicas above a minimum --
 

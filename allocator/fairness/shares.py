@@ -47,8 +47,10 @@ def total_room(snapshot: Snapshot) -> IntArray:
 
     Not to be written to.
     """
-    sources = (snapshot.room(), snapshot.settled(), snapshot.node_open)
-    return snapshot.memo.get("total room", sources, lambda: frozen(_total_room(snapshot)))
+    s = snapshot
+    held = (s.held_role, s.held_node, s.held_count, s.role_request)
+    sources = (s.node_allocatable, s.node_foreign, s.node_open, *held)
+    return s.memo.get("total room", sources, lambda: frozen(_total_room(s)))
 
 
 def _total_room(snapshot: Snapshot) -> IntArray:

@@ -112,8 +112,9 @@ class Cycle:
         self.snapshot, self.settings = snapshot, settings
         self.ledger = Ledger(snapshot)
         self.ledger.scores = node_scores(snapshot, settings.node_order)
-        self.facts = snapshot.facts
-        self._held: tuple[int, BoolArray] = (-1, np.zeros(0, dtype=np.bool_))
+        self.facts = self.ledger.facts
+        nobody = np.zeros(0, dtype=np.bool_)
+        self._seen: tuple[int, BoolArray, BoolArray] = (-1, nobody, nobody)
         self._ordered: tuple[int, IntArray] = (-1, np.zeros(0, dtype=np.int64))
         self.feasible = Feasibility(snapshot)
         self.possible = self._possible()
@@ -170,9 +171,12 @@ class Cycle:
     def preempt(self) -> None:
         """Inside a queue: room for jobs of higher priority."""
         s, facts = self.snapshot, self.facts
+        wanting = self._wanting()
+        if not wanting:
+            return
         hopeless = set[tuple[int, ...]]()
         weak = self._holders() & s.job_preemptible
-        for job in self._wanting():
+        for job in wanting:
             if self.transactions >= MOST_TRANSACTIONS:
                 return
             queue, rank = facts.job_queue[job], facts.priority[job]
@@ -259,19 +263,21 @@ class Cycle:
 
     def _holders(self) -> BoolArray:
         """Jobs that hold something (J). Not to be written to."""
-        changes, holds = self._held
-        if changes != self.ledger.changes:
-            holds = np.zeros(self.snapshot.jobs, dtype=np.bool_)
-            holds[self.snapshot.role_job[self.ledger.replicas > 0]] = True
-            self._held = self.ledger.changes, holds
-        return holds
+        return self._look_around()[1]
 
     def _short(self) -> BoolArray:
-        """Jobs that hold less than they ask for (J)."""
-        s = self.snapshot
-        short = np.zeros(s.jobs, dtype=np.bool_)
-        short[s.role_job[self.ledger.replicas < s.role_desired]] = True
-        return short
+        """Jobs that hold less than they ask for (J). Not to be written to."""
+        return self._look_around()[2]
+
+    def _look_around(self) -> tuple[int, BoolArray, BoolArray]:
+        """What the ledger says of all jobs, and up to which of its changes that holds."""
+        if self._seen[0] != self.ledger.changes:
+            s, count = self.snapshot, self.ledger.replicas
+            holds, short = np.zeros(s.jobs, dtype=np.bool_), np.zeros(s.jobs, dtype=np.bool_)
+            holds[s.role_job[count > 0]] = True
+            short[s.role_job[count < s.role_desired]] = True
+            self._seen = self.ledger.changes, holds, short
+        return self._seen
 
     def _in_order(self, chosen: BoolArray) -> list[int]:
         """These jobs in the order in which they are served."""
@@ -362,12 +368,12 @@ class Cycle:
         """Queues in turn, by share; of each its best job: first whole gangs, then single replicas by dominant share."""
         queue_of, kinds = self.facts.job_queue, self.facts.kinds
         queues = range(self.snapshot.queues)
-        short = self._short()
+        waiting, short_jobs = self._waiting(), self._wanting()
+        if not waiting and not short_jobs:
+            return
         gangs: list[list[int]] = [[] for _ in queues]
-        waiting = self._waiting()
         for j in reversed(waiting):
             gangs[queue_of[j]].append(j)
-        short_jobs = self._in_order(short & self.allowed) if (short & self.allowed).any() else []
         place = {j: at for at, j in enumerate(short_jobs)}
         growing: list[list[tuple[float, int, int]]] = [[] for _ in queues]
         holds = self._holders()

@@ -23,9 +23,9 @@ from diflow.allocator.arrays import BoolArray, IntArray
 from diflow.allocator.fairness.filling import Member, at_most, drop_to_minimum, fill, put, roles_that_scale, size, tidy
 from diflow.allocator.fairness.giving_way import make_way
 from diflow.allocator.ledger import Ledger, Placement
-from diflow.allocator.plan import Plan, Why, carry_out, evictions
+from diflow.allocator.plan import Plan, Why, evictions
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import MOST_JOBS, no_worse_than_keeping, settled
+from diflow.allocator.settle import followed, no_worse_than_keeping
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.waiting import Feasibility, Kept, Reasons, explain_waiting, minimum_gang, reserve, start
 
@@ -37,6 +37,8 @@ MOST_TRANSACTIONS = 200
 FREELY, GENTLY, STILL = 0, 1, 2
 """What a cycle does to those who run: it takes from them; it takes from nobody; nor does it place anybody again whose
 gang is whole."""
+Told = tuple[Why, tuple[float, float, float], int]
+"""A reason, the numbers of its text, and whom it names."""
 RANKS = 4
 """Priorities that the measure tells apart (the lower ones count as one)."""
 
@@ -61,8 +63,7 @@ class FitPolicy:
         # Who still waits may fit in another way beside those that start.
         if not cycle.disturbs and not (cycle.waiting and cycle.started):
             return plan
-        if snapshot.jobs <= MOST_JOBS and Cycle(carry_out(snapshot, plan), self._settings).changes_something():
-            plan = settled(snapshot, lambda s: plan if s is snapshot else Cycle(s, self._settings).run(self.name))
+        plan = followed(snapshot, plan, self._look)
         if evictions(snapshot, plan) == 0:
             return plan
         plans = (
@@ -75,6 +76,10 @@ class FitPolicy:
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """Gangs that run, higher priorities counted first and far more; then replicas, on open nodes."""
         return served(snapshot, plan)
+
+    def _look(self, snapshot: Snapshot) -> Plan | None:
+        cycle = Cycle(snapshot, self._settings)
+        return cycle.run(self.name) if cycle.changes_something() else None
 
 
 def served(snapshot: Snapshot, plan: Plan) -> float:
@@ -142,14 +147,14 @@ class Cycle:
         self.reserved_for = -1
         self.kept: Kept = []
         self.spared: BoolArray | None = None
-        self.disturbs = False
+        self.decided = self.disturbs = False
         self.transactions = 0
         # A shape that did not fit with some minimum does not fit with a larger one, until something comes free.
         self._full: dict[tuple[int, ...], int] = {}
         self._hopeless: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def run(self, name: str) -> Plan:
-        """The plan, with its reasons."""
+        """The plan (which may be decided already), with its reasons."""
         self._decide()
         self._explain()
         return self.marks.plan(self.ledger, name)
@@ -160,6 +165,9 @@ class Cycle:
         return self.ledger.differs()
 
     def _decide(self) -> None:
+        if self.decided:
+            return
+        self.decided = True
         self._serve()
         self._serve_again()
         self._fill()
@@ -452,14 +460,15 @@ class Cycle:
         most = np.bincount(
             s.role_job, weights=np.where(s.job_preemptible[s.role_job], s.role_max, s.role_desired), minlength=s.jobs
         )
-        room: dict[int, int] = {}
-        waiting = [j for j in range(s.jobs) if not ledger.holds(j)]
+        room: dict[tuple[int, int], int] = {}
+        waiting = np.flatnonzero(after == 0).tolist()
         for j in waiting if self.kept else ():
-            if j != self.reserved_for:
-                room[j] = self._fitting(j)
+            if j != self.reserved_for and self._kind(j) not in room:
+                room[self._kind(j)] = self._fitting(j)
         self._lift()
+        told: dict[tuple[int, int], Told] = {}
         for j in waiting:
-            self._explain_waiting(j, before, room.get(j, 0))
+            self._explain_waiting(j, before, room.get(self._kind(j), 0), told)
         for j in np.flatnonzero(after > 0).tolist():
             why, subject = self.blame.get(j, (Why.KEPT, -1))
             if not self.ran[j]:
@@ -478,12 +487,21 @@ class Cycle:
         """Replicas that fit now of the role of which fewest do."""
         return min([self.ledger.most(job, r) for r in self.ledger.roles_of(job)] + [2**31])
 
-    def _explain_waiting(self, job: int, before: IntArray, beside: int) -> None:
+    def _kind(self, job: int) -> tuple[int, int]:
+        """What tells apart jobs that wait for different things: for one that cannot leave its nodes itself."""
+        return self.ledger.facts.kinds[job], job if self.ledger.facts.pinned[job] else -1
+
+    def _explain_waiting(self, job: int, before: IntArray, beside: int, told: dict[tuple[int, int], Told]) -> None:
         s, ledger = self.snapshot, self.ledger
         if job in self.impossible:
             self.marks.set(job, *self.impossible[job], int(s.job_queue[job]))
             return
-        explain_waiting(ledger, job, -1, self.marks)
+        kind = self._kind(job)
+        if kind in told:
+            self.marks.set(job, *told[kind])
+        else:
+            explain_waiting(ledger, job, -1, self.marks)
+            told[kind] = Why(self.marks.why[job]), self.marks.values[job], self.marks.subject[job]
         why, subject = self.blame.get(job, (Why.NO_ROOM, -1))
         if self.marks.why[job] != int(Why.NO_ROOM):
             return

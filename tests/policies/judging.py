@@ -12,7 +12,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from diflow.allocator.plan import Plan, keep_plan
+from diflow.allocator.plan import Plan
 from diflow.allocator.policy import Policy, load_policy
 from diflow.allocator.snapshot import Snapshot
 from tests.policies import laws
@@ -97,7 +97,7 @@ def cheap(policy: Policy, snapshot: Snapshot, plan: Plan) -> list[str]:
         *laws.sound(snapshot, plan),
         *laws.nobody_waits_for_nothing(snapshot, plan),
         *laws.excuses_hold(snapshot, plan),
-        *laws.no_worse_than_keeping(policy, snapshot, plan, keep_plan(snapshot, "keep")),
+        *laws.no_worse_than_keeping(policy, snapshot, plan),
     ]
 
 
