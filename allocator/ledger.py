@@ -51,12 +51,17 @@ class Ledger:
         self.count: list[int] = self.replicas.tolist()
         self.starts, self.start_list = facts.starts, facts.start_list
         self.job_queue, self.capped = facts.job_queue, facts.capped
-        self._held_at: list[int] = snapshot.held_role.searchsorted(np.arange(snapshot.roles + 1)).tolist()
+        self._held_at: list[int] = snapshot.memo.get(
+            "held at",
+            (snapshot.held_role, facts),
+            lambda: snapshot.held_role.searchsorted(np.arange(snapshot.roles + 1)).tolist(),
+        )
         self._own: Placement = {}
         self._room: dict[int, _Room] = {}
         self._homes: dict[int, BoolArray] = {}
         self._log: list[int] = []
-        self.used = self._queue_use()
+        used = snapshot.memo.get("queue use", (snapshot.held_role, snapshot.held_count, facts), self._queue_use)
+        self.used = [row.copy() for row in used]
         """Q×R, what the jobs of each queue and of those below it hold, as plain numbers."""
         self.preference: FloatArray | None = None
         self.scores: Callable[[IntArray], FloatArray] | None = None

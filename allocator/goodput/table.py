@@ -159,25 +159,26 @@ class Tables:
         several: BoolArray,
         between_nodes: float,
     ) -> FloatArray:
-        """Goodput of each known job at each configuration; rows that did not change are those of the last call."""
+        """Goodput of each known job at each configuration; what did not change is that of the last call."""
         out = np.zeros(count.shape)
-        todo = known
+        todo = known[:, None] & (count > 0)
         last = self._made.along(names)
         if last is not None:
             width = min(count.shape[1], last.count.shape[1])
             same = (count[:, :width] == last.count[:, :width]) & (several[:, :width] == last.several[:, :width])
-            kept = same.all(axis=1) & ~count[:, width:].any(axis=1)
             if last.data is not data:
-                kept &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=1)
-            out[kept, :width] = last.value[kept, :width]
-            todo = known & ~kept
-        rows = todo.nonzero()[0]
-        for begin in range(0, len(rows), 512):
-            part = rows[begin : begin + 512]
-            params = data[part, :PARAMETERS]
-            params[:, (ALPHA_N, BETA_N)] *= np.where(data[part, _SPANNED] > 0, 1.0, between_nodes)[:, None]
-            # Padding is computed as one replica and thrown away.
-            out[part], _, _ = best_batches(params, _of(data[part]), np.maximum(count[part], 1), several[part])
+                same &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=1)[:, None]
+            out[:, :width] = np.where(same, last.value[:, :width], 0.0)
+            todo[:, :width] &= ~same
+        rows, columns = todo.nonzero()
+        for begin in range(0, len(rows), 4096):
+            row, column = rows[begin : begin + 4096], columns[begin : begin + 4096]
+            reports = data[row]
+            params = reports[:, :PARAMETERS]
+            if between_nodes > 1.0:
+                params[:, (ALPHA_N, BETA_N)] *= np.where(reports[:, _SPANNED] > 0, 1.0, between_nodes)[:, None]
+            good, _, _ = best_batches(params, _of(reports), count[row, column][:, None], several[row, column][:, None])
+            out[row, column] = good[:, 0]
         self._made = _Made(names, data, count, several, out.copy())
         return out
 

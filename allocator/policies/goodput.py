@@ -541,6 +541,8 @@ class Case:
         waited = snapshot.now_seconds - snapshot.job_created_seconds[order]
         long = (waited >= self.settings.reserve_after_seconds).tolist()
         considered = None if self.considered is None else self.considered.tolist()
+        # Where no queue has a limit, what one job of a shape does not find, no other of that shape does.
+        limited = facts.capped or self._quota is not None
         failed: dict[tuple[int, int], int] = {}
         waiting = Waiting(ledger, marks)
         for j, is_long in zip(order.tolist(), long, strict=True):
@@ -550,7 +552,7 @@ class Case:
                 marks.set(j, impossible[0], impossible[1], queue)
                 continue
             low, role = gangs.low_list[j], gangs.elastic_list[j]
-            key = (facts.shape[role], queue)
+            key = (facts.shape[role], queue if limited else -1)
             if j != reserved_for and failed.get(key, 2**62) > low and (considered is None or considered[j]):
                 if self._start(ledger, j):
                     marks.set(j, Why.FITS, (float(ledger.count[role]), float(gangs.wanted[j]), 0.0))
@@ -570,6 +572,9 @@ class Case:
     def _start(self, ledger: Ledger, job: int) -> bool:
         """Start the job with its minimum: inside one node, over several, or wherever else it may go."""
         low = self.gangs.low_list[job]
+        alone = len(self.gangs.wants[job]) == 1 and job not in ledger.pool_of
+        if alone and ledger.most(job, self.gangs.elastic_list[job]) < low:
+            return False
         return self._put(ledger, job, low) or self._put(ledger, job, low, spread=True) or self._minimum(ledger, job)
 
     def _try_the_starved_again(self, ledger: Ledger, marks: Reasons) -> int:
