@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from diflow import chain, keys, scaling
+from diflow import chain, keys, plain, scaling
 from diflow.allocator import amounts
 from diflow.allocator.allocation import Allocation
 from diflow.allocator.predicates import Requirement, Taint, Toleration, Where
@@ -307,7 +307,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         "is_suspended": bool(spec.get("suspend")),
         "parameters": parameters,
         "allocation": Allocation.parse(annotations.get(keys.ALLOCATION) or ""),
-        "decision": _mapping(annotations.get(keys.DECISION) or ""),
+        "decision": plain.mapping(annotations.get(keys.DECISION) or ""),
     }
     if base["continued_in"]:
         return JobRead(**base, rounds=(), current="")
@@ -542,14 +542,6 @@ def _edited(name: str, wanted: str) -> InvalidError:
     return InvalidError(
         f"the parameter {name} is not what diflow wrote: it must be {wanted}; put it back, or delete the job"
     )
-
-
-def _mapping(text: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _is_count(value: Any) -> bool:

@@ -11,8 +11,6 @@ out: it is users' programs that write it.
 
 from __future__ import annotations
 
-import json
-import math
 import zlib
 from collections.abc import Mapping
 from functools import lru_cache
@@ -20,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from diflow import plain
 from diflow.allocator.arrays import frozen
 from diflow.allocator.profile import COLUMNS, MOST_OBSERVATIONS, Profile, clean
 
@@ -37,7 +36,7 @@ def profile(text: str) -> Profile | None:
     low, high = _pair(data.get("localBszBounds"))
     initial = _whole(data.get("initBatchSize")) or max(1, low or 1)
     largest = _whole(data.get("maxBatchSize")) or max(initial, (high or 1) * 1024)
-    progress = _number(data.get("progress"))
+    progress = plain.number(data.get("progress"))
     if not len(rows) and sqr is None and progress is None:
         return None
     return Profile(
@@ -59,7 +58,7 @@ def profile(text: str) -> Profile | None:
 def speed(text: str) -> float | None:
     """Samples a second that the job says it does now, None if it says nothing usable."""
     data = _mapping(text)
-    said = _number(data.get("speed"))
+    said = plain.number(data.get("speed"))
     if said is not None and said > 0:
         return said
     rows = clean(_rows(data))
@@ -96,12 +95,12 @@ def _rows(data: Mapping[str, Any]) -> Any:
     observed = data.get("observed")
     for item in observed[-MOST_OBSERVATIONS:] if isinstance(observed, list) else []:
         if isinstance(item, list) and len(item) in (COLUMNS - 1, COLUMNS):
-            numbers = [_number(value) for value in item]
+            numbers = [plain.number(value) for value in item]
             if all(number is not None for number in numbers):
                 rows.append([float(n) for n in numbers if n is not None] + [0.0] * (COLUMNS - len(item)))
-    said, replicas = _number(data.get("speed")), _whole(data.get("replicas"))
+    said, replicas = plain.number(data.get("speed")), _whole(data.get("replicas"))
     if not rows and said is not None and said > 0 and replicas:
-        batch = _number(data.get("batch")) or 1.0
+        batch = plain.number(data.get("batch")) or 1.0
         step = replicas * batch / said
         rows.append([float(_whole(data.get("nodes")) or 1), float(replicas), batch, step, step, 0.0])
     return frozen(np.array(rows, dtype=np.float64).reshape(len(rows), COLUMNS))
@@ -111,7 +110,7 @@ def _noise(data: Mapping[str, Any]) -> tuple[float | None, float | None]:
     given = data.get("gradParams")
     if not isinstance(given, Mapping):
         return None, None
-    return _number(given.get("norm")), _number(given.get("var"))
+    return plain.number(given.get("norm")), plain.number(given.get("var"))
 
 
 def _pair(value: Any) -> tuple[int | None, int | None]:
@@ -121,25 +120,9 @@ def _pair(value: Any) -> tuple[int | None, int | None]:
 
 
 def _mapping(text: str) -> Mapping[str, Any]:
-    if len(text) > _LONGEST:
-        return {}
-    try:
-        value = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    return plain.mapping(text) if len(text) <= _LONGEST else {}
 
 
 def _whole(value: Any) -> int | None:
-    number = _number(value)
+    number = plain.number(value)
     return int(number) if number is not None and 1 <= number <= 1e9 else None

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from diflow import plain
 from diflow.server.models import Hints, Profiling
 
 Json = dict[str, Any]
@@ -63,7 +64,7 @@ def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float
 
     `now` is seconds since 1970.
     """
-    said = _mapping(before)
+    said = plain.mapping(before)
     ranks = _known_ranks(said, shape)
     out: Json = {name: said[name] for name in _HINTS if said.get(name) is not None}
     rows = _known_rows(said)
@@ -102,7 +103,7 @@ def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float
 
 def written_at(text: str) -> float:
     """When the text was folded (seconds since 1970), 0 if it does not say."""
-    at: Any = _mapping(text).get("at")
+    at: Any = plain.mapping(text).get("at")
     return float(at) if _is_number(at) else 0.0
 
 
@@ -226,15 +227,7 @@ def _short(number: float) -> float:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _mapping(text: str) -> Mapping[str, Any]:
-    try:
-        value = json.loads(text) if text else {}
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return plain.number(value) is not None
 
 
 def _dump(value: Any) -> str:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diflow import plain
 from diflow.allocator import reports
 from diflow.server.folding import LONGEST, RANKS_KEPT, ROWS_KEPT, Report, Shape, fold, written_at
 from diflow.server.models import Hints, Profiling, validate
@@ -206,3 +207,11 @@ def test_whatever_may_be_reported_the_text_is_json_that_the_allocator_bears(
         said = reports.speed(text)
         assert said is None or said > 0
     assert len(text) <= LONGEST
+
+
+def test_a_number_that_no_float_can_hold_is_no_number() -> None:
+    assert plain.number(10**400) is None
+    assert [plain.number(value) for value in (True, "1", None, float("nan"), float("inf"), [])] == [None] * 6
+    assert (plain.number(3), plain.number(0.5)) == (3.0, 0.5)
+    assert plain.mapping('{"progress": 1' + "0" * 400 + "}")
+    assert [plain.mapping(text) for text in ("", "[1]", "{", "[" * 100_000)] == [{}] * 4
