@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from diflow.errors import InvalidError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
 from diflow.kube.reflector import Json, Key, Reflector
+from diflow.kube.reflectors import Reflectors
 
 MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE},{keys.SCHEDULING}=gang"
 QUEUES_KEY = "queues.yaml"
@@ -67,34 +67,24 @@ class Caches:
             namespace=settings.namespace,
             fields=f"metadata.name={settings.queues_config}",
         )
-        self._all = (self.nodes, self.queues, self.workflows, self.pods)
+        self._all = Reflectors((self.nodes, self.queues, self.workflows, self.pods))
         self._kept: Sequence[Mapping[Key, Json]] = ()
         self._world = World({}, {}, ())
         self._good_queues: tuple[QueueView, ...] = ()
 
     def start(self) -> None:
-        for reflector in self._all:
-            reflector.start()
+        self._all.start()
 
     def stop(self) -> None:
-        for reflector in self._all:
-            reflector.stop()
+        self._all.stop()
 
     def wait_synced(self, timeout: float) -> bool:
         """Wait until all have been listed. False if that took longer than `timeout` seconds each."""
-        return all(reflector.wait_synced(timeout) for reflector in self._all)
+        return self._all.wait_synced(timeout)
 
     def trouble(self) -> str:
         """Why nothing may be decided now; "" when all caches are good."""
-        for reflector in self._all:
-            if not reflector.synced:
-                return reflector.trouble or "not everything has been listed yet"
-            if reflector.age_seconds > self._settings.stale_seconds:
-                age = reflector.age_seconds
-                said = f"for {age:.0f} s" if math.isfinite(age) else "yet"
-                why = reflector.trouble or "a silent watch"
-                return f"the API server has said nothing of {reflector.kind.plural} {said}: {why}"
-        return ""
+        return self._all.trouble(self._settings.stale_seconds)
 
     def observed(self, kind: Kind, obj: Json) -> None:
         """Take the answer to a write into the cache at once."""
@@ -102,7 +92,7 @@ class Caches:
 
     def world(self) -> World:
         """What the caches show now. A job of which nothing has changed is the same object as the last time."""
-        kept = [reflector.items() for reflector in self._all]
+        kept = [reflector.items() for reflector in self._all.members]
         # Each reflector gives the same mapping until something in it changes.
         if len(kept) != len(self._kept) or any(map(operator.is_not, kept, self._kept)):
             nodes, _, workflows, pods = ([item["read"] for item in items.values()] for items in kept)

@@ -6,7 +6,6 @@ is too old nobody is answered. A job that has gone on in another Workflow is one
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +17,7 @@ from diflow import chain, keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.kube.reflector import Json, Key, Reflector
+from diflow.kube.reflectors import Reflectors
 from diflow.server import envelope
 from diflow.server.reading import PodRead, WorkflowRead, address, read_pod, read_workflow
 
@@ -125,21 +125,20 @@ class Cache:
             kind: Reflector(cluster, kind, trim=trim, **(space if kind.namespaced else {"everywhere": True}), **given)
             for kind, trim in self._more.kinds.items()
         }
-        self._all = (self.workflows, self.pods, *self._others.values())
+        self._jobs = Reflectors((self.workflows, self.pods))
+        self._all = Reflectors((self.workflows, self.pods, *self._others.values()))
 
     def start(self) -> None:
         """Begin to list and to watch, in threads of its own."""
-        for reflector in self._all:
-            reflector.start()
+        self._all.start()
 
     def stop(self) -> None:
         """End the threads. What was read stays readable, and becomes stale."""
-        for reflector in self._all:
-            reflector.stop()
+        self._all.stop()
 
     def wait_synced(self, timeout: float) -> bool:
         """Wait until all have been listed. False if that took longer than `timeout` seconds each."""
-        return all(reflector.wait_synced(timeout) for reflector in self._all)
+        return self._all.wait_synced(timeout)
 
     # --- how old it is ------------------------------------------------------------------------------------------------
 
@@ -158,16 +157,7 @@ class Cache:
 
     def trouble(self) -> str:
         """Why nothing may be answered now; "" when all is well. It is for administrators, not for callers."""
-        if self.is_fresh():
-            return ""
-        for reflector in (self.workflows, self.pods):
-            if not reflector.synced:
-                return reflector.trouble or f"not all {reflector.kind.plural} have been listed yet"
-            if reflector.age_seconds > self._stale_seconds:
-                said = f"for {reflector.age_seconds:.0f} s" if math.isfinite(reflector.age_seconds) else "yet"
-                why = reflector.trouble or "a silent watch"
-                return f"the API server has said nothing of {reflector.kind.plural} {said}: {why}"
-        return ""
+        return self._jobs.trouble(self._stale_seconds)
 
     # --- what is in it ------------------------------------------------------------------------------------------------
 

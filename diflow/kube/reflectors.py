@@ -1,0 +1,46 @@
+"""Several reflectors as one: started and ended together, and good only when each of them is.
+
+It knows nothing of what they keep.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from diflow.kube.reflector import Reflector
+
+
+class Reflectors:
+    """A group of reflectors, in their order."""
+
+    def __init__(self, members: Sequence[Reflector]) -> None:
+        self.members = tuple(members)
+
+    def start(self) -> None:
+        """Begin to list and to watch, in threads of its own."""
+        for reflector in self.members:
+            reflector.start()
+
+    def stop(self) -> None:
+        """End the threads. What was read stays readable, and becomes stale."""
+        for reflector in self.members:
+            reflector.stop()
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait until all have been listed. False if that took longer than `timeout` seconds each."""
+        return all(reflector.wait_synced(timeout) for reflector in self.members)
+
+    def trouble(self, stale_seconds: float) -> str:
+        """Why nothing may be done by these copies now; "" when all are good. `stale_seconds`: how old they may be."""
+        return next((said for reflector in self.members if (said := _trouble(reflector, stale_seconds))), "")
+
+
+def _trouble(reflector: Reflector, stale_seconds: float) -> str:
+    if not reflector.synced:
+        return reflector.trouble or f"not all {reflector.kind.plural} have been listed yet"
+    age = reflector.age_seconds
+    if age <= stale_seconds:
+        return ""
+    said = f"for {age:.0f} s" if math.isfinite(age) else "yet"
+    return f"the API server has said nothing of {reflector.kind.plural} {said}: {reflector.trouble or 'a silent watch'}"
