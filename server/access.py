@@ -84,7 +84,7 @@ class Access:
             return self._pod(user, namespace, job)
         if any(audience.startswith(_PREFIX) for audience in said.audiences):
             raise forbidden()  # of another job
-        user = await self.person(token, address=address)
+        user = await self._identity.user(token, address=address, said=said)
         if not await self.may(user, verb, namespace=namespace, name=job, address=address):
             raise forbidden()
         return Caller(user.name)
