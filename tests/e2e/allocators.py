@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,22 @@ class Zone:
 
     def remove(self, *names: str) -> None:
         self.live.cluster.kubectl("delete", "node", "--wait=false", "--ignore-not-found", *map(self.full, names))
+
+    def silence(self, name: str) -> None:
+        """The node's kubelet says nothing any more: what answers for fake nodes lets go of it, and it is not ready."""
+        node = self.full(name)
+        self.live.cluster.kubectl("label", "node", node, f"{FAKE}-")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        silent = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": now}
+        patch = json.dumps({"status": {"conditions": [silent]}})
+        # What was on its way before the label went may still come after the first patch.
+        path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
+
+        def is_silent() -> bool:
+            self.live.cluster.kubectl("patch", "node", node, "--subresource=status", "--type=strategic", "-p", patch)
+            return self.live.cluster.kubectl("get", "node", node, "-o", path) == "Unknown"
+
+        wait_until(f"node {name} is silent", is_silent)
 
     def full(self, name: str) -> str:
         return f"{self.live.namespace}-{self.name}-{name}"

@@ -14,10 +14,15 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from diflow import DIJob, Task, keys
+from diflow.allocator.carrying import Job, carry_out
+from diflow.allocator.reading import read_node, read_pod, read_workflow
+from diflow.allocator.room import Room
+from diflow.kube.kinds import POD
 from tests.builders import job, task, template
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import (
@@ -33,7 +38,7 @@ from tests.e2e.allocators import (
     until_running,
     zone,
 )
-from tests.e2e.live import Live, pod_name
+from tests.e2e.live import ENDED, Live, pod_name
 
 pytestmark = pytest.mark.xdist_group("allocator")
 
@@ -133,6 +138,38 @@ def test_a_preemptible_job_gives_way_to_a_higher_priority_and_comes_back(live: L
     assert json.loads(_parameter(live, low, keys.PARAM_ROUNDS))[-1] == _parameter(live, low, keys.PARAM_CURRENT)
 
 
+def test_a_stop_that_argo_sees_before_its_reason_counts_for_nothing(live: Live, nodes: Zone, running: Daemon) -> None:
+    """Argo watches pods and Workflows apart, so it may judge a pod's end by a Workflow in which the round still counts.
+
+    What the allocator would write after its next decision is written without the decision, which looks the same.
+    """
+    nodes.add("n", cpu=4)
+    made = nodes.job("early", 2, bounds=(2, 4), backoff_limit=0)
+    made.tasks[0].template["spec"]["activeDeadlineSeconds"] = 900  # the kubelet's words are the same when that passes
+    name = submit(live, made)
+    first = {pod_name(pod) for pod in until_running(live, name, 4)}
+    wait_until("Argo has seen all run", lambda: _phases(live, name).count("Running") == 4)
+    assert running.stop() == 0
+    assert _stop_as_superseded(live, name) == {"spec"}
+    second = {pod_name(pod) for pod in wait_until("other pods are there", lambda: _made_since(live, name, first, 4))}
+    assert _stop_as_superseded(live, name) == {"status"}, "they are gated"
+    wait_until("others again", lambda: _made_since(live, name, first | second, 4))
+    assert not _has_given_up(live, name)
+    running.log.write_text("")
+    running.start()
+    running.until_leading()
+    until_running(live, name, 4)
+    assert _finished(live, name) == "Succeeded"
+    assert status(live, name).restarts == 0
+
+
+def test_the_passing_of_a_jobs_own_deadline_is_its_failure(live: Live) -> None:
+    late = submit(live, job(task("learner", "sleep 600", activeDeadlineSeconds=4, terminationGracePeriodSeconds=1),
+                            name="late", scheduling="gang", backoff_limit=0))  # fmt: skip
+    assert live.ended(late) == "Failed"
+    assert len(live.pods(late)) == 1, "it is not tried again"
+
+
 def test_a_preemptible_job_shrinks_for_a_newcomer_and_grows_with_the_cluster(live: Live, nodes: Zone) -> None:
     nodes.add("first", cpu=4)
     one = submit(live, nodes.job("one", 1, bounds=(1, 6), seconds=40, backoff_limit=0))
@@ -194,6 +231,27 @@ def test_a_job_goes_on_when_its_node_is_removed_or_cordoned(live: Live, nodes: Z
     wait_until("what can move has left the cordoned node", lambda: set(run_on(live, moves)) == {nodes.full("c")})
     assert live.ended(fixed) == "Succeeded"
     assert live.ended(moves) == "Succeeded"
+    assert status(live, moves).restarts == status(live, fixed).restarts == 0
+
+
+def test_a_job_goes_on_when_its_node_is_silent(live: Live, nodes: Zone) -> None:
+    nodes.add("a", "b", cpu=3)
+    moves = submit(live, nodes.job("away", 2, bounds=(1, 4), backoff_limit=0))
+    fixed = submit(live, nodes.job("stays", 1, cpu="10m", backoff_limit=0))
+    until_running(live, moves, 4)
+    until_running(live, fixed, 1)
+    home = next(iter(run_on(live, fixed)))
+    other = nodes.full("b") if home == nodes.full("a") else nodes.full("a")
+    zombies = {pod["metadata"]["uid"] for pod in live.pods(fixed)}
+    nodes.silence(home.removeprefix(nodes.full("")))
+    wait_until("all are on the other node", lambda: set(run_on(live, moves)) == {other} == set(run_on(live, fixed)))
+    left = [pod for pod in live.pods(fixed) if pod["metadata"]["uid"] in zombies]
+    assert [pod["status"]["message"] for pod in left] == [f"The node was lost: {home}"], "nobody else could end it"
+    assert any(reason == "NodeLost" for reason, _ in events(live, fixed))
+    assert _finished(live, moves) == _finished(live, fixed) == "Succeeded"
+    late = submit(live, nodes.job("late", 1, cpu="2", seconds=2))
+    assert live.ended(late) == "Succeeded"
+    assert status(live, late).allocation["worker"] == [other], "nobody is sent to the silent node"
     assert status(live, moves).restarts == status(live, fixed).restarts == 0
 
 
@@ -349,6 +407,46 @@ def _diflow(live: Live, *arguments: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
+
+
+def _stop_as_superseded(live: Live, name: str) -> set[str]:
+    """Write to the job's pods what the allocator would, if another round were the current one; returns which fields."""
+    workflow, pods = live.workflow(name), [pod for raw in live.pods(name) if (pod := read_pod(raw)).is_live]
+    given = {item["name"]: item for item in workflow["spec"]["arguments"]["parameters"]}
+    for parameter, value in ((keys.PARAM_ROUNDS, '["0"]'), (keys.PARAM_CURRENT, "0")):
+        given[parameter]["value"] = value
+    given[keys.PARAM_GRANTED]["value"] = json.dumps({"0": {"worker": 1}})
+    read = read_workflow(workflow)
+    assert not read.problem
+    known = {node["metadata"]["name"]: read_node(node) for node in live.cluster.get("nodes")["items"]}
+    room = Room.of(known, pods, now_seconds=time.time(), lost_after_seconds=600)
+    fields = set()
+    for write in carry_out(Job(read, pods), room, now=time.time()):
+        assert write.kind == POD
+        live.api.patch(POD, write.target.name, write.body, namespace=live.namespace, subresource=write.subresource)
+        fields |= write.body.keys()
+    return fields
+
+
+def _finished(live: Live, name: str) -> str:
+    """Let the job's fake pods end by themselves, those of a later round as well; returns the Workflow's phase."""
+
+    def probe() -> str:
+        live.kubectl("annotate", "pods", "-l", f"{keys.JOB}={name}", "kwok.x-k8s.io/duration=1s", "--overwrite")
+        phase = live.workflow(name).get("status", {}).get("phase", "")
+        return phase if phase in ENDED else ""
+
+    return wait_until(f"{name} has ended", probe, every=3)
+
+
+def _made_since(live: Live, name: str, before: set[str], count: int) -> list[dict[str, Any]] | None:
+    """So many live pods of other names; None if there are not."""
+    found = [pod for pod in live.pods(name) if pod_name(pod) not in before and read_pod(pod).is_live]
+    return found if len(found) == count else None
+
+
+def _has_given_up(live: Live, name: str) -> bool:
+    return any("give-up" in node["name"] for node in live.nodes(name))
 
 
 def _phases(live: Live, name: str) -> list[str]:
