@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from cachetools import TLRUCache, TTLCache
 
+from diflow import plain
 from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import TOKEN_REVIEW
@@ -74,10 +75,9 @@ def claims(token: str) -> Claims:
         return Claims()
     if not isinstance(payload, dict):
         return Claims()
-    said, ends = payload.get("aud"), payload.get("exp")
+    said = payload.get("aud")
     audiences = said if isinstance(said, list) else [said]
-    expires = float(ends) if isinstance(ends, int | float) and not isinstance(ends, bool) else None
-    return Claims(tuple(a for a in audiences if isinstance(a, str)), expires)
+    return Claims(tuple(a for a in audiences if isinstance(a, str)), plain.number(payload.get("exp")))
 
 
 class Identity:

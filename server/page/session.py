@@ -6,15 +6,14 @@ scripts, is never sent from another site's page, and the API does not take it: o
 
 from __future__ import annotations
 
-import base64
-import json
-import math
 import re
-from typing import Any, Final
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
+
+from diflow.server.identity import claims
 
 COOKIE: Final = "diflow-token"
 LONGEST_TOKEN: Final = 3800
@@ -61,8 +60,8 @@ def forget(response: Response, request: Request) -> None:
 
 def lifetime(token: str, *, now: float) -> int:
     """How many seconds the token is worth keeping. What it says of its end is only read here: the cluster checks it."""
-    end = _claims(token).get("exp")
-    if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
+    end = claims(token).expires
+    if end is None:
         return _LONGEST_SECONDS
     return max(0, min(_LONGEST_SECONDS, int(end - now)))
 
@@ -96,14 +95,3 @@ async def sent_token(request: Request) -> str:
 def well_formed(text: str) -> str:
     """The text, if it may be a token; else ""."""
     return text if _TOKEN.fullmatch(text) else ""
-
-
-def _claims(token: str) -> dict[str, Any]:
-    parts = token.split(".")
-    if len(parts) != 3:
-        return {}
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, RecursionError):
-        return {}
-    return claims if isinstance(claims, dict) else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 from typing import Any
 
@@ -397,3 +398,5 @@ def test_what_a_token_says_of_itself_is_read_without_being_believed() -> None:
     assert claims("a.W10.c").audiences == ()  # []
     assert claims("a.eyJhdWQiOiJ4In0.c").audiences == ("x",)  # {"aud":"x"}
     assert claims("a.eyJleHAiOnRydWV9.c").expires is None  # {"exp":true}
+    endless = base64.urlsafe_b64encode(b'{"exp":1' + b"0" * 400 + b"}").decode().rstrip("=")
+    assert claims(f"a.{endless}.c").expires is None  # no float can hold it
