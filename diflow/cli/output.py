@@ -138,6 +138,6 @@ def print_data(data: Any, *, form: str) -> None:
     if form == "json":
         say(json.dumps(data, indent=2, ensure_ascii=False))
         return
-    from diflow.texts import dump_yaml
+    from diflow.job import dump_yaml  # noqa: PLC0415 (its models take a while to import)
 
     sys.stdout.write(dump_yaml(data))
