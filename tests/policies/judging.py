@@ -46,8 +46,13 @@ def parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> list[Par
 
 def judge(work: list[Part]) -> tuple[int, list[str]]:
     """(snapshots judged, what was broken)."""
-    found = [result or judge_part(part) for part, result in zip(work, _in_processes(work), strict=True)]
+    found = judge_each(work)
     return sum(count for count, _ in found), [line for _, lines in found for line in lines]
+
+
+def judge_each(work: list[Part]) -> list[tuple[int, list[str]]]:
+    """As `judge`, of each part."""
+    return [result or judge_part(part) for part, result in zip(work, _in_processes(work), strict=True)]
 
 
 def _in_processes(work: list[Part]) -> list[tuple[int, list[str]] | None]:
