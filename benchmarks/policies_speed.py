@@ -7,7 +7,9 @@ newcomers, move some, and leave the rest. Made straight as arrays, from a seed.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -32,6 +34,13 @@ class Speed:
     p50_ms: float
     p95_ms: float
     limit_ms: float
+    reference_ms: float
+    """What `reference` took between the calls, in the median."""
+
+    @property
+    def references(self) -> float:
+        """The 95th percentile in turns of `reference`: comparable between machines, and between a machine's moods."""
+        return self.p95_ms / self.reference_ms
 
 
 def cluster(jobs: int, nodes: int, seed: int = 0) -> Snapshot:
@@ -152,11 +161,12 @@ def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int) -> Sp
     snapshot = cluster(jobs, nodes)
     # The interpreter's and numpy's own first times are not the policy's.
     policy.optimize(cluster(8, 4, seed=1))
-    first = _time(policy, snapshot)
-    times = []
+    first = _time(partial(policy.optimize, snapshot))
+    times, references = [], []
     for version in range(calls):
         snapshot = moved_on(snapshot, version)
-        times.append(_time(policy, snapshot))
+        times.append(_time(partial(policy.optimize, snapshot)))
+        references.append(_time(reference))
     table: FloatArray = np.array(times)
     return Speed(
         policy=name,
@@ -166,10 +176,23 @@ def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int) -> Sp
         p50_ms=float(np.median(table)),
         p95_ms=float(np.percentile(table, 95)),
         limit_ms=limit_ms,
+        reference_ms=float(np.median(references)),
     )
 
 
-def _time(policy: Policy, snapshot: Snapshot) -> float:
+def reference() -> int:
+    """A fixed piece of work of the kind that a policy does: plain Python beside small operations on arrays."""
+    table = np.arange(64).reshape(16, 4)
+    seen: dict[int, int] = {}
+    for turn in range(1000):
+        fits = np.flatnonzero((table >= turn % 7).all(axis=1))
+        seen[turn % 50] = seen.get(turn % 50, 0) + int(table[fits].sum())
+        for node in fits.tolist():
+            seen[node] = max(seen.get(node, 0), turn)
+    return sum(seen.values())
+
+
+def _time(work: Callable[[], object]) -> float:
     began = time.process_time()
-    policy.optimize(snapshot)
+    work()
     return 1000.0 * (time.process_time() - began)
