@@ -266,6 +266,8 @@ class Allocator:
 
     def _told(self, kind: Kind, key: str, old: Any, new: Any) -> None:
         """A cache has changed: is it a reason to plan, or only to carry out?"""
+        if old == new:
+            return  # a node's heartbeat, of which nothing is read: some come each second where there are hundreds
         reason = _reason(kind, key, old, new, fraction=self.settings.speed_change)
         with self._wake:
             if reason:

@@ -480,9 +480,14 @@ def _like(pod: Json, name: str) -> Json:
 
 
 def _empty(found: TestCluster, namespace: str, kind: Kind, labels: str = "") -> None:
-    """Delete all objects of a kind at once, in one request."""
+    """Delete all objects of a kind at once; the server ends a request that takes a minute, with the rest left."""
     query = urlencode({"labelSelector": labels, "gracePeriodSeconds": 0, "propagationPolicy": "Background"})
-    found.run("kubectl", "delete", "--raw", f"{kind.path(namespace)}?{query}", timeout=600)
+
+    def deleted() -> bool:
+        found.kubectl("delete", "--raw", f"{kind.path(namespace)}?{query}")
+        return True
+
+    wait_until(f"no {kind.plural} are left", deleted, timeout=900)
 
 
 # --- looking at the daemon and at the API server ----------------------------------------------------------------------

@@ -213,6 +213,11 @@ class FakeCluster:
         ready = self._ready(is_ready=not on)
         self._change_node(name, lambda node: {**node, "status": {**node["status"], "conditions": [ready]}})
 
+    def beat(self, name: str) -> None:
+        """The machine's kubelet says that it is well, as it does every few minutes."""
+        ready = {**self._ready(is_ready=True), "lastHeartbeatTime": self._time()}
+        self._change_node(name, lambda node: {**node, "status": {**node["status"], "conditions": [ready]}})
+
     def submit(self, job: DIJob, *, namespace: str = "default") -> None:
         """As `diflow submit` does it."""
         body = render(job)

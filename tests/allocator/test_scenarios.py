@@ -411,6 +411,21 @@ def test_a_node_that_is_silent_for_a_moment_costs_nothing(at: Lab) -> None:
     ends(at, "one")
 
 
+def test_the_heartbeat_of_a_node_wakes_nobody(at: Lab) -> None:
+    at.cluster.submit(elastic(replicas=4))
+    runs(at, "one", 4)
+    at.rest()
+    daemon = at.daemon
+    assert daemon is not None
+    assert not daemon.allocator.has_work()
+    at.cluster.beat("a")
+    daemon.catch_up()
+    assert not daemon.allocator.has_work()
+    at.cluster.cordon("a")
+    daemon.catch_up()
+    assert daemon.allocator.has_work()
+
+
 def test_a_cordoned_node_with_nowhere_to_go_keeps_its_jobs(at: Lab) -> None:
     at.cluster.submit(elastic(low=8, replicas=8))
     runs(at, "one", 8)
