@@ -11,10 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, IntArray
-from diflow.allocator.plan import Action, Plan
+from diflow.allocator.plan import ADMIT, KEEP, PREEMPT, RESIZE, WAIT, Plan
 from diflow.allocator.snapshot import UNLIMITED, Snapshot
 
-KEEP, ADMIT, RESIZE, PREEMPT, WAIT = map(int, (Action.KEEP, Action.ADMIT, Action.RESIZE, Action.PREEMPT, Action.WAIT))
 MOST_FAULTS = 20
 """A plan with more faults than this is no better understood by reading them all."""
 

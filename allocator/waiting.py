@@ -67,9 +67,8 @@ class Feasibility:
         self._reasons: dict[int, Reason | None] = snapshot.memo.get("feasible", sources, dict)
         self._most: dict[int, int] = snapshot.memo.get("most on an empty cluster", sources, dict)
 
-    def reason(self, ledger: Ledger, job: int) -> Reason | None:
+    def reason(self, job: int) -> Reason | None:
         """None if it could; else why not, with the numbers of the text."""
-        del ledger
         kind = self._facts.kinds[job]
         if kind not in self._reasons:
             self._reasons[kind] = self._find(job)

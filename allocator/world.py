@@ -97,17 +97,15 @@ class Caches:
         if len(kept) != len(self._kept) or any(map(operator.is_not, kept, self._kept)):
             nodes, _, workflows, pods = ([item["read"] for item in items.values()] for items in kept)
             queues, trouble = self._queues()
-            self._kept, self._world = (
-                kept,
-                assemble(
-                    workflows,
-                    nodes,
-                    pods,
-                    queues,
-                    trouble,
-                    most_nodes=self._settings.most_nodes,
-                    former=self._world.jobs,
-                ),
+            self._kept = kept
+            self._world = assemble(
+                workflows,
+                nodes,
+                pods,
+                queues,
+                trouble,
+                most_nodes=self._settings.most_nodes,
+                former=self._world.jobs,
             )
         return self._world
 

@@ -257,7 +257,7 @@ class Cycle:
     def _possible(self) -> BoolArray:
         """Jobs that could run on an empty cluster. Others ask for nothing: they must not hold shares back."""
         s, feasible = self.snapshot, self.feasible
-        by_kind = [feasible.reason(self.ledger, job) is None for job in self.facts.first_of_kind]
+        by_kind = [feasible.reason(job) is None for job in self.facts.first_of_kind]
         starts: BoolArray = np.array(by_kind, dtype=np.bool_)[self.facts.kind_of]
         return (starts | self._holders()) & (s.job_queue >= 0)
 
@@ -526,7 +526,7 @@ class Cycle:
                 marks.set(j, *told[facts.kinds[j]])
 
     def _impossible(self, job: int) -> tuple[Why, tuple[float, float, float]]:
-        reason = self.feasible.reason(self.ledger, job) if self.facts.job_queue[job] >= 0 else None
+        reason = self.feasible.reason(job) if self.facts.job_queue[job] >= 0 else None
         return reason or (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
 
 

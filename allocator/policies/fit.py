@@ -247,9 +247,7 @@ class Cycle:
 
     def _possible(self, job: int) -> bool:
         s = self.snapshot
-        reason = (
-            self.feasible.reason(self.ledger, job) if s.job_queue[job] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
-        )
+        reason = self.feasible.reason(job) if s.job_queue[job] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
         if reason is not None:
             self.impossible[job] = reason
         return reason is None

@@ -254,7 +254,7 @@ class Case:
         order = start_order(snapshot)
         feasible, ledger = self._feasible, Ledger(snapshot)
         for j in order[waits[order]].tolist():
-            if feasible.reason(ledger, j) is None and not self._quota_is_full(ledger, j):
+            if feasible.reason(j) is None and not self._quota_is_full(ledger, j):
                 return int(j)
         return -1
 
@@ -547,7 +547,7 @@ class Case:
         waiting = Waiting(ledger, marks)
         for j, is_long in zip(order.tolist(), long, strict=True):
             queue = facts.job_queue[j]
-            impossible = self._feasible.reason(ledger, j) if queue >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
+            impossible = self._feasible.reason(j) if queue >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
             if impossible is not None:
                 marks.set(j, impossible[0], impossible[1], queue)
                 continue

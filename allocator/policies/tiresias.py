@@ -54,7 +54,7 @@ class TiresiasPolicy:
             if j in before:
                 marks.set(j, Why.PREEMPTED_FOR_PRIORITY, (0.0, 0.0, 0.0))
                 continue
-            reason = feasible.reason(ledger, j) if snapshot.job_queue[j] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
+            reason = feasible.reason(j) if snapshot.job_queue[j] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
             if reason is None:
                 explain_waiting(ledger, j, -1, marks)
             else:

@@ -10,7 +10,6 @@ import numpy as np
 
 from diflow.allocator.arrays import BoolArray, IntArray
 from diflow.allocator.fairness.shares import deserved, queue_demand, total_room
-from diflow.allocator.ledger import Ledger
 from diflow.allocator.plan import Plan
 from diflow.allocator.policies.goodput import GoodputPolicy
 from diflow.allocator.settings import PolicySettings
@@ -62,9 +61,9 @@ def quotas(snapshot: Snapshot) -> IntArray:
 
 
 def _possible(snapshot: Snapshot) -> BoolArray:
-    feasible, ledger = Feasibility(snapshot), Ledger(snapshot)
+    feasible = Feasibility(snapshot)
     out = np.zeros(snapshot.jobs, dtype=np.bool_)
     out[snapshot.role_job[snapshot.held_role]] = True
     for j in np.flatnonzero(~out & (snapshot.job_queue >= 0)).tolist():
-        out[j] = feasible.reason(ledger, j) is None
+        out[j] = feasible.reason(j) is None
     return out

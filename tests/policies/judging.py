@@ -44,14 +44,8 @@ def parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> list[Par
     return [Part(policy, kinds[i % 4], seed + i, each, dear_each) for i in range(PARTS)]
 
 
-def judge(work: list[Part]) -> tuple[int, list[str]]:
-    """(snapshots judged, what was broken)."""
-    found = judge_each(work)
-    return sum(count for count, _ in found), [line for _, lines in found for line in lines]
-
-
-def judge_each(work: list[Part]) -> list[tuple[int, list[str]]]:
-    """As `judge`, of each part."""
+def judge(work: list[Part]) -> list[tuple[int, list[str]]]:
+    """(snapshots judged, what was broken) of each part."""
     return [result or judge_part(part) for part, result in zip(work, _in_processes(work), strict=True)]
 
 

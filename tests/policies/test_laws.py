@@ -21,7 +21,7 @@ from diflow.allocator.policy import load_policy
 from diflow.allocator.snapshot import Snapshot
 from tests.policies import brute, laws, verdicts
 from tests.policies.generators import random_snapshot, snapshots, some_profile
-from tests.policies.judging import judge_each, parts
+from tests.policies.judging import judge, parts
 
 ASKED = os.environ.get("DIFLOW_LAW_SNAPSHOTS", "")
 SNAPSHOTS = int(ASKED or 100_000)
@@ -35,7 +35,7 @@ def test_no_random_snapshot_breaks_a_law(name: str, record_property: Callable[[s
     work = parts(name, SNAPSHOTS, dear_each=40)
     known = {} if ASKED else verdicts.known(name)
     fresh = [part for i, part in enumerate(work) if i % verdicts.FRESH_EACH == 0 or str(part) not in known]
-    judged = dict(zip(map(str, fresh), judge_each(fresh), strict=True))
+    judged = dict(zip(map(str, fresh), judge(fresh), strict=True))
     broken = [line for _, lines in judged.values() for line in lines]
     held = {part: count for part, (count, lines) in judged.items() if not lines}
     before = {str(part): known[str(part)] for part in work if str(part) not in judged}
