@@ -44,10 +44,11 @@ class Identity:
     name: str
     uid: str
     version: str
+    key: str = field(init=False, repr=False, compare=False)
+    """"namespace/name": kept, as each cycle asks for it several times for each object."""
 
-    @property
-    def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.namespace}/{self.name}")
 
 
 @dataclass(frozen=True, slots=True)

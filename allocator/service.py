@@ -45,7 +45,7 @@ class AllocatorSettings(BaseSettings):
     speed_change: float = Field(0.1, gt=0)
     """A report that changes a job's speed by more than this fraction is a reason to plan anew."""
 
-    debounce_seconds: float = Field(0.05, ge=0)
+    debounce_seconds: float = Field(0.02, ge=0)
     """How long changes are gathered before a cycle: a gang's pods come in one burst."""
 
     bind_seconds: float = Field(30.0, gt=0)

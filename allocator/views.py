@@ -111,7 +111,8 @@ def build(
     ordered_queues = _by_name(queues, "queue") or [QueueView(DEFAULT_QUEUE)]
     everything_is_default = len(ordered_queues) == 1 and ordered_queues[0] == QueueView(DEFAULT_QUEUE)
     roles = [(j, role) for j, job in enumerate(ordered_jobs) for role in job.roles]
-    requests = [_with_ports(role, limited=_pods_are_limited(ordered_nodes)) for _, role in roles]
+    limited = any(PODS in node.allocatable for node in ordered_nodes)
+    requests = [_with_ports(role, limited=limited) for _, role in roles]
     resources = _resource_names(ordered_nodes, requests)
     ports = {name for name in resources if name.startswith("hostport/")}
     pools = sorted({node.labels.get(pool_label, "") for node in ordered_nodes}) or [""]
@@ -188,11 +189,9 @@ def _maximum(role: RoleView) -> int:
     return max(highest, role.minimum, 1)
 
 
-def _pods_are_limited(nodes: Sequence[NodeView]) -> bool:
-    return any(PODS in node.allocatable for node in nodes)
-
-
 def _with_ports(role: RoleView, *, limited: bool) -> dict[str, int]:
+    if not limited and not role.host_ports:
+        return dict(role.request)
     request = {**role.request, **{f"hostport/{port}": 1 for port in role.host_ports}}
     if limited:
         request[PODS] = 1
@@ -209,14 +208,12 @@ def _resource_names(nodes: Sequence[NodeView], requests: Sequence[Mapping[str, i
 
 
 def _table(rows: Sequence[Mapping[str, int]], resources: tuple[str, ...], missing: int) -> IntArray:
-    out = np.full((len(rows), len(resources)), missing, dtype=np.int64)
-    column = {name: i for i, name in enumerate(resources)}
-    for i, row in enumerate(rows):
+    for row in rows:
         for name, amount in row.items():
             if amount < 0:
                 raise InvalidError(f"an amount of {name} is negative: {amount}")
-            if name in column:
-                out[i, column[name]] = min(int(amount), UNLIMITED)
+    values = [[min(row.get(name, missing), UNLIMITED) for name in resources] for row in rows]
+    out = ints(values, (len(rows), len(resources)))
     frozen(out)
     return out
 

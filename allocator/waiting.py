@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diflow.allocator.arrays import BoolArray, IntArray
+from diflow.allocator.arrays import BoolArray, IntArray, frozen
 from diflow.allocator.ledger import Ledger
 from diflow.allocator.packing import slots
 from diflow.allocator.plan import Plan, Why, make_plan
@@ -92,11 +92,20 @@ class Feasibility:
 
     def _most_of(self, role: int) -> int:
         """Replicas of the role that an empty cluster takes."""
-        s, shape = self._snapshot, self._facts.shape[role]
+        shape = self._facts.shape[role]
         if shape not in self._most:
-            fits = slots(s.room(), s.role_request[role], self._facts.eligible(shape))
-            self._most[shape] = int(np.minimum(fits, 2**40).sum())
+            self._most[shape] = int(np.minimum(_empty_slots(self._snapshot, role), 2**40).sum())
         return self._most[shape]
+
+
+def _empty_slots(snapshot: Snapshot, role: int) -> IntArray:
+    """Replicas of the role that each node of an empty cluster takes (N). Not to be written to."""
+    s, facts = snapshot, snapshot.facts
+    known: dict[int, IntArray] = s.memo.get("empty slots", (facts, s.node_allocatable, s.node_foreign), dict)
+    shape = facts.shape[role]
+    if shape not in known:
+        known[shape] = frozen(slots(s.room(), s.role_request[role], facts.eligible(shape)))
+    return known[shape]
 
 
 Kept = list[tuple[IntArray, IntArray]]
@@ -111,14 +120,12 @@ def reserve(ledger: Ledger, job: int) -> Kept:
     jobs may use what the job would leave over even there.
     """
     s = ledger.snapshot
-    base = s.room()
     kept: Kept = []
     for role in ledger.roles_of(job):
         need = int(s.role_min[role])
-        eligible = s.eligible(role)
-        whole = slots(base, s.role_request[role], eligible)
-        now = np.minimum(slots(ledger.free, s.role_request[role], eligible), whole)
-        order = np.lexsort((np.arange(s.nodes), -whole, -now))
+        whole = _empty_slots(s, role)
+        now = np.minimum(ledger.room(role), whole)
+        order = np.lexsort((-whole, -now))
         order = order[whole[order] > 0]
         if len(order) == 0 or int(np.minimum(whole[order], 2**40).sum()) < need:
             return []

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diflow.allocator.arrays import BoolArray, IntArray, frozen
-from diflow.allocator.ledger import Ledger, Placement
+from diflow.allocator.arrays import BoolArray, FloatArray, IntArray, frozen
+from diflow.allocator.ledger import MOST, Ledger, Placement
+from diflow.allocator.packing import slots
 from diflow.allocator.snapshot import Snapshot
 
 MayTake = Callable[[int, list[int]], bool]
@@ -56,6 +57,62 @@ def make_room(
     _take_back(ledger, job, want, steps)
     ledger.try_gang(job, want)
     return sorted({step.job for step in steps})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reach:
+    """What could be taken from some jobs at most: on each node (`by_node`, N×R), and in all (`total`, R)."""
+
+    by_node: IntArray
+    total: FloatArray
+
+    @classmethod
+    def of(
+        cls, ledger: Ledger, held: tuple[IntArray, IntArray, IntArray], jobs: BoolArray, over: FloatArray | None
+    ) -> Reach:
+        """`held`: the ledger's triples. `over` (Q×R): what the jobs of each queue have to give, None for all that they
+        hold; a gang of which not all may be taken keeps its minimum."""
+        s = ledger.snapshot
+        role, node, count = held
+        some = jobs[s.role_job[role]]
+        role, node, count = role[some], node[some], count[some]
+        if over is None:
+            by_node = s.usage(role, node, count)
+            return cls(by_node, by_node.sum(axis=0))
+        queue, request = s.job_queue[s.role_job], s.role_request
+        most = np.where(request > 0, np.floor(over[queue] / np.maximum(request, 1)), np.inf).min(axis=1)
+        whole = ledger.replicas
+        most = np.where(most >= whole, whole, np.minimum(most, np.maximum(whole - s.role_min, 0)))
+        count = np.minimum(count, most.astype(np.int64)[role])
+        by_queue = np.zeros(over.shape)
+        np.add.at(by_queue, queue[role], request[role] * count[:, None])
+        return cls(s.usage(role, node, count), np.minimum(by_queue, over).sum(axis=0))
+
+
+def could_fit(
+    ledger: Ledger, want: dict[int, int], reach: Reach, *, kept: Iterable[tuple[IntArray, IntArray]] = ()
+) -> bool:
+    """Whether `want` could fit if all within reach were taken; False is certain, True is not. Nothing is changed.
+
+    Most searches on a full cluster end with nothing, after hundreds of steps: this tells those beforehand. `kept`: room
+    that would be given back before.
+    """
+    free, facts = ledger.free, ledger.facts
+    for nodes, room in kept:
+        free = free.copy()
+        free[nodes] += room
+    for role, count in want.items():
+        if count <= 0:
+            continue
+        shape = facts.shape[role]
+        eligible = facts.eligible(shape)
+        fits = slots(free + reach.by_node, ledger.snapshot.role_request[role], eligible)
+        if int(np.minimum(fits, MOST).sum()) < count:
+            return False
+        for r, amount in facts.asks[shape]:
+            if int(np.maximum(free[eligible, r], 0).sum()) + reach.total[r] < count * amount:
+                return False
+    return True
 
 
 def _evict(

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.fairness.orders import node_scores, ordered_jobs, queue_share
 from diflow.allocator.fairness.shares import deserved_by, total_room
-from diflow.allocator.fairness.victims import MayTake, make_room, order_of_victims
+from diflow.allocator.fairness.victims import MayTake, Reach, could_fit, make_room, order_of_victims
 from diflow.allocator.ledger import Ledger
+from diflow.allocator.packing import ANY_NUMBER
 from diflow.allocator.plan import Plan, Why, evictions
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.settle import followed, no_worse_than_keeping
@@ -115,7 +118,10 @@ class Cycle:
         self.facts = self.ledger.facts
         nobody = np.zeros(0, dtype=np.bool_)
         self._seen: tuple[int, BoolArray, BoolArray] = (-1, nobody, nobody)
-        self._ordered: tuple[int, IntArray] = (-1, np.zeros(0, dtype=np.int64))
+        none = np.zeros(0, dtype=np.int64)
+        self._ordered: tuple[int, IntArray] = (-1, none)
+        self._reached: tuple[int, tuple[IntArray, IntArray, IntArray], dict[tuple[bytes, tuple[int, ...]], Reach]]
+        self._reached = (-1, (none, none, none), {})
         self.feasible = Feasibility(snapshot)
         self.possible = self._possible()
         self.allowed = self.possible if considered is None else self.possible & considered
@@ -125,10 +131,12 @@ class Cycle:
         self.marks = Reasons(snapshot)
         self.reserved_for = -1
         self.kept: Kept = []
-        # Kinds of jobs whose gang does not fit, or is above its queue's share, until something is given back.
-        self.too_big: set[int] = set()
+        # Until something is given back: of each shape (and queue, where there are caps) the smallest gang that found no
+        # room, and the kinds of jobs whose gang is above its queue's share.
+        self.too_big: dict[tuple[int, int], int] = {}
         self.above_share: set[int] = set()
         self.transactions = 0
+        self.took = False
         self.decided = False
         self.gentle: tuple[IntArray, IntArray] | None = None
         """(role, count) that all would hold if nobody had to give anything up, where the steps begin so."""
@@ -154,7 +162,7 @@ class Cycle:
                 role, _, count = self.ledger.triples()
                 self.gentle = role, count
             getattr(self, step)()
-        if self.transactions:
+        if self.took:
             # What evictions left over goes to whoever fits, or they would wait beside free room.
             self._forget()
             self._try_the_oldest_again()
@@ -170,37 +178,47 @@ class Cycle:
 
     def preempt(self) -> None:
         """Inside a queue: room for jobs of higher priority."""
-        s, facts = self.snapshot, self.facts
-        wanting = self._wanting()
+        facts, wanting = self.facts, self._wanting()
         if not wanting:
             return
         hopeless = set[tuple[int, ...]]()
-        weak = self._holders() & s.job_preemptible
+        weaker = self._weaker()
         for job in wanting:
             if self.transactions >= MOST_TRANSACTIONS:
                 return
             queue, rank = facts.job_queue[job], facts.priority[job]
-            look = (rank, *self._look(job))
-            if look in hopeless:
+            lower = weaker(rank, queue)
+            look = (rank, *self._look(job)) if lower is not None else ()
+            if lower is None or look in hopeless:
                 continue
             hopeless.add(look)
-            lower = weak & (s.job_priority < rank)
-            if not lower.any():
-                continue
-            lower &= s.job_queue == queue
-            if not lower.any():
-                continue
             for want in self._wishes(job):
                 victims = self._transaction(job, want, lower, _anything)
                 if victims is not None:
                     self._note(job, victims, Why.PREEMPTED_FOR_PRIORITY)
-                    weak = self._holders() & s.job_preemptible
+                    weaker = self._weaker()
                     hopeless.clear()
                     break
+
+    def _weaker(self) -> Callable[[int, int], BoolArray | None]:
+        """Jobs of a queue that may have to give to one of some priority, by (priority, queue); None for nobody."""
+        s = self.snapshot
+        weak = self._holders() & s.job_preemptible
+        lowest = int(s.job_priority[weak].min()) if weak.any() else None
+
+        @cache
+        def weaker(rank: int, queue: int) -> BoolArray | None:
+            if lowest is None or lowest >= rank:
+                return None
+            lower: BoolArray = weak & (s.job_priority < rank) & (s.job_queue == queue)
+            return lower if lower.any() else None
+
+        return weaker
 
     def reclaim(self) -> None:
         """Across queues: room for jobs of queues below what they deserve."""
         hopeless = set[tuple[int, ...]]()
+        richer = self._richer()
         for job in self._wanting():
             if self.transactions >= MOST_TRANSACTIONS:
                 return
@@ -213,13 +231,14 @@ class Cycle:
                 need = self.ledger.amount(want)
                 if not self._within(queue, need):
                     continue
-                asked = [r for r, amount in enumerate(need) if amount > 0]
-                candidates = self._above_their_share(queue, asked)
-                if not candidates.any():
+                asked = tuple(r for r, amount in enumerate(need) if amount > 0)
+                candidates = richer(queue, asked)
+                if candidates is None:
                     break
-                victims = self._transaction(job, want, candidates, self._reclaimable(queue, asked))
+                victims = self._transaction(job, want, candidates, self._reclaimable(queue, asked), asked)
                 if victims is not None:
                     self._note(job, victims, Why.RECLAIMED)
+                    richer = self._richer()
                     hopeless.clear()
                     break
 
@@ -228,16 +247,26 @@ class Cycle:
         count = self.ledger.count
         return (self.facts.kinds[job], *[count[role] for role in self.facts.roles_of[job]])
 
-    def _above_their_share(self, queue: int, asked: list[int]) -> BoolArray:
-        """Jobs that may have to give to `queue`: those of queues beside it that hold more than they deserve."""
-        s, chains = self.snapshot, self.facts.chains
-        gives = [q not in chains[queue] and queue not in chains[q] and self._over(q, asked) for q in range(s.queues)]
-        if not any(gives):
-            return np.zeros(s.jobs, dtype=np.bool_)
-        out: BoolArray = np.array([*gives, False])[s.job_queue] & s.job_preemptible & self._holders()
-        return out
+    def _richer(self) -> Callable[[int, tuple[int, ...]], BoolArray | None]:
+        """Jobs that may have to give to a queue, by (queue, resources that are asked for); None for nobody.
 
-    def _reclaimable(self, queue: int, asked: list[int]) -> MayTake:
+        They are those of queues beside it that hold more than they deserve.
+        """
+        s, chains = self.snapshot, self.facts.chains
+        able = self._holders() & s.job_preemptible
+
+        @cache
+        def richer(queue: int, asked: tuple[int, ...]) -> BoolArray | None:
+            mine = chains[queue]
+            gives = [q not in mine and queue not in chains[q] and self._over(q, asked) for q in range(s.queues)]
+            if not any(gives):
+                return None
+            out: BoolArray = np.array([*gives, False])[s.job_queue] & able
+            return out if out.any() else None
+
+        return richer
+
+    def _reclaimable(self, queue: int, asked: Sequence[int]) -> MayTake:
         """Whether a victim's queue, and all above it up to the common parent, keep what they deserve."""
         chains, common = self.facts.chains, set(self.facts.chains[queue])
 
@@ -326,7 +355,7 @@ class Cycle:
                     return False
         return True
 
-    def _over(self, queue: int, asked: list[int]) -> bool:
+    def _over(self, queue: int, asked: Sequence[int]) -> bool:
         """Whether the queue or one above it is above what it deserves in something that is asked."""
         used, shares = self.ledger.used, self.shares
         return any(used[q][r] > shares[q][r] + 1e-9 for q in self.facts.chains[queue] for r in asked)
@@ -366,7 +395,7 @@ class Cycle:
 
     def _serve(self, *, within_share: bool) -> None:
         """Queues in turn, by share; of each its best job: first whole gangs, then single replicas by dominant share."""
-        queue_of, kinds = self.facts.job_queue, self.facts.kinds
+        queue_of = self.facts.job_queue
         queues = range(self.snapshot.queues)
         waiting, short_jobs = self._waiting(), self._wanting()
         if not waiting and not short_jobs:
@@ -384,13 +413,12 @@ class Cycle:
             heapq.heapify(entries)
         heap = [(self._key(q), q) for q in queues if gangs[q] or growing[q]]
         heapq.heapify(heap)
-        hopeless = self.above_share if within_share else self.too_big
         while heap:
             _, q = heapq.heappop(heap)
             # Whoever does not fit changes nothing: the queue's next one is tried at once.
             while gangs[q]:
                 job = gangs[q].pop()
-                if kinds[job] not in hopeless and self._start(job, within_share=within_share):
+                if self._start(job, within_share=within_share):
                     if job in place:
                         heapq.heappush(growing[q], self._entry(job, place))
                     break
@@ -412,17 +440,21 @@ class Cycle:
 
     def _start(self, job: int, *, within_share: bool) -> bool:
         facts, ledger = self.facts, self.ledger
-        kind = facts.kinds[job]
-        if kind in self.too_big or (within_share and kind in self.above_share):
+        queue, role = facts.job_queue[job], facts.roles_of[job][0]
+        # Of several roles one may fit elsewhere, and the others then too.
+        alone = len(facts.roles_of[job]) == 1
+        where = (facts.shape[role], queue if facts.capped else -1)
+        if alone and facts.role_min[role] >= self.too_big.get(where, ANY_NUMBER):
+            return False
+        if within_share and facts.kinds[job] in self.above_share:
             return False
         gang = minimum_gang(ledger, job)
-        if within_share and not self._within(facts.job_queue[job], ledger.amount(gang)):
-            self.above_share.add(kind)
+        if within_share and not self._within(queue, ledger.amount(gang)):
+            self.above_share.add(facts.kinds[job])
             return False
         if ledger.try_gang(job, gang) is None:
-            # Of several roles one may fit elsewhere, and the others then too.
-            if len(gang) == 1:
-                self.too_big.add(kind)
+            if alone:
+                self.too_big[where] = facts.role_min[role]
             return False
         self._mark(job, Why.FITS)
         return True
@@ -437,35 +469,63 @@ class Cycle:
         """One more replica for the job of a queue with the smallest dominant share; False if it gets none."""
         facts, ledger = self.facts, self.ledger
         _, _, job = heapq.heappop(growing)
+        queue = facts.job_queue[job]
         for role in facts.roles_of[job]:
             if ledger.count[role] >= facts.role_desired[role]:
                 continue
-            if within_share and not self._within(facts.job_queue[job], facts.request[role]):
+            where = (facts.shape[role], queue if facts.capped else -1)
+            if not facts.pinned[job] and self.too_big.get(where) == 1:
+                continue
+            if within_share and not self._within(queue, facts.request[role]):
                 continue
             if ledger.try_gang(job, {role: 1}) is not None:
                 if self.marks.why[job] != int(Why.FITS):
                     self._mark(job, Why.GROWN)
                 heapq.heappush(growing, self._entry(job, place))
                 return True
+            if not facts.pinned[job]:
+                self.too_big[where] = 1
         return False
 
-    def _transaction(self, job: int, want: dict[int, int], victims: BoolArray, may_take: MayTake) -> list[int] | None:
-        """Search for victims, if caps allow the gang at all and this cycle has not searched enough."""
+    def _transaction(
+        self, job: int, want: dict[int, int], victims: BoolArray, may_take: MayTake, reclaims: tuple[int, ...] = ()
+    ) -> list[int] | None:
+        """Search for victims, if caps allow the gang at all, this cycle has not searched enough, and all of them
+        together have enough to give. `reclaims`: the resources of which queues keep what they deserve."""
         facts, ledger = self.facts, self.ledger
         if self.transactions >= MOST_TRANSACTIONS or any(ledger.queue_room(job, r) < n for r, n in want.items()):
             return None
         self.transactions += 1
+        above = self.reserved_for >= 0 and facts.priority[job] > facts.priority[self.reserved_for]
+        if not could_fit(ledger, want, self._reach(victims, reclaims), kept=self.kept if above else ()):
+            return None
         order = order_of_victims(self.snapshot)
         candidates = [victim for victim in order[victims[order]].tolist() if victim != job]
-        above = self.reserved_for >= 0 and facts.priority[job] > facts.priority[self.reserved_for]
         if above:
             self._lift()
         found = make_room(ledger, job, want, candidates, may_take)
         if above:
             self.kept = reserve(ledger, self.reserved_for)
         if found is not None:
+            self.took = True
             self._forget()
         return found
+
+    def _reach(self, victims: BoolArray, reclaims: tuple[int, ...]) -> Reach:
+        """What these jobs could give at most."""
+        ledger = self.ledger
+        if self._reached[0] != ledger.changes:
+            self._reached = ledger.changes, ledger.triples(), {}
+        _, held, known = self._reached
+        key = (victims.tobytes(), reclaims)
+        if key not in known:
+            over: FloatArray | None = None
+            if reclaims:
+                over = np.full(self.deserved.shape, np.inf)
+                asked = list(reclaims)
+                over[:, asked] = np.maximum(ledger.queue_used - self.deserved + 1e-6, 0.0)[:, asked]
+            known[key] = Reach.of(ledger, held, victims, over)
+        return known[key]
 
     def _try_the_oldest_again(self) -> None:
         """Whom room is kept for may fit by now; else it is kept on."""
