@@ -211,6 +211,10 @@ class Ledger:
             fits = self._room_of(self.facts.shape[role]).total
         return min(fits, self.queue_room(job, role))
 
+    def takes_any(self) -> bool:
+        """Whether one replica more of any role fits anywhere."""
+        return any(self._room_of(shape).total for shape in range(len(self.facts.asks)))
+
     def take(self, job: int, role: int, nodes: IntArray, counts: IntArray) -> None:
         self._change(job, role, nodes, counts, 1)
 

@@ -62,18 +62,20 @@ def _total_room(snapshot: Snapshot) -> IntArray:
     return out
 
 
-def deserved_by(snapshot: Snapshot, within: BoolArray | None = None) -> FloatArray:
-    """Q×R: what each queue deserves, if its jobs (`within`, J: only these) ask for what they desire.
+def deserved_by(snapshot: Snapshot, within: BoolArray | None = None, *, wanted: IntArray | None = None) -> FloatArray:
+    """Q×R: what each queue deserves, if its jobs (`within`, J: only these) ask for what they desire, or for `wanted`
+    replicas of each role.
 
     Remembered, as it mostly is the same for all snapshots that a plan leads to. Not to be written to.
     """
     total = total_room(snapshot)
+    wanted = snapshot.role_desired if wanted is None else wanted
     sources = (snapshot.facts, snapshot.queue_weight, snapshot.queue_guarantee)
-    known: dict[tuple[bytes, bytes], FloatArray] = snapshot.memo.get("deserved", sources, dict)
+    known: dict[tuple[bytes, ...], FloatArray] = snapshot.memo.get("deserved", sources, dict)
     everybody = within is None or bool(within.all())
-    key = (total.tobytes(), b"" if everybody or within is None else within.tobytes())
+    key = (total.tobytes(), wanted.tobytes(), b"" if everybody or within is None else within.tobytes())
     if key not in known:
-        demand = queue_demand(snapshot, snapshot.role_desired, within=None if everybody else within)
+        demand = queue_demand(snapshot, wanted, within=None if everybody else within)
         known[key] = frozen(deserved(snapshot, demand, total))
     return known[key]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -61,10 +61,15 @@ def make_room(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reach:
-    """What could be taken from some jobs at most: on each node (`by_node`, N×R), and in all (`total`, R)."""
+    """What could be taken from some jobs at most: on each node (`by_node`, N×R), and in all (`total`, R).
+
+    It holds until the ledger changes. Most searches on a full cluster end with nothing, after hundreds of steps: this
+    tells those beforehand.
+    """
 
     by_node: IntArray
     total: FloatArray
+    _most: dict[tuple[int, bool], int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -88,31 +93,25 @@ class Reach:
         np.add.at(by_queue, queue[role], request[role] * count[:, None])
         return cls(s.usage(role, node, count), np.minimum(by_queue, over).sum(axis=0))
 
+    def allows(self, ledger: Ledger, want: dict[int, int], kept: Sequence[tuple[IntArray, IntArray]] = ()) -> bool:
+        """Whether `want` could fit if all this were taken; False is certain, True is not. `kept`: room that would be
+        given back before, always the same."""
+        return all(count <= self._most_of(ledger, role, kept) for role, count in want.items() if count > 0)
 
-def could_fit(
-    ledger: Ledger, want: dict[int, int], reach: Reach, *, kept: Iterable[tuple[IntArray, IntArray]] = ()
-) -> bool:
-    """Whether `want` could fit if all within reach were taken; False is certain, True is not. Nothing is changed.
-
-    Most searches on a full cluster end with nothing, after hundreds of steps: this tells those beforehand. `kept`: room
-    that would be given back before.
-    """
-    free, facts = ledger.free, ledger.facts
-    for nodes, room in kept:
-        free = free.copy()
-        free[nodes] += room
-    for role, count in want.items():
-        if count <= 0:
-            continue
-        shape = facts.shape[role]
-        eligible = facts.eligible(shape)
-        fits = slots(free + reach.by_node, ledger.snapshot.role_request[role], eligible)
-        if int(np.minimum(fits, MOST).sum()) < count:
-            return False
-        for r, amount in facts.asks[shape]:
-            if int(np.maximum(free[eligible, r], 0).sum()) + reach.total[r] < count * amount:
-                return False
-    return True
+    def _most_of(self, ledger: Ledger, role: int, kept: Sequence[tuple[IntArray, IntArray]]) -> int:
+        """Replicas of the role, by itself."""
+        shape = ledger.facts.shape[role]
+        key = shape, bool(kept)
+        if key not in self._most:
+            free, eligible = ledger.free, ledger.facts.eligible(shape)
+            for nodes, room in kept:
+                free = free.copy()
+                free[nodes] += room
+            fits = slots(free + self.by_node, ledger.snapshot.role_request[role], eligible)
+            idle = np.maximum(free[eligible], 0).sum(axis=0) + self.total
+            asked = [idle[r] // amount for r, amount in ledger.facts.asks[shape]]
+            self._most[key] = int(min([np.minimum(fits, MOST).sum(), *asked]))
+        return self._most[key]
 
 
 def _evict(

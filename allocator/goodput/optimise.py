@@ -7,6 +7,7 @@ whole replicas `exact_counts` closes the gap where one resource decides.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,10 @@ from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 
 ROUNDS = 40
 """Passes of the greedy over what still fits; a handful is used unless groups of many sizes compete."""
+
+
+FEW_SEGMENTS = 2000
+"""Segments up to which the greedy goes through them one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,30 +58,55 @@ def greedy(problem: Problem) -> IntArray:
     job, begin, end = segments.job[order], segments.begin[order], segments.end[order]
     need = problem.amount[job, end] - np.where(begin[:, None] >= 0, problem.amount[job, begin], 0)
     group = problem.groups[job]
+    if len(job) == 0:
+        return column
+    if len(job) <= FEW_SEGMENTS:
+        for row in _one_by_one(job.tolist(), need.tolist(), group.tolist(), problem.room.tolist()):
+            column[job[row]] = end[row]
+        return column
     room = problem.room.copy()
-    dead = np.zeros(jobs, dtype=np.bool_)
     for _ in range(ROUNDS):
-        if len(job) == 0:
-            break
         fits, alone = _fits(need, group, room)
         if fits.all():
             column[job] = end
             break
-        # A segment that does not fit by itself ends its job here; so does one whose predecessor is left out.
-        dead[job[~alone]] = True
-        out = (~fits).nonzero()[0]
-        first_out = np.full(jobs, len(job), dtype=np.int64)
-        np.minimum.at(first_out, job[out], out)
-        taken = fits & (np.arange(len(job)) < first_out[job]) & ~dead[job]
+        # A segment that does not fit by itself ends its job there; one whose predecessor is left out has to wait.
+        at = np.arange(len(job))
+        taken = fits & (at < _first(~fits, job, jobs)[job])
         column[job[taken]] = end[taken]
         for k in range(group.shape[1]):
             mine = taken & (group[:, k] >= 0)
             add_rows(room, group[mine, k], -need[mine])
-        if alone.all() and not taken.any():
+        left = ~taken & (at < _first(~alone, job, jobs)[job])
+        if not left.any():
             break
-        left = ~taken & ~dead[job]
         job, end, need, group = job[left], end[left], need[left], group[left]
     return column
+
+
+def _first(rows: BoolArray, job: IntArray, jobs: int) -> IntArray:
+    """The first of these rows of each job; the number of all rows where there is none."""
+    out = np.full(jobs, len(rows), dtype=np.int64)
+    at = rows.nonzero()[0]
+    np.minimum.at(out, job[at], at)
+    return out
+
+
+def _one_by_one(job: list[int], need: list[list[int]], group: list[list[int]], room: list[list[int]]) -> Iterator[int]:
+    """The segments that are taken, one after the other: what the rounds over whole arrays come to, and cheaper where
+    there are few."""
+    dead: set[int] = set()
+    for row, (j, more, groups) in enumerate(zip(job, need, group, strict=True)):
+        if j in dead:
+            continue
+        rooms = [room[g] for g in groups if g >= 0]
+        if all(n <= have or n <= 0 for there in rooms for n, have in zip(more, there, strict=True)):
+            for there in rooms:
+                for r, n in enumerate(more):
+                    there[r] -= n
+            yield row
+        else:
+            dead.add(j)
 
 
 def _fits(need: IntArray, group: IntArray, room: IntArray) -> tuple[BoolArray, BoolArray]:

@@ -21,7 +21,7 @@ import numpy as np
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.fairness.orders import node_scores, ordered_jobs, queue_share
 from diflow.allocator.fairness.shares import deserved_by, total_room
-from diflow.allocator.fairness.victims import MayTake, Reach, could_fit, make_room, order_of_victims
+from diflow.allocator.fairness.victims import MayTake, Reach, make_room, order_of_victims
 from diflow.allocator.ledger import Ledger
 from diflow.allocator.packing import ANY_NUMBER
 from diflow.allocator.plan import Plan, Why, evictions
@@ -32,6 +32,8 @@ from diflow.allocator.waiting import Feasibility, Kept, Reasons, explain_waiting
 
 MOST_TRANSACTIONS = 64
 """Preemptions and reclaims tried in one cycle: each may look at hundreds of victims. The next cycle goes on."""
+MOST_LOOKS = 1024
+"""Gangs looked at in one cycle for which victims were thought of, most of them without a search."""
 GENTLE = ("allocate", "backfill")
 """The steps that take from nobody."""
 RANKS = 4
@@ -135,7 +137,7 @@ class Cycle:
         # room, and the kinds of jobs whose gang is above its queue's share.
         self.too_big: dict[tuple[int, int], int] = {}
         self.above_share: set[int] = set()
-        self.transactions = 0
+        self.transactions = self.looks = 0
         self.took = False
         self.decided = False
         self.gentle: tuple[IntArray, IntArray] | None = None
@@ -184,7 +186,7 @@ class Cycle:
         hopeless = set[tuple[int, ...]]()
         weaker = self._weaker()
         for job in wanting:
-            if self.transactions >= MOST_TRANSACTIONS:
+            if self._has_tried_enough():
                 return
             queue, rank = facts.job_queue[job], facts.priority[job]
             lower = weaker(rank, queue)
@@ -220,7 +222,7 @@ class Cycle:
         hopeless = set[tuple[int, ...]]()
         richer = self._richer()
         for job in self._wanting():
-            if self.transactions >= MOST_TRANSACTIONS:
+            if self._has_tried_enough():
                 return
             queue = self.facts.job_queue[job]
             look = self._look(job)
@@ -398,7 +400,7 @@ class Cycle:
         queue_of = self.facts.job_queue
         queues = range(self.snapshot.queues)
         waiting, short_jobs = self._waiting(), self._wanting()
-        if not waiting and not short_jobs:
+        if not (waiting or short_jobs) or not self.ledger.takes_any():
             return
         gangs: list[list[int]] = [[] for _ in queues]
         for j in reversed(waiting):
@@ -493,12 +495,15 @@ class Cycle:
         """Search for victims, if caps allow the gang at all, this cycle has not searched enough, and all of them
         together have enough to give. `reclaims`: the resources of which queues keep what they deserve."""
         facts, ledger = self.facts, self.ledger
-        if self.transactions >= MOST_TRANSACTIONS or any(ledger.queue_room(job, r) < n for r, n in want.items()):
+        if any(ledger.queue_room(job, r) < n for r, n in want.items()):
+            return None
+        self.looks += 1
+        above = self.reserved_for >= 0 and facts.priority[job] > facts.priority[self.reserved_for]
+        if self._has_tried_enough() or not self._reach(victims, reclaims).allows(
+            ledger, want, self.kept if above else ()
+        ):
             return None
         self.transactions += 1
-        above = self.reserved_for >= 0 and facts.priority[job] > facts.priority[self.reserved_for]
-        if not could_fit(ledger, want, self._reach(victims, reclaims), kept=self.kept if above else ()):
-            return None
         order = order_of_victims(self.snapshot)
         candidates = [victim for victim in order[victims[order]].tolist() if victim != job]
         if above:
@@ -510,6 +515,9 @@ class Cycle:
             self.took = True
             self._forget()
         return found
+
+    def _has_tried_enough(self) -> bool:
+        return self.transactions >= MOST_TRANSACTIONS or self.looks >= MOST_LOOKS
 
     def _reach(self, victims: BoolArray, reclaims: tuple[int, ...]) -> Reach:
         """What these jobs could give at most."""

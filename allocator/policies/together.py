@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, IntArray
-from diflow.allocator.fairness.shares import deserved, queue_demand, total_room
+from diflow.allocator.fairness.shares import deserved_by, total_room
 from diflow.allocator.plan import Plan
 from diflow.allocator.policies.goodput import GoodputPolicy
 from diflow.allocator.settings import PolicySettings
@@ -46,7 +46,7 @@ def quotas(snapshot: Snapshot) -> IntArray:
     order of what was cut off, so that no replica's worth of room belongs to nobody.
     """
     highest = np.minimum(snapshot.role_max, 2**40)
-    share = deserved(snapshot, queue_demand(snapshot, highest, within=_possible(snapshot)))
+    share = deserved_by(snapshot, _possible(snapshot), wanted=highest)
     whole = np.floor(share + 1e-6).astype(np.int64)
     total = total_room(snapshot)
     tops = snapshot.queue_parent < 0

@@ -1,0 +1,77 @@
+"""Searches for victims: what is told to be hopeless beforehand, and that it is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diflow.allocator.arrays import BoolArray, FloatArray
+from diflow.allocator.fairness.shares import deserved_by
+from diflow.allocator.fairness.victims import MayTake, Reach, make_room, order_of_victims
+from diflow.allocator.ledger import Ledger
+from diflow.allocator.policies import fair
+from diflow.allocator.policies.fair import FairPolicy
+from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.views import QueueView, build
+from tests.policies.generators import snapshots
+from tests.policies.test_queues import gang, held, node
+
+
+def keeps_its_share(ledger: Ledger, over: FloatArray) -> MayTake:
+    """Each queue gives no more than `over` in all."""
+    before = [list(row) for row in ledger.used]
+
+    def may_take(victim: int, amount: list[int]) -> bool:
+        queue = ledger.facts.job_queue[victim]
+        given = [b - now for b, now in zip(before[queue], ledger.used[queue], strict=True)]
+        return all(g + a <= most or a == 0 for g, a, most in zip(given, amount, over[queue], strict=True))
+
+    return may_take
+
+
+def search(
+    snapshot: Snapshot, job: int, candidates: BoolArray, over: FloatArray | None, count: int
+) -> tuple[bool, bool]:
+    """(whether it was told that the search may succeed, whether it does)."""
+    ledger = Ledger(snapshot)
+    want = dict.fromkeys(ledger.roles_of(job), count)
+    told = Reach.of(ledger, ledger.triples(), candidates, over).allows(ledger, want)
+    order = order_of_victims(snapshot)
+    chosen = [j for j in order[candidates[order]].tolist() if j != job]
+    may_take = (lambda _victim, _amount: True) if over is None else keeps_its_share(ledger, over)
+    return told, make_room(ledger, job, want, chosen, may_take) is not None
+
+
+def test_no_search_that_succeeds_is_told_to_be_hopeless() -> None:
+    rng = np.random.default_rng(5)
+    seen: set[tuple[bool, bool]] = set()
+    for snapshot in snapshots(11, 300, jobs=10, nodes=4):
+        ledger = Ledger(snapshot)
+        # Queues above other queues count what those below them hold: here each is looked at by itself.
+        if (snapshot.queue_parent >= 0).any():
+            continue
+        spare = np.maximum(ledger.queue_used - deserved_by(snapshot), 0.0)
+        for job in np.flatnonzero((snapshot.job_queue >= 0) & ~snapshot.job_pinned).tolist():
+            candidates = snapshot.job_preemptible & (rng.random(snapshot.jobs) < 0.8) & (snapshot.job_queue >= 0)
+            candidates[job] = False
+            for over in (None, spare):
+                told, found = search(snapshot, job, candidates, over, int(rng.integers(1, 5)))
+                assert told or not found
+                seen.add((told, found))
+    assert seen == {(True, True), (True, False), (False, False)}
+
+
+def test_hopeless_gangs_do_not_use_up_what_a_cycle_may_try() -> None:
+    """The first that fit nowhere used to be tried again each cycle, and those behind them never."""
+    count = fair.MOST_TRANSACTIONS + 10
+    # Each wants more than its queue's other job has to give, as what is beside that cannot be taken.
+    jobs = [gang("base", 6, low=6, placed={"n1": 6}, preemptible=False, cpu=1)]
+    jobs += [gang("weak", 2, low=2, placed={"n1": 2}, cpu=1)]
+    # No two are of one kind, or one would stand for all of it.
+    jobs += [
+        gang(f"large-{i:03}", 3 + i % 5 + i // 5, low=3 + i % 5, priority=2, created=float(i), cpu=1)
+        for i in range(count)
+    ]
+    jobs += [gang("small", 2, low=2, priority=1, created=1e6, cpu=1)]
+    snapshot = build([node(cpu=8)], jobs, [QueueView("default")])
+    result = held(snapshot, FairPolicy().optimize(snapshot))
+    assert (result["base"], result["weak"], result["small"]) == (6, 0, 2)
