@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import le
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def greedy(problem: Problem) -> IntArray:
     if len(job) == 0:
         return column
     if len(job) <= FEW_SEGMENTS:
-        for row in _one_by_one(job.tolist(), need.tolist(), group.tolist(), problem.room.tolist()):
+        for row in _one_by_one(job.tolist(), need.tolist(), group.tolist(), np.maximum(problem.room, 0).tolist()):
             column[job[row]] = end[row]
         return column
     room = problem.room.copy()
@@ -100,13 +101,13 @@ def _one_by_one(job: list[int], need: list[list[int]], group: list[list[int]], r
         if j in dead:
             continue
         rooms = [room[g] for g in groups if g >= 0]
-        if all(n <= have or n <= 0 for there in rooms for n, have in zip(more, there, strict=True)):
-            for there in rooms:
-                for r, n in enumerate(more):
-                    there[r] -= n
-            yield row
-        else:
+        if not all(all(map(le, more, there)) for there in rooms):
             dead.add(j)
+            continue
+        for there in rooms:
+            for r, n in enumerate(more):
+                there[r] -= n
+        yield row
 
 
 def _fits(need: IntArray, group: IntArray, room: IntArray) -> tuple[BoolArray, BoolArray]:

@@ -170,6 +170,13 @@ class Tables:
                 same &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=1)[:, None]
             out[:, :width] = np.where(same, last.value[:, :width], 0.0)
             todo[:, :width] &= ~same
+        # The present configuration mostly is one of those that are looked at anyway.
+        again = []
+        for first in (0, 1):
+            same = (count[:, 2:] == count[:, first, None]) & (several[:, 2:] == several[:, first, None])
+            row = (same.any(axis=1) & todo[:, first]).nonzero()[0]
+            again.append((first, row, 2 + same[row].argmax(axis=1)))
+            todo[row, first] = False
         rows, columns = todo.nonzero()
         for begin in range(0, len(rows), 4096):
             row, column = rows[begin : begin + 4096], columns[begin : begin + 4096]
@@ -179,6 +186,8 @@ class Tables:
                 params[:, (ALPHA_N, BETA_N)] *= np.where(reports[:, _SPANNED] > 0, 1.0, between_nodes)[:, None]
             good, _, _ = best_batches(params, _of(reports), count[row, column][:, None], several[row, column][:, None])
             out[row, column] = good[:, 0]
+        for first, row, column in again:
+            out[row, first] = out[row, column]
         self._made = _Made(names, data, count, several, out.copy())
         return out
 

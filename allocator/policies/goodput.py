@@ -553,7 +553,9 @@ class Case:
                 continue
             low, role = gangs.low_list[j], gangs.elastic_list[j]
             key = (facts.shape[role], queue if limited else -1)
-            if j != reserved_for and failed.get(key, 2**62) > low and (considered is None or considered[j]):
+            over = self._quota is not None and not self._within_quota(ledger, j, minimum_gang(ledger, j))
+            may_start = not over and j != reserved_for and (considered is None or considered[j])
+            if may_start and failed.get(key, 2**62) > low:
                 if self._start(ledger, j):
                     marks.set(j, Why.FITS, (float(ledger.count[role]), float(gangs.wanted[j]), 0.0))
                     continue
@@ -561,7 +563,7 @@ class Case:
                     failed[key] = low
             if j == reserved_for:
                 marks.set(j, Why.NO_ROOM, (float(low), 0.0, 0.0))
-            elif self._quota is not None and not self._within_quota(ledger, j, minimum_gang(ledger, j)):
+            elif over:
                 marks.set(j, Why.QUEUE_SHARE, (float(low), 0.0, 0.0), queue)
             else:
                 waiting.explain(j, reserved_for)
