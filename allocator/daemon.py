@@ -277,25 +277,13 @@ class Allocator:
 
     # --- carrying out -------------------------------------------------------------------------------------------------
 
-    def _room(self, world: World) -> Room:
-        return Room.of(
-            world.nodes,
-            world.pods,
-            now_seconds=self._wall(),
-            lost_after_seconds=self.settings.lost_after_seconds,
-        )
-
-    def _room_for_nobody(self, world: World) -> Room:
-        """As `_room`, for those who ask how the nodes are and not what is free on them, which takes longer to count."""
-        return Room(
-            world.nodes,
-            now_seconds=self._wall(),
-            lost_after_seconds=self.settings.lost_after_seconds,
-        )
+    def _room(self, world: World, pods: Iterable[PodRead] = ()) -> Room:
+        """How the nodes are, and what is free on them beside these pods."""
+        return Room.of(world.nodes, pods, now_seconds=self._wall(), lost_after_seconds=self.settings.lost_after_seconds)
 
     def _time_has_come(self, world: World) -> list[str]:
         """Reasons to plan that only the time has made, and when there will be another one."""
-        room = self._room_for_nobody(world)
+        room = self._room(world)
         lost = frozenset(name for name in world.nodes if room.is_lost(name))
         reasons = [f"node {name} is silent" for name in sorted(lost - self._lost)]
         self._lost = lost
@@ -347,7 +335,7 @@ class Allocator:
     def _carry_out(self, world: World) -> bool:
         """Make the next writes of all jobs. Returns whether any was made."""
         now = self._wall()
-        room = self._room(world)
+        room = self._room(world, world.pods)
         pace = Pace(self.settings.between_rounds_seconds)
         overdue = self._overdue(world)
         lost = {host for host in {pod.host for pod in world.pods} if host and room.is_lost(host)}
@@ -494,7 +482,7 @@ class Allocator:
             world.nodes,
             world.pods,
             world.queues,
-            self._room_for_nobody(world),
+            self._room(world),
             now=now,
             keep_cordoned=keep_cordoned,
             fixed=self.applier.held(),
