@@ -78,6 +78,8 @@ class Row:
     cpu_ms_per_cycle: float
     cycles: tuple[float, ...]
     without_policy: tuple[float, ...]
+    asking: tuple[float, ...]
+    """The part of a cycle in which the API server takes the request; the plan is one more patch of the same object."""
     memory: float
     peak: float
     idle: float
@@ -87,9 +89,11 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         middle, late = percentiles(self.cycles)
         middle_own, late_own = percentiles(self.without_policy)
+        middle_asking, late_asking = percentiles(self.asking)
         return (
             f"{self.pods}", f"{self.jobs}", f"{self.nodes}", self.made_by,
             f"{middle:.2f} / {late:.2f}", f"{middle_own:.2f} / {late_own:.2f}",
+            f"{middle_asking:.2f} / {late_asking:.2f}",
             f"{self.ungated_per_second:.0f}", f"{self.bare_per_second:.0f}", f"{self.cpu_ms_per_pod:.1f}",
             f"{self.server_ms_per_pod:.0f} / {self.bare_server_ms_per_pod:.0f}",
             f"{self.cpu_ms_per_cycle:.0f}",
@@ -99,8 +103,8 @@ class Row:
 
 
 HEAD = (
-    "pods", "jobs", "nodes", "made by", "cycle s p50 / p95", "less policy", "ungated/s", "bare client/s",
-    "CPU ms/pod", "API server's / bare", "CPU ms/cycle", "all in s", "MiB now / peak", "idle %", "cycles", "load",
+    "pods", "jobs", "nodes", "made by", "cycle s p50 / p95", "less policy", "request's patch",
+    "ungated/s", "bare client/s", "CPU ms/pod", "API server's / bare", "CPU ms/cycle", "all in s", "MiB now / peak", "idle %", "cycles", "load",
 )  # fmt: skip
 
 
@@ -126,11 +130,15 @@ def figures(row: Row) -> list[Figure]:
     part, load = "allocating", f"{row.pods} pods, {row.jobs} jobs, {row.nodes} nodes; load average {row.load:.1f}"
     middle, late = percentiles(row.cycles)
     _, own = percentiles(row.without_policy)
+    _, asking = percentiles(row.asking)
     per_pod = 1 / row.ungated_per_second
     return [
         Figure(part, "changed object → written plan, p50", middle, "s", None, load),
         Figure(part, "changed object → written plan, p95", late, "s", 1.0, f"{len(row.cycles)} changes, one by one"),
         Figure(part, "the same less the policy, p95", own, "s", 0.3, "0.02 s of it waits for more changes"),
+        Figure(
+            part, "the request's own patch, p95", asking, "s", None, "the API server's; the plan is another such patch"
+        ),
         Figure(
             part, "CPU of a change and its plan", row.cpu_ms_per_cycle, "ms", None, "all that the daemon does in it"
         ),
@@ -320,7 +328,7 @@ def _one(grown: _Grown, probes: int) -> Row:
             served = (_server_seconds(grown.found) - before_served) / len(times)
             _until_still()
             before_cycles = _cpu_seconds(pid)
-            cycles, own = _cycles(grown, daemon, probes)
+            cycles, own, asking = _cycles(grown, daemon, probes)
             cpu_of_cycles = _cpu_seconds(pid) - before_cycles
             _until_still()
             idle = _idle(pid)
@@ -344,6 +352,7 @@ def _one(grown: _Grown, probes: int) -> Row:
         bare_server_ms_per_pod=1000 * bare_served,
         cycles=tuple(cycles),
         without_policy=tuple(own),
+        asking=tuple(asking),
         memory=memory,
         peak=peak,
         idle=idle,
@@ -359,13 +368,15 @@ def _runs(daemon: Daemon) -> bool:
     return True
 
 
-def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float]]:
-    """Ask jobs for one replica more, one after the other: seconds until the plan is written, with and without policy.
+def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float], list[float]]:
+    """Ask jobs for one replica more, one after the other: seconds until the plan is written, with and without policy,
+    and until the request itself is answered.
 
     The time runs from before the request is sent until a watch shows the Workflow with its new allocation.
     """
     whole: list[float] = []
     own: list[float] = []
+    asking: list[float] = []
     steady = [name for i, name in enumerate(grown.jobs) if i % 2 == 0]
     with Watch(grown.cluster, grown.namespace, WORKFLOW, _allocation) as plans:
         for i in range(probes):
@@ -376,6 +387,7 @@ def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], li
             lines = len(_plans(daemon))
             began = time.monotonic()
             grown.cluster.patch(WORKFLOW, name, patch, namespace=grown.namespace)
+            asking.append(time.monotonic() - began)
             ended = plans.until(
                 f"{name} is given another allocation",
                 lambda seen, name=name, old=old: seen.get(name, old) != old,  # type: ignore[misc]
@@ -387,7 +399,7 @@ def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], li
             spent = [float(line["seconds"]) for line in _plans(daemon)[lines:]][:1]
             own.append(ended - began - sum(spent))
             time.sleep(0.7)
-    return whole, own
+    return whole, own, asking
 
 
 def _ask_for_one_more(workflow: Json) -> list[Json]:
