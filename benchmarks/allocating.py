@@ -104,7 +104,8 @@ class Row:
 
 HEAD = (
     "pods", "jobs", "nodes", "made by", "cycle s p50 / p95", "less policy", "request's patch",
-    "ungated/s", "bare client/s", "CPU ms/pod", "API server's / bare", "CPU ms/cycle", "all in s", "MiB now / peak", "idle %", "cycles", "load",
+    "ungated/s", "bare client/s", "CPU ms/pod", "API server's / bare", "CPU ms/cycle",
+    "all in s", "MiB now / peak", "idle %", "cycles", "load",
 )  # fmt: skip
 
 
