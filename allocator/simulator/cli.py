@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 
 from diflow.allocator import explain as explaining
 from diflow.allocator import journal as journals
+from diflow.allocator.fairness.shares import queue_demand
 from diflow.allocator.policies.fair import deserved_table
 from diflow.allocator.policy import load_policy
 from diflow.allocator.settings import policy_settings
@@ -20,9 +23,17 @@ from diflow.allocator.simulator.truth import load, read_workload
 from diflow.allocator.snapshot import UNLIMITED, Snapshot
 from diflow.errors import InvalidError, NotFoundError
 
-app = typer.Typer(help="Try policies without a cluster.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Try policies without a cluster: `simulate` (the default) replays, `queue` and `explain` read a journal.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 Journal = Annotated[Path, typer.Option("--journal", help="Journal of the allocator (JSON Lines).")]
+Output = Annotated[str, typer.Option("--output", "-o", help="text or json")]
+
+MOST_SECONDS = 86400.0
+"""Of a period and of a restart."""
 
 
 @app.command()
@@ -32,28 +43,47 @@ def simulate(  # noqa: PLR0917 - typer's options
     ] = None,
     profiles: Annotated[Path | None, typer.Option(help="Folder of measured applications.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Policy; again for a comparison side by side.")] = None,
-    nodes: Annotated[int, typer.Option(min=1)] = 16,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")] = 16,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs a node.")] = 4,
-    restart_seconds: Annotated[float, typer.Option(min=0)] = 30.0,
-    period_seconds: Annotated[float, typer.Option(min=1)] = 60.0,
+    restart_seconds: Annotated[
+        float, typer.Option(min=0, help="How long a job stands still after it was moved or resized.")
+    ] = 30.0,
+    period_seconds: Annotated[float, typer.Option(min=1, help="Time from one call of the policy to the next.")] = 60.0,
     load_factor: Annotated[float, typer.Option("--load", min=0.01, help="2: twice the jobs an hour.")] = 1.0,
     noise: Annotated[float, typer.Option(min=0, max=0.9, help="Reported times are off by up to this part.")] = 0.0,
     interference: Annotated[float, typer.Option(min=0, max=0.9, help="Slow-down of jobs that share a network.")] = 0.0,
-    seed: Annotated[int, typer.Option()] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the noise: the same seed, the same numbers.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for tables (CSV, JSON) and pictures.")] = None,
     pictures: Annotated[bool, typer.Option(help="Draw pictures too.")] = True,
-    output: Annotated[str, typer.Option("--output", "-o", help="text or json")] = "text",
-    journal: Annotated[Path | None, typer.Option(help="Replay a journal of the allocator instead.")] = None,
+    output: Output = "text",
+    journal: Annotated[
+        Path | None, typer.Option(help="Instead of a workload: where would the policies decide otherwise?")
+    ] = None,
 ) -> None:
-    """Replay a workload under one or several policies, or a journal of the real allocator."""
-    names = policy or ["goodput"]
-    if output not in ("text", "json"):
-        raise InvalidError(f"--output is text or json, not {output!r}")
+    """Replay a workload under one or several policies, or a journal of the real allocator.
+
+    `queue` and `explain` in the place of the options show the queues and the decisions at a journal's end.
+    """
+    _check_output(output)
+    names = list(dict.fromkeys(policy or ["goodput"]))
     if journal is not None:
-        _replay_journal(journal, names[0])
+        if workload is not None or profiles is not None or out is not None:
+            raise InvalidError("--journal goes with --policy and -o: it has no --workload, --profiles and --out")
+        _replay_journal(journal, names, output)
         return
     if workload is None or profiles is None:
         raise InvalidError("a simulation needs --workload CSV and --profiles DIR (or --journal FILE)")
+    for option, value in (("restart", restart_seconds), ("period", period_seconds)):
+        if not value <= MOST_SECONDS:
+            raise InvalidError(f"--{option}-seconds must be at most {MOST_SECONDS:g}, not {value:g}")
+    if not math.isfinite(load_factor):
+        raise InvalidError(f"--load must be a number, not {load_factor:g}")
+    # What can be wrong is found before the replay, not after it.
+    if out is not None:
+        if out.exists() and not out.is_dir():
+            raise InvalidError(f"--out {out} is a file: give a folder")
+        if pictures:
+            report.need_pictures()
     arrivals, apps = read_workload(workload), load(profiles)
     world = World(
         nodes=nodes,
@@ -66,7 +96,8 @@ def simulate(  # noqa: PLR0917 - typer's options
         seed=seed,
     )
     settings = policy_settings(restart_seconds=restart_seconds, period_seconds=period_seconds)
-    results = [replay(arrivals, apps, load_policy(name, settings), world) for name in names]
+    policies = [load_policy(name, settings) for name in names]
+    results = [replay(arrivals, apps, each, world) for each in policies]
     rows = [metrics(result) for result in results]
     typer.echo(report.as_json(rows).rstrip() if output == "json" else report.as_text(rows))
     if out is not None:
@@ -79,10 +110,9 @@ def simulate(  # noqa: PLR0917 - typer's options
 
 
 @app.command()
-def queue(
-    journal: Journal, output: Annotated[str, typer.Option("--output", "-o", help="text or json")] = "text"
-) -> None:
+def queue(journal: Journal, output: Output = "text") -> None:
     """What each queue deserves, holds and is guaranteed, and why, at the journal's last snapshot."""
+    _check_output(output)
     rows = queue_rows(_last(journal).snapshot)
     if output == "json":
         typer.echo(json.dumps(rows, indent=2))
@@ -115,6 +145,7 @@ def explain(
 def queue_rows(snapshot: Snapshot) -> list[dict[str, object]]:
     """A row for each queue and resource: what it deserves, holds, is guaranteed, and why."""
     shares, used = deserved_table(snapshot)
+    asked = queue_demand(snapshot, snapshot.role_desired)
     rows: list[dict[str, object]] = []
     for q, name in enumerate(snapshot.queue_names):
         for r, resource in enumerate(snapshot.resources):
@@ -129,22 +160,23 @@ def queue_rows(snapshot: Snapshot) -> list[dict[str, object]]:
                     "allocated": held,
                     "guaranteed": int(snapshot.queue_guarantee[q, r]),
                     "cap": "-" if cap >= UNLIMITED else cap,
-                    "why": _why(snapshot, q, r, deserved, held),
+                    "why": _why(snapshot, q, r, deserved=deserved, held=held, asked=int(asked[q, r])),
                 }
             )
     return rows
 
 
-def _why(snapshot: Snapshot, queue: int, resource: int, deserved: float, held: int) -> str:
-    if held > deserved + 1e-9:
-        return "above its share: others left it room, and it may be reclaimed"
-    if deserved == 0:
-        return "asks for nothing" if snapshot.queue_weight[queue] > 0 else "weight 0: it gets what others leave"
-    if deserved >= snapshot.queue_cap[queue, resource]:
-        return "at its cap"
-    if 0 < deserved <= snapshot.queue_guarantee[queue, resource]:
-        return "its guarantee"
-    return "all that it asks for, or its weight's part of what the others do not need"
+def _why(snapshot: Snapshot, queue: int, resource: int, *, deserved: float, held: int, asked: int) -> str:
+    reasons = (
+        (held > deserved + 1e-9, "above its share: others left it room, and it may be reclaimed"),
+        (asked == 0, "asks for nothing"),
+        (deserved == 0 and snapshot.queue_weight[queue] == 0, "weight 0: it gets what others leave"),
+        (deserved >= snapshot.queue_cap[queue, resource], f"at its cap; it asks for {asked}"),
+        (deserved >= asked - 1e-9, "all that it asks for"),
+        (0 < deserved <= snapshot.queue_guarantee[queue, resource], f"its guarantee; it asks for {asked}"),
+    )
+    weighted = f"its weight's part of what the others do not need; it asks for {asked}"
+    return next((words for holds, words in reasons if holds), weighted)
 
 
 def _last(path: Path) -> journals.Entry:
@@ -152,13 +184,27 @@ def _last(path: Path) -> journals.Entry:
     for last in journals.read(path):  # noqa: B007
         pass
     if last is None:
-        raise NotFoundError(f"the journal {path} is empty")
+        raise NotFoundError(f"the journal {path} holds no whole entry")
     return last
 
 
-def _replay_journal(path: Path, name: str) -> None:
-    count = 0
-    for found in journals.differences(journals.read(path), load_policy(name)):
-        count += 1
-        typer.echo(f"{found.now_seconds:12.0f} s  {found.job}: then {found.then}, now {found.now}")
-    typer.echo(f"{count} decisions differ under {name}", err=True)
+def _check_output(output: str) -> None:
+    if output not in ("text", "json"):
+        raise InvalidError(f"--output is text or json, not {output!r}")
+
+
+def _replay_journal(path: Path, names: list[str], output: str) -> None:
+    asked = [load_policy(name) for name in names]
+    _last(path)  # a journal without an entry, or with one that is none, is told before anything is shown
+    rows: list[dict[str, object]] = []
+    for policy in asked:
+        count = 0
+        for found in journals.differences(journals.read(path), policy):
+            count += 1
+            if output == "json":
+                rows.append({"policy": policy.name, **asdict(found)})
+            else:
+                typer.echo(f"{found.now_seconds:12.0f} s  {found.job}: then {found.then}, now {found.now}")
+        typer.echo(f"{count} decisions differ under {policy.name}", err=True)
+    if output == "json":
+        typer.echo(json.dumps(rows, indent=2))

@@ -54,6 +54,7 @@ class World:
     """Whether jobs say how far they are; without it nobody knows how much is left."""
     seed: int = 0
     longest_seconds: float = 30 * 86400.0
+    """A replay that goes on for so long after the last arrival is given up."""
 
 
 @dataclass
@@ -171,10 +172,14 @@ def replay(
     utilisation: list[tuple[float, int, int]] = []
     decisions: list[float] = []
     now = 0.0
+    latest = (waiting[-1].created if waiting else 0.0) + world.longest_seconds
     while waiting or active:
-        if now > world.longest_seconds:
+        if now > latest:
             names = ", ".join(job.arrival.name for job in active[:5])
-            raise DiflowError(f"the replay did not end within {world.longest_seconds:g} s; still there: {names}")
+            raise DiflowError(
+                f"policy {policy.name}: the replay did not end within {world.longest_seconds / 86400:g} days of the "
+                f"last arrival; still there: {names}"
+            )
         while waiting and waiting[0].created <= now:
             active.append(waiting.pop(0))
         if active:
@@ -199,6 +204,9 @@ def replay(
             active.remove(job)
             done.append(job)
         now += world.period_seconds
+        if not active and waiting:
+            # Nothing happens until the next job is there: go to the period that sees it.
+            now = max(now, math.floor(waiting[0].created / world.period_seconds) * world.period_seconds)
     gpus = world.nodes * world.gpus
     return Replay(
         policy=policy.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,10 +14,19 @@ import numpy as np
 
 from diflow.allocator.simulator.metrics import Metrics
 from diflow.allocator.simulator.replay import Replay
-from diflow.errors import InvalidError
+from diflow.errors import DiflowError, InvalidError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_HOUR = 3600.0
+_STYLES = ("-", "--", "-.", ":")
+"""Curves that lie on each other are told apart by their dashes."""
+_TICKS = (1 / 60, 1 / 20, 1 / 6, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 2880, 7200, 14400, 28800)
+"""Minutes that an axis of durations may name: round ones in seconds, minutes, hours and days."""
+_SHADES = (0.0, 0.4, 0.2, 0.55)
+"""How much white is mixed into the colours of jobs of one application that follow each other."""
 
 _COLUMNS = (
     ("policy", "policy", "{}"),
@@ -51,22 +61,35 @@ def as_json(rows: Sequence[Metrics]) -> str:
     return json.dumps([row.as_dict() for row in rows], indent=2) + "\n"
 
 
+def need_pictures() -> None:
+    """Raise InvalidError when pictures cannot be drawn here: better before a replay than after it."""
+    try:
+        import matplotlib  # noqa: F401, PLC0415
+    except ImportError:
+        raise InvalidError("pictures need matplotlib: install diflow[plot], or say --no-pictures") from None
+
+
 def write(folder: Path, results: Sequence[Replay], rows: Sequence[Metrics], *, gpus: int, nodes: int) -> list[Path]:
-    """All tables and pictures. Returns what was written."""
+    """All tables and pictures. Returns what was written; raises DiflowError when the folder takes no files."""
     return write_tables(folder, results, rows) + pictures(folder, results, gpus=gpus, nodes=nodes)
 
 
 def write_tables(folder: Path, results: Sequence[Replay], rows: Sequence[Metrics]) -> list[Path]:
-    """summary.csv, summary.json, and a CSV of every policy's jobs. Returns what was written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    out = [folder / "summary.json", folder / "summary.csv"]
-    out[0].write_text(as_json(rows))
-    _csv(out[1], [row.as_dict() for row in rows])
-    for result in results:
-        name = result.policy.replace("+", "-")
-        path = folder / f"jobs-{name}.csv"
-        _csv(path, [{**asdict(o), "completion": o.completion} for o in result.outcomes])
-        out.append(path)
+    """summary.csv, summary.json, and a CSV of every policy's jobs. Returns what was written.
+
+    Raises DiflowError when the folder takes no files.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        out = [folder / "summary.json", folder / "summary.csv"]
+        out[0].write_text(as_json(rows))
+        _csv(out[1], [row.as_dict() for row in rows])
+        for result in results:
+            path = folder / f"jobs-{_file_name(result.policy)}.csv"
+            _csv(path, [{**asdict(o), "completion": o.completion} for o in result.outcomes])
+            out.append(path)
+    except OSError as error:
+        raise DiflowError(f"{folder} cannot be written: {error.strerror}") from None
     return out
 
 
@@ -77,72 +100,137 @@ def _csv(path: Path, rows: Sequence[dict[str, object]]) -> None:
         writer.writerows(rows)
 
 
-def pictures(folder: Path, results: Sequence[Replay], *, gpus: int, nodes: int) -> list[Path]:
-    """utilisation.png, completion.png, and a Gantt chart for each policy."""
-    try:
-        import matplotlib  # noqa: PLC0415
-    except ImportError:
-        raise InvalidError("pictures need matplotlib: install diflow[plot], or say --no-pictures") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot  # noqa: PLC0415
+def _file_name(policy: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._]+", "-", policy)
 
+
+def pictures(folder: Path, results: Sequence[Replay], *, gpus: int, nodes: int) -> list[Path]:
+    """utilisation.png, completion.png, and a Gantt chart for each policy. Raises DiflowError as `write_tables` does."""
+    need_pictures()
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    drawn: list[tuple[str, Figure]] = []
+    figure = Figure(figsize=(10, 1.2 + 1.4 * len(results)), layout="constrained")
+    _utilisation(figure, results, gpus * nodes)
+    drawn.append(("utilisation", figure))
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    _completion(figure, results)
+    drawn.append(("completion", figure))
+    for result in results:
+        figure = Figure(figsize=(13, min(16.0, max(3.0, 1.6 + 0.09 * gpus * nodes))), layout="constrained")
+        _gantt(figure, result, gpus=gpus, nodes=nodes)
+        drawn.append((f"gantt-{_file_name(result.policy)}", figure))
     out = []
-    figure, axes = pyplot.subplots(figsize=(10, 4), layout="constrained")
-    for result in results:
-        table = np.array(result.utilisation)
-        axes.plot(table[:, 0] / 3600, table[:, 1] / (gpus * nodes) * 100, label=result.policy, linewidth=0.9)
-    axes.set(xlabel="hours", ylabel="GPUs held, %", ylim=(0, 103), title="Utilisation")
-    axes.legend(loc="lower left")
-    out.append(folder / "utilisation.png")
-    figure.savefig(out[-1], dpi=120)
-    pyplot.close(figure)
-    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
-    for result in results:
-        times = np.sort([o.completion for o in result.outcomes])
-        axes.step(times / 3600, np.arange(1, len(times) + 1) / len(times) * 100, where="post", label=result.policy)
-    axes.set(xscale="log", xlabel="completion time, hours", ylabel="jobs done within, %", title="Completion times")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    out.append(folder / "completion.png")
-    figure.savefig(out[-1], dpi=120)
-    pyplot.close(figure)
-    for result in results:
-        figure, axes = pyplot.subplots(figsize=(12, 6), layout="constrained")
-        _gantt(axes, result, gpus=gpus, nodes=nodes)
-        out.append(folder / f"gantt-{result.policy.replace('+', '-')}.png")
-        figure.savefig(out[-1], dpi=110)
-        pyplot.close(figure)
+    for name, figure in drawn:
+        out.append(folder / f"{name}.png")
+        try:
+            figure.savefig(out[-1], dpi=110)
+        except OSError as error:
+            raise DiflowError(f"{out[-1]} cannot be written: {error.strerror}") from None
     return out
 
 
-def _gantt(axes: Axes, result: Replay, *, gpus: int, nodes: int) -> None:
-    """Time against GPUs; a job keeps its colour (that of its application), nodes are told apart by lines."""
+def _unit(seconds: float) -> tuple[float, str]:
+    """What a time axis that long is counted in."""
+    return (_HOUR, "hours") if seconds > 2 * _HOUR else (60.0, "minutes")
+
+
+def _utilisation(figure: Figure, results: Sequence[Replay], gpus: int) -> None:
+    """One panel a policy, one under the other on the same time axis: curves on one panel hide each other."""
+    longest = max((float(r.utilisation[-1][0]) for r in results if r.utilisation), default=0.0)
+    unit, words = _unit(longest)
+    panels = figure.subplots(len(results), 1, sharex=True, squeeze=False)[:, 0]
+    for i, (axes, result) in enumerate(zip(panels, results, strict=True)):
+        table = np.array(result.utilisation).reshape(-1, 3)
+        held = table[:, 1] / gpus * 100
+        axes.fill_between(table[:, 0] / unit, held, step="post", color=f"C{i % 10}", alpha=0.8, linewidth=0)
+        axes.set(ylim=(0, 100), yticks=(0, 50, 100), ylabel="%")
+        axes.grid(alpha=0.3)
+        mean = "nothing ran"
+        if len(table):
+            # Each point holds until the next one, which is further away where no job was there.
+            average = np.average(held[:-1], weights=np.diff(table[:, 0])) if len(table) > 1 else held[0]
+            mean = f"{average:.0f} % on average over {table[-1, 0] / unit:.1f} {words}"
+        axes.set_title(f"{result.policy}: {mean}", loc="left", fontsize=10)
+    panels[-1].set(xlabel=words, xlim=(0, max(longest / unit, 1e-3)))
+    figure.suptitle("GPUs held")
+
+
+def _completion(figure: Figure, results: Sequence[Replay]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator  # noqa: PLC0415
+
+    axes = figure.subplots()
+    for i, result in enumerate(results):
+        times = np.sort([o.completion for o in result.outcomes]) / 60
+        done = np.arange(len(times) + 1) / max(1, len(times)) * 100
+        # Each curve begins at 0 % under its first job, so that a policy whose jobs all end late is seen to.
+        axes.step(
+            np.concatenate([times[:1], times]), done[: len(times) + 1], where="post", label=result.policy,
+            linestyle=_STYLES[i % len(_STYLES)], linewidth=1.6,
+        )  # fmt: skip
+    axes.set(xscale="log", xlabel="completion time", ylabel="jobs done within, %", ylim=(0, 102))
+    minutes = [o.completion / 60 for result in results for o in result.outcomes] or [1.0]
+    axes.set_xlim(0.8 * max(min(minutes), 1e-3), 1.25 * max(minutes))
+    axes.set_title("Completion times")
+    axes.xaxis.set_major_locator(FixedLocator(_TICKS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda minutes, _: _duration(minutes)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper")
+
+
+def _duration(minutes: float) -> str:
+    if minutes < 1:
+        return f"{60 * minutes:.3g} s"
+    if minutes < 60:
+        return f"{minutes:.3g} min"
+    return f"{minutes / 60:.3g} h" if minutes < 2880 else f"{minutes / 1440:.3g} d"
+
+
+def _gantt(figure: Figure, result: Replay, *, gpus: int, nodes: int) -> None:
+    """Time against GPUs. The colour is the application's, its shade tells jobs apart, lines tell nodes apart."""
     from matplotlib import colormaps  # noqa: PLC0415
     from matplotlib.patches import Patch  # noqa: PLC0415
 
+    axes: Axes = figure.subplots()
+    longest = max((span.end for span in result.spans), default=0.0)
+    unit, words = _unit(longest)
     kinds = sorted({o.application for o in result.outcomes})
     kind_of = {o.name: o.application for o in result.outcomes}
-    palette = colormaps["tab10"]
+    colour_of = {k: np.array(colormaps["tab10"](i % 10)[:3]) for i, k in enumerate(kinds)}
+    shade_of: dict[str, float] = {}
+    met: dict[str, int] = {}
+    for outcome in sorted(result.outcomes, key=lambda o: (o.started, o.name)):
+        kind = outcome.application
+        shade_of[outcome.name] = _SHADES[met.get(kind, 0) % len(_SHADES)]
+        met[kind] = met.get(kind, 0) + 1
     busy: list[list[tuple[float, int]]] = [[] for _ in range(nodes)]
-    rows: dict[str, tuple[list[float], list[float], list[float], list[float]]] = {k: ([], [], [], []) for k in kinds}
+    # One collection for each GPU: a patch for each bar takes ten times as long to draw.
+    bars: list[tuple[list[tuple[float, float]], list[tuple[float, ...]]]] = [([], []) for _ in range(nodes * gpus)]
     for span in sorted(result.spans, key=lambda s: (s.begin, s.job)):
         taken = {slot for end, slot in busy[span.node] if end > span.begin + 1e-6}
         busy[span.node] = [(end, slot) for end, slot in busy[span.node] if end > span.begin + 1e-6]
-        free = [slot for slot in range(gpus) if slot not in taken][: span.gpus]
-        for slot in free:
+        white = shade_of[span.job]
+        for slot in [slot for slot in range(gpus) if slot not in taken][: span.gpus]:
             busy[span.node].append((span.end, slot))
-            lefts, widths, bottoms, heights = rows[kind_of[span.job]]
-            lefts.append(span.begin / 3600)
-            widths.append((span.end - span.begin) / 3600)
-            bottoms.append(span.node * gpus + slot)
-            heights.append(0.92)
-    for i, kind in enumerate(kinds):
-        lefts, widths, bottoms, heights = rows[kind]
-        axes.bar(lefts, heights, widths, bottoms, align="edge", color=palette(i % 10), linewidth=0.2, edgecolor="white")
-    for node in range(nodes + 1):
-        axes.axhline(node * gpus, color="black", linewidth=0.3, alpha=0.5)
+            ranges, colours = bars[span.node * gpus + slot]
+            ranges.append((span.begin / unit, (span.end - span.begin) / unit))
+            colours.append(tuple(colour_of[kind_of[span.job]] * (1 - white) + white))
+    for row, (ranges, colours) in enumerate(bars):
+        axes.broken_barh(ranges, (row / gpus, 1 / gpus), facecolors=colours, linewidth=0)
+    for node in range(1, nodes):
+        axes.axhline(node, color="black", linewidth=0.6)
     axes.set(
-        xlabel="hours", ylabel=f"GPU ({gpus} a node)", ylim=(0, gpus * nodes), title=f"Who held what: {result.policy}"
+        xlabel=words,
+        xlim=(0, max(longest / unit, 1e-3)),
+        ylabel=f"node ({gpus} GPU{'s' if gpus > 1 else ''} each)",
+        ylim=(0, nodes),
     )
-    axes.margins(x=0)
-    axes.legend(handles=[Patch(color=palette(i % 10), label=kind) for i, kind in enumerate(kinds)], loc="upper right")
+    axes.set_title(f"Who held what: {result.policy}")
+    named = range(0, nodes, -(-nodes // 32))
+    axes.set_yticks([node + 0.5 for node in named], [str(node) for node in named])
+    figure.legend(
+        handles=[Patch(color=tuple(colour_of[kind]), label=kind) for kind in kinds],
+        title="application",
+        loc="outside right upper",
+    )

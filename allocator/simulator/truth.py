@@ -7,12 +7,14 @@ The folder is the data of the Pollux artifact (see docs/policies.md): `APP/place
 from __future__ import annotations
 
 import csv
-import itertools
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+from scipy.spatial import QhullError
 
 from diflow.allocator.arrays import FloatArray, IntArray
 from diflow.errors import InvalidError, NotFoundError
@@ -23,6 +25,9 @@ MOST_LOCAL = {"yolov3": 8}
 FIXED_BATCH = {"ncf": 32768}
 MOST_REPLICAS = {"ncf": 1}
 REPLICAS_LIMIT = 64
+LATEST_SECONDS = 1e9
+"""A workload spans some 30 years at most: what is later is no time, but a slip."""
+MOST_COUNT = 10**9
 
 
 @dataclass
@@ -130,6 +135,9 @@ def _application(folder: Path) -> Application:
     scalability = _read(
         folder / "scalability.csv", ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
     )
+    for table, rows in (("placements", placements), ("scalability", scalability)):
+        if (rows[:, :-1] <= 0).any() or (rows[:, -1] < 0).any() or (rows[:, -1] > rows[:, -2]).any():
+            raise InvalidError(f"{folder / table}.csv: all is above 0, and no sync_time is longer than its step_time")
     by_placement: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
     groups: dict[tuple[int, int, float], list[tuple[float, float]]] = {}
     for code, local, step, sync in placements:
@@ -138,25 +146,37 @@ def _application(folder: Path) -> Application:
         by_placement.setdefault(turned, []).append((local, step, sync))
         groups.setdefault((len(digits), sum(digits), local), []).append((step, sync))
     points = [(*key, *np.mean(values, axis=0)) for key, values in groups.items()]
-    table = np.array([*points, *scalability], dtype=np.float64)
+    known = np.array([*points, *scalability], dtype=np.float64)
     # The interpolation wants each point once.
-    _, first = np.unique(table[:, :3], axis=0, return_index=True)
-    table = table[np.sort(first)]
+    _, first = np.unique(known[:, :3], axis=0, return_index=True)
+    known = known[np.sort(first)]
+    try:
+        linear = LinearNDInterpolator(known[:, :3], known[:, 3:])
+    except (QhullError, ValueError):
+        raise InvalidError(
+            f"{folder}: placements.csv and scalability.csv must vary in nodes, replicas and local_bsz"
+        ) from None
     validation = sorted(
-        (int(path.stem.split("-")[1]), _read(path, ("progress", "grad_sqr", "grad_var")))
+        (int(size), _read(path, ("progress", "grad_sqr", "grad_var")))
         for path in folder.glob("validation-*.csv")
+        if (size := path.stem.removeprefix("validation-")).isdecimal() and int(size) > 0
     )
-    if not validation:
-        raise InvalidError(f"{folder} has no validation-B.csv")
+    if len(validation) < 2:
+        raise InvalidError(f"{folder} needs validation-B.csv of two batch sizes B at least")
     epochs = min(EPOCHS.get(name, 10**9), *(len(rows) for _, rows in validation))
     columns = np.array([rows[:epochs] for _, rows in validation])
+    progress = columns[:, :, 0].min(axis=0)
+    if progress[0] <= 0 or (np.diff(progress) <= 0).any() or (columns[:, :, 1:] < 0).any():
+        raise InvalidError(f"{folder}: in validation-B.csv progress grows from epoch to epoch, and nothing is below 0")
+    if (columns[:, :, 1] + columns[:, :, 2] <= 0).any():
+        raise InvalidError(f"{folder}: in validation-B.csv grad_sqr and grad_var are 0 in the same epoch")
     fixed = FIXED_BATCH.get(name)
     local = placements[:, 1]
     return Application(
         name=name,
         epochs=epochs,
         batches=np.array([batch for batch, _ in validation], dtype=np.int64),
-        progress=columns[:, :, 0].min(axis=0),
+        progress=progress,
         grad_sqr=columns[:, :, 1],
         grad_var=columns[:, :, 2],
         min_local=int(local.min()),
@@ -164,22 +184,58 @@ def _application(folder: Path) -> Application:
         max_replicas=MOST_REPLICAS.get(name, REPLICAS_LIMIT),
         fixed_batch=fixed,
         by_placement={key: np.array(sorted(rows)) for key, rows in by_placement.items()},
-        _linear=LinearNDInterpolator(table[:, :3], table[:, 3:]),
-        _nearest=NearestNDInterpolator(table[:, :3], table[:, 3:]),
+        _linear=linear,
+        _nearest=NearestNDInterpolator(known[:, :3], known[:, 3:]),
     )
 
 
 def _read(path: Path, columns: tuple[str, ...]) -> FloatArray:
-    try:
-        with path.open(newline="") as file:
-            rows = [[float(row[c]) for c in columns] for row in csv.DictReader(file)]
-    except OSError as error:
-        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from None
-    except (KeyError, ValueError) as error:
-        raise InvalidError(f"{path} is no table with the columns {', '.join(columns)} ({error})") from None
+    rows = [[_number(row, c) for c in columns] for row in _rows(path, columns, "table")]
     if not rows:
         raise InvalidError(f"{path} is empty")
     return np.array(rows)
+
+
+def _rows(path: Path, columns: tuple[str, ...], what: str) -> list[_Row]:
+    """The lines of a CSV, each with where it stands."""
+    needs = f"it needs the columns {', '.join(columns)}"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            head = reader.fieldnames or ()
+            rows = [_Row(f"{path}, line {reader.line_num}", row) for row in reader]
+    except OSError as error:
+        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise InvalidError(f"{path} is no {what}: it is no CSV text; {needs}") from None
+    missing = [column for column in columns if column not in head]
+    if missing:
+        raise InvalidError(f"{path} is no {what}: {needs}, and lacks {', '.join(missing)}")
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    where: str
+    cells: Mapping[str, str | None]
+
+
+def _number(row: _Row, column: str) -> float:
+    text = row.cells[column] or ""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidError(f"{row.where}: {column} must be a number, not {text[:40]!r}")
+    return value
+
+
+def _whole(row: _Row, column: str) -> int:
+    text = (row.cells[column] or "").strip()
+    if not text.isdecimal() or not 1 <= (value := int(text[:20])) <= MOST_COUNT:
+        raise InvalidError(f"{row.where}: {column} must be a whole number from 1 to {MOST_COUNT:,}, not {text[:40]!r}")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,27 +250,21 @@ class Arrival:
 
 
 def read_workload(path: Path) -> list[Arrival]:
-    """The workload in this CSV (name, time, application, num_replicas, batch_size), in the order of arrival."""
-    try:
-        with path.open(newline="") as file:
-            rows = [
-                Arrival(
-                    row["name"],
-                    float(row["time"]),
-                    row["application"],
-                    int(row["num_replicas"]),
-                    int(row["batch_size"]),
-                )
-                for row in csv.DictReader(file)
-            ]
-    except OSError as error:
-        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from None
-    except (KeyError, ValueError, TypeError) as error:
-        raise InvalidError(
-            f"{path} is no workload: it needs name, time, application, num_replicas and batch_size ({error})"
-        ) from None
-    rows.sort(key=lambda row: (row.seconds, row.name))
-    for first, second in itertools.pairwise(sorted(row.name for row in rows)):
-        if first == second:
-            raise InvalidError(f"{path} names the job {first!r} twice")
-    return rows
+    """The workload in this CSV (name, time, application, num_replicas, batch_size), in the order of arrival.
+
+    Raises NotFoundError for a file that cannot be read, InvalidError with the line of the first mistake.
+    """
+    arrivals: dict[str, Arrival] = {}
+    for row in _rows(path, ("name", "time", "application", "num_replicas", "batch_size"), "workload"):
+        name, application = row.cells["name"], row.cells["application"]
+        if not name or not application:
+            raise InvalidError(f"{row.where}: a job needs a name and an application")
+        if name in arrivals:
+            raise InvalidError(f"{row.where}: the job {name!r} is there twice")
+        seconds = _number(row, "time")
+        if not 0 <= seconds <= LATEST_SECONDS:
+            raise InvalidError(f"{row.where}: time must be seconds from 0 to {LATEST_SECONDS:g}, not {seconds:g}")
+        arrivals[name] = Arrival(name, seconds, application, _whole(row, "num_replicas"), _whole(row, "batch_size"))
+    if not arrivals:
+        raise InvalidError(f"{path} is empty: no job is in it")
+    return sorted(arrivals.values(), key=lambda arrival: (arrival.seconds, arrival.name))

@@ -16,7 +16,7 @@ def replay_journal(path: Path, policy: str) -> tuple[list[dict[str, Any]], int, 
     """(a row for each decision that differs, how many cycles there were, the policy's name).
 
     Without a policy each entry is decided again by the one that decided it. Raises NotFoundError for a journal that
-    cannot be read or is empty.
+    cannot be read or holds no whole entry, InvalidError for a line that is no entry.
     """
     rows: list[dict[str, Any]] = []
     names: list[str] = []
@@ -33,7 +33,7 @@ def replay_journal(path: Path, policy: str) -> tuple[list[dict[str, Any]], int, 
             moment = datetime.fromtimestamp(found.now_seconds, UTC).isoformat(timespec="seconds")
             rows.append({"time": moment, "job": found.job, "then": found.then, "now": found.now, "policy": name})
     if not cycles:
-        raise NotFoundError(f"the journal {path} is empty")
+        raise NotFoundError(f"the journal {path} holds no whole entry")
     return rows, cycles, ", ".join(names)
 
 

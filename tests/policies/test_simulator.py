@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from diflow.allocator.simulator.cli import app, queue_rows
 from diflow.allocator.simulator.metrics import metrics
 from diflow.allocator.simulator.replay import Replay, World, replay
 from diflow.allocator.simulator.truth import Application, Arrival, load, read_workload
-from diflow.errors import InvalidError, NotFoundError
+from diflow.errors import DiflowError, InvalidError, NotFoundError
 from tests.policies.generators import snapshots
 
 DATA = Path(os.environ.get("DIFLOW_POLLUX_DATA", Path(__file__).parents[3] / "shared" / "data" / "pollux"))
@@ -148,11 +149,124 @@ def test_the_command_compares_policies_and_names_what_is_missing(profiles: Path,
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[1].startswith("fit")
     assert done.stdout.splitlines()[2].startswith("goodput")
-    missing = runner.invoke(app, ["simulate", "--workload", "nowhere.csv", "--profiles", str(profiles)])
-    assert isinstance(missing.exception, NotFoundError)
-    workload.write_text("name,when\na,5\n")
-    with pytest.raises(InvalidError, match="is no workload"):
-        read_workload(workload)
+
+
+HEAD = "name,time,application,num_replicas,batch_size\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "is no workload: it needs the columns name, .*, and lacks name, time, application"),
+        (b"name,when\na,5\n", "and lacks time, application, num_replicas, batch_size"),
+        (HEAD.encode(), "is empty: no job is in it"),
+        (b"\xff\xfe\x00junk\n\n\x80", "it is no CSV text"),
+        (f"{HEAD}a,5,toy\n", r"line 2: num_replicas must be a whole number from 1 to 1,000,000,000, not ''"),
+        (f"{HEAD}a,soon,toy,1,32\n", "line 2: time must be a number, not 'soon'"),
+        (f"{HEAD}a,nan,toy,1,32\n", "line 2: time must be a number, not 'nan'"),
+        (f"{HEAD}a,0,toy,1,32\nb,-5,toy,1,32\n", "line 3: time must be seconds from 0 to 1e.09, not -5"),
+        (f"{HEAD}a,1e12,toy,1,32\n", "line 2: time must be seconds"),
+        (f"{HEAD}a,5,toy,0,32\n", "line 2: num_replicas must be a whole number"),
+        (f"{HEAD}a,5,toy,1,-32\n", "line 2: batch_size must be a whole number"),
+        (f"{HEAD}a,5,toy,1,{'9' * 5000}\n", "line 2: batch_size must be a whole number"),
+        (f"{HEAD},5,toy,1,32\n", "line 2: a job needs a name and an application"),
+        (f"{HEAD}a,5,toy,1,32\na,6,toy,1,32\n", "line 3: the job 'a' is there twice"),
+    ],
+)
+def test_a_broken_workload_is_named_with_its_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path = tmp_path / "w.csv"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(InvalidError, match=message):
+        read_workload(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("placements.csv", "placement,local_bsz\n1,8\n", "and lacks step_time, sync_time"),
+        ("placements.csv", "placement,local_bsz,step_time,sync_time\n0,8,1,0\n", "all is above 0"),
+        ("placements.csv", "placement,local_bsz,step_time,sync_time\n1,8,1,2\n", "no sync_time is longer"),
+        ("scalability.csv", "", "and lacks num_nodes"),
+        ("scalability.csv", "num_nodes,num_replicas,local_bsz,step_time,sync_time\n1,1,8,x,0\n", "line 2: step_time"),
+        ("validation-32.csv", "progress,grad_sqr,grad_var\n9,1,1\n8,1,1\n", "progress grows from epoch to epoch"),
+        ("validation-32.csv", "progress,grad_sqr,grad_var\n9,0,0\n", "are 0 in the same epoch"),
+        ("validation-32.csv", None, "two batch sizes B at least"),
+    ],
+)
+def test_a_broken_profile_is_named_with_its_file(
+    profiles: Path, tmp_path: Path, name: str, text: str | None, message: str
+) -> None:
+    made = tmp_path / "toy"
+    shutil.copytree(profiles / "toy", made)
+    if text is None:
+        for path in (made / "validation-128.csv", made / "validation-512.csv"):
+            path.unlink()
+    else:
+        (made / name).write_text(text)
+    with pytest.raises(InvalidError, match=message):
+        load(tmp_path)
+
+
+def test_profiles_that_lie_in_a_plane_are_named(profiles: Path, tmp_path: Path) -> None:
+    made = tmp_path / "toy"
+    shutil.copytree(profiles / "toy", made)
+    (made / "placements.csv").write_text("placement,local_bsz,step_time,sync_time\n1,8,1,0\n")
+    (made / "scalability.csv").write_text("num_nodes,num_replicas,local_bsz,step_time,sync_time\n1,1,16,1,0\n")
+    with pytest.raises(InvalidError, match="must vary in nodes, replicas and local_bsz"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["--workload", "nowhere.csv"], NotFoundError("nowhere.csv cannot be read: No such file")),
+        (["--workload", "."], NotFoundError("cannot be read: Is a directory")),
+        (["--profiles", "nowhere"], NotFoundError("there is no folder nowhere")),
+        (["--profiles", "."], NotFoundError("holds no APP/placements.csv")),
+        (["--policy", "fit", "--policy", "nothing"], NotFoundError("there is no policy 'nothing'")),
+        (["--out", "w.csv"], InvalidError("--out w.csv is a file: give a folder")),
+        (["--out", "w.csv/below", "--no-pictures"], DiflowError("w.csv/below cannot be written: Not a directory")),
+        (["--restart-seconds", "inf"], InvalidError("--restart-seconds must be at most 86400, not inf")),
+        (["--load", "inf"], InvalidError("--load must be a number, not inf")),
+        (["-o", "yaml"], InvalidError("--output is text or json")),
+        (["--journal", "j"], InvalidError("--journal goes with --policy and -o")),
+    ],
+)
+def test_a_mistake_is_told_and_nothing_is_written(
+    profiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], wrong: DiflowError
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("w.csv").write_text(f"{HEAD}a,5,toy,1,32\n")
+    given = {"--workload": ["w.csv"], "--profiles": [str(profiles)], "--policy": ["fit"], "--nodes": ["1"]}
+    given["--out"] = ["out"]
+    rest = [x for name, value in given.items() if name not in options for x in (name, *value)]
+    told = CliRunner().invoke(app, ["simulate", *rest, *options])
+    assert type(told.exception) is type(wrong), told.output
+    assert str(wrong) in str(told.exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["w.csv"]
+
+
+@pytest.mark.parametrize(
+    "options", [["--nodes", "0"], ["--gpus", "-1"], ["--restart-seconds", "nan"], ["--load", "0"], ["--seed", "-1"]]
+)
+def test_numbers_out_of_range_are_a_mistake_in_the_call(options: list[str]) -> None:
+    told = CliRunner().invoke(app, ["simulate", *options])
+    assert told.exit_code == 2
+    assert f"Invalid value for '{options[0]}'" in told.output
+
+
+def test_nights_without_jobs_take_no_time(apps: dict[str, Application]) -> None:
+    """A job ten years later: no cycle is spent on waiting for it, and it does as the first did."""
+    late = 315_360_000.0
+    result = replay([Arrival("a", 0.0, "toy", 1, 32), Arrival("b", late, "toy", 1, 32)], apps, load_policy("fit"))
+    first, second = result.outcomes
+    assert second.completion == pytest.approx(first.completion)
+    assert len(result.utilisation) < 100
+
+
+def test_a_replay_that_does_not_end_is_given_up(apps: dict[str, Application]) -> None:
+    with pytest.raises(DiflowError, match="policy fit: the replay did not end within .* days .* still there: toy-0"):
+        replay(arrivals(1), apps, load_policy("fit"), World(nodes=1, longest_seconds=60.0))
 
 
 def test_a_journal_is_replayed_and_explained(tmp_path: Path) -> None:
@@ -171,6 +285,17 @@ def test_a_journal_is_replayed_and_explained(tmp_path: Path) -> None:
     told = runner.invoke(app, ["explain", "--journal", str(path)])
     assert told.exit_code == 0, told.output
     assert len(told.stdout.splitlines()) == kept[-1].jobs
+    whole = "".join(journal.line(s, policy.optimize(s)) + "\n" for s in kept)
+    path.write_text(whole)
+    asked = ["simulate", "--journal", str(path), "--policy", "fit", "--policy", "fair", "-o", "json"]
+    differ = runner.invoke(app, asked)
+    assert differ.exit_code == 0, differ.output
+    assert {row["policy"] for row in json.loads(differ.stdout)} == {"fit"}, "fair decided it"
+    path.write_text(whole + "\x00\x01 no entry\n")
+    broken = runner.invoke(app, asked)
+    assert isinstance(broken.exception, InvalidError)
+    assert broken.stdout == "", "nothing is shown of a journal that is broken further down"
+    path.write_text(whole)
     shown = runner.invoke(app, ["queue", "--journal", str(path)])
     assert shown.stdout.startswith("QUEUE")
     assert len(queue_rows(kept[-1])) == kept[-1].queues * 2
