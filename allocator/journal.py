@@ -149,12 +149,19 @@ def read(path: Path) -> Iterator[Entry]:
                     return  # the writer was stopped in the middle of it
                 try:
                     data = json.loads(content)
-                    entry = Entry(_snapshot(data["snapshot"]), str(data["policy"]), dict(data["decided"]))
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    entry = Entry(_snapshot(data["snapshot"]), str(data["policy"]), _decided(data["decided"]))
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                     raise InvalidError(f"{path}, line {number}: no entry of a journal ({error})") from None
                 yield entry
     except OSError as error:
         raise NotFoundError(f"the journal {path} cannot be read: {error.strerror}") from None
+
+
+def _decided(data: dict[str, Any]) -> dict[str, Any]:
+    """What was decided; TypeError or AttributeError for what `_short` could not tell."""
+    for decision in data.values():
+        _short(decision)
+    return data
 
 
 def differences(entries: Iterator[Entry], policy: Policy) -> Iterator[Difference]:
@@ -164,12 +171,25 @@ def differences(entries: Iterator[Entry], policy: Policy) -> Iterator[Difference
         for name in entry.snapshot.job_names:
             then, now = entry.decided.get(name, {}), plan[name]
             if then.get("pods", {}) != now["pods"]:
-                yield Difference(entry.snapshot.now_seconds, name, _short(then), _short(now))
+                before, after = _short(then), _short(now)
+                if before == after:  # as many replicas, elsewhere
+                    before, after = f"{before} on {_where(then)}", f"{after} on {_where(now)}"
+                yield Difference(entry.snapshot.now_seconds, name, before, after)
 
 
 def _short(decision: dict[str, Any]) -> str:
     pods = sum(sum(nodes.values()) for nodes in decision.get("pods", {}).values())
     return f"{decision.get('action', 'unknown')} with {pods} replicas"
+
+
+def _where(decision: dict[str, Any]) -> str:
+    """Nodes with their replicas; the task as well where there are several."""
+    roles = decision["pods"]
+    return ", ".join(
+        f"{f'{role}: ' if len(roles) > 1 else ''}{node} ({count})"
+        for role, nodes in roles.items()
+        for node, count in nodes.items()
+    )
 
 
 def _plain(value: Any) -> Any:

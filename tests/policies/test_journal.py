@@ -12,6 +12,7 @@ from diflow.allocator.journal import Journal
 from diflow.allocator.plan import Plan
 from diflow.allocator.policies.fit import FitPolicy
 from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.views import JobView, NodeView, RoleView, build
 from diflow.errors import InvalidError, NotFoundError
 from tests.policies.generators import snapshots
 
@@ -115,13 +116,31 @@ def test_an_entry_larger_than_a_file_is_told_and_left_out(tmp_path: Path) -> Non
     assert not path.exists()
 
 
-def test_a_line_that_is_no_entry_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["[1]", "\x00\x01\ufffd", "[" * 100_000, '{"snapshot": {}}', '"decided": 3', '"decided": {"a": 3}']
+)
+def test_a_line_that_is_no_entry_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "journal"
     (cycle,) = cycles(1)
     Journal(path)(*cycle)
-    with path.open("a") as file:
-        file.write("[1]\n")
+    if text.startswith('"decided"'):
+        text = journal.line(*cycle).partition('"decided"')[0] + text + "}"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text + "\n")
     with pytest.raises(InvalidError, match="line 2: no entry of a journal"):
         list(journal.read(path))
     with pytest.raises(NotFoundError, match="cannot be read"):
         list(journal.read(tmp_path / "nothing"))
+
+
+def test_a_difference_in_nothing_but_the_nodes_names_them(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    nodes = [NodeView("n1", {"gpu": 2}), NodeView("n2", {"gpu": 4})]
+    snapshot = build(nodes, [JobView("a", (RoleView("w", {"gpu": 1}, 2, 2, 2),))])
+    plan = FitPolicy().optimize(snapshot)
+    taken = snapshot.node_names[int(plan.node[0])]
+    other = "n2" if taken == "n1" else "n1"
+    path.write_text(journal.line(snapshot, plan).replace(f'{{"{taken}":2}}', f'{{"{other}":2}}') + "\n")
+    (found,) = journal.differences(journal.read(path), FitPolicy())
+    assert found.then == f"admit with 2 replicas on {other} (2)"
+    assert found.now == f"admit with 2 replicas on {taken} (2)"
