@@ -31,6 +31,8 @@ _SUFFIX = {
     **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTP", 1)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTP", 1)},
 }
+MOST = 10**15
+"""Of a resource in base units: a million nodes of a million cores, or of 1,000 TiB."""
 _FIELDS = frozenset({"name", "weight", "guarantee", "cap", "parent"})
 
 
@@ -40,8 +42,13 @@ def read_queues(text: str) -> list[QueueView]:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InvalidError(f"not YAML: {str(error).splitlines()[0]}", path="queues.yaml") from None
+    except (RecursionError, ValueError) as error:  # a date such as 2026-13-45, a number of 5,000 digits
+        raise InvalidError(f"cannot be read: {error}", path="queues.yaml") from None
     if not isinstance(data, dict) or not isinstance(data.get("queues"), list):
         raise InvalidError("must be a mapping with a list `queues`", path="queues.yaml")
+    beside = sorted(str(key) for key in data if key != "queues")
+    if beside:
+        raise InvalidError("unknown field; known is queues", path=beside[0])
     queues = [_queue(item, f"queues[{i}]") for i, item in enumerate(data["queues"])]
     known = {queue.name for queue in queues}
     if len(known) < len(queues):
@@ -89,10 +96,13 @@ def _queue(item: Any, path: str) -> QueueView:
         raise InvalidError(f"must be a number from 0 to a million, not {weight!r}", path=f"{path}.weight")
     tables: dict[str, dict[str, int]] = {}
     for field in ("guarantee", "cap"):
-        given = item.get(field) or {}
+        given = {} if item.get(field) is None else item[field]
         if not isinstance(given, dict):
             raise InvalidError("must be a mapping from resources to quantities", path=f"{path}.{field}")
         tables[field] = {str(r): amount(str(r), q, f"{path}.{field}[{r}]") for r, q in given.items()}
+        for r, most in tables[field].items():
+            if most > MOST:
+                raise InvalidError("is more than any cluster has", path=f"{path}.{field}[{r}]")
     for resource, least in tables["guarantee"].items():
         if least > tables["cap"].get(resource, least):
             raise InvalidError("the guarantee is above the cap", path=f"{path}.guarantee[{resource}]")

@@ -27,7 +27,18 @@ def test_queues_are_read_with_their_amounts_in_base_units() -> None:
     ("text", "message"),
     [
         ("[", "queues.yaml: not YAML"),
+        ("", "queues.yaml: must be a mapping"),
         ("queues: 3", "queues.yaml: must be a mapping"),
+        ("[" * 5000, "queues.yaml: "),
+        ("queues: [{name: 2026-13-45}]", "queues.yaml: cannot be read"),
+        ("queues: []\nqueue: []", "queue: unknown field; known is queues"),
+        ("queues: [{}]", r"queues\[0\].name: must be text"),
+        ("queues: [{name: a, weight: .nan}]", r"queues\[0\].weight: must be a number"),
+        ("queues: [{name: a, guarantee: 0}]", r"queues\[0\].guarantee: must be a mapping"),
+        ("queues: [{name: a, cap: {cpu: -1}}]", r"queues\[0\].cap\[cpu\]: must be a quantity"),
+        ("queues: [{name: a, cap: {cpu: 9999999P}}]", r"queues\[0\].cap\[cpu\]: is more than any cluster has"),
+        ("queues: [{name: a, parent: 3}]", r"queues\[0\].parent: must be the name of a queue"),
+        ("queues: [{name: a, parent: a}]", "'a' would be above itself"),
         ("queues: [a]", r"queues\[0\]: must be a mapping with a name"),
         ("queues: [{name: A_b}]", r"queues\[0\].name"),
         ("queues: [{name: a, wieght: 2}]", r"queues\[0\].wieght: unknown field"),
@@ -41,3 +52,8 @@ def test_queues_are_read_with_their_amounts_in_base_units() -> None:
 def test_a_mistake_is_named_with_its_path(text: str, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
         read_queues(text)
+
+
+def test_a_weight_of_nothing_and_a_list_of_nothing_are_no_mistakes() -> None:
+    assert read_queues("queues: []") == []
+    assert read_queues("queues: [{name: a, weight: 0, cap: }]") == [QueueView("a", 0.0)]
