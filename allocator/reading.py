@@ -34,6 +34,7 @@ _SAID_OTHERWISE = frozenset(
 _LIFE = re.compile(r"(\.[1-9][0-9]{0,8})?")
 _DONE = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 _ENDED = frozenset({"Succeeded", "Failed", "Error"})
+_RAN = frozenset({"Running", "Succeeded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,8 @@ class Tree:
     """How often the backoffLimit was drawn on, over all replicas and rounds."""
     moves: int = 0
     """How many pods were made anew without drawing on it."""
+    idle: frozenset[str] = frozenset()
+    """Rounds whose pods never got a node."""
     count: int = 0
     is_offloaded: bool = False
 
@@ -187,8 +190,9 @@ class JobRead:
 
     @property
     def reschedules(self) -> int:
-        """How often pods were made anew without drawing on it, and new rounds begun; over all Workflows so far."""
-        return self.rounds_before + self.tree.moves + len(self.rounds) - 1
+        """How often pods were made anew without drawing on it, and rounds that had a node were given up for new ones;
+        over all Workflows so far."""
+        return self.rounds_before + self.tree.moves + sum(name not in self.tree.idle for name in self.rounds[:-1])
 
     def member_text(self, task: str, index: int, *, round_: str | None = None) -> str:
         """The member of this index in its present life: `2`, or `2.1` when it came back."""
@@ -344,9 +348,12 @@ def read_tree(obj: Mapping[str, Any]) -> Tree:
     alone: dict[tuple[str, int, str, str], int] = {}
     recreated: set[str] = set()
     moves = 0
+    idle: dict[str, bool] = {}
     for place, node in places:
-        moves += place.is_pod and place.uncounted > 0 and node.get("type") == "Pod"
         phase = node.get("phase") or "Pending"
+        if place.is_pod and node.get("type") == "Pod":
+            moves += place.uncounted > 0
+            idle[place.round] = idle.get(place.round, True) and not _had_node(node, phase)
         if not place.task:
             if not place.is_attempt_of_round:
                 round_phase[place.round] = phase
@@ -368,9 +375,14 @@ def read_tree(obj: Mapping[str, Any]) -> Tree:
         recreated=frozenset(recreated),
         restarts=sum(alone.values()) + sum(restart_of.values()),
         moves=moves,
+        idle=frozenset(name for name, is_idle in idle.items() if is_idle),
         count=len(nodes),
         is_offloaded=offloaded,
     )
+
+
+def _had_node(node: Mapping[str, Any], phase: str) -> bool:
+    return bool(node.get("hostNodeName") or (node.get("outputs") or {}).get("exitCode")) or phase in _RAN
 
 
 def seconds(time: str) -> float:

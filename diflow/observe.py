@@ -226,7 +226,7 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
         backoff_limit=_backoff_limit(dijob),
         attempts=tuple(attempts),
         restarts=_restarts(attempts) + _before(annotations, keys.RESTARTS_BEFORE),
-        reschedules=_moves(attempts) + len(rounds) - 1 + _before(annotations, keys.ROUNDS_BEFORE),
+        reschedules=_moves(attempts) + _rounds_left(rounds, attempts) + _before(annotations, keys.ROUNDS_BEFORE),
         closing=(workflow.get("spec") or {}).get("shutdown") in STOPS
         or (workflow.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Error"),
         gave_up=gave_up,
@@ -412,6 +412,16 @@ def _time(text: Any) -> str:
 def _moves(attempts: Sequence[Attempt]) -> int:
     """How many pods were made anew without drawing on the backoffLimit."""
     return sum(1 for a in attempts if a.uncounted)
+
+
+def _rounds_left(rounds: Sequence[str], attempts: Sequence[Attempt]) -> int:
+    """How many rounds were given up for another one; not those of which no pod ever got a machine.
+
+    A job that is given another number of replicas than it was submitted with at its first start is in its second round.
+    """
+    seen = {a.round for a in attempts}
+    placed = {a.round for a in attempts if a.placed}
+    return sum(1 for name in rounds[:-1] if name in placed or name not in seen)
 
 
 def _has_given_up(node: Object) -> bool:

@@ -83,6 +83,7 @@ class _Replay:
         self.attempt: dict[tuple[str, int], Attempt] = {}
         self.cause: dict[tuple[str, int], Phase] = {}
         self.placed = False
+        self.has_moved = False
         self.all_were_ready = False
         self.present: Phase = "Pending"
         # For each attempt that was followed by another one of the same replica in the same round: whether that counts.
@@ -111,7 +112,7 @@ class _Replay:
             self.stage[key] = what
             if before is not None and attempt.order > before.order:
                 self.cause[key] = _cause(before, attempt)
-            elif self.all_were_ready and key not in self.cause:
+            elif (self.all_were_ready or self.has_moved) and key not in self.cause:
                 self.cause[key] = "Rescheduling"
         elif what == "placed":
             self.placed = True
@@ -126,10 +127,13 @@ class _Replay:
     def _enter(self, where: tuple[int, int], attempt: Attempt) -> None:
         """A new round, or the same round from its beginning."""
         if self.where[0] >= 0:
-            cause: Phase = "Rescheduling" if where[0] > self.where[0] else "Restarting"
-            if where[0] > self.where[0]:
+            is_new = where[0] > self.where[0]
+            if is_new:
                 self.wanted = set(self.seen.wanted) if attempt.round == self.seen.round else set()
-            self.cause = dict.fromkeys(self.wanted, cause)
+                # A job of which nothing ever got a machine starts for the first time, in whichever round.
+                self.has_moved = self.placed
+            cause: Phase = "Rescheduling" if is_new else "Restarting"
+            self.cause = dict.fromkeys(self.wanted, cause) if self.has_moved or not is_new else {}
         self.where = where
         self.stage = {}
         self.attempt = {}
@@ -148,6 +152,8 @@ class _Replay:
         cause = self.retried.get(id(attempt))
         if cause is not None:
             self.cause[key] = cause
+        elif attempt.round != self.seen.round:  # its round was over: no other attempt followed it there
+            self.cause = {**self.cause, key: "Rescheduling"} if self.placed else {}
         elif not self.seen.closing and attempt.was_taken_away:
             self.cause[key] = "Rescheduling"
         elif not self.seen.closing and attempt.tries < self.seen.backoff_limit:
@@ -160,7 +166,7 @@ class _Replay:
         """The phase that this state of the replicas is called by."""
         missing = [key for key in self.wanted if self.stage.get(key) not in ("ready", "succeeded", "failed")]
         failed = [key for key in self.wanted if self.stage.get(key) == "failed"]
-        moving = len(self.seen.rounds) > 1 and now and self._between_rounds()
+        moving = len(self.seen.rounds) > 1 and now and self.placed and self._between_rounds()
         causes = {self.cause[key] for key in (*missing, *failed) if key in self.cause}
         if moving:
             self.present = "Rescheduling"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from diflow.allocator.allocation import Allocation
 from diflow.allocator.reading import JobRead, read_node, read_workflow
+from diflow.status import derive
 from diflow.workflows import render
 from tests.allocator.lab import job, task
 
@@ -138,3 +139,24 @@ def test_nothing_that_is_edited_in_raises(parameters: dict[str, Any], annotation
         assert [role.name for role in read.roles] == ["worker"]
         assert 1 <= read.granted[read.current]["worker"] <= 100_000
         assert read.current in read.rounds
+
+
+def test_a_round_whose_pods_never_got_a_node_is_no_reschedule() -> None:
+    body = workflow(
+        parameters={
+            "rounds": '["1","2","3"]',
+            "current": "3",
+            "granted": '{"1":{"worker":2},"2":{"worker":4},"3":{"worker":1}}',
+        }
+    )
+    nodes = {
+        "one.round(0:1)(0).worker(0:0).worker(0)": {"phase": "Failed", "message": "Pod was rejected"},
+        "one.round(1:2)(0).worker(0:0).worker(0)": {"phase": "Failed", "hostNodeName": "node-a"},
+        "one.round(2:3)(0).worker(0:0).worker(0)": {"phase": "Pending"},
+    }
+    made = {"type": "Pod", "startedAt": "2026-01-02T03:04:05Z"}
+    body["status"] = {"nodes": {f"id-{name}": {"name": name, **made, **node} for name, node in nodes.items()}}
+    read = read_workflow(body)
+    assert read.problem == ""
+    assert read.tree.idle == {"1", "3"}
+    assert read.reschedules == 1 == derive(body).reschedules

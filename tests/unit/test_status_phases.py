@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from diflow.status import PHASES, unknown
-from tests.unit.seen import SeenJob, history, phases
+from tests.unit.seen import SeenJob, at, history, phases
 
 Case = Callable[[], SeenJob]
 
@@ -316,9 +316,50 @@ def test_a_replica_that_stops_answering_makes_the_job_starting_and_not_reschedul
 
 def test_a_new_round_counts_as_a_reschedule_and_old_pods_no_longer_count() -> None:
     status = new_round_runs().derive()
-    assert history(status)[-2:] == [("Rescheduling", 24), ("Running", 26)]
-    assert status.reschedules == 1
+    assert history(status) == [("Pending", 0), ("Starting", 0), ("Rescheduling", 20), ("Running", 26)]
+    assert (status.restarts, status.reschedules) == (0, 1)
     assert status.task_status == {"worker": {"Running": 3}}
+
+
+def starts_with_more_than_its_replicas() -> SeenJob:
+    """What was made for the number that it was submitted with waited for the allocator, and was refused a machine."""
+    job = SeenJob(worker=2, preemptible=True)
+    for index in range(2):
+        job.pod(f"worker-{index}").unschedulable("gated", reason="SchedulingGated")
+    job.moves_to("2", worker=3)
+    for pod in job.pods:
+        pod.node |= {"phase": "Failed", "finishedAt": at(2), "message": "Pod was rejected: released for another round"}
+        pod.pod = None
+    return job
+
+
+def test_a_first_start_with_more_than_was_submitted_is_no_reschedule() -> None:
+    job = starts_with_more_than_its_replicas()
+    assert (job.derive().phase, job.derive().restarts, job.derive().reschedules) == ("Pending", 0, 0)
+    for index in range(3):
+        job.pod(f"worker-{index}", created=3, round="2").ready(6)
+    status = job.derive()
+    assert history(status) == [("Pending", 0), ("Starting", 3), ("Running", 6)]
+    assert (status.restarts, status.reschedules, status.replicas) == (0, 0, 3)
+
+
+def test_each_move_after_the_first_start_counts_and_is_told_although_all_of_it_takes_one_second() -> None:
+    job = starts_with_more_than_its_replicas()
+    second = [job.pod(f"worker-{index}", created=3, round="2").ready(6) for index in range(3)]
+    job.moves_to("3", worker=2)
+    for pod in second:
+        pod.ends(20, code=143)
+    third = [job.pod(f"worker-{index}", created=24, round="3").ready(24) for index in range(2)]
+    status = job.derive()
+    assert history(status)[-2:] == [("Rescheduling", 20), ("Running", 24)]
+    assert (status.restarts, status.reschedules) == (0, 1)
+    job.moves_to("4", worker=1)
+    for pod in third:
+        pod.ends(40, code=143)
+    job.pod("worker-0", created=44, round="4").placed(45)
+    status = job.derive()
+    assert (status.phase, status.restarts, status.reschedules) == ("Rescheduling", 0, 2)
+    assert history(status)[-1] == ("Rescheduling", 40)
 
 
 def test_old_pods_that_outlive_the_new_rounds_start_change_nothing() -> None:
