@@ -66,7 +66,7 @@ def need_pictures() -> None:
     try:
         import matplotlib  # noqa: F401, PLC0415
     except ImportError:
-        raise InvalidError("pictures need matplotlib: install diflow[plot], or say --no-pictures") from None
+        raise InvalidError("pictures need matplotlib: pip install 'diflow[examples]', or say --no-pictures") from None
 
 
 def write(folder: Path, results: Sequence[Replay], rows: Sequence[Metrics], *, gpus: int, nodes: int) -> list[Path]:
@@ -117,7 +117,7 @@ def pictures(folder: Path, results: Sequence[Replay], *, gpus: int, nodes: int) 
     _completion(figure, results)
     drawn.append(("completion", figure))
     for result in results:
-        figure = Figure(figsize=(13, min(16.0, max(3.0, 1.6 + 0.09 * gpus * nodes))), layout="constrained")
+        figure = Figure(figsize=(13, min(10.0, max(3.0, 1.6 + 0.09 * gpus * nodes))), layout="constrained")
         _gantt(figure, result, gpus=gpus, nodes=nodes)
         drawn.append((f"gantt-{_file_name(result.policy)}", figure))
     out = []

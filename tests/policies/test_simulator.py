@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import shutil
+import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -253,6 +255,24 @@ def test_numbers_out_of_range_are_a_mistake_in_the_call(options: list[str]) -> N
     told = CliRunner().invoke(app, ["simulate", *options])
     assert told.exit_code == 2
     assert f"Invalid value for '{options[0]}'" in told.output
+
+
+def test_pictures_that_cannot_be_drawn_are_told_before_the_replay(
+    profiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = tmp_path / "w.csv"
+    workload.write_text(f"{HEAD}a,5,toy,1,32\n")
+    asked = ["simulate", "--workload", str(workload), "--profiles", str(profiles), "--out", str(tmp_path / "out")]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    told = CliRunner().invoke(app, asked)
+    assert isinstance(told.exception, InvalidError)
+    extra = str(told.exception).partition("diflow[")[2].partition("]")[0]
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert any(line.startswith("matplotlib") for line in project["optional-dependencies"][extra])
+    assert not (tmp_path / "out").exists()
+    done = CliRunner().invoke(app, [*asked, "--policy", "fit", "--no-pictures"])
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["jobs-fit.csv", "summary.csv", "summary.json"]
 
 
 def test_nights_without_jobs_take_no_time(apps: dict[str, Application]) -> None:
