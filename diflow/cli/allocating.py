@@ -222,7 +222,10 @@ def replay(
     ] = None,
     output: OutputForm = None,
 ) -> None:
-    """Run a policy over a journal of the allocator again, and show where it decides otherwise. Needs no cluster."""
+    """Run a policy over a journal of the allocator again, and show where it decides otherwise. Needs no cluster.
+
+    The policy's settings are those of here: give the same DIFLOW_POLICY_... as the allocator had that wrote it.
+    """
     needs_packages()
     from diflow.cli.replaying import replay_journal  # noqa: PLC0415
 

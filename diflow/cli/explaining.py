@@ -47,6 +47,8 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
     if row.state == "held":
         yield f"held: {row.why}; until that is mended it keeps what it has, and nothing is decided about it"
         return
+    if seen.job(where).read.is_suspended and row.granted:
+        yield f"suspended: Argo starts nothing more of it until diflow resume {row.name} -n {row.namespace}"
     if where not in seen.picture.snapshot.job_names:
         yield f"{row.state}: {row.why}"
         return
@@ -59,6 +61,8 @@ def _could_start(plan: Plan, job: int) -> bool:
 
 
 def _headline(row: JobRow) -> str:
+    if row.state == "held" and not row.high:
+        return f"{row.key} is held"  # of what it asks for nothing can be read
     has = (
         f"has {row.granted} of {row.range_text()} replicas" if row.granted else f"waits for {row.range_text()} replicas"
     )

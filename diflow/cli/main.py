@@ -48,7 +48,11 @@ def _in_full(args: Sequence[str]) -> list[str]:
     """`submit --dry-run` alone means the client's: typer has no option whose value may be left out."""
     if args[:1] != ["submit"]:
         return list(args)
-    return ["--dry-run=client" if arg == "--dry-run" else arg for arg in args]
+    follows = [*args[1:], ""]
+    return [
+        "--dry-run=client" if arg == "--dry-run" and after not in ("client", "server") else arg
+        for arg, after in zip(args, follows, strict=True)
+    ]
 
 
 def _ended_by(error: BaseException) -> int | None:

@@ -76,7 +76,9 @@ class JobRow:
         return self.state in ("waiting", "held", "suspended") and not self.granted
 
     def range_text(self) -> str:
-        """Such as `3` or `1-4`."""
+        """Such as `3` or `1-4`; `-` where what it asks for cannot be read."""
+        if not self.high:
+            return "-"
         return str(self.high) if self.low == self.high else f"{self.low}-{self.high}"
 
     def to_dict(self) -> dict[str, Any]:

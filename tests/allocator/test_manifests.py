@@ -105,7 +105,7 @@ def test_the_example_of_queues_can_be_read() -> None:
     example = yaml.safe_load((FOLDER / "queues.yaml").read_text())
     assert example["metadata"]["name"] == AllocatorSettings().queues_config
     queues = read_queues(example["data"][QUEUES_KEY])
-    assert {queue.name for queue in queues} == {"vision", "language", "evaluation"}
+    assert {queue.name for queue in queues} == {"default", "vision", "language", "evaluation"}
 
 
 def test_what_applies_to_the_allocators_pods_chooses_them() -> None:

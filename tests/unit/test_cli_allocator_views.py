@@ -124,7 +124,14 @@ def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
     text = busy("queue").out
     assert "the parameter rounds is not what diflow wrote" in text
     assert "it is suspended: diflow resume lets it go on" in text
-    assert "held: the parameter rounds is not what diflow wrote" in busy("explain", "broken").out
+    explained = busy("explain", "broken").out
+    assert explained.startswith("default/broken is held\n"), "nothing is said of replicas that cannot be read"
+    assert "held: the parameter rounds is not what diflow wrote" in explained
+    assert next(row for row in rows(text) if "default/broken" in row)[4] == "-"
+    put(busy, dijob("naps", {"worker": 1}), at={"worker": ["b"]}, suspend=True)
+    assert (
+        "suspended: Argo starts nothing more of it until diflow resume naps -n default" in busy("explain", "naps").out
+    )
 
 
 @pytest.mark.parametrize("command", [("queue",), ("top",), ("explain", "big"), ("plan",)])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from diflow.cli.main import code_of
 from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
 from tests.builders import manifest, template
 from tests.unit.cli import Cli, run
@@ -144,10 +145,15 @@ def test_a_forbidden_submit_names_the_right(diflow: Cli) -> None:
     assert "the user 'ada' lacks the right to create workflows.argoproj.io" in result.err
 
 
-def test_a_dry_run_prints_the_workflow_and_needs_no_cluster(diflow: Cli) -> None:
-    result = run("submit", diflow.file("job.yaml", manifest()), "--dry-run=client")
-    assert result.code == 0
-    assert yaml.safe_load(result.out)["kind"] == "Workflow"
+@pytest.mark.parametrize("option", [["--dry-run=client"], ["--dry-run", "client"], ["--dry-run"]])
+def test_a_dry_run_prints_the_workflow_and_needs_no_cluster(
+    diflow: Cli, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = diflow.file("job.yaml", manifest())
+    for args, name in (([*option, "--name=x", file], "x"), ([file, *option], "job")):
+        assert code_of(["submit", *args]) == 0
+        made = yaml.safe_load(capsys.readouterr().out)
+        assert (made["kind"], made["metadata"]["name"]) == ("Workflow", name)
 
 
 def test_a_dry_run_on_the_server_makes_nothing(diflow: Cli) -> None:
