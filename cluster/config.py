@@ -51,10 +51,12 @@ def write_all(plan: Plan) -> None:
 def kubeconfig(plan: Plan, user: str) -> str:
     """A kubeconfig for one certificate; it names files, so it is useful on this machine alone."""
     pki = plan.paths.pki
+    # In quotes: to kubectl a plain `y`, `no` or `null` is not a text.
+    name = json.dumps(plan.name)
     return f"""apiVersion: v1
 kind: Config
 clusters:
-- name: {plan.name}
+- name: {name}
   cluster:
     server: {plan.api_url}
     certificate-authority: {pki}/ca.crt
@@ -64,12 +66,12 @@ users:
     client-certificate: {pki}/{user}.crt
     client-key: {pki}/{user}.key
 contexts:
-- name: {plan.name}
+- name: {name}
   context:
-    cluster: {plan.name}
+    cluster: {name}
     user: {user}
     namespace: default
-current-context: {plan.name}
+current-context: {name}
 """
 
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
-from cluster import lifecycle, packages
+from cluster import config, lifecycle, packages
 from cluster.argo import kustomization
 from cluster.cli import main
 from cluster.errors import ClusterError
@@ -139,3 +140,14 @@ def test_a_fake_node_keeps_ordinary_pods_away() -> None:
     made = json.dumps(node(7, Size(gpus=8)))
     assert f'"taints": [{{"key": "{KEY}", "value": "fake", "effect": "NoSchedule"}}]' in made
     assert '"nvidia.com/gpu": "8"' in made
+
+
+@pytest.mark.parametrize("name", ["y", "no", "on", "null", "true"])
+def test_a_cluster_may_have_a_name_that_yaml_takes_for_something_else(name: str) -> None:
+    text = config.kubeconfig(Plan(name, "/nowhere", "10.230.0.0/16", "none", {}), "admin")
+    found = yaml.safe_load(text)
+    assert found["current-context"] == name
+    assert [found[kind][0]["name"] for kind in ("clusters", "contexts")] == [name, name]
+    assert found["contexts"][0]["context"]["cluster"] == name
+    # Python's YAML takes `y` for a text, kubectl's does not.
+    assert f'current-context: "{name}"' in text
