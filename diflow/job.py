@@ -7,6 +7,7 @@ It knows the manifest's shape (`diengine.opendilab.org/v2alpha1`, kind DIJob) an
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Set
 from pathlib import Path
@@ -287,8 +288,15 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
         return True
 
 
+# Texts that Python's YAML leaves plain and Go's (kubectl's and argo's) reads as a truth value or a number: `y`, `1e-4`,
+# `0o17`. The API server refuses a number where a text belongs; where it checks no types, Argo's controller stumbles.
+_NO_TEXT_IN_GO = re.compile(
+    r"[yYnN]|[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?0[xXoObB][0-9a-fA-F_]+"
+)
+
+
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    style = "|" if "\n" in value else None
+    style = "|" if "\n" in value else "'" if _NO_TEXT_IN_GO.fullmatch(value) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

@@ -6,8 +6,10 @@ import copy
 import re
 
 import pytest
+import yaml
 
 from diflow import DIJob, InvalidError, Task, UnknownFieldWarning
+from diflow.job import dump_yaml
 from tests.builders import job, manifest, task, template
 
 
@@ -219,6 +221,45 @@ def test_what_is_written_reads_back_as_the_same_job() -> None:
         volumes=({"name": "data", "emptyDir": {}},),
     )
     assert DIJob.from_yaml(made.to_yaml()) == made
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "y",
+        "N",
+        "no",
+        "on",
+        "1e-4",
+        "1E5",
+        "1.",
+        ".5",
+        "-3",
+        "+7",
+        "0o17",
+        "0x1F",
+        "0b1",
+        "1_000",
+        "007",
+        "~",
+        "null",
+        "=",
+        "2020-01-01",
+        "1:30",
+        ".inf",
+        ".NaN",
+        "0.1",
+    ],
+)
+def test_texts_that_another_reader_takes_for_a_number_or_a_truth_value_stand_in_quotes(text: str) -> None:
+    written = dump_yaml({"value": text, text: "key"})
+    assert yaml.safe_load(written) == {"value": text, text: "key"}
+    assert written.splitlines() == [f"value: '{text}'", f"'{text}': key"]
+
+
+def test_plain_words_stay_plain() -> None:
+    words = ["yes-man", "e4", "1e", "v1.2", "10.0.0.1", "4Gi", "500m", "a1e4", "node-1", "1e4x", "0xg"]
+    assert dump_yaml(words).splitlines() == [f"- {word}" for word in words]
 
 
 def test_the_default_fields_are_not_written() -> None:
