@@ -190,8 +190,6 @@ def _maximum(role: RoleView) -> int:
 
 
 def _with_ports(role: RoleView, *, limited: bool) -> dict[str, int]:
-    if not limited and not role.host_ports:
-        return dict(role.request)
     request = {**role.request, **{f"hostport/{port}": 1 for port in role.host_ports}}
     if limited:
         request[PODS] = 1

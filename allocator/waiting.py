@@ -94,11 +94,11 @@ class Feasibility:
         """Replicas of the role that an empty cluster takes."""
         shape = self._facts.shape[role]
         if shape not in self._most:
-            self._most[shape] = int(np.minimum(_empty_slots(self._snapshot, role), 2**40).sum())
+            self._most[shape] = int(np.minimum(empty_slots(self._snapshot, role), 2**40).sum())
         return self._most[shape]
 
 
-def _empty_slots(snapshot: Snapshot, role: int) -> IntArray:
+def empty_slots(snapshot: Snapshot, role: int) -> IntArray:
     """Replicas of the role that each node of an empty cluster takes (N). Not to be written to."""
     s, facts = snapshot, snapshot.facts
     known: dict[int, IntArray] = s.memo.get("empty slots", (facts, s.node_allocatable, s.node_foreign), dict)
@@ -123,7 +123,7 @@ def reserve(ledger: Ledger, job: int) -> Kept:
     kept: Kept = []
     for role in ledger.roles_of(job):
         need = int(s.role_min[role])
-        whole = _empty_slots(s, role)
+        whole = empty_slots(s, role)
         now = np.minimum(ledger.room(role), whole)
         order = np.lexsort((-whole, -now))
         order = order[whole[order] > 0]

@@ -440,12 +440,16 @@ class Cycle:
                 out += [queue_share(self.ledger.used[q], self.shares[q]) for q in chain]
         return tuple(out)
 
+    def _where(self, role: int, queue: int) -> tuple[int, int]:
+        """What roles have in common that find room in the same places, within the same caps: the keys of `too_big`."""
+        return self.facts.shape[role], queue if self.facts.capped else -1
+
     def _start(self, job: int, *, within_share: bool) -> bool:
         facts, ledger = self.facts, self.ledger
         queue, role = facts.job_queue[job], facts.roles_of[job][0]
         # Of several roles one may fit elsewhere, and the others then too.
         alone = len(facts.roles_of[job]) == 1
-        where = (facts.shape[role], queue if facts.capped else -1)
+        where = self._where(role, queue)
         if alone and facts.role_min[role] >= self.too_big.get(where, ANY_NUMBER):
             return False
         if within_share and facts.kinds[job] in self.above_share:
@@ -475,7 +479,7 @@ class Cycle:
         for role in facts.roles_of[job]:
             if ledger.count[role] >= facts.role_desired[role]:
                 continue
-            where = (facts.shape[role], queue if facts.capped else -1)
+            where = self._where(role, queue)
             if not facts.pinned[job] and self.too_big.get(where) == 1:
                 continue
             if within_share and not self._within(queue, facts.request[role]):

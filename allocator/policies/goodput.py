@@ -21,7 +21,6 @@ from diflow.allocator.goodput.optimise import Problem, add_rows, exact_counts, g
 from diflow.allocator.goodput.price import unit_costs
 from diflow.allocator.goodput.table import Table, Tables
 from diflow.allocator.ledger import Ledger, Placement
-from diflow.allocator.packing import slots
 from diflow.allocator.plan import KEEP, PREEMPT, RESIZE, Plan, Why
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.settle import no_worse_than_keeping, settled
@@ -31,6 +30,7 @@ from diflow.allocator.waiting import (
     Kept,
     Reasons,
     Waiting,
+    empty_slots,
     grow_in_place,
     minimum_gang,
     reserve,
@@ -720,14 +720,13 @@ def _find_gangs(snapshot: Snapshot, settings: PolicySettings) -> _Gangs:
 
 def _per_node(snapshot: Snapshot, elastic: IntArray) -> IntArray:
     """The most replicas of each job's elastic role that one node could take."""
-    facts, known = snapshot.facts, {}
+    shapes, most = snapshot.facts.shape, {}
     out = []
     for role in elastic.tolist():
-        shape = facts.shape[role]
-        if shape not in known:
-            room = slots(snapshot.room(), snapshot.role_request[role], facts.eligible(shape))
-            known[shape] = max(1, min(int(room.max(initial=0)), 2**31))
-        out.append(known[shape])
+        shape = shapes[role]
+        if shape not in most:
+            most[shape] = max(1, min(int(empty_slots(snapshot, role).max(initial=0)), 2**31))
+        out.append(most[shape])
     return np.array(out, dtype=np.int64)
 
 
@@ -767,7 +766,7 @@ def _pools(snapshot: Snapshot, running: BoolArray, elastic: IntArray) -> IntArra
         request = snapshot.role_request[role]
         key = (int(snapshot.role_class[role]), request.tobytes())
         if key not in ok:
-            nodes = slots(snapshot.room(), request, snapshot.eligible(role)) > 0
+            nodes = empty_slots(snapshot, role) > 0
             ok[key] = np.bincount(snapshot.node_pool[nodes], minlength=pools) > 0
         need = request * snapshot.role_min[role]
         spare = ((room - need) / total).min(axis=1)

@@ -195,16 +195,15 @@ def _check_output(output: str) -> None:
 
 def _replay_journal(path: Path, names: list[str], output: str) -> None:
     asked = [load_policy(name) for name in names]
-    _last(path)  # a journal without an entry, or with one that is none, is told before anything is shown
-    rows: list[dict[str, object]] = []
-    for policy in asked:
-        count = 0
-        for found in journals.differences(journals.read(path), policy):
-            count += 1
-            if output == "json":
-                rows.append({"policy": policy.name, **asdict(found)})
-            else:
-                typer.echo(f"{found.now_seconds:12.0f} s  {found.job}: then {found.then}, now {found.now}")
-        typer.echo(f"{count} decisions differ under {policy.name}", err=True)
+    # All of it is read before anything is shown: a line that is no entry is told alone.
+    found = {policy.name: list(journals.differences(journals.read(path), policy)) for policy in asked}
+    if not any(found.values()):
+        _last(path)  # a journal without an entry does not agree with anybody
+    for name, differences in found.items():
+        if output == "text":
+            for one in differences:
+                typer.echo(f"{one.now_seconds:12.0f} s  {one.job}: then {one.then}, now {one.now}")
+        typer.echo(f"{len(differences)} decisions differ under {name}", err=True)
     if output == "json":
+        rows = [{"policy": name, **asdict(one)} for name, differences in found.items() for one in differences]
         typer.echo(json.dumps(rows, indent=2))
