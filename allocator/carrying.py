@@ -18,6 +18,7 @@ from diflow.allocator.allocation import Allocation
 from diflow.allocator.reading import JobRead, PodRead
 from diflow.allocator.room import Room
 from diflow.allocator.writes import Note, Write
+from diflow.figures import counted
 from diflow.roster import roster
 
 Needs = dict[str, dict[str, int]]
@@ -447,11 +448,13 @@ def _regrant(job: Job, now: float) -> Write | None:
     at = read.allocation
     if leave:
         before = sum(read.running(role.name) for role in read.roles)
-        note = Note("Resized", f"{before} → {before - len(leave)} replicas: {', '.join(_names(leave))} released")
+        note = Note(
+            "Resized", f"{before} → {counted(before - len(leave), 'replica')}: {', '.join(_names(leave))} released"
+        )
         if at is not None:
             nodes = {task: where[: max(1, _wanted(read, task))] for task, where in at.nodes.items()}
             at = Allocation(at.round, nodes, now, at.first, at.moves)
-        said = decision("resize", f"gave up {len(leave)} replicas: its user asked for fewer", now)
+        said = decision("resize", f"gave up {counted(len(leave), 'replica')}: its user asked for fewer", now)
     return writes.change_job(read, parameters=parameters, allocation=at if leave else None, decision=said, note=note)
 
 

@@ -11,39 +11,48 @@ from diflow.allocator.plan import Action, Plan, Why
 from diflow.allocator.shortage import NODES_NAMED, Leftover, amount, request
 from diflow.allocator.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.views import PODS
+from diflow.figures import counted, numbers
+
+STARTS = "starts: "
+"""What the text of an admission begins with, which tells nothing of a job that has started."""
 
 _TEXT: dict[Why, str] = {
     Why.KEPT: "keeps what it holds: no change is worth its cost",
     Why.KEPT_NOT_PREEMPTIBLE: "keeps what it holds: it is not preemptible, so it is never moved",
-    Why.FITS: "starts: it gets {0:g} of the {1:g} replicas it asks for",
-    Why.NO_ROOM: "waits for room: its gang needs {0:g} replicas at once and {1:g} fit now",
+    Why.FITS: STARTS + "it gets {0:g} of the {1:replica|} it asks for",
+    Why.NO_ROOM: "waits for room: its gang needs {0:replica|} at once and {1:fits|fit} now",
     Why.TOO_BIG: (
-        "can never start here: its gang needs {0:g} replicas and the whole cluster takes {1:g}; "
+        "can never start here: its gang needs {0:replica|} and the whole cluster takes {1:g}; "
         "ask for fewer, for less each, or add nodes"
     ),
     Why.NO_NODES: "waits: there is no node that is ready and schedulable",
     Why.NO_SUCH_QUEUE: "waits: its queue {queue!r} does not exist; create it, or name another one in spec.queue",
-    Why.QUEUE_CAP: "waits: queue {subject} is capped and has room for {1:g} more replicas, the gang needs {0:g}",
-    Why.QUEUE_SHARE: "waits: queue {subject} holds what it deserves; {0:g} replicas more would be above its share",
-    Why.RESERVED: "waits: the room is kept for {subject}, waiting longest; {1:g} of {0:g} replicas would fit beside",
-    Why.PREEMPTED_FOR_PRIORITY: "gives way to {subject}, which has a higher priority; {0:g} replicas are left to it",
-    Why.RECLAIMED: "its queue is above what it deserves: replicas go to {subject}; {0:g} are left to it",
+    Why.QUEUE_CAP: "waits: queue {subject} is capped and has room for {1:more replica|}, the gang needs {0:g}",
+    Why.QUEUE_SHARE: "waits: queue {subject} holds what it deserves; {0:replica|} more would be above its share",
+    Why.RESERVED: "waits: the room is kept for {subject}, waiting longest; {1:g} of {0:replica|} would fit beside",
+    Why.PREEMPTED_FOR_PRIORITY: (
+        "gives way to {subject}, which has a higher priority; {0:replica is|replicas are} left to it"
+    ),
+    Why.RECLAIMED: "its queue is above what it deserves: replicas go to {subject}; {0:is|are} left to it",
     Why.GAIN: "speed {1:.2f} → {0:.2f} times its smallest configuration, at weight {2:.3g}: the best use of the room",
     Why.SHRUNK_FOR_OTHERS: "speed {1:.2f} → {0:.2f} times its smallest configuration: its room is worth more elsewhere",
-    Why.GROWN: "grows to {0:g} replicas: there is room for what its user asked for",
+    Why.GROWN: "grows to {0:replica|}: there is room for what its user asked for",
     Why.POLICY_FAILED: "waits: the policy gave no usable plan, so nothing is changed",
-    Why.PLACED_AGAIN: "is placed again with {0:g} replicas, {1:g} before: pods are lost, or its limits changed",
-    Why.NO_ROOM_ELSEWHERE: "keeps what it holds: placed anew it needs {0:g} replicas on open nodes, and {1:g} fit",
-    Why.TOO_SOON: "keeps {0:g} replicas: {1:g} more would fit, but it was changed {2:.0f} s ago",
-    Why.GAIN_TOO_SMALL: "keeps {0:g} replicas: {1:g} more would fit, too few to be worth a restart of all",
+    Why.PLACED_AGAIN: "is placed again with {0:replica|}, {1:g} before: pods are lost, or its limits changed",
+    Why.NO_ROOM_ELSEWHERE: "keeps what it holds: placed anew it needs {0:replica|} on open nodes, and {1:fits|fit}",
+    Why.TOO_SOON: "keeps {0:replica|}: {1:g} more would fit, but it was changed {2:.0f} s ago",
+    Why.GAIN_TOO_SMALL: "keeps {0:replica|}: {1:g} more would fit, too few to be worth a restart of all",
     Why.EXPLORES: "starts small: it has reported nothing yet, so nothing is known of how it scales",
 }
 
 
 _FOR_ANOTHER: dict[Why, str] = {
-    Why.SHRUNK_FOR_OTHERS: "has {0:g} replicas instead of {1:g}: {subject} needs room that it held above its minimum",
+    Why.SHRUNK_FOR_OTHERS: "has {0:replica|} instead of {1:g}: {subject} needs room that it held above its minimum",
 }
 """Texts where the reason names a job."""
+
+_TOGETHER = "waits for room: each of its roles fits by itself, and not its {} replicas ({}) together"
+_ALL = "keeps what it holds: it has all that it may have"
 
 
 class Explainer:
@@ -52,6 +61,7 @@ class Explainer:
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot, self.plan = snapshot, plan
         self._leftover: Leftover | None = None
+        self._held: IntArray | None = None
 
     @property
     def leftover(self) -> Leftover:
@@ -65,9 +75,17 @@ class Explainer:
         why = Why(int(plan.why[job]))
         action = Action(int(plan.action[job]))
         words = (_FOR_ANOTHER if plan.subject[job] >= 0 and why in _FOR_ANOTHER else _TEXT)[why].format(
-            *(float(v) for v in plan.values[job]), subject=_subject(s, plan, job), queue=s.job_queue_name[job]
+            *numbers(plan.values[job]), subject=_subject(s, plan, job), queue=s.job_queue_name[job]
         )
-        if why is Why.NO_ROOM:
+        if why is Why.KEPT and not self._below_maximum(job):
+            words = _ALL
+        need, fits = plan.values[job, :2].tolist()
+        if why is Why.NO_ROOM and need <= fits:  # a gang of several roles
+            roles = self._roles(job)
+            words = _TOGETHER.format(
+                int(s.role_min[roles].sum()), ", ".join(f"{s.role_min[r]} × {s.role_names[r]}" for r in roles)
+            )
+        elif why is Why.NO_ROOM:
             words += self._short(job)
         later = ""
         if action in (Action.ADMIT, Action.RESIZE) and not plan.bind_now[job]:
@@ -97,20 +115,29 @@ class Explainer:
         resource and where, which limit binds, and what would have to change."""
         out = [self.text(job), self._asks(job)]
         out += [f"{what}: {places}" for what, places in self._places(job) if places]
-        if self.plan.action[job] in (Action.WAIT, Action.PREEMPT) or self._below_maximum(job):
-            for role in self._roles(job):
+        waits = self.plan.action[job] in (Action.WAIT, Action.PREEMPT)
+        short = [role for role in self._roles(job) if waits or self._may_grow(role)]
+        if short:
+            for role in short:
                 out += self._role(role)
             out += self._limits(job)
             out += self._what_would_help(job)
         return out
 
     def _below_maximum(self, job: int) -> bool:
-        s, after = self.snapshot, self._after()
-        most = s.role_max if s.job_preemptible[job] else s.role_desired
-        return any(after[r] < most[r] for r in self._roles(job))
+        return any(self._may_grow(role) for role in self._roles(job))
+
+    def _may_grow(self, role: int) -> bool:
+        s = self.snapshot
+        most = s.role_max if s.job_preemptible[s.role_job[role]] else s.role_desired
+        return bool(self._after()[role] < most[role])
 
     def _after(self) -> IntArray:
-        return np.bincount(self.plan.role, weights=self.plan.count, minlength=self.snapshot.roles).astype(np.int64)
+        """Replicas of each role when the plan is carried out."""
+        if self._held is None:
+            plan = self.plan
+            self._held = np.bincount(plan.role, weights=plan.count, minlength=self.snapshot.roles).astype(np.int64)
+        return self._held
 
     def _asks(self, job: int) -> str:
         s = self.snapshot
@@ -250,8 +277,7 @@ def _count(replicas: int) -> str:
 
 
 def _jobs(which: BoolArray) -> str:
-    count = int(which.sum())
-    return "1 job" if count == 1 else f"{count} jobs"
+    return counted(int(which.sum()), "job")
 
 
 _NAMES_A_JOB = frozenset({Why.RESERVED, Why.PREEMPTED_FOR_PRIORITY, Why.RECLAIMED, Why.SHRUNK_FOR_OTHERS})

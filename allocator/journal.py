@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,10 +18,11 @@ import numpy as np
 
 from diflow.allocator.arrays import frozen
 from diflow.allocator.plan import Plan
-from diflow.allocator.policy import Policy
+from diflow.allocator.policy import Policy, load_policy
 from diflow.allocator.profile import Profile
 from diflow.allocator.snapshot import Snapshot
 from diflow.errors import InvalidError, NotFoundError
+from diflow.figures import counted
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 """A cycle with 1,000 jobs on 200 nodes takes some 250 KiB: a file holds about 250 of them."""
@@ -42,10 +43,19 @@ class Entry:
 class Difference:
     """What a replayed policy decides otherwise for one job at one time."""
 
+    policy: str
     now_seconds: float
     job: str
     then: str
     now: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What policies decide otherwise than a journal of so many cycles: by policy, in the order of the journal."""
+
+    cycles: int
+    differences: Mapping[str, Sequence[Difference]]
 
 
 class Journal:
@@ -164,22 +174,41 @@ def _decided(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def differences(entries: Iterator[Entry], policy: Policy) -> Iterator[Difference]:
-    """Ask the policy at every snapshot of the journal; yield each job that it would treat otherwise."""
-    for entry in entries:
-        plan = json.loads(policy.optimize(entry.snapshot).to_bytes(entry.snapshot))["jobs"]
-        for name in entry.snapshot.job_names:
-            then, now = entry.decided.get(name, {}), plan[name]
-            if then.get("pods", {}) != now["pods"]:
-                before, after = _short(then), _short(now)
-                if before == after:  # as many replicas, elsewhere
-                    before, after = f"{before} on {_where(then)}", f"{after} on {_where(now)}"
-                yield Difference(entry.snapshot.now_seconds, name, before, after)
+def compare(path: Path, policies: Sequence[str] = ()) -> Comparison:
+    """Ask these policies at every snapshot of a journal; with none named, at each the one that decided there.
+
+    All of it is read before anything is told. Raises NotFoundError for a journal that cannot be read or holds no whole
+    entry, InvalidError for a line that is no entry and for a policy that is not there.
+    """
+    loaded = {name: load_policy(name) for name in policies}
+    found: dict[str, list[Difference]] = {name: [] for name in policies}
+    cycles = 0
+    for entry in read(path):
+        cycles += 1
+        for name in policies or (entry.policy,):
+            if name not in loaded:
+                loaded[name] = load_policy(name)
+            found.setdefault(name, []).extend(differences(entry, loaded[name]))
+    if not cycles:
+        raise NotFoundError(f"the journal {path} holds no whole entry")
+    return Comparison(cycles, found)
+
+
+def differences(entry: Entry, policy: Policy) -> Iterator[Difference]:
+    """Ask the policy at one snapshot of a journal; yield each job that it would treat otherwise."""
+    plan = json.loads(policy.optimize(entry.snapshot).to_bytes(entry.snapshot))["jobs"]
+    for name in entry.snapshot.job_names:
+        then, now = entry.decided.get(name, {}), plan[name]
+        if then.get("pods", {}) != now["pods"]:
+            before, after = _short(then), _short(now)
+            if before == after:  # as many replicas, elsewhere
+                before, after = f"{before} on {_where(then)}", f"{after} on {_where(now)}"
+            yield Difference(policy.name, entry.snapshot.now_seconds, name, before, after)
 
 
 def _short(decision: dict[str, Any]) -> str:
     pods = sum(sum(nodes.values()) for nodes in decision.get("pods", {}).values())
-    return f"{decision.get('action', 'unknown')} with {pods} replicas"
+    return f"{decision.get('action', 'unknown')} with {counted(pods, 'replica')}"
 
 
 def _where(decision: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from diflow.allocator.room import Room
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.writes import Note, Write
+from diflow.figures import counted
 
 # A decision's text changes with the numbers in it; people need not see each of them.
 _REPEAT_SECONDS = 60.0
@@ -515,12 +516,14 @@ def _note(standing: Standing, counts: Mapping[str, int], why: str) -> Note:
     before = sum(len(places) for places in standing.held.values())
     after = sum(counts.values())
     if standing.is_displaced:
-        return Note("Rescheduled", f"placed anew with {after} replicas, as nodes of it are closed or gone; {why}")
+        return Note(
+            "Rescheduled", f"placed anew with {counted(after, 'replica')}, as nodes of it are closed or gone; {why}"
+        )
     if not before:
-        return Note("Admitted", f"{after} replicas: {_spread(counts)}; {why}")
+        return Note("Admitted", f"{counted(after, 'replica')}: {_spread(counts)}; {why}")
     if before == after:
-        return Note("Rescheduled", f"moved with {after} replicas; {why}")
-    return Note("Resized", f"{before} → {after} replicas: {_spread(counts)}; {why}")
+        return Note("Rescheduled", f"moved with {counted(after, 'replica')}; {why}")
+    return Note("Resized", f"{before} → {counted(after, 'replica')}: {_spread(counts)}; {why}")
 
 
 def _spread(counts: Mapping[str, int]) -> str:

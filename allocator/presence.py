@@ -115,21 +115,26 @@ def presence(cluster: Cluster, *, namespace: str | None = None, now: float) -> P
 _CLOCKS_SECONDS: Final = 5.0
 
 
-def pause(cluster: Cluster, *, namespace: str, reason: str, now: float) -> str:
-    """Let the allocator decide nothing new. Returns what stands in the Lease: who, when, why."""
+def pause(cluster: Cluster, *, namespace: str, reason: str, now: float) -> tuple[str, str]:
+    """Let the allocator decide nothing new. Returns what stands in the Lease (who, when, why), and what stood there."""
+    before = _paused(cluster, namespace=namespace)
     moment = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = f"{whoami(cluster)} at {moment}" + (f": {' '.join(reason.split())}" if reason.strip() else "")
     annotate(cluster, PAUSED, text, namespace=namespace)
-    return text
+    return text, before
 
 
 def resume(cluster: Cluster, *, namespace: str) -> str:
     """Let it decide again. Returns who had paused it, "" if nobody had."""
-    lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=namespace)
-    paused = (((lease or {}).get("metadata") or {}).get("annotations") or {}).get(PAUSED) or ""
+    paused = _paused(cluster, namespace=namespace)
     if paused:
         annotate(cluster, PAUSED, None, namespace=namespace)
-    return str(paused)
+    return paused
+
+
+def _paused(cluster: Cluster, *, namespace: str) -> str:
+    lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=namespace)
+    return str((((lease or {}).get("metadata") or {}).get("annotations") or {}).get(PAUSED) or "")
 
 
 def annotate(cluster: Cluster, key: str, value: str | None, *, namespace: str) -> None:

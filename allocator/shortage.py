@@ -14,6 +14,7 @@ from diflow.allocator.packing import slots
 from diflow.allocator.plan import Plan
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.views import PODS
+from diflow.figures import counted, quantity
 
 NODES_NAMED = 3
 """Nodes that a text names; it counts the others."""
@@ -82,7 +83,7 @@ class Leftover:
         ]
         more = int((s.eligible(role) & (found.room == 0)).sum()) - len(parts)
         if more > 0 and parts:
-            parts.append(f"{more} more nodes are short too")
+            parts.append(f"{counted(more, 'more node is', plural='more nodes are')} short too")
         if found.closed:
             parts.append(f"{_nodes(found.closed)} closed")
         if found.unsuitable:
@@ -91,7 +92,7 @@ class Leftover:
 
 
 def request(snapshot: Snapshot, role: int) -> str:
-    """What one replica asks for: "2 cpu, 4096 MiB memory"."""
+    """What one replica asks for: "2 cpu, 4Gi memory"."""
     row = snapshot.role_request[role]
     asked = {r: int(row[r]) for r in np.flatnonzero(row).tolist() if snapshot.resources[r] != PODS}
     return amounts(snapshot, asked) or "no resources"
@@ -107,13 +108,13 @@ def amount(resource: str, value: int) -> str:
     if resource == "cpu":
         return f"{value / 1000:g} cpu"
     if resource in ("memory", "ephemeral-storage"):
-        return f"{value} MiB {resource}"
+        return f"{quantity(resource, value)} {resource}"
     if resource.startswith("hostport/"):
         return f"host port {resource.partition('/')[2]}"
     if resource == PODS:
-        return f"{value} pod" if value == 1 else f"{value} pods"
+        return counted(value, "pod")
     return f"{value} {resource}"
 
 
 def _nodes(count: int) -> str:
-    return "1 node is" if count == 1 else f"{count} nodes are"
+    return counted(count, "node is", plural="nodes are")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from diflow.chain import continued_in
+from diflow.figures import counted
 from diflow.observe import STOPS, Attempt, Object, Observation
 from diflow.reasons import tell
 
@@ -44,7 +45,7 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
     if not argo.get("phase"):
         return "waits for Argo's workflow controller to take it up"
     total = len(seen.wanted)
-    text = f"{ready} of {total} replicas ready"
+    text = f"{ready} of {counted(total, 'replica')} ready"
     if phase == "Pending":
         text = argo.get("message") or "no replica has a machine yet"
     elif phase == "Restarting":
@@ -76,7 +77,7 @@ def _verdict(seen: Observation, attempt: Attempt) -> str:
         times = "once" if attempt.restart == 1 else f"{attempt.restart} times"
         return f"{text}, after the whole job was restarted {times}"
     if attempt.tries:
-        return f"{text}, after {attempt.tries} {'restart' if attempt.tries == 1 else 'restarts'}"
+        return f"{text}, after {counted(attempt.tries, 'restart')}"
     return text if seen.backoff_limit else f"{text}; backoffLimit 0 allows no restart"
 
 
@@ -98,7 +99,10 @@ def _running(seen: Observation, latest: Latest, *, ready: int, total: int) -> st
         return f"{f'all {total} replicas' if total > 1 else 'the replica'} succeeded; Argo tidies up"
     if ready == total:
         return f"all {total} replicas ready" if total > 1 else "the replica is ready"
-    parts = [f"{ready} of {total} replicas ready", *(f"{count} {what}" for what, count in counts.items() if count)]
+    parts = [
+        f"{ready} of {counted(total, 'replica')} ready",
+        *(f"{count} {what}" for what, count in counts.items() if count),
+    ]
     return ", ".join(parts)
 
 

@@ -22,6 +22,7 @@ from diflow.allocator.simulator.replay import World, replay
 from diflow.allocator.simulator.truth import load, read_workload
 from diflow.allocator.snapshot import UNLIMITED, Snapshot
 from diflow.errors import InvalidError, NotFoundError
+from diflow.figures import counted
 
 app = typer.Typer(
     help="Try policies without a cluster: `simulate` (the default) replays, `queue` and `explain` read a journal.",
@@ -194,16 +195,11 @@ def _check_output(output: str) -> None:
 
 
 def _replay_journal(path: Path, names: list[str], output: str) -> None:
-    asked = [load_policy(name) for name in names]
-    # All of it is read before anything is shown: a line that is no entry is told alone.
-    found = {policy.name: list(journals.differences(journals.read(path), policy)) for policy in asked}
-    if not any(found.values()):
-        _last(path)  # a journal without an entry does not agree with anybody
+    found = journals.compare(path, names).differences
     for name, differences in found.items():
         if output == "text":
             for one in differences:
                 typer.echo(f"{one.now_seconds:12.0f} s  {one.job}: then {one.then}, now {one.now}")
-        typer.echo(f"{len(differences)} decisions differ under {name}", err=True)
+        typer.echo(f"{counted(len(differences), 'decision differs', plural='decisions differ')} under {name}", err=True)
     if output == "json":
-        rows = [{"policy": name, **asdict(one)} for name, differences in found.items() for one in differences]
-        typer.echo(json.dumps(rows, indent=2))
+        typer.echo(json.dumps([asdict(one) for differences in found.values() for one in differences], indent=2))

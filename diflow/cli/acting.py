@@ -53,8 +53,8 @@ def resume(
         note(f"the allocator goes on (it was paused by {paused})" if paused else "the allocator was not paused")
         return
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    jobs.resume(name, cluster=cluster)
-    note(f"{name} goes on")
+    was_suspended = jobs.resume(name, cluster=cluster)
+    note(f"{name} goes on" if was_suspended else f"{name} was not suspended")
 
 
 def stop(

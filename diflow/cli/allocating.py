@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from diflow.cli.console import note, say, warn
 from diflow.cli.options import Context, Kubeconfig, Namespace, Output, OutputForm, Timeout, connect, seconds
 from diflow.cli.submitting import NewName
+from diflow.figures import counted
 
 if TYPE_CHECKING:
     from diflow.allocator.looking import Seen
@@ -155,8 +157,10 @@ def pause(
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=None)
     place = namespace or presence.home(cluster)[0]
-    text = presence.pause(cluster, namespace=place, reason=reason, now=time.time())
+    text, before = presence.pause(cluster, namespace=place, reason=reason, now=time.time())
     note(f"the allocator is paused by {text}; diflow resume goes on")
+    if before:
+        note(f"(it was paused already, by {before}: that is replaced, and one diflow resume ends both)")
     seen = presence.presence(cluster, namespace=place, now=time.time())
     if not seen.unknown and not seen.is_running:
         note("(none runs now: one that starts will be paused)")
@@ -227,18 +231,29 @@ def replay(
     The policy's settings are those of here: give the same DIFLOW_POLICY_... as the allocator had that wrote it.
     """
     needs_packages()
-    from diflow.cli.replaying import replay_journal  # noqa: PLC0415
+    from diflow.allocator.journal import compare  # noqa: PLC0415
 
     if output in (Output.NAME, Output.WIDE):
         raise typer.BadParameter("-o is json or yaml here")
-    rows, cycles, name = replay_journal(journal, policy or "")
+    found = compare(journal, [policy] if policy else [])
+    rows = [
+        {"time": _time(one.now_seconds), "job": one.job, "then": one.then, "now": one.now, "policy": one.policy}
+        for one in sorted(itertools.chain(*found.differences.values()), key=lambda one: one.now_seconds)
+    ]
     if output is not None:
         _print_json(rows, output)
     elif rows:
         from diflow.cli.output import moment, table  # noqa: PLC0415
 
         say(table(("TIME", "JOB", "THEN", "NOW"), [(moment(r["time"]), r["job"], r["then"], r["now"]) for r in rows]))
-    note(f"{len(rows)} decisions differ in {cycles} cycles under {name}")
+    differ = counted(len(rows), "decision differs", plural="decisions differ")
+    note(f"{differ} in {counted(found.cycles, 'cycle')} under {', '.join(found.differences)}")
+
+
+def _time(seconds: float) -> str:
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def simulate(context: typer.Context) -> None:
@@ -250,9 +265,10 @@ def simulate(context: typer.Context) -> None:
     from diflow.allocator.simulator.cli import app  # noqa: PLC0415 (imports numpy)
 
     given = list(context.args)
-    if not given or given[0] not in ("simulate", "queue", "explain"):
-        given.insert(0, "simulate")
-    app(args=given, prog_name="diflow simulate", standalone_mode=False)
+    if given and given[0] in ("simulate", "queue", "explain"):
+        app(args=given, prog_name="diflow simulate", standalone_mode=False)
+    else:  # "diflow simulate" is then all that was written, and what usage texts are to say
+        app(args=["simulate", *given], prog_name="diflow", standalone_mode=False)
 
 
 simulate.settings = {  # type: ignore[attr-defined]

@@ -1,28 +1,15 @@
-"""Amounts of resources as people write them, from the allocator's whole numbers (millicores, MiB, devices)."""
+"""Which amounts of resources are shown, and in which order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-_MIB: Final = frozenset({"memory", "ephemeral-storage"})
+from diflow.figures import quantity
+
 # What people look at first; then whatever else there is, by name.
 _FIRST: Final = ("cpu", "memory")
 _HIDDEN: Final = ("pods", "hostport/")
-
-
-def quantity(resource: str, amount: float) -> str:
-    """Such as `1.5` cores, `20Gi`, `512Mi`, `4`."""
-    if resource == "cpu":
-        return f"{amount / 1000:.3g}" if amount < 1e5 else f"{amount / 1000:.0f}"
-    if resource in _MIB:
-        if amount >= 1024 * 1024:
-            return f"{amount / 1024 / 1024:.3g}Ti"
-        if amount >= 1024:
-            gib = amount / 1024
-            return f"{gib:.3g}Gi" if gib < 100 else f"{gib:.0f}Gi"
-        return f"{amount:.0f}Mi"
-    return f"{amount:.4g}"
 
 
 def short(resource: str) -> str:

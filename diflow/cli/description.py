@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from diflow import keys
@@ -12,13 +14,14 @@ from diflow.cli.console import colours, paint, phase_colour
 from diflow.cli.output import age, clock, coloured_phase, instant, moment, table
 from diflow.kube.jobs import event_time, is_allocators
 from diflow.observe import observe
+from diflow.status import derive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from diflow.kube.jobs import Job
-    from diflow.observe import Observation
+    from diflow.observe import Decision, Observation
 
 _MOST_EVENTS = 15
 _MOST_OF_ALLOCATOR = 10
@@ -34,11 +37,15 @@ def description(
 
     `allocators` are the events of the allocator, None if they may not be read.
     """
-    seen = observe(job.workflow, job.pods)
+    seen, held = observe(job.workflow, job.pods), _held(job)
+    decision = seen.decision
+    if held:  # what was decided before it was held is no reason for anything that it does now
+        job = _undecided(job)
+        seen = observe(job.workflow, job.pods)
     # The cluster keeps them for an hour, those of a deleted job of the same name as well.
     events = [event for event in events if _is_since(job.created, event)]
     allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
-    sections = [_facts(job, seen, now=now), _phases(job), _replicas(seen, now=now)]
+    sections = [_facts(job, decision, held=held, now=now), _phases(job), _replicas(seen, now=now)]
     if job.status.profilings:
         lines = [f"  {key}: {value}" for key, value in job.status.profilings.items()]
         sections.append("\n".join([_title("Profilings"), *lines]))
@@ -54,7 +61,25 @@ def _is_since(submitted: str, event: dict[str, Any]) -> bool:
     return not last or not submitted or instant(submitted) - instant(last) <= _CLOCKS_DIFFER
 
 
-def _facts(job: Job, seen: Observation, *, now: datetime) -> str:
+def _held(job: Job) -> str:
+    """Why the allocator holds the job, "" if it does not. Only where its packages are: others read no Workflow so."""
+    labels = job.workflow["metadata"].get("labels") or {}
+    if job.status.ended or labels.get(keys.SCHEDULING) != "gang" or find_spec("numpy") is None:
+        return ""
+    from diflow.allocator.reading import read_workflow  # noqa: PLC0415 (imports numpy)
+
+    return read_workflow(job.workflow).problem
+
+
+def _undecided(job: Job) -> Job:
+    """The job without what the allocator decided about it."""
+    metadata = job.workflow["metadata"]
+    kept = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != keys.DECISION}
+    workflow = {**job.workflow, "metadata": {**metadata, "annotations": kept}}
+    return replace(job, workflow=workflow, status=derive(workflow, job.pods))
+
+
+def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> str:
     status = job.status
     spec = job.dijob.get("spec") or {}
     labels = job.workflow["metadata"].get("labels") or {}
@@ -63,7 +88,7 @@ def _facts(job: Job, seen: Observation, *, now: datetime) -> str:
         ("Job", job.name),
         ("Namespace", job.namespace),
         ("Phase", coloured_phase(status.phase)),
-        ("Message", status.message),
+        ("Message", f"held: {held} ({status.message})" if held else status.message),
         ("Ready", f"{status.ready_replicas} of {status.replicas}"),
         ("Restarts", f"{status.restarts} (backoffLimit {spec.get('backoffLimit', 3)})"),
         ("Reschedules", str(status.reschedules)),
@@ -75,9 +100,9 @@ def _facts(job: Job, seen: Observation, *, now: datetime) -> str:
     ]
     if status.ended:
         facts.append(("Took", took))
-    if seen.decision:
-        when = f" ({age(seen.decision.time, now=now)} ago)" if seen.decision.time else ""
-        facts.append(("Allocator", f"{seen.decision.why}{when}"))
+    if decision:
+        when = f" ({age(decision.time, now=now)} ago)" if decision.time else ""
+        facts.append(("Allocator", f"{decision.why}{when}"))
     width = max(len(name) for name, _ in facts) + 2
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in facts)
 
@@ -113,8 +138,7 @@ def _allocator(events: Sequence[dict[str, Any]] | None, *, now: datetime) -> str
     if not events:
         return f"{_title('Allocator')}\n  said nothing (the cluster forgets events after an hour)"
     rows = [
-        (f"  {age(event_time(event), now=now)}", _reason(event), _message(event))
-        for event in events[-_MOST_OF_ALLOCATOR:]
+        (f"  {age(event_time(event), now=now)}", _reason(event), _text(event)) for event in events[-_MOST_OF_ALLOCATOR:]
     ]
     return "\n".join([_title("Allocator"), table(("  AGE", "REASON", "MESSAGE"), rows)])
 
@@ -123,7 +147,7 @@ def _reason(event: dict[str, Any]) -> str:
     return paint(str(event.get("reason") or ""), "yellow", on=colours(sys.stdout) and event.get("type") == "Warning")
 
 
-def _message(event: dict[str, Any]) -> str:
+def _text(event: dict[str, Any]) -> str:
     text = " ".join(str(event.get("message") or "").split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
@@ -141,7 +165,7 @@ def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
                 paint(kind, "yellow", on=colours(sys.stdout) and kind == "Warning"),
                 str(event.get("reason") or ""),
                 event_object(event),
-                _message(event),
+                _text(event),
             )
         )
     return "\n".join([_title("Events"), table(("  AGE", "TYPE", "REASON", "OBJECT", "MESSAGE"), rows)])

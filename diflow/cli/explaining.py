@@ -13,6 +13,7 @@ from diflow.allocator.waiting import start_order
 from diflow.cli.output import age
 from diflow.cli.standing import JobRow, job_rows
 from diflow.errors import InvalidError
+from diflow.figures import counted
 from diflow.kube import jobs
 
 if TYPE_CHECKING:
@@ -63,9 +64,8 @@ def _could_start(plan: Plan, job: int) -> bool:
 def _headline(row: JobRow) -> str:
     if row.state == "held" and not row.high:
         return f"{row.key} is held"  # of what it asks for nothing can be read
-    has = (
-        f"has {row.granted} of {row.range_text()} replicas" if row.granted else f"waits for {row.range_text()} replicas"
-    )
+    asked = counted(row.range_text(), "replica")
+    has = f"has {row.granted} of {asked}" if row.granted else f"waits for {asked}"
     runs = f" ({row.observed} run)" if row.granted and row.observed != row.granted else ""
     kind = "preemptible" if row.is_preemptible else "not preemptible"
     return f"{row.key} {has}{runs}; priority {row.priority}, queue {row.queue}, {kind}"
@@ -98,7 +98,7 @@ def _present(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
         ahead = [shown.snapshot.job_names[j] for j in order[: order.index(at)]]
         if ahead:
             more = f" and {len(ahead) - 3} more" if len(ahead) > 3 else ""
-            wait = "1 job waits" if len(ahead) == 1 else f"{len(ahead)} jobs wait"
+            wait = counted(len(ahead), "job waits", plural="jobs wait")
             yield f"  {wait} before it: {', '.join(ahead[:3])}{more}"
         else:
             yield "  it is the first that waits"

@@ -12,7 +12,7 @@ from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Output, 
 
 if TYPE_CHECKING:
     from diflow.allocator.looking import Seen
-    from diflow.cli.standing import JobRow, QueueRow
+    from diflow.cli.standing import JobRow, MissingQueueRow, QueueRow
 
 
 def queue(
@@ -32,7 +32,7 @@ def queue(
     """
     needs_packages()
     from diflow.allocator.looking import look  # noqa: PLC0415
-    from diflow.cli.standing import queue_rows, waiting_rows  # noqa: PLC0415
+    from diflow.cli.standing import missing_queue_rows, queue_rows, waiting_rows  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     seen = look(cluster)
@@ -41,14 +41,16 @@ def queue(
         for _, row in waiting:
             say(row.key)
         return
-    queues = queue_rows(seen)
+    queues, missing = queue_rows(seen), missing_queue_rows(seen)
     if output in (Output.JSON, Output.YAML):
         from diflow.cli.output import print_data  # noqa: PLC0415
 
-        print_data(_queue_data(seen, queues, waiting), form=output.value)
+        print_data(_queue_data(seen, queues, missing, waiting), form=output.value)
         return
     tell_of_allocator(seen)
     say(_queue_table(queues))
+    for absent in missing:
+        say(absent.text())
     say()
     if not waiting:
         say("no job waits")
@@ -56,12 +58,15 @@ def queue(
     say(_waiting_table(waiting, wide=output is Output.WIDE, now=seen.now))
 
 
-def _queue_data(seen: Seen, queues: list[QueueRow], waiting: list[tuple[int, JobRow]]) -> dict[str, Any]:
+def _queue_data(
+    seen: Seen, queues: list[QueueRow], missing: list[MissingQueueRow], waiting: list[tuple[int, JobRow]]
+) -> dict[str, Any]:
     from dataclasses import asdict  # noqa: PLC0415
 
     return {
         "allocator": seen.allocator.to_dict(),
         "queues": [asdict(row) for row in queues],
+        "missing_queues": [asdict(row) for row in missing],
         "waiting": [{"position": place, **row.to_dict()} for place, row in waiting],
     }
 

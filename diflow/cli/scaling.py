@@ -8,6 +8,7 @@ import typer
 
 from diflow.cli.console import note, say, warn
 from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Timeout, connect, detaching, resolve, seconds
+from diflow.figures import counted
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
@@ -47,9 +48,9 @@ def scale(
     name = resolve(job, cluster)
     done = ask(name, task=task, replicas=replicas, low=low, high=high, cluster=cluster)
     if done.before == done.after:
-        say(f"{name}/{done.task}: {done.after.text()} replicas are asked for already")
+        say(f"{name}/{done.task}: {counted(done.after.text(), 'replica is', plural='replicas are')} asked for already")
     else:
-        say(f"{name}/{done.task}: {done.before.text()} → {done.after.text()} replicas")
+        say(f"{name}/{done.task}: {done.before.text()} → {counted(done.after.text(), 'replica')}")
     _say_who_acts(cluster)
     if wait:
         with detaching(name, cluster):
@@ -101,8 +102,12 @@ def _missing(snapshot: Snapshot, asked: Scaled) -> str:
     ready = [key for key in wanted if key in latest and (latest[key].is_ready or latest[key].phase == "Succeeded")]
     why = derive_seen(workflow, seen).message
     if not want.low <= len(wanted) <= want.high:
-        return f"{len(wanted)} of {want.text()} {task} replicas are granted; {why}"
+        return f"{len(wanted)} of {_are(want.text(), task)} granted; {why}"
     if len(ready) < len(wanted):
-        return f"{len(ready)} of {len(wanted)} {task} replicas are ready; {why}"
+        return f"{len(ready)} of {_are(len(wanted), task)} ready; {why}"
     old = sum(a.task == task and a.phase in ("Pending", "Running") and seen.was_released(a) for a in seen.attempts)
     return f"released {task} replicas that are still ending: {old}" if old else ""
+
+
+def _are(number: int | str, task: str) -> str:
+    return counted(number, f"{task} replica is", plural=f"{task} replicas are")

@@ -9,6 +9,7 @@ from diflow.allocator import explain, looking
 from diflow.allocator.plan import Action, Plan
 from diflow.allocator.planning import Picture
 from diflow.errors import ConflictError
+from diflow.figures import counted
 from diflow.workflows import render
 
 if TYPE_CHECKING:
@@ -102,20 +103,22 @@ def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simu
 
 def _what(holds: int, without: int, after: int) -> str:
     if not after:
-        return (
-            f"would be preempted, all {holds} replicas" if holds else f"would wait, instead of starting with {without}"
-        )
+        return f"would be preempted, {_all(holds)}" if holds else f"would wait, instead of starting with {without}"
     if after < holds:
-        return f"would shrink from {holds} to {after} replicas"
+        return f"would shrink from {holds} to {counted(after, 'replica')}"
     if not holds:
-        return f"would start with {after} instead of {without} replicas"
+        return f"would start with {after} instead of {counted(without, 'replica')}"
     if after == holds:
-        return f"would stay at {holds} replicas, instead of getting {without}"
-    return f"would grow from {holds} to {after} instead of {without} replicas"
+        return f"would stay at {counted(holds, 'replica')}, instead of getting {without}"
+    return f"would grow from {holds} to {after} instead of {counted(without, 'replica')}"
+
+
+def _all(replicas: int) -> str:
+    return "its replica" if replicas == 1 else f"all {replicas} replicas"
 
 
 def _why(shown: Picture, plan: Plan, job: int) -> str:
-    return explain.text(shown.snapshot, plan, job).partition(": ")[2].partition(": ")[2].removeprefix("starts: ")
+    return explain.text(shown.snapshot, plan, job).partition(": ")[2].partition(": ")[2].removeprefix(explain.STARTS)
 
 
 def _replicas(shown: Picture, plan: Plan) -> dict[str, int]:

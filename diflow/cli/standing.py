@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from diflow.allocator import reports
+from diflow.allocator.explain import STARTS
 from diflow.allocator.fairness.shares import deserved, dominant_share, queue_demand, total_room
 from diflow.allocator.looking import used
 from diflow.allocator.snapshot import UNLIMITED
 from diflow.allocator.waiting import start_order
+from diflow.figures import counted
 
 if TYPE_CHECKING:
     from diflow.allocator.carrying import Job
     from diflow.allocator.looking import Seen
 
 Amounts = dict[str, float]
+# Jobs that a line names; it counts the others.
+_NAMED = 3
+# It was admitted, and has lost its place since: that it started is no reason why it waits.
+_WAITS = "waits for a new place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,25 @@ class QueueRow:
     pending: Amounts
     running: int
     waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class MissingQueueRow:
+    """A queue that jobs name and that does not exist. Amounts as in QueueRow; `jobs` by key, in their order."""
+
+    name: str
+    allocated: Amounts
+    running: int
+    waiting: int
+    jobs: tuple[str, ...]
+
+    def text(self) -> str:
+        """One line for people."""
+        named = ", ".join(self.jobs[:_NAMED]) + (f" and {len(self.jobs) - _NAMED} more" if self.jobs[_NAMED:] else "")
+        runs = [counted(self.running, "runs", plural="run")] if self.running else []
+        waits = [counted(self.waiting, "waits", plural="wait")] if self.waiting else []
+        of = counted(len(self.jobs), "job names it", plural="jobs name it")
+        return f"queue {self.name} does not exist: {of}, {' and '.join(runs + waits)} ({named})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +155,27 @@ def queue_rows(seen: Seen) -> list[QueueRow]:
     return out
 
 
+def missing_queue_rows(seen: Seen) -> list[MissingQueueRow]:
+    """The queues that jobs name and that do not exist, by name."""
+    s = seen.picture.snapshot
+    held = s.demand_by_job(s.held_by_role())
+    at = {name: j for j, name in enumerate(s.job_names)}
+    found: dict[str, list[JobRow]] = {}
+    for row in job_rows(seen):
+        if row.key in at and s.job_queue[at[row.key]] < 0:
+            found.setdefault(row.queue, []).append(row)
+    return [
+        MissingQueueRow(
+            name=name,
+            allocated=_amounts(s.resources, held[[at[row.key] for row in rows]].sum(axis=0)),
+            running=sum(row.granted > 0 for row in rows),
+            waiting=sum(row.granted == 0 for row in rows),
+            jobs=tuple(row.key for row in rows),
+        )
+        for name, rows in sorted(found.items())
+    ]
+
+
 def job_rows(seen: Seen) -> list[JobRow]:
     """All jobs of the allocator that have not ended, by priority and age."""
     s = seen.picture.snapshot
@@ -194,8 +240,10 @@ def _job(job: Job, share: float) -> JobRow:
     done = sum(read.tree.finished(read.member(r.name, i)) for r in read.roles for i in range(read.running(r.name)))
     said = read.decision if read.decision.get("action") != "keep" else {}
     why, state = str(said.get("why") or ""), "running" if granted and observed + done >= granted else "starting"
+    if why.startswith(STARTS) and state == "running":
+        why = ""
     if not granted:
-        state, why = "waiting", why or "nothing is decided yet"
+        state, why = "waiting", _WAITS if why.startswith(STARTS) else why or "nothing is decided yet"
     if read.problem:
         state, why = "held", read.problem
     elif read.is_stopping:

@@ -17,10 +17,11 @@ from rich.text import Text
 from diflow.allocator import looking
 from diflow.allocator.presence import presence
 from diflow.allocator.world import Caches
-from diflow.cli.amounts import quantity, short, shown
+from diflow.cli.amounts import short, shown
 from diflow.cli.console import turn_colour
 from diflow.cli.standing import JobRow, NodeRow, job_rows, node_rows, queue_rows, totals
 from diflow.errors import DiflowError
+from diflow.figures import quantity
 
 if TYPE_CHECKING:
     from diflow.allocator.looking import Seen

@@ -319,9 +319,9 @@ def suspend(name: str, *, namespace: str | None = None, cluster: Cluster | None 
     _change(name, {"suspend": True}, namespace=namespace, cluster=cluster)
 
 
-def resume(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> None:
-    """Undo `suspend`. Raises ConflictError if the job has ended."""
-    _change(name, {"suspend": None}, namespace=namespace, cluster=cluster)
+def resume(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> bool:
+    """Undo `suspend`. Returns whether the job was suspended. Raises ConflictError if it has ended."""
+    return bool(_change(name, {"suspend": None}, namespace=namespace, cluster=cluster).get("suspend"))
 
 
 def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = None, at_once: bool = False) -> None:
@@ -334,9 +334,12 @@ def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = N
     _change(name, {"shutdown": "Terminate" if at_once else "Stop"}, namespace=namespace, cluster=cluster)
 
 
-def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: Cluster | None) -> None:
+def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: Cluster | None) -> dict[str, Any]:
+    """Change a job's spec. Returns the one that it had."""
     cluster = cluster or Cluster.connect()
-    for attempt in range(1, _TRIES + 1):
+    attempt = 0
+    while True:
+        attempt += 1
         workflow = _workflow(name, namespace=namespace, cluster=cluster)
         now = status.derive(workflow)
         if now.ended:
@@ -352,7 +355,7 @@ def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: 
                 raise
             time.sleep(_POLL_SECONDS * attempt)
         else:
-            return
+            return workflow.get("spec") or {}
 
 
 def retry(

@@ -41,14 +41,13 @@ def details(name: str) -> list[str]:
 
 def test_a_job_that_waits_says_what_is_short_where_and_what_would_have_to_change() -> None:
     assert details("gang") == [
-        "gang: wait: waits for room: its gang needs 4 replicas at once and 2 fit now, each 2 cpu, 4096 MiB memory; "
+        "gang: wait: waits for room: its gang needs 4 replicas at once and 2 fit now, each 2 cpu, 4Gi memory; "
         "c lacks 1 cpu, 1 node is closed",
-        "asks for: 4 × worker of 2 cpu, 4096 MiB memory; priority 0, not preemptible, queue default",
+        "asks for: 4 × worker of 2 cpu, 4Gi memory; priority 0, not preemptible, queue default",
         "worker: 2 more fit now (1 on a, 1 on b); c lacks 1 cpu, 1 node is closed",
         "  2 cpu each: 5 cpu free in all on 3 nodes, at most 2 cpu on one (a)",
-        "  4096 MiB memory each: 39936 MiB memory free in all on 3 nodes, at most 15360 MiB memory on one (c)",
-        "would start: when there is room for 2 × (2 cpu, 4096 MiB memory) more where it may run, "
-        "or with a minimum of 2",
+        "  4Gi memory each: 39Gi memory free in all on 3 nodes, at most 15Gi memory on one (c)",
+        "would start: when there is room for 2 × (2 cpu, 4Gi memory) more where it may run, or with a minimum of 2",
         "in its way: 1 job that may not be moved, 1 job of its priority or above (a priority above 0 may stop some)",
     ]
 
@@ -63,7 +62,7 @@ def test_a_cap_and_a_gang_that_is_too_big_are_named() -> None:
 
 def test_a_job_that_runs_says_what_it_holds_and_is_to_hold() -> None:
     assert details("firm")[1:] == [
-        "asks for: 2 × worker of 6 cpu, 4096 MiB memory; priority 0, not preemptible, queue default",
+        "asks for: 2 × worker of 6 cpu, 4Gi memory; priority 0, not preemptible, queue default",
         "holds: 2 × worker (1 on a, 1 on b)",
     ]
     snapshot = build([NodeView("n", {"cpu": 4000})], [JobView("new", (RoleView("w", {"cpu": 1000}, 1, 8),))])
@@ -74,6 +73,45 @@ def test_a_job_that_runs_says_what_it_holds_and_is_to_hold() -> None:
         "is to hold: 4 × w (4 on n)",
         "w: 0 more fit now; n lacks 1 cpu",
     ]
+
+
+def test_a_job_that_has_all_it_may_have_says_so() -> None:
+    most = worker(1, 1, 1, 2)
+    few = JobView("few", (most,), placed={"worker": {"n": 1}}, started_seconds=0.0)
+    all_ = JobView("all", (most,), placed={"worker": {"n": 2}}, started_seconds=0.0)
+    snapshot = build([NodeView("n", {"cpu": 3000, "memory": 4096})], [few, all_], now_seconds=1000.0)
+    assert explain.lines(snapshot, load_policy("fit").optimize(snapshot)) == [
+        "all: keep: keeps what it holds: it has all that it may have",
+        "few: keep: keeps what it holds: no change is worth its cost",
+    ]
+
+
+def test_one_replica_is_no_replicas() -> None:
+    """Of one the noun and the verb are singular; of none they are not."""
+    nodes = [NodeView("n", {"cpu": 3000})]
+    cpu = {"cpu": 1000}
+    jobs = [
+        JobView("low", (RoleView("w", cpu, 1, 3),), placed={"w": {"n": 3}}, started_seconds=0.0),
+        JobView("new", (RoleView("w", cpu, 2),), priority=1, preemptible=False, created_seconds=900.0),
+        JobView("one", (RoleView("w", cpu, 1),), preemptible=False, created_seconds=950.0),
+    ]
+    snapshot = build(nodes, jobs, now_seconds=1000.0)
+    low, new, one = explain.lines(snapshot, load_policy("fit").optimize(snapshot))
+    assert "has 1 replica instead of 3: 'new' needs room" in low
+    assert "it gets 2 of the 2 replicas it asks for" in new
+    assert "its gang needs 1 replica at once and 0 fit now" in one
+
+
+def test_a_gang_whose_roles_do_not_fit_together_says_so() -> None:
+    cpu = {"cpu": 1000}
+    jobs = [JobView("gang", (RoleView("a", cpu, 1), RoleView("b", cpu, 3)), preemptible=False)]
+    full = JobView("full", (RoleView("w", cpu, 2),), preemptible=False, placed={"w": {"n": 2}}, started_seconds=0.0)
+    snapshot = build([NodeView("n", {"cpu": 5000})], [*jobs, full], now_seconds=1000.0)
+    told = explain.details(snapshot, load_policy("fit").optimize(snapshot), 1)
+    assert told[0] == (
+        "gang: wait: waits for room: each of its roles fits by itself, and not its 4 replicas (1 × a, 3 × b) together"
+    )
+    assert "would start: when its roles fit together; each by itself does" in told
 
 
 def test_a_reservation_is_named() -> None:
@@ -103,7 +141,9 @@ def test_every_decision_of_every_policy_has_its_words(name: str) -> None:
 
 def test_amounts_are_in_the_units_of_kubernetes() -> None:
     assert amount("cpu", 1500) == "1.5 cpu"
-    assert amount("memory", 4096) == "4096 MiB memory"
+    assert amount("memory", 4096) == "4Gi memory"
+    assert amount("memory", 16256) == "15.9Gi memory"
+    assert amount("ephemeral-storage", 100) == "100Mi ephemeral-storage"
     assert amount("nvidia.com/gpu", 2) == "2 nvidia.com/gpu"
     assert amount("hostport/8080", 1) == "host port 8080"
     assert amount("pods", 1) == "1 pod"

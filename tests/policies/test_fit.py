@@ -277,7 +277,7 @@ def test_a_maximum_that_was_lowered_is_followed_at_once() -> None:
     snapshot, plan = planned(nodes(4, 1, closed=(1,)), [job])
     assert held(snapshot, plan) == {"a": {"n1": 4}}
     assert told(snapshot, plan, "a") == (
-        "a: keep: keeps what it holds: placed anew it needs 2 replicas on open nodes, and 1 fit"
+        "a: keep: keeps what it holds: placed anew it needs 2 replicas on open nodes, and 1 fits"
     )
 
 

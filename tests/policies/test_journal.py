@@ -32,7 +32,7 @@ def test_what_was_written_is_read_and_decided_the_same_again(tmp_path: Path) -> 
     for snapshot, plan in made:
         write(snapshot, plan)
     assert times(path) == [snapshot.job_names for snapshot, _ in made]
-    assert list(journal.differences(journal.read(path), FitPolicy())) == []
+    assert journal.compare(path, ["fit"]) == journal.Comparison(20, {"fit": []})
 
 
 def test_files_are_bounded_and_the_oldest_entries_go(tmp_path: Path) -> None:
@@ -141,6 +141,6 @@ def test_a_difference_in_nothing_but_the_nodes_names_them(tmp_path: Path) -> Non
     taken = snapshot.node_names[int(plan.node[0])]
     other = "n2" if taken == "n1" else "n1"
     path.write_text(journal.line(snapshot, plan).replace(f'{{"{taken}":2}}', f'{{"{other}":2}}') + "\n")
-    (found,) = journal.differences(journal.read(path), FitPolicy())
+    (found,) = journal.compare(path).differences["fit"]
     assert found.then == f"admit with 2 replicas on {other} (2)"
     assert found.now == f"admit with 2 replicas on {taken} (2)"

@@ -155,6 +155,10 @@ def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(diflow: Cl
     assert text.startswith("jane at 20")
     assert text.endswith("Z: rack 3 is moved")
     assert result.err == f"the allocator is paused by {text}; diflow resume goes on\n"
+    again = diflow("pause", "--reason", "lunch").err.splitlines()
+    assert again[0].endswith("Z: lunch; diflow resume goes on")
+    assert again[1:] == [f"(it was paused already, by {text}: that is replaced, and one diflow resume ends both)"]
+    text = annotations(diflow)[presence.PAUSED]
     assert diflow("resume").err == f"the allocator goes on (it was paused by {text})\n"
     assert presence.PAUSED not in annotations(diflow)
     assert diflow("resume").err == "the allocator was not paused\n"
@@ -185,6 +189,7 @@ def test_resume_with_a_job_still_resumes_the_job(diflow: Cli) -> None:
     put(diflow, dijob("job", {"worker": 2}), suspend=True)
     lease(diflow, paused="jane")
     assert diflow("resume", "job").err == "job goes on\n"
+    assert diflow("resume", "job").err == "job was not suspended\n"
     assert "suspend" not in diflow.api.objects[WORKFLOW.path("default")]["job"]["spec"]
     assert annotations(diflow)[presence.PAUSED] == "jane"
 

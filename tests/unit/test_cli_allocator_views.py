@@ -98,6 +98,24 @@ def test_queues_show_their_weights_guarantees_caps_and_what_they_deserve(busy: C
     assert yaml.safe_load(busy("queue", "-o", "yaml").out)["queues"] == data["queues"]
 
 
+def test_jobs_that_name_a_queue_which_is_not_there_are_told_below_the_table(busy: Cli) -> None:
+    queues(busy, "queues: [{name: default}, {name: vision}]")
+    assert json.loads(busy("queue", "-o", "json").out)["missing_queues"] == []
+    put(busy, dijob("lost", {"worker": 2}, queue="nosuch"), at={"worker": ["a", "b"]}, created=ago(9))
+    put(busy, dijob("waits", {"worker": 1}, queue="nosuch"), created=ago(5))
+    text = busy("queue").out
+    said = "queue nosuch does not exist: 2 jobs name it, 1 runs and 1 waits (default/lost, default/waits)"
+    assert said in text.splitlines()
+    (missing,) = json.loads(busy("queue", "-o", "json").out)["missing_queues"]
+    assert missing == {
+        "name": "nosuch",
+        "allocated": {"cpu": 2000.0, "memory": 2048.0, "pods": 2.0},
+        "running": 1,
+        "waiting": 1,
+        "jobs": ["default/lost", "default/waits"],
+    }
+
+
 def test_queues_of_nonsense_and_unreadable_ones_are_told_and_all_else_is_shown(busy: Cli) -> None:
     queues(busy, "queues: [{name: a, weight: -1}]")
     result = busy("queue")
@@ -194,6 +212,36 @@ def test_top_shows_who_holds_what_where_and_how_many_replicas_run(busy: Cli) -> 
     assert (runs["speed"], round(runs["share"], 3), runs["state"]) == (1234.5, round(8 / 14, 3), "starting")
     assert (jobs["big"]["state"], jobs["big"]["granted"]) == ("waiting", 0)
     assert "alone" not in jobs
+
+
+def test_top_does_not_say_of_a_job_that_has_started_that_it_starts(busy: Cli) -> None:
+    """After a node was lost: one job goes on with less than it was admitted with, another has lost its place."""
+    starts = ("admit", "starts: it gets 4 of the 8 replicas it asks for")
+    less = dijob("less", {"worker": (2, 4, 8)}, preemptible=True)
+    put(busy, less, at={"worker": ["a", "b"]}, decided=starts)
+    put(busy, dijob("gone", {"worker": (2, 4, 8)}, preemptible=True), decided=starts)
+    reasons = {row["name"]: row["why"] for row in json.loads(busy("top", "-o", "json").out)["jobs"]}
+    assert (reasons["less"], reasons["gone"]) == ("", "waits for a new place")
+    pending = busy.api.objects[POD.path("default")]["less-worker-1"]
+    busy.api.add(POD, {**pending, "status": {"phase": "Pending"}})
+    reasons = {row["name"]: row["why"] for row in json.loads(busy("top", "-o", "json").out)["jobs"]}
+    assert reasons["less"] == starts[1], "until all of it runs"
+
+
+def test_describe_says_why_a_job_is_held_and_not_what_was_decided_before(busy: Cli) -> None:
+    made = put(busy, dijob("broken", {"worker": 1}), decided=("wait", "waits for room: 12 at once"), created=ago(20))
+    pod = busy.api.objects[POD.path("default")]["broken-worker-0"]
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    busy.api.add(POD, {**pod, "status": {"phase": "Pending", "conditions": [gated]}})
+    assert "worker-0: waits for room: 12 at once\n" in busy("describe", "broken").out
+    for parameter in made["spec"]["arguments"]["parameters"]:
+        if parameter["name"] == "rounds":
+            parameter["value"] = "nonsense"
+    busy.api.add(WORKFLOW, made)
+    text = busy("describe", "broken").out
+    assert "Message:     held: the parameter rounds is not what diflow wrote" in text
+    (left,) = re.findall(".*waits for room.*", text)
+    assert left.startswith("Allocator:   waits for room: 12 at once ("), "with the time when that was"
 
 
 def _drawn(diflow: Cli, width: int, **options: Any) -> str:
@@ -350,7 +398,7 @@ def test_replay_shows_where_a_policy_would_decide_otherwise(diflow: Cli) -> None
     result = run("replay", str(journal))
     assert result.code == 0
     assert rows(result.out)[1][1:] == ["default/job", "wait with 0 replicas", "admit with 2 replicas"]
-    assert result.err == "1 decisions differ in 1 cycles under fit\n"
+    assert result.err == "1 decision differs in 1 cycle under fit\n"
     data = json.loads(run("replay", str(journal), "--policy", "fair", "-o", "json").out)
     assert [(row["job"], row["policy"]) for row in data] == [("default/job", "fair")]
     assert run("replay", str(diflow.folder / "none")).code == 3
@@ -366,6 +414,10 @@ def test_simulate_hands_over_to_the_simulator() -> None:
     assert missing.code == 2
     assert "a simulation needs --workload CSV and --profiles DIR" in missing.err
     assert "--restart-seconds" in run("simulate", "--help").out
+    for words in (["simulate"], ["simulate", "queue"], ["simulate", "explain"]):
+        told = run(*words, "--help").out
+        assert f"Usage: diflow {' '.join(words)} [OPTIONS]" in " ".join(told.split())
+    assert "diflow simulate simulate" not in run("simulate", "--nodes", "many").err
 
 
 @pytest.mark.parametrize(

@@ -218,8 +218,8 @@ def test_a_gated_pod_waits_to_be_admitted() -> None:
 def test_a_container_that_is_on_its_way_is_no_trouble() -> None:
     job = SeenJob(worker=1)
     job.pod("worker-0").placed(1).waiting("ContainerCreating")
-    assert job.derive().message == "0 of 1 replicas ready"
-    assert job.derive_from_nodes().message == "0 of 1 replicas ready"
+    assert job.derive().message == "0 of 1 replica ready"
+    assert job.derive_from_nodes().message == "0 of 1 replica ready"
 
 
 def test_a_service_step_that_cannot_start_is_told_when_nothing_else_is_wrong() -> None:

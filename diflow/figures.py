@@ -1,0 +1,43 @@
+"""Numbers as every text for people says them: with their nouns, `1 replica` and `4 replicas`, and with their units."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+_MIB: Final = frozenset({"memory", "ephemeral-storage"})
+
+
+def counted(number: float | str, noun: str, *, plural: str = "") -> str:
+    """The number (or a text such as `1 to 4`) with its noun; `plural` where that is not the noun with an s."""
+    shown = f"{number:g}" if isinstance(number, float) else str(number)
+    return f"{shown} {noun if shown == '1' else plural or f'{noun}s'}"
+
+
+class Number(float):
+    """A number that chooses its words in a format: `{0:replica is|replicas are}` becomes "1 replica is" of 1.
+
+    Nothing after the bar is the word before it with an s; a format without a bar is that of a float.
+    """
+
+    def __format__(self, spec: str, /) -> str:
+        one, bar, many = spec.partition("|")
+        return counted(float(self), one, plural=many) if bar else super().__format__(spec)
+
+
+def numbers(values: Any) -> tuple[Number, ...]:
+    """These values for a format."""
+    return tuple(Number(value) for value in values)
+
+
+def quantity(resource: str, amount: float) -> str:
+    """An amount of a resource, given in millicores, MiB or devices: such as `1.5` cores, `20Gi`, `512Mi`, `4`."""
+    if resource == "cpu":
+        return f"{amount / 1000:.3g}" if amount < 1e5 else f"{amount / 1000:.0f}"
+    if resource in _MIB:
+        if amount >= 1024 * 1024:
+            return f"{amount / 1024 / 1024:.3g}Ti"
+        if amount >= 1024:
+            gib = amount / 1024
+            return f"{gib:.3g}Gi" if gib < 100 else f"{gib:.0f}Gi"
+        return f"{amount:.0f}Mi"
+    return f"{amount:.4g}"
