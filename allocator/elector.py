@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 from diflow.errors import ConflictError, DiflowError, LostLeadershipError, NotFoundError
@@ -47,6 +48,7 @@ class Elector:
     `renew_seconds`: the pause between renewals, and between looks at another's Lease. `request_seconds`: how long a
     request may take, below half the deadline, so that one that hangs leaves time for another.
 
+    `says` are annotations of the Lease that tell others about this process while it leads.
     `on_lost` is called once, from a thread of the elector, when leadership was lost (not when it was released): the
     process should end then. `clock` gives monotonic seconds; `wall` the Unix time that people read in the Lease.
     """
@@ -62,6 +64,7 @@ class Elector:
         renew_seconds: float = 3.0,
         deadline_seconds: float | None = None,
         request_seconds: float | None = None,
+        says: Mapping[str, str] = MappingProxyType({}),
         on_lost: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = boottime,
         wall: Callable[[], float] = time.time,
@@ -79,7 +82,7 @@ class Elector:
         self._cluster = cluster.asked_once(read_seconds=request * 0.75, connect_seconds=request * 0.25)
         self.name, self.namespace, self.identity = name, namespace, identity
         self._lease_seconds, self._renew_seconds, self._deadline_seconds = lease_seconds, renew_seconds, deadline
-        self._on_lost = on_lost
+        self._says, self._on_lost = dict(says), on_lost
         self._clock, self._wall, self._jitter = clock, wall, jitter
         # Held during a request, so that a release never crosses a renewal; what `check` reads needs only `_lock`.
         self._asking = threading.Lock()
@@ -291,6 +294,9 @@ class Elector:
             lease = self._cluster.create(LEASE, body, namespace=self.namespace)
         else:
             body = {**copy.deepcopy(self._lease), "spec": spec}
+            if self._says and spec.get("holderIdentity") == self.identity:
+                metadata = body["metadata"]
+                metadata["annotations"] = {**(metadata.get("annotations") or {}), **self._says}
             lease = self._cluster.replace(LEASE, self.name, body, namespace=self.namespace)
         with self._lock:
             self._lease = lease

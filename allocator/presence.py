@@ -1,6 +1,7 @@
 """Whether an allocator runs, whether it is paused, and how others speak to it: through its Lease and one ConfigMap.
 
     Lease diflow-allocator   annotation diflow/paused   who paused it, when, why: no new decisions while it is there
+                             annotation diflow/policy   by which policy the one who leads decides
                              annotation diflow/replan   another id asks for a plan of the whole cluster
     ConfigMap diflow-plan    id, text                   the answer to the last id
 
@@ -24,6 +25,8 @@ PAUSED: Final = "diflow/paused"
 """Annotation of the Lease: no new decisions are made while it is there."""
 REPLAN: Final = "diflow/replan"
 """Annotation of the Lease: another value asks for a plan."""
+POLICY: Final = "diflow/policy"
+"""Annotation of the Lease: the policy of the one who holds it."""
 ANSWER: Final = "diflow-plan"
 """The ConfigMap with the answer."""
 NAMESPACE: Final = "diflow-system"
@@ -102,13 +105,16 @@ def presence(cluster: Cluster, *, namespace: str | None = None, now: float) -> P
     # The holder wrote its own clock's time: what the server's clock says is nearer to that than ours.
     late = now + (cluster.clock_skew_seconds() or 0.0) - _seconds(spec.get("renewTime") or "")
     over = late > float(spec.get("leaseDurationSeconds") or 15) + _CLOCKS_SECONDS
+    annotations = lease["metadata"].get("annotations") or {}
+    holder = spec.get("holderIdentity") or ""
     return Presence(
         place,
-        policy,
+        # What stands where everybody may read it is what an administrator wrote there, and may be another one.
+        (annotations.get(POLICY) if holder else "") or policy,
         is_installed=True,
-        holder=spec.get("holderIdentity") or "",
+        holder=holder,
         silent_seconds=late if over else 0.0,
-        paused=((lease["metadata"].get("annotations") or {}).get(PAUSED)) or "",
+        paused=annotations.get(PAUSED) or "",
     )
 
 

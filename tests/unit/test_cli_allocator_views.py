@@ -22,12 +22,15 @@ import yaml
 from rich.console import Console
 
 from diflow.allocator.looking import look
-from diflow.cli.amounts import amounts, quantity, shown
+from diflow.allocator.service import AllocatorSettings
+from diflow.cli.amounts import amounts, shown
+from diflow.cli.serving import candidate
 from diflow.cli.topview import picture
+from diflow.figures import quantity
 from diflow.kube.kinds import CONFIG_MAP, POD, WORKFLOW
 from tests.unit.cli import Cli, run
 from tests.unit.fakeapi import Answer, status
-from tests.unit.placed import dijob, lease, node, put, queues
+from tests.unit.placed import annotations, dijob, lease, node, put, queues
 
 _ROOT = Path(__file__).parents[2]
 _QUEUES = """\
@@ -343,6 +346,20 @@ def test_the_policy_is_that_of_the_clusters_allocator_unless_another_is_named(bu
     assert "now, by policy fit: " in busy("explain", "big", "--policy", "fit").out
     assert busy("plan").out.startswith("policy fair: 3 jobs on 3 nodes")
     assert busy("plan", "--policy", "nope").code == 3
+
+
+def test_who_leads_says_by_which_policy_it_decides(busy: Cli) -> None:
+    """Whatever stands where everybody may read it: that is another file, which nobody may have changed with it."""
+    said = {"metadata": {"name": "diflow-allocator"}, "data": {"policy": "fair", "scheduling": "gang"}}
+    busy.api.add(CONFIG_MAP, said, namespace="kube-public")
+    lease(busy)
+    leader = candidate(busy.api.cluster(), AllocatorSettings(policy="goodput"))
+    assert leader.try_acquire()
+    assert "policy goodput)" in busy("explain", "big").out
+    assert busy("plan").out.startswith("policy goodput: 3 jobs on 3 nodes")
+    assert annotations(busy)["diflow/policy"] == "goodput"
+    leader.release()
+    assert busy("plan").out.startswith("policy fair: 3 jobs on 3 nodes")
 
 
 def test_a_job_that_fits_would_start_in_room_that_another_would_have_taken(busy: Cli) -> None:
