@@ -144,7 +144,9 @@ def _resources(seen: Seen, there: dict[str, float]) -> list[str]:
 def _head(seen: Seen, jobs: Sequence[JobRow]) -> Text:
     who = seen.allocator
     good = who.is_running and not who.paused
-    running, waiting = sum(row.granted > 0 for row in jobs), sum(row.is_waiting for row in jobs)
+    # Of a job that is held nothing granted can be read, and its pods run on.
+    running = sum(row.granted > 0 or bool(row.nodes) for row in jobs)
+    waiting = sum(row.is_waiting and not row.nodes for row in jobs)
     return Text.assemble(
         ("diflow top", "bold"),
         f"  {_clock(seen.now)}  {_holding(running)}, {waiting} {'waits' if waiting == 1 else 'wait'}  ",

@@ -231,6 +231,16 @@ def test_top_does_not_say_of_a_job_that_has_started_that_it_starts(busy: Cli) ->
     assert reasons["less"] == starts[1], "until all of it runs"
 
 
+def test_a_held_job_whose_pods_run_holds_room_and_does_not_wait(busy: Cli) -> None:
+    made = put(busy, dijob("broken", {"worker": 1}), at={"worker": ["a"]})
+    assert "2 jobs hold room, 2 wait" in _drawn(busy, 160)
+    for parameter in made["spec"]["arguments"]["parameters"]:
+        if parameter["name"] == "granted":
+            parameter["value"] = "nonsense"
+    busy.api.add(WORKFLOW, made)
+    assert "2 jobs hold room, 2 wait" in _drawn(busy, 160)
+
+
 def test_describe_says_why_a_job_is_held_and_not_what_was_decided_before(busy: Cli) -> None:
     made = put(busy, dijob("broken", {"worker": 1}), decided=("wait", "waits for room: 12 at once"), created=ago(20))
     pod = busy.api.objects[POD.path("default")]["broken-worker-0"]
