@@ -101,6 +101,7 @@ class Allocator:
         )
         self._quiet: dict[str, Job] = {}
         self._memory = planning.Memory()
+        self._reported: dict[str, str] = {}
         self._unbound: dict[str, float] = {}
         self._planned = clock()
         self._later = math.inf
@@ -268,7 +269,11 @@ class Allocator:
         """A cache has changed: is it a reason to plan, or only to carry out?"""
         if old == new:
             return  # a node's heartbeat, of which nothing is read: some come each second where there are hundreds
-        reason = _reason(kind, key, old, new, fraction=self.settings.speed_change)
+        fraction = self.settings.speed_change
+        reason = _reason(kind, key, old, new, fraction=fraction)
+        if not reason and kind is WORKFLOW and new is not None and key in self._reported:
+            # Many small changes are a large one: what counts is what the last plan knew.
+            reason = f"{key} reports another speed" if _is_news(self._reported[key], new, fraction) else ""
         with self._wake:
             if reason:
                 self._reasons.plan.add(reason)
@@ -430,6 +435,7 @@ class Allocator:
     def _plan(self, world: World) -> tuple[float, bool]:
         """Ask the policy and write what it says. Returns (its seconds, whether anything was written)."""
         now = self._wall()
+        self._reported = {job.key: job.read.profilings for job in world.jobs.values()}
         shown = self._picture(world, now)
         if not shown.standings:
             self.last, self.last_trouble = None, ""
@@ -523,13 +529,17 @@ def _job_reason(key: str, old: JobRead | None, new: JobRead | None, fraction: fl
         return f"{key} ended"
     if old.roles != new.roles or old.is_suspended != new.is_suspended or bool(old.problem) != bool(new.problem):
         return f"{key} asks for something else"
-    if reports.is_news(old.profilings, new.profilings, fraction=fraction):
+    if _is_news(old.profilings, new, fraction):
         return f"{key} reports another speed"
     if old.tree.members != new.tree.members and _finished(old.tree.members.values()) != _finished(
         new.tree.members.values()
     ):
         return f"a replica of {key} ended"
     return ""
+
+
+def _is_news(before: str, now: JobRead, fraction: float) -> bool:
+    return reports.is_news(before, now.profilings, fraction=fraction)
 
 
 def _finished(phases: Iterable[str]) -> int:

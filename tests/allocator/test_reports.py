@@ -1,0 +1,50 @@
+"""What a running job reports of its speed: a reason for a new plan when it changes that by more than a set fraction."""
+
+from __future__ import annotations
+
+import json
+
+from diflow.allocator.plan import Plan
+from diflow.allocator.policy import load_policy
+from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.snapshot import Snapshot
+from tests.allocator.lab import Lab, job, lab, task
+
+
+class Counting:
+    """`fit`, and how often it was asked."""
+
+    name = "fit"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._policy = load_policy("fit")
+
+    def optimize(self, snapshot: Snapshot) -> Plan:
+        self.asked += 1
+        return self._policy.optimize(snapshot)
+
+
+def plans(found: Lab, policy: Counting, speed: float) -> int:
+    """How many plans follow a report of this speed."""
+    before = policy.asked
+    found.cluster.edit("job", profilings=json.dumps({"speed": speed, "replicas": 2, "batch": 8}))
+    for _ in range(4):
+        found.step()
+    return policy.asked - before
+
+
+def test_a_report_that_changes_the_speed_by_more_than_the_fraction_is_planned_for_at_once() -> None:
+    policy = Counting()
+    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, period_seconds=3600.0, speed_change=0.1)
+    with lab(policy=policy, settings=settings) as found:
+        found.cluster.node("one", cpu="4")
+        found.cluster.submit(job("job", task(replicas=2, min_replicas=1, max_replicas=2), preemptible=True))
+        found.until(lambda: len(found.cluster.running("job")) == 2, "it runs")
+        found.rest()
+        assert plans(found, policy, 100.0) == 1, "the first one"
+        assert plans(found, policy, 105.0) == 0
+        assert plans(found, policy, 130.0) == 1
+        assert plans(found, policy, 118.0) == 0
+        assert plans(found, policy, 110.0) == 1, "each step is small, and together they are not"
+        assert plans(found, policy, 110.5) == 0, "it was planned for"
