@@ -20,13 +20,9 @@ MOST_JOBS = 200
 """Above this number of jobs a plan is taken as it is: single replicas weigh little there, and time is short."""
 
 
-def settled(snapshot: Snapshot, solve: Callable[[Snapshot], Plan]) -> Plan:
-    """`solve`, repeated on its own result until nothing changes any more."""
-    return followed(snapshot, solve(snapshot), solve)
-
-
 def followed(snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan | None]) -> Plan:
-    """The same from a plan that is there already. `look` may return None for a plan that changes nothing."""
+    """The plan that `look` comes to when it is asked again and again, each time after what came of it so far was
+    carried out; until it changes nothing. It may return None for a plan that changes nothing."""
     if snapshot.jobs > MOST_JOBS:
         return plan
     for _ in range(ROUNDS):

@@ -20,10 +20,11 @@ MOST_STEPS = 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """One eviction that leaves the victim's gang at its minimum or above, or gone."""
+    """One eviction that leaves the victim's gang at its minimum or above, or gone. `counts`: replicas by role."""
 
     job: int
     taken: Placement
+    counts: dict[int, int]
 
 
 def order_of_victims(snapshot: Snapshot) -> IntArray:
@@ -175,13 +176,14 @@ def _next_step(ledger: Ledger, victim: int, useful: BoolArray, may_take: MayTake
             if len(there) and may_take(victim, facts.request[role]):
                 one = {role: (there[-1:].copy(), _ONE)}
                 ledger.give(victim, role, *one[role])
-                return _Step(victim, one)
+                return _Step(victim, one, {role: 1})
     # What cannot leave its nodes may shrink, but would have nowhere to come back to.
     if not ledger.holds(victim) or facts.pinned[victim]:
         return None
-    if not may_take(victim, ledger.amount({role: ledger.count[role] for role in facts.roles_of[victim]})):
+    counts = {role: ledger.count[role] for role in facts.roles_of[victim]}
+    if not may_take(victim, ledger.amount(counts)):
         return None
-    return _Step(victim, ledger.release(victim))
+    return _Step(victim, ledger.release(victim), counts)
 
 
 _ONE: IntArray = frozen(np.ones(1, dtype=np.int64))
@@ -189,18 +191,15 @@ _ONE: IntArray = frozen(np.ones(1, dtype=np.int64))
 
 def _may_return(ledger: Ledger, step: _Step) -> bool:
     """Whether giving this back leaves the victim a whole gang."""
-    low, taken = ledger.facts.role_min, step.taken
-    return all(
-        ledger.count[role] + (int(taken[role][1].sum()) if role in taken else 0) >= low[role]
-        for role in ledger.roles_of(step.job)
-    )
+    low, count = ledger.facts.role_min, ledger.count
+    return all(count[role] + step.counts.get(role, 0) >= low[role] for role in ledger.roles_of(step.job))
 
 
 def _size(ledger: Ledger, step: _Step) -> float:
     """The largest part of any resource of the cluster that the step frees."""
-    facts = ledger.facts
+    request, total = ledger.facts.request, ledger.facts.total
     return max(
-        int(counts.sum()) * amount / facts.total[r]
-        for role, (_, counts) in step.taken.items()
-        for r, amount in enumerate(facts.request[role])
+        count * amount / whole
+        for role, count in step.counts.items()
+        for amount, whole in zip(request[role], total, strict=True)
     )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import le
+from operator import le, sub
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 
@@ -62,9 +63,10 @@ def greedy(problem: Problem) -> IntArray:
     if len(job) == 0:
         return column
     if len(job) <= FEW_SEGMENTS:
-        for row in _one_by_one(job.tolist(), need.tolist(), group.tolist(), np.maximum(problem.room, 0).tolist()):
-            column[job[row]] = end[row]
-        return column
+        owner, ends, out = job.tolist(), end.tolist(), column.tolist()
+        for row in _one_by_one(owner, need.tolist(), group.tolist(), np.maximum(problem.room, 0).tolist()):
+            out[owner[row]] = ends[row]
+        return np.array(out, dtype=np.int64)
     room = problem.room.copy()
     for _ in range(ROUNDS):
         fits, alone = _fits(need, group, room)
@@ -101,13 +103,14 @@ def _one_by_one(job: list[int], need: list[list[int]], group: list[list[int]], r
         if j in dead:
             continue
         rooms = [room[g] for g in groups if g >= 0]
-        if not all(all(map(le, more, there)) for there in rooms):
-            dead.add(j)
-            continue
         for there in rooms:
-            for r, n in enumerate(more):
-                there[r] -= n
-        yield row
+            if not all(map(le, more, there)):
+                dead.add(j)
+                break
+        else:
+            for there in rooms:
+                there[:] = map(sub, there, more)
+            yield row
 
 
 def _fits(need: IntArray, group: IntArray, room: IntArray) -> tuple[BoolArray, BoolArray]:
@@ -233,40 +236,42 @@ def exact_counts(problem: Problem, *, most_work: int) -> tuple[IntArray | None, 
     units, size = amount // unit, int(room[scarce]) // unit
     if size > 1024:
         return None, np.inf
-    picked, best = _knapsack(problem.value, problem.floor, np.where(usable, units, size + 1), size)
-    column = np.full(jobs, -1, dtype=np.int64)
-    at = int(best.argmax())
-    for j in range(jobs - 1, -1, -1):
-        column[j] = chosen = int(picked[j, at])
-        if chosen >= 0:
-            at -= int(units[j, chosen])
+    column, best = _knapsack(problem.value, problem.floor, np.where(usable, units, size + 1), size)
     rows = (column >= 0).nonzero()[0]
     fits = (problem.amount[rows, column[rows]].sum(axis=0) <= room).all()
-    return column if fits else None, float(best.max())
+    return column if fits else None, best
 
 
-def _knapsack(value: FloatArray, floor: FloatArray, units: IntArray, size: int) -> tuple[IntArray, FloatArray]:
-    """(column of each job at each room in units, -1: nothing (J×S+1), best value of all at each room (S+1)).
+def _knapsack(value: FloatArray, floor: FloatArray, units: IntArray, size: int) -> tuple[IntArray, float]:
+    """(the best column of each job, -1 for nothing; what they are worth together).
 
-    `units` (J×C): what a configuration takes, more than `size` where it is impossible.
+    `units` (J×C): what a configuration takes of the room, which is `size`; more than that where it is impossible.
     """
-    jobs, width = value.shape
-    picked = np.empty((jobs, size + 1), dtype=np.int64)
-    # What is left of each room when a configuration is taken; rooms below 0 hold nothing.
-    padded = np.full(2 * size + 2, -np.inf)
-    padded[size + 1 :] = 0.0
-    every = np.arange(size + 1)
-    left = np.minimum(units, size + 1)[:, :, None] * -1 + (every + size + 1)
-    found = np.empty((width + 1, size + 1))
+    jobs = len(value)
+    # Nothing is one configuration more.
+    value = np.column_stack([floor, value])
+    units = np.minimum(np.column_stack([np.zeros(jobs, dtype=np.int64), units]), size + 1)
+    # Best value of the first jobs at each room; rooms below 0, which come before, hold nothing.
+    best = np.full((jobs + 1, 2 * (size + 1)), -np.inf)
+    best[0, size + 1 :] = 0.0
+    row, one = best.strides
+    # [j, s]: the best values of the first j jobs at all rooms less s.
+    less = as_strided(best, shape=(jobs + 1, size + 2, size + 1), strides=(row, one, one), writeable=False)[:, ::-1]
     for j in range(jobs):
-        found[0] = padded[size + 1 :] + floor[j]
-        found[1:] = padded[left[j]] + value[j][:, None]
+        found = less[j, units[j]]
+        found += value[j][:, None]
+        found.max(axis=0, out=best[j + 1, size + 1 :])
+    column = np.empty(jobs, dtype=np.int64)
+    at = size + 1 + int(best[jobs, size + 1 :].argmax())
+    total = float(best[jobs, at])
+    for j in range(jobs - 1, -1, -1):
+        there = (best[j, at - units[j]] + value[j]).tolist()
+        most = max(there)
         # The first of those that differ by rounding alone.
-        most = found.max(axis=0)
-        at = (found >= most - 1e-12 * np.abs(most)).argmax(axis=0)
-        picked[j] = at - 1
-        padded[size + 1 :] = found[at, every]
-    return picked, padded[size + 1 :]
+        chosen = next(c for c, one_value in enumerate(there) if one_value >= most - 1e-12 * abs(most))
+        column[j] = chosen - 1
+        at -= int(units[j, chosen])
+    return column, total
 
 
 def worth(problem: Problem, column: IntArray) -> float:

@@ -180,14 +180,22 @@ class Cycle:
 
     def preempt(self) -> None:
         """Inside a queue: room for jobs of higher priority."""
-        facts, wanting = self.facts, self._wanting()
-        if not wanting:
-            return
         hopeless = set[tuple[int, ...]]()
+        while self._preempt_in_turn(hopeless):
+            pass
+
+    def _preempt_in_turn(self, hopeless: set[tuple[int, ...]]) -> bool:
+        """Each job that wants something once, in order; False if none got anything.
+
+        `hopeless`: what tells jobs apart for which nothing was found since something changed.
+        """
+        facts, wanting, any_got = self.facts, self._wanting(), False
+        if not wanting:
+            return False
         weaker = self._weaker()
         for job in wanting:
             if self._has_tried_enough():
-                return
+                return False
             queue, rank = facts.job_queue[job], facts.priority[job]
             lower = weaker(rank, queue)
             look = (rank, *self._look(job)) if lower is not None else ()
@@ -200,7 +208,9 @@ class Cycle:
                     self._note(job, victims, Why.PREEMPTED_FOR_PRIORITY)
                     weaker = self._weaker()
                     hopeless.clear()
+                    any_got = True
                     break
+        return any_got
 
     def _weaker(self) -> Callable[[int, int], BoolArray | None]:
         """Jobs of a queue that may have to give to one of some priority, by (priority, queue); None for nobody."""
@@ -220,10 +230,15 @@ class Cycle:
     def reclaim(self) -> None:
         """Across queues: room for jobs of queues below what they deserve."""
         hopeless = set[tuple[int, ...]]()
-        richer = self._richer()
+        while self._reclaim_in_turn(hopeless):
+            pass
+
+    def _reclaim_in_turn(self, hopeless: set[tuple[int, ...]]) -> bool:
+        """As `_preempt_in_turn`."""
+        richer, any_got = self._richer(), False
         for job in self._wanting():
             if self._has_tried_enough():
-                return
+                return False
             queue = self.facts.job_queue[job]
             look = self._look(job)
             if look in hopeless:
@@ -242,7 +257,9 @@ class Cycle:
                     self._note(job, victims, Why.RECLAIMED)
                     richer = self._richer()
                     hopeless.clear()
+                    any_got = True
                     break
+        return any_got
 
     def _look(self, job: int) -> tuple[int, ...]:
         """What tells two jobs apart when victims are sought for them: what they ask for and what they hold."""

@@ -17,13 +17,13 @@ import numpy as np
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.goodput.exact import Job as Searched
 from diflow.allocator.goodput.exact import Option, search
-from diflow.allocator.goodput.optimise import Problem, add_rows, exact_counts, greedy, improve, worth
+from diflow.allocator.goodput.optimise import Problem, add_rows, exact_counts, greedy, improve
 from diflow.allocator.goodput.price import unit_costs
 from diflow.allocator.goodput.table import Table, Tables
 from diflow.allocator.ledger import Ledger, Placement
 from diflow.allocator.plan import KEEP, PREEMPT, RESIZE, Plan, Why
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import no_worse_than_keeping, settled
+from diflow.allocator.settle import followed, no_worse_than_keeping
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.waiting import (
     Feasibility,
@@ -127,20 +127,19 @@ class GoodputPolicy:
     def plan(self, snapshot: Snapshot, *, considered: BoolArray | None = None, quota: Quota | None = None) -> Plan:
         """The plan; `quota` gives the most that each queue's jobs may hold together (Q×R), if somebody decides that."""
 
-        first: Case | None = None
-
-        def solve(present: Snapshot) -> Plan:
-            nonlocal first
-            allowed = quota(present) if quota else None
-            case = Case(present, self._settings, self._tables, considered, allowed, before=first)
-            first = first or case
-            return case.solve(self.name)
-
+        allowed = quota(snapshot) if quota else None
+        case = Case(snapshot, self._settings, self._tables, considered, allowed)
+        plan = case.solve(self.name)
         if considered is not None:
-            return solve(snapshot)
-        plan = settled(snapshot, solve)
-        assert first is not None
-        self._last = case = first
+            return plan
+
+        def look(present: Snapshot) -> Plan | None:
+            allowed = quota(present) if quota else None
+            after = Case(present, self._settings, self._tables, None, allowed, before=case)
+            return None if after.is_at_rest() else after.solve(self.name)
+
+        plan = followed(snapshot, plan, look)
+        self._last = case
         if not ((plan.action == RESIZE) | (plan.action == PREEMPT)).any():
             return plan
         # Each step was worth it, but by what holds then; the whole way must be worth it by what holds now.
@@ -207,6 +206,7 @@ class Case:
         self.reserved_for = -1
         self.kept: Kept = []
         self._keep: Plan | None = None
+        self._aimed: tuple[Problem, IntArray] | None = None
         self._totals: list[tuple[Plan, float]] = []
         # What a move leaves of the speed: it must pay off in what is left of the job, or before the next change. Who
         # was left alone for long will be for as long again, so far as anybody knows.
@@ -307,13 +307,45 @@ class Case:
             self._keep = self.reach(self.view.held, None, name)
         return self._keep
 
+    def is_at_rest(self) -> bool:
+        """Whether `solve` is certain to change nothing: everybody has what he is to have, and nobody else fits."""
+        free = self.view.free_to_move
+        if self._somebody_fits():
+            return False
+        return not free.any() or bool((self._aim()[1] == self.view.held)[free].all())
+
+    def _somebody_fits(self) -> bool:
+        """Whether a job that waits, or one that cannot be moved and is short of replicas, may find room.
+
+        False is certain: what is kept for others and what queues deserve can only leave less.
+        """
+        snapshot, facts, running = self.snapshot, self.facts, self.view.running
+        short = np.zeros(snapshot.jobs, dtype=np.bool_)
+        short[snapshot.role_job[snapshot.held_by_role() < snapshot.role_desired]] = True
+        waits = ~running & (snapshot.job_queue >= 0)
+        ledger, low = self._ledger(), facts.role_min
+        looked_at = set[tuple[int, int]]()
+        for j in waits.nonzero()[0].tolist():
+            kind = facts.kinds[j], ledger.pool_of.get(j, -1)
+            if kind not in looked_at and all(ledger.most(j, role) >= low[role] for role in facts.roles_of[j]):
+                return True
+            looked_at.add(kind)
+        rigid = (running & short & ~snapshot.job_preemptible).nonzero()[0].tolist()
+        return any(ledger.most(j, role) > 0 for j in rigid for role in facts.roles_of[j])
+
+    def _aim(self) -> tuple[Problem, IntArray]:
+        """The problem, and the replicas of each job's elastic role that solve it."""
+        if self._aimed is None:
+            problem = self.problem()
+            self._aimed = problem, self._choose(problem)
+        return self._aimed
+
     def solve(self, name: str) -> Plan:
         """The better of the best plan found and the one that keeps everything and starts whoever fits."""
         keep = self.keep(name)
         if not self.view.free_to_move.any():
             return keep
-        problem = self.problem()
-        target = self._choose(problem)
+        problem, target = self._aim()
         if (target == self.view.held)[self.view.free_to_move].all():
             return keep
         plan = self.reach(target, problem, name)
@@ -454,6 +486,13 @@ class Case:
 
     def _choose(self, problem: Problem) -> IntArray:
         """Replicas of each job's elastic role that the optimiser wants."""
+        exact, self.bound = exact_counts(problem, most_work=EXACT_WORK)
+        column = self._by_slope(problem) if exact is None else exact
+        picked = self.table.replicas[self.rows, np.maximum(column, 0)]
+        return np.where(column >= 0, picked, np.where(self.view.free_to_move, 0, self.view.held))
+
+    def _by_slope(self, problem: Problem) -> IntArray:
+        """The columns of the greedy, and what fits beside them."""
         column = greedy(problem)
         used = np.zeros_like(problem.room)
         some = (column >= 0).nonzero()[0]
@@ -463,11 +502,7 @@ class Case:
             add_rows(used, group[group >= 0], problem.amount[mine, column[mine]])
         rounds = 12 if self.snapshot.jobs <= 1000 else 2
         column, _ = improve(problem, column, problem.room - used, movable=self.view.free_to_move, rounds=rounds)
-        exact, self.bound = exact_counts(problem, most_work=EXACT_WORK)
-        if exact is not None and worth(problem, exact) > worth(problem, column):
-            column = exact
-        picked = self.table.replicas[self.rows, np.maximum(column, 0)]
-        return np.where(column >= 0, picked, np.where(self.view.free_to_move, 0, self.view.held))
+        return column
 
     def _place(self, ledger: Ledger, target: IntArray, marks: Reasons) -> None:
         """Bring the allocation to the targets: unchanged jobs stay, the others are placed anew, large ones first."""
@@ -511,10 +546,7 @@ class Case:
         if self._quota is None or queue < 0:
             return True
         allowed, used = self._quota[queue], ledger.used[queue]
-        return all(
-            more == 0 or have + more <= most
-            for have, more, most in zip(used, ledger.amount(want), allowed, strict=True)
-        )
+        return not any(more and used[r] + more > allowed[r] for r, more in enumerate(ledger.amount(want)))
 
     def _put_smaller(self, ledger: Ledger, job: int, wanted: int, before: Placement | None) -> None:
         """The largest configuration below `wanted` that can be placed; where it was, if that still fits."""

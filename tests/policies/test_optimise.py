@@ -1,12 +1,19 @@
-"""The greedy over hulls: two ways through the segments, and jobs whose largest wish fits nowhere."""
+"""Who gets how many: the greedy over hulls, the knapsack that is solved exactly, and what is at rest."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
 
 from diflow.allocator.goodput import optimise
-from diflow.allocator.goodput.optimise import Problem, greedy
+from diflow.allocator.goodput.optimise import Problem, exact_counts, greedy, worth
+from diflow.allocator.goodput.table import Tables
+from diflow.allocator.plan import carry_out, changes
+from diflow.allocator.policies.goodput import Case
+from diflow.allocator.settings import PolicySettings
+from tests.policies.generators import snapshots
 
 
 def random_problem(rng: np.random.Generator) -> Problem:
@@ -58,3 +65,39 @@ def test_a_job_whose_largest_configuration_fits_nowhere_has_the_smaller_ones(
         floor=np.zeros(1),
     )
     assert greedy(problem).tolist() == [1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_knapsack_finds_what_trying_everything_finds(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        jobs, width = int(rng.integers(1, 6)), int(rng.integers(1, 4))
+        value = np.where(rng.random((jobs, width)) < 0.15, -np.inf, rng.random((jobs, width)).cumsum(axis=1))
+        amount = rng.integers(1, 4, (jobs, width)).cumsum(axis=1)[:, :, None]
+        room, floor = np.array([[int(rng.integers(0, 12))]]), rng.random(jobs) * 0.2
+        problem = Problem(value, amount, amount[:, :, 0].astype(float), room, np.zeros((jobs, 1), dtype=int), floor)
+        every = (np.array(columns) for columns in itertools.product(range(-1, width), repeat=jobs))
+        fit = (c for c in every if np.where(c >= 0, amount[np.arange(jobs), c, 0], 0).sum() <= room[0, 0])
+        best = max(worth(problem, column) for column in fit)
+        column, bound = exact_counts(problem, most_work=1000)
+        if not np.isfinite(value).any():
+            assert column is None
+            continue
+        assert column is not None
+        assert worth(problem, column) == pytest.approx(best) == pytest.approx(bound)
+        assert np.where(column >= 0, amount[np.arange(jobs), column, 0], 0).sum() <= room[0, 0]
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_what_is_at_rest_is_left_alone(share: float | None) -> None:
+    settings, tables = PolicySettings(), Tables()
+    at_rest = 0
+    for snapshot in snapshots(21, 250, jobs=8, nodes=4):
+        room = np.maximum(snapshot.room(), 0).sum(axis=0)
+        quota = None if share is None else np.tile((share * room).astype(np.int64), (snapshot.queues, 1))
+        plan = Case(snapshot, settings, tables, None, quota).solve("goodput")
+        after = carry_out(snapshot, plan)
+        if Case(after, settings, tables, None, quota).is_at_rest():
+            at_rest += 1
+            assert changes(Case(after, settings, tables, None, quota).solve("goodput")) == 0
+    assert 25 < at_rest < 250

@@ -10,6 +10,7 @@ from diflow.allocator.fairness.victims import MayTake, Reach, make_room, order_o
 from diflow.allocator.ledger import Ledger
 from diflow.allocator.policies import fair
 from diflow.allocator.policies.fair import FairPolicy
+from diflow.allocator.settings import PolicySettings
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.views import QueueView, build
 from tests.policies.generators import snapshots
@@ -75,3 +76,14 @@ def test_hopeless_gangs_do_not_use_up_what_a_cycle_may_try() -> None:
     snapshot = build([node(cpu=8)], jobs, [QueueView("default")])
     result = held(snapshot, FairPolicy().optimize(snapshot))
     assert (result["base"], result["weak"], result["small"]) == (6, 0, 2)
+
+
+def test_what_was_granted_in_part_is_asked_for_again_in_the_same_cycle() -> None:
+    # Ten more are wished: more than there are to take. Five are found, and then two of the five that are left.
+    jobs = [
+        gang("high", 16, priority=1, placed={"n1": 6}, cpu=1),
+        gang("low", 7, placed={"n1": 7}, cpu=1),
+    ]
+    snapshot = build([node(cpu=13)], jobs, [QueueView("default")])
+    plan = fair.Cycle(snapshot, PolicySettings()).run(("preempt",), "fair")
+    assert held(snapshot, plan) == {"high": 13, "low": 0}
