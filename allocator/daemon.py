@@ -490,6 +490,7 @@ class Allocator:
             world.queues,
             self._room(world),
             now=now,
+            pools=self.settings.pools,
             keep_cordoned=keep_cordoned,
             fixed=self.applier.held(),
             avoid=frozenset(node for node, (until, _) in self._avoided.items() if self._clock() < until),

@@ -15,6 +15,7 @@ from diflow.allocator.carrying import Job
 from diflow.allocator.plan import Plan
 from diflow.allocator.planning import Picture
 from diflow.allocator.policy import guarded, load_policy
+from diflow.allocator.pools import Pools, heard
 from diflow.allocator.presence import Presence, home, presence
 from diflow.allocator.queues import read_queues
 from diflow.allocator.reading import read_node, read_pod, read_workflow
@@ -78,7 +79,7 @@ def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], f
 
 def see(world: World, allocator: Presence, settings: AllocatorSettings, *, now: float) -> Seen:
     """A world as the policy sees it."""
-    return Seen(world, _picture(world, settings, now), allocator, now, settings)
+    return Seen(world, _picture(world, settings, _pools(allocator, settings), now), allocator, now, settings)
 
 
 def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
@@ -91,7 +92,8 @@ def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
     shown = seen.picture
     plan = _ask(asked, shown, seen)
     if planning.left_in_place(shown, plan):
-        shown = _picture(seen.world, seen.settings, seen.now, keep_cordoned=True)
+        pools = _pools(seen.allocator, seen.settings)
+        shown = _picture(seen.world, seen.settings, pools, seen.now, keep_cordoned=True)
         plan = _ask(asked, shown, seen)
     return shown, plan
 
@@ -126,10 +128,24 @@ def _ask(policy: Any, shown: Picture, seen: Seen) -> Plan:
     return plan
 
 
-def _picture(world: World, settings: AllocatorSettings, now: float, *, keep_cordoned: bool = False) -> Picture:
+def _pools(allocator: Presence, settings: AllocatorSettings) -> Pools:
+    """Those of who leads; where it says none, those of here."""
+    return heard(allocator.pools) or settings.pools
+
+
+def _picture(
+    world: World, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
+) -> Picture:
     room = Room.of(world.nodes, world.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
     return planning.picture(
-        world.jobs.values(), world.nodes, world.pods, world.queues, room, now=now, keep_cordoned=keep_cordoned
+        world.jobs.values(),
+        world.nodes,
+        world.pods,
+        world.queues,
+        room,
+        now=now,
+        pools=pools,
+        keep_cordoned=keep_cordoned,
     )
 
 

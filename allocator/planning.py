@@ -16,6 +16,7 @@ from diflow.allocator import amounts, explain, reports, writes
 from diflow.allocator.allocation import Allocation
 from diflow.allocator.carrying import Job, decision, next_round
 from diflow.allocator.plan import Action, Plan, Why
+from diflow.allocator.pools import Pools
 from diflow.allocator.profile import Profile
 from diflow.allocator.reading import JobRead, NodeRead, PodRead, Role, seconds
 from diflow.allocator.room import Room
@@ -117,6 +118,7 @@ def picture(
     room: Room,
     *,
     now: float,
+    pools: Pools | None = None,
     keep_cordoned: bool = False,
     fixed: Set[str] = frozenset(),
     avoid: Set[str] = frozenset(),
@@ -128,7 +130,7 @@ def picture(
     nothing can be written now; what they hold they keep, and they are given nothing. `avoid`: nodes that get no new
     pods, though they look as if they could take some.
     """
-    jobs, pods = list(jobs), list(pods)
+    jobs, pods, pools = list(jobs), list(pods), pools or Pools()
     standings = (memory or Memory()).stand(jobs, room, keep_cordoned=keep_cordoned)
     standings.sort(key=lambda s: s.job.title)
     standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in standings]
@@ -161,6 +163,8 @@ def picture(
         [standing.view for standing in standings],
         queues,
         now_seconds=now,
+        pool_label=pools.label,
+        pool_speed=pools.speed,
     )
     return Picture(snapshot, tuple(standings))
 

@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from typing import Protocol, runtime_checkable
 
 from diflow.allocator.plan import Plan, Why, keep_plan
-from diflow.allocator.settings import PolicySettings
+from diflow.allocator.settings import PolicySettings, policy_settings
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.validate import faults
 from diflow.errors import InvalidError, NotFoundError
@@ -56,8 +56,9 @@ def policy_names() -> list[str]:
 
 
 def load_policy(name: str, settings: PolicySettings | None = None) -> Policy:
-    """The policy of that name. Raises NotFoundError with the names there are, InvalidError if its package is broken."""
-    settings = settings or PolicySettings()
+    """The policy of that name. Raises NotFoundError with the names there are, InvalidError if its package is broken or
+    a setting is wrong."""
+    settings = settings or policy_settings()
     if name in _BUILT_IN:
         module, attribute = _BUILT_IN[name].split(":")
         made: object = getattr(import_module(module), attribute)(settings)

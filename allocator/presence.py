@@ -2,6 +2,7 @@
 
     Lease diflow-allocator   annotation diflow/paused   who paused it, when, why: no new decisions while it is there
                              annotation diflow/policy   by which policy the one who leads decides
+                             annotation diflow/pools    which pools of nodes it knows, and their speeds (pools.py)
                              annotation diflow/replan   another id asks for a plan of the whole cluster
     ConfigMap diflow-plan    id, text                   the answer to the last id
 
@@ -27,6 +28,8 @@ REPLAN: Final = "diflow/replan"
 """Annotation of the Lease: another value asks for a plan."""
 POLICY: Final = "diflow/policy"
 """Annotation of the Lease: the policy of the one who holds it."""
+POOLS: Final = "diflow/pools"
+"""Annotation of the Lease: the pools of nodes of the one who holds it."""
 ANSWER: Final = "diflow-plan"
 """The ConfigMap with the answer."""
 NAMESPACE: Final = "diflow-system"
@@ -41,7 +44,7 @@ class Presence:
     """The allocator as its Lease and its ConfigMap show it.
 
     `unknown`: why its Lease cannot be read (""). `holder` is "" when nobody leads. `silent_seconds`: since the last
-    sign of life of a holder that has let its Lease run out.
+    sign of life of a holder that has let its Lease run out. `pools`: as the holder says them.
     """
 
     namespace: str
@@ -51,6 +54,7 @@ class Presence:
     silent_seconds: float = 0.0
     paused: str = ""
     unknown: str = ""
+    pools: str = ""
 
     @property
     def is_running(self) -> bool:
@@ -115,6 +119,7 @@ def presence(cluster: Cluster, *, namespace: str | None = None, now: float) -> P
         holder=holder,
         silent_seconds=late if over else 0.0,
         paused=annotations.get(PAUSED) or "",
+        pools=(annotations.get(POOLS) if holder else "") or "",
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from diflow.errors import InvalidError
+from diflow.allocator.environment import from_environment
+from diflow.allocator.pools import PoolLabel, Pools, PoolSpeed
+from diflow.allocator.views import POOL_LABEL
 
 
 class AllocatorSettings(BaseSettings):
@@ -24,6 +26,14 @@ class AllocatorSettings(BaseSettings):
 
     queues_config: str = "diflow-queues"
     """The ConfigMap whose key `queues.yaml` defines the queues. Without it there is one queue."""
+
+    pool_label: PoolLabel = POOL_LABEL
+    """The node label whose value says of which pool a node is: a job is kept inside one by the goodput policies. The
+    default is what NVIDIA's GPU feature discovery sets; nodes without it are one pool of their own, named ""."""
+
+    pool_speed: PoolSpeed = {}
+    """How many times as fast a pool is taken to be, by name, as JSON: {"NVIDIA-A100-SXM4-40GB": 2, "Tesla-T4": 0.5}. A
+    pool that is not named counts as 1. Only the ratios matter, and only for where a job starts."""
 
     period_seconds: float = Field(60.0, gt=0, le=3600)
     """The longest time between two plans. Everything urgent has a trigger of its own; this is for what only time
@@ -68,11 +78,12 @@ class AllocatorSettings(BaseSettings):
     journal_bytes: int = Field(64 * 1024 * 1024, ge=4096)
     """The journal's size; one older file of that size is kept beside it."""
 
+    @property
+    def pools(self) -> Pools:
+        """The pools of nodes, as the policies and other processes are told of them."""
+        return Pools(label=self.pool_label, speed=self.pool_speed)
+
 
 def allocator_settings(**given: object) -> AllocatorSettings:
     """Settings from the environment and `given`. Raises InvalidError that names the variable."""
-    try:
-        return AllocatorSettings(**given)  # type: ignore[arg-type]
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise InvalidError(str(first["msg"]), path=f"DIFLOW_ALLOCATOR_{str(first['loc'][0]).upper()}") from None
+    return from_environment(AllocatorSettings, given)

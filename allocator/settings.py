@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from diflow.errors import InvalidError
+from diflow.allocator.environment import from_environment
 
 JobOrder = Literal["priority", "gang", "drf", "created"]
 QueueOrder = Literal["proportion", "created"]
-NodeOrder = Literal["most_requested", "least_requested", "balanced"]
+NodeOrder = Literal["most_requested", "least_requested", "balanced", "affinity"]
 Step = Literal["allocate", "backfill", "preempt", "reclaim"]
 
 
@@ -43,7 +43,8 @@ class PolicySettings(BaseSettings):
     """Which queue comes first; `proportion`: the smallest allocated share of what it deserves."""
 
     node_order: tuple[tuple[NodeOrder, float], ...] = (("most_requested", 1.0),)
-    """Weights of the scores that choose between nodes which fit equally well. Packing keeps whole nodes for gangs."""
+    """Weights of the scores (0..1) that choose between nodes. Packing keeps whole nodes for gangs; `affinity`, what a
+    pod template prefers, breaks its ties whether it is named or not."""
 
     restart_seconds: float = Field(30.0, ge=0)
     """What a move costs a job, in seconds of standing still. Pollux measured about 30 s for its applications."""
@@ -84,8 +85,4 @@ class PolicySettings(BaseSettings):
 
 def policy_settings(**given: object) -> PolicySettings:
     """Settings from the environment and `given`. Raises InvalidError that names the field."""
-    try:
-        return PolicySettings(**given)  # type: ignore[arg-type]
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise InvalidError(str(first["msg"]), path=f"DIFLOW_POLICY_{str(first['loc'][0]).upper()}") from None
+    return from_environment(PolicySettings, given)

@@ -18,7 +18,7 @@ from diflow.allocator.daemon import Allocator, lead
 from diflow.allocator.elector import Elector
 from diflow.allocator.journal import Journal
 from diflow.allocator.policy import load_policy
-from diflow.allocator.presence import POLICY
+from diflow.allocator.presence import POLICY, POOLS
 from diflow.allocator.telemetry import Telemetry
 from diflow.errors import LostLeadershipError
 from diflow.version import __version__
@@ -81,9 +81,8 @@ def candidate(
 ) -> Elector:
     """This process as a candidate for the allocator's Lease, under a name that no other process has."""
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    return Elector(
-        cluster, namespace=settings.namespace, identity=identity, says={POLICY: settings.policy}, on_lost=on_lost
-    )
+    says = {POLICY: settings.policy, POOLS: settings.pools.said()}
+    return Elector(cluster, namespace=settings.namespace, identity=identity, says=says, on_lost=on_lost)
 
 
 def _recorder(settings: AllocatorSettings) -> Callable[..., None]:

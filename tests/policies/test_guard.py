@@ -181,6 +181,17 @@ def test_a_bad_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFLOW_POLICY_RESTART_SECONDS", "-3")
     with pytest.raises(InvalidError, match="DIFLOW_POLICY_RESTART_SECONDS: "):
         policy_settings()
+    with pytest.raises(InvalidError, match="DIFLOW_POLICY_RESTART_SECONDS: "):
+        load_policy("fair")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("allocate", r"STEPS: must be JSON: "), ('["allocate", "steal"]', r"STEPS\[1\]: .*'preempt'")]
+)
+def test_a_list_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
+    monkeypatch.setenv("DIFLOW_POLICY_STEPS", text)
+    with pytest.raises(InvalidError, match=f"DIFLOW_POLICY_{told}"):
+        policy_settings()
 
 
 def test_what_holds_something_or_did_has_been_started() -> None:

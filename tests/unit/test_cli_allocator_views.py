@@ -372,6 +372,29 @@ def test_who_leads_says_by_which_policy_it_decides(busy: Cli) -> None:
     assert busy("plan").out.startswith("policy fair: 3 jobs on 3 nodes")
 
 
+def test_who_leads_says_how_fast_its_pools_are(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `plan` is asked where the daemon's settings are not known; where none leads, those of here count."""
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_POLICY", "goodput")
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_POOL_LABEL", "kubernetes.io/hostname")
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_POOL_SPEED", '{"a": 5}')
+    for name in ("a", "b", "c"):
+        node(diflow, name)
+    put(diflow, dijob("small", {"worker": (2, 2, 2)}, preemptible=True))
+
+    def where() -> dict[str, dict[str, int]]:
+        return json.loads(diflow("plan", "-o", "json").out)["jobs"]["default/small"]["allocation"]
+
+    lease(diflow)
+    assert where() == {"worker": {"a": 2}}
+    speeds = {"c": 3.0, "a": 0.5}
+    settings = AllocatorSettings(policy="goodput", pool_label="kubernetes.io/hostname", pool_speed=speeds)
+    leader = candidate(diflow.api.cluster(), settings)
+    assert leader.try_acquire()
+    assert where() == {"worker": {"c": 2}}
+    leader.release()
+    assert where() == {"worker": {"a": 2}}
+
+
 def test_a_job_that_fits_would_start_in_room_that_another_would_have_taken(busy: Cli) -> None:
     file = busy.file("job.yaml", dijob("small", {"worker": 2}, scheduling=None).to_manifest())
     result = busy("plan", "--simulate", file)
