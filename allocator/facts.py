@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diflow.allocator.arrays import BoolArray, IntArray, frozen
+from diflow.allocator.arrays import BoolArray, FloatArray, IntArray, frozen
 
 if TYPE_CHECKING:
     from diflow.allocator.snapshot import Snapshot
@@ -31,6 +31,7 @@ class Facts:
     | shape | role | index of its request and node conditions: roles of one shape fit in the same places |
     | asks | shape | (resource, amount) of what one replica asks for |
     | weight | shape | the largest part of any resource of the cluster that one replica takes |
+    | preference | shape | how much its pods prefer each node (N), 1 the most; None if they prefer none |
     | job_queue, priority, pinned | job | as in the snapshot |
     | chains, caps | queue | itself and the queues above it; as in the snapshot |
     | total | resource | what all nodes have together, at least 1 |
@@ -66,6 +67,8 @@ class Facts:
         ]
         self._masks = frozen(s.class_nodes & s.node_open)
         self._classes = [shape[0] for shape in shapes]
+        likes = [_part_of_most(row) for row in s.class_preference * self._masks]
+        self.preference = [likes[where] for where in self._classes]
 
     def eligible(self, shape: int) -> BoolArray:
         """Nodes where a new pod of this shape may go (N). Not to be written to."""
@@ -94,6 +97,11 @@ class Facts:
         for job, kind in enumerate(self.kinds):
             first.setdefault(kind, job)
         return list(first.values())
+
+
+def _part_of_most(preference: IntArray) -> FloatArray | None:
+    most = preference.max(initial=0)
+    return frozen(preference / most) if most > 0 else None
 
 
 def ancestors(parent: IntArray) -> list[list[int]]:

@@ -243,6 +243,9 @@ def _array(value: Any) -> Any:
 
 
 def _snapshot(data: dict[str, Any]) -> Snapshot:
+    if "class_preference" not in data:  # a journal of before it was read
+        mask = data["class_nodes"]
+        data = {**data, "class_preference": {**mask, "kind": "i", "data": [0] * len(mask["data"])}}
     values: dict[str, Any] = {}
     for f in _FIELDS:
         value = _array(data[f.name])

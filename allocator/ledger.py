@@ -63,9 +63,8 @@ class Ledger:
         used = snapshot.memo.get("queue use", (snapshot.held_role, snapshot.held_count, facts), self._queue_use)
         self.used = [row.copy() for row in used]
         """Q×R, what the jobs of each queue and of those below it hold, as plain numbers."""
-        self.preference: FloatArray | None = None
-        self.scores: Callable[[IntArray], FloatArray] | None = None
-        """Scores of nodes from what is free, where they are to decide before packing does."""
+        self.scores: Callable[[IntArray, FloatArray | None], FloatArray | None] | None = None
+        """Scores of nodes from what is free and what the role prefers, where they are to decide before packing does."""
         self.pool_of: dict[int, int] = {}
         """job → the node pool that it is to stay in, for jobs that are confined to one."""
 
@@ -184,12 +183,11 @@ class Ledger:
         room = self.room_for(job, role)
         if together and int(room.max(initial=0)) < count:
             return None
-        return self._find(room, count)
-
-    def _find(self, room: IntArray, count: int) -> tuple[IntArray, IntArray] | None:
-        if self.scores is None:
-            return place(room, count, self.preference)
-        return place_by_score(room, count, self.scores(self.free))
+        preference = self.facts.preference[self.facts.shape[role]]
+        score = None if self.scores is None else self.scores(self.free, preference)
+        if score is None:
+            return place(room, count, preference)
+        return place_by_score(room, count, score, preference)
 
     def fits(self, job: int, want: dict[int, int]) -> bool:
         """Whether `try_gang` would succeed; nothing is changed."""

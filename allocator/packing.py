@@ -55,15 +55,20 @@ def place(room: IntArray, count: int, preference: FloatArray | None = None) -> t
     return nodes[order], counts[order]
 
 
-def place_by_score(room: IntArray, count: int, score: FloatArray) -> tuple[IntArray, IntArray] | None:
+def place_by_score(
+    room: IntArray, count: int, score: FloatArray, preference: FloatArray | None = None
+) -> tuple[IntArray, IntArray] | None:
     """The same where scores decide: the best node that takes all, else nodes by falling score."""
     fits = np.flatnonzero(room >= count)
     if len(fits):
-        return np.array([fits[np.argmax(score[fits])]], dtype=np.int64), np.array([count], dtype=np.int64)
+        marks = score[fits]
+        best = marks.argmax() if preference is None else np.lexsort((-preference[fits], -marks))[0]
+        return np.array([fits[best]], dtype=np.int64), np.array([count], dtype=np.int64)
     if int(room.sum()) < count:
         return None
     usable = np.flatnonzero(room)
-    usable = usable[np.lexsort((usable, -score[usable]))]
+    tie = usable if preference is None else -preference[usable]
+    usable = usable[np.lexsort((usable, tie, -score[usable]))]
     total = np.cumsum(room[usable])
     last = int(np.searchsorted(total, count))
     nodes, counts = usable[: last + 1], room[usable[: last + 1]].copy()

@@ -12,6 +12,9 @@ from typing import Literal
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 
+NODE_NAME = "(metadata.name)"
+"""The key of a requirement on the node's name (matchFields): no label can be called this."""
+
 
 @dataclass(frozen=True, slots=True)
 class Taint:
@@ -41,7 +44,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One line of a required node affinity term."""
+    """One line of a node affinity term."""
 
     key: str
     operator: Operator
@@ -70,11 +73,15 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A role's conditions on nodes. `affinity`: any of the terms, each with all of its requirements."""
+    """A role's conditions on nodes. `affinity`: any of the terms, each with all of its requirements.
+
+    `preferred`: terms with their weights, which forbid nothing.
+    """
 
     selector: tuple[tuple[str, str], ...] = ()
     affinity: tuple[tuple[Requirement, ...], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    preferred: tuple[tuple[int, tuple[Requirement, ...]], ...] = ()
 
     def admits(self, labels: Mapping[str, str], taints: tuple[Taint, ...]) -> bool:
         """Whether a pod with these conditions may run on a node with these labels and taints."""
@@ -85,3 +92,8 @@ class Where:
         return all(
             taint.effect == "PreferNoSchedule" or any(t.covers(taint) for t in self.tolerations) for taint in taints
         )
+
+    def score(self, labels: Mapping[str, str]) -> int:
+        """How much a node with these labels is preferred: the weights of the terms that hold, as kube-scheduler's
+        NodeAffinity adds them up."""
+        return sum(weight for weight, term in self.preferred if all(line.holds(labels) for line in term))

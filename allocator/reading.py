@@ -17,7 +17,7 @@ from typing import Any
 from diflow import chain, keys, plain, scaling
 from diflow.allocator import amounts
 from diflow.allocator.allocation import Allocation
-from diflow.allocator.predicates import Requirement, Taint, Toleration, Where
+from diflow.allocator.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.errors import InvalidError
 from diflow.job import DIJob, Task
 from diflow.nodenames import NodeName, parse
@@ -31,7 +31,10 @@ _NODE_NAME = "workflows.argoproj.io/node-name"
 _SAID_OTHERWISE = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
 )
+MOST_PREFERRED = 32
+"""Preferred terms of a template that are read, the first ones: each is held against every node in each cycle."""
 _LIFE = re.compile(r"(\.[1-9][0-9]{0,8})?")
+_WEIGHTS = range(1, 101)
 _DONE = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 _ENDED = frozenset({"Succeeded", "Failed", "Error"})
 _RAN = frozenset({"Running", "Succeeded"})
@@ -521,23 +524,28 @@ def _defaults() -> RenderSettings:
 
 def read_where(spec: Mapping[str, Any]) -> Where:
     """The conditions on nodes that a pod's spec makes."""
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    terms = tuple(
-        tuple(
-            Requirement(line["key"], line["operator"], tuple(str(v) for v in line.get("values") or ()))
-            for line in term.get("matchExpressions") or []
-        )
-        for term in affinity.get("nodeSelectorTerms") or []
-    )
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or []
+    weighed = [(item.get("weight"), _term(item.get("preference") or {})) for item in preferred[:MOST_PREFERRED]]
     return Where(
         selector=tuple(sorted((str(k), str(v)) for k, v in (spec.get("nodeSelector") or {}).items())),
-        affinity=terms,
+        affinity=tuple(_term(term) for term in required.get("nodeSelectorTerms") or []),
         tolerations=tuple(
             Toleration(t.get("key") or "", t.get("operator") or "Equal", t.get("value") or "", t.get("effect") or "")
             for t in spec.get("tolerations") or []
         ),
+        # Without a requirement a preferred term is for no node; other weights are refused by Kubernetes.
+        preferred=tuple((weight, term) for weight, term in weighed if term and weight in _WEIGHTS),
+    )
+
+
+def _term(term: Mapping[str, Any]) -> tuple[Requirement, ...]:
+    """The requirements of a node selector term. Of a node's fields Kubernetes knows the name alone."""
+    lines = [(line["key"], line) for line in term.get("matchExpressions") or []]
+    lines += [(NODE_NAME, line) for line in term.get("matchFields") or []]
+    return tuple(
+        Requirement(key, line["operator"], tuple(str(v) for v in line.get("values") or ())) for key, line in lines
     )
 
 

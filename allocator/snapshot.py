@@ -66,7 +66,8 @@ class Snapshot:
     | job_created_seconds, job_started_seconds, job_changed_seconds | J | -1: never; changed: also when stopped |
     | job_restarts, job_service_seconds | J | moves so far; replica-seconds held so far |
     | role_job, role_request, role_min, role_max, role_desired | G.. | a gang is min..max replicas of each role |
-    | role_class | G | row of class_nodes: where its pods may run |
+    | role_class | G | row of class_nodes and class_preference |
+    | class_nodes, class_preference | K×N | where pods of a class may run; how much each node is preferred (0: not) |
     | held_role, held_node, held_count | A | the present allocation, sorted by role, then node |
     """
 
@@ -105,6 +106,7 @@ class Snapshot:
     role_desired: IntArray
     role_class: IntArray
     class_nodes: BoolArray
+    class_preference: IntArray
     held_role: IntArray
     held_node: IntArray
     held_count: IntArray
@@ -137,6 +139,7 @@ class Snapshot:
             self.role_desired,
             self.role_class,
             self.class_nodes,
+            self.class_preference,
             self.job_queue,
             self.job_priority,
             self.job_pinned,

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray, frozen, ints
-from diflow.allocator.predicates import Taint, Where
+from diflow.allocator.predicates import NODE_NAME, Taint, Where
 from diflow.allocator.profile import Profile
 from diflow.allocator.snapshot import UNLIMITED, Snapshot
 from diflow.errors import InvalidError
@@ -118,7 +118,7 @@ def build(
     pools = sorted({node.labels.get(pool_label, "") for node in ordered_nodes}) or [""]
     queue_index = {queue.name: i for i, queue in enumerate(ordered_queues)}
     node_index = {node.name: i for i, node in enumerate(ordered_nodes)}
-    classes, class_of = _classes(ordered_nodes, [role.where for _, role in roles])
+    classes, preference, class_of = _classes(ordered_nodes, [role.where for _, role in roles])
     held = _held(ordered_jobs, node_index)
     count = len(ordered_jobs)
     return Snapshot(
@@ -159,6 +159,7 @@ def build(
         role_desired=frozen(ints([_desired(role) for _, role in roles], (len(roles),))),
         role_class=class_of,
         class_nodes=classes,
+        class_preference=preference,
         held_role=frozen(held[0]),
         held_node=frozen(held[1]),
         held_count=frozen(held[2]),
@@ -226,19 +227,21 @@ def _positive(value: float) -> float:
     return float(value) if np.isfinite(value) and value > 0 else 1.0
 
 
-def _classes(nodes: Sequence[NodeView], wheres: Sequence[Where]) -> tuple[BoolArray, IntArray]:
-    """One mask over nodes for each distinct set of conditions."""
+def _classes(nodes: Sequence[NodeView], wheres: Sequence[Where]) -> tuple[BoolArray, IntArray, IntArray]:
+    """One mask over nodes, and how much each is preferred, for each distinct set of conditions."""
     rows: dict[Where, int] = {}
     class_of = [rows.setdefault(where, len(rows)) for where in wheres]
     mask = np.ones((max(1, len(rows)), len(nodes)), dtype=np.bool_)
+    preference = np.zeros(mask.shape, dtype=np.int64)
     tainted = any(node.taints for node in nodes)
+    named = any(where.affinity or where.preferred for where in rows)
+    labels = [{**node.labels, NODE_NAME: node.name} if named else node.labels for node in nodes]
     for where, row in rows.items():
         if tainted or where.selector or where.affinity:
-            mask[row] = [where.admits(node.labels, node.taints) for node in nodes]
-    out = ints(class_of, (len(wheres),))
-    frozen(mask)
-    frozen(out)
-    return mask, out
+            mask[row] = [where.admits(known, node.taints) for known, node in zip(labels, nodes, strict=True)]
+        if where.preferred:
+            preference[row] = [where.score(known) for known in labels]
+    return frozen(mask), frozen(preference), frozen(ints(class_of, (len(wheres),)))
 
 
 def _held(jobs: Sequence[JobView], node_index: Mapping[str, int]) -> tuple[IntArray, IntArray, IntArray]:

@@ -88,6 +88,7 @@ def cluster(jobs: int, nodes: int, seed: int = 0) -> Snapshot:
         role_desired=np.minimum(high, low * 4).astype(np.int64),
         role_class=np.zeros(jobs, dtype=np.int64),
         class_nodes=np.ones((1, nodes), dtype=np.bool_),
+        class_preference=np.zeros((1, nodes), dtype=np.int64),
         held_role=none,
         held_node=none,
         held_count=none,

@@ -93,14 +93,21 @@ NODE_ORDERS: dict[str, Callable[[IntArray, IntArray], FloatArray]] = {
 }
 
 
-def node_scores(snapshot: Snapshot, weights: Sequence[tuple[str, float]]) -> Callable[[IntArray], FloatArray] | None:
-    """The weighted sum of scores as a function of what is free; None for packing alone, which needs no scores."""
-    used = [(name, weight) for name, weight in weights if weight != 0]
-    if all(name == "most_requested" and weight > 0 for name, weight in used):
+def node_scores(
+    snapshot: Snapshot, weights: Sequence[tuple[str, float]]
+) -> Callable[[IntArray, FloatArray | None], FloatArray | None] | None:
+    """The weighted sum of scores as a function of what is free and how much a role prefers each node (0..1), which is
+    the score `affinity`; None for packing alone, which needs no scores."""
+    affinity = sum(weight for name, weight in weights if name == "affinity")
+    used = [(name, weight) for name, weight in weights if name != "affinity" and weight != 0]
+    is_packing = all(name == "most_requested" and weight > 0 for name, weight in used)
+    if is_packing and not affinity:
         return None
 
-    def score(free: IntArray) -> FloatArray:
-        out = np.zeros(snapshot.nodes)
+    def score(free: IntArray, preference: FloatArray | None) -> FloatArray | None:
+        if is_packing and preference is None:
+            return None
+        out = np.zeros(snapshot.nodes) if preference is None else affinity * preference
         for name, weight in used:
             out += weight * NODE_ORDERS[name](free, snapshot.node_allocatable)
         return out

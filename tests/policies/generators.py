@@ -107,18 +107,24 @@ def random_snapshot(
         role_desired=desired.astype(np.int64),
         role_class=(rng.random(g) < 0.3).astype(np.int64),
         class_nodes=classes,
+        class_preference=np.zeros((2, n), dtype=np.int64),
         held_role=empty,
         held_node=empty,
         held_count=empty,
     )
-    return _with_holders(rng, snapshot, holding)
+    return replace(_with_holders(rng, snapshot, holding), class_preference=_preference(rng.spawn(1)[0], n))
+
+
+def _preference(rng: np.random.Generator, nodes: int) -> IntArray:
+    """Now and then some nodes are preferred. Drawn from a generator of its own: all else is as it was without."""
+    return rng.integers(0, 4, (2, nodes)) * (rng.random() < 0.3)
 
 
 def _with_holders(rng: np.random.Generator, snapshot: Snapshot, holding: float) -> Snapshot:
     """Let some jobs hold a gang each, at random sizes on random nodes."""
-    ledger = Ledger(snapshot)
+    anywhere = rng.random(snapshot.nodes).argsort().argsort()
+    ledger = Ledger(replace(snapshot, class_preference=np.tile(anywhere, (2, 1))))
     ledger.free -= snapshot.node_releasing
-    ledger.preference = rng.random(snapshot.nodes)
     started = snapshot.job_started_seconds.copy()
     low, high = ledger.facts.role_min, ledger.facts.role_max
     for j in range(snapshot.jobs):

@@ -32,6 +32,7 @@ def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
             labels={
                 POOL_LABEL: s.pool_names[int(s.node_pool[n])],
                 **{f"class-{c}": "yes" for c in range(len(s.class_nodes)) if s.class_nodes[c, n]},
+                **{f"preferred-{c}": str(weight) for c, weight in enumerate(s.class_preference[:, n].tolist())},
             },
         )
         for n in range(s.nodes)
@@ -67,7 +68,7 @@ def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
                         minimum=int(s.role_min[g]),
                         maximum=int(s.role_max[g]),
                         desired=int(s.role_desired[g]),
-                        where=Where(affinity=((Requirement(f"class-{int(s.role_class[g])}", "Exists"),),)),
+                        where=_where(s, int(s.role_class[g])),
                     )
                     for g in roles
                 ),
@@ -97,6 +98,14 @@ def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
 def same_decisions(first: Snapshot, plan: Plan, second: Snapshot, other: Plan) -> bool:
     """Whether both plans say the same about the same jobs, byte for byte."""
     return plan.to_bytes(first) == other.to_bytes(second)
+
+
+def _where(snapshot: Snapshot, kind: int) -> Where:
+    weights = sorted(set(snapshot.class_preference[kind].tolist()) - {0})
+    return Where(
+        affinity=((Requirement(f"class-{kind}", "Exists"),),),
+        preferred=tuple((w, (Requirement(f"preferred-{kind}", "In", (str(w),)),)) for w in weights),
+    )
 
 
 def _time(value: float) -> float | None:

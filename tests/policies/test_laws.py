@@ -113,6 +113,7 @@ def _small(rng: np.random.Generator) -> Snapshot:
         role_desired=np.full(jobs, 4, dtype=np.int64),
         role_class=np.zeros(jobs, dtype=np.int64),
         class_nodes=np.ones((1, 4), dtype=np.bool_),
+        class_preference=np.zeros((1, 4), dtype=np.int64),
         held_role=np.zeros(0, dtype=np.int64),
         held_node=np.zeros(0, dtype=np.int64),
         held_count=np.zeros(0, dtype=np.int64),
