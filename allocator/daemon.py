@@ -38,6 +38,8 @@ from diflow.kube.kinds import NODE, POD, WORKFLOW, Kind
 
 # A wake-up while nothing happens, to look at the Lease's annotations.
 _LOOK_SECONDS = 5.0
+# So long after a cycle a change comes by itself, not in the wake of others.
+_LULL_SECONDS = 0.5
 # A node to which kube-scheduler did not bind what was sent there gets nothing new for so long: longer each time.
 _AVOID_SECONDS = (60.0, 1800.0)
 # A pod that kube-scheduler has not even tried to bind is given so many times longer than one that it has refused.
@@ -107,6 +109,7 @@ class Allocator:
         self._later = math.inf
         self._cycled = clock()
         self._lost: frozenset[str] = frozenset()
+        self._counted: tuple[Room, tuple[PodRead, ...]] = Room({}), ()
         self._avoided: dict[str, tuple[float, float]] = {}
         self._in_trouble = False
         self._told_problems: dict[str, str] = {}
@@ -218,7 +221,8 @@ class Allocator:
                 if not self._reasons.is_dirty:
                     self._wake.wait(min(max(0.01, self._due() - self._clock()), _LOOK_SECONDS))
             self.elector.check()
-        if self.settings.debounce_seconds:
+        # The first change after a while is seen to at once; what comes in its wake is gathered.
+        if self.settings.debounce_seconds and self._clock() - self._cycled < _LULL_SECONDS:
             stop.wait(self.settings.debounce_seconds)
 
     def _due(self) -> float:
@@ -282,9 +286,13 @@ class Allocator:
 
     # --- carrying out -------------------------------------------------------------------------------------------------
 
-    def _room(self, world: World, pods: Iterable[PodRead] = ()) -> Room:
-        """How the nodes are, and what is free on them beside these pods."""
-        return Room.of(world.nodes, pods, now_seconds=self._wall(), lost_after_seconds=self.settings.lost_after_seconds)
+    def _room(self, world: World) -> Room:
+        """How the nodes are, and what is free on them beside all pods: counted anew when one of them has changed."""
+        room, pods = self._counted
+        if room.nodes is not world.nodes or pods is not world.pods:
+            room = Room.of(world.nodes, world.pods)
+            self._counted = room, world.pods
+        return room.at(self._wall(), lost_after_seconds=self.settings.lost_after_seconds)
 
     def _time_has_come(self, world: World) -> list[str]:
         """Reasons to plan that only the time has made, and when there will be another one."""
@@ -340,7 +348,7 @@ class Allocator:
     def _carry_out(self, world: World) -> bool:
         """Make the next writes of all jobs. Returns whether any was made."""
         now = self._wall()
-        room = self._room(world, world.pods)
+        room = self._room(world)
         pace = Pace(self.settings.between_rounds_seconds)
         overdue = self._overdue(world)
         lost = {host for host in {pod.host for pod in world.pods} if host and room.is_lost(host)}
@@ -381,17 +389,15 @@ class Allocator:
         """Pods that were admitted and that kube-scheduler has not bound for too long."""
         now = self._clock()
         waiting = {
-            pod.identity.uid
-            for job in world.jobs.values()
-            for pod in job.pods
-            if not pod.gates and not pod.host and not pod.is_terminating
+            pod.identity.uid: pod
+            for pod in world.pods
+            if not (pod.gates or pod.host or pod.is_terminating) and pod.place is not None and pod.job in world.jobs
         }
         self._unbound = {uid: self._unbound.get(uid, now) for uid in waiting}
-        refused = {pod.identity.uid for job in world.jobs.values() for pod in job.pods if pod.is_refused}
         # One that was not tried yet waits behind others: kube-scheduler binds some 50 a second.
         patience = {True: self.settings.bind_seconds, False: _UNTRIED * self.settings.bind_seconds}
-        late = frozenset(uid for uid, since in self._unbound.items() if now - since > patience[uid in refused])
-        for node in {pod.pinned for job in world.jobs.values() for pod in job.pods if pod.identity.uid in late}:
+        late = frozenset(uid for uid, since in self._unbound.items() if now - since > patience[waiting[uid].is_refused])
+        for node in {waiting[uid].pinned for uid in late}:
             until, pause = self._avoided.get(node, (-math.inf, 0.0))
             if now >= until:
                 pause = pause if now - until < _AVOID_SECONDS[1] else 0.0

@@ -22,7 +22,12 @@ class Room:
 
     @classmethod
     def of(
-        cls, nodes: Mapping[str, NodeRead], pods: Iterable[PodRead], *, now_seconds: float, lost_after_seconds: float
+        cls,
+        nodes: Mapping[str, NodeRead],
+        pods: Iterable[PodRead],
+        *,
+        now_seconds: float = 0.0,
+        lost_after_seconds: float = 60.0,
     ) -> Room:
         free = {name: dict(node.allocatable) for name, node in nodes.items()}
         for pod in pods:
@@ -31,6 +36,11 @@ class Room:
                 for name, amount in pod.request.items():
                     at[name] = at.get(name, 0) - amount
         return cls(nodes, free, lost_after_seconds, now_seconds)
+
+    def at(self, now_seconds: float, *, lost_after_seconds: float) -> Room:
+        """A copy to draw from at this time."""
+        free = {name: dict(amounts_) for name, amounts_ in self.free.items()}
+        return Room(self.nodes, free, lost_after_seconds, now_seconds)
 
     def is_lost(self, name: str) -> bool:
         """The node's object is gone, or the node has been silent for so long that its pods count as lost."""

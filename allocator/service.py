@@ -56,7 +56,8 @@ class AllocatorSettings(BaseSettings):
     """A report that changes a job's speed by more than this fraction is a reason to plan anew."""
 
     debounce_seconds: float = Field(0.02, ge=0)
-    """How long changes are gathered before a cycle: a gang's pods come in one burst."""
+    """How long changes in the wake of others are gathered before a cycle: a gang's pods come in one burst. One that
+    comes by itself is seen to at once."""
 
     bind_seconds: float = Field(30.0, gt=0)
     """A pod that kube-scheduler has not bound for so long after its admission is taken back, and placed anew."""

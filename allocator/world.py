@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -68,7 +67,8 @@ class Caches:
             fields=f"metadata.name={settings.queues_config}",
         )
         self._all = Reflectors((self.nodes, self.queues, self.workflows, self.pods))
-        self._kept: Sequence[Mapping[Key, Json]] = ()
+        self._kept: Sequence[Mapping[Key, Json] | None] = (None,) * len(self._all.members)
+        self._pods = Pods((), {}, {})
         self._world = World({}, {}, ())
         self._good_queues: tuple[QueueView, ...] = ()
 
@@ -91,22 +91,25 @@ class Caches:
         {WORKFLOW: self.workflows, POD: self.pods}[kind].observed(obj)
 
     def world(self) -> World:
-        """What the caches show now. A job of which nothing has changed is the same object as the last time."""
-        kept = [reflector.items() for reflector in self._all.members]
+        """What the caches show now. A job of which nothing has changed is the same object as the last time, and so are
+        the nodes and the pods if none of them has."""
+        kept = nodes, _, workflows, pods = [reflector.items() for reflector in self._all.members]
         # Each reflector gives the same mapping until something in it changes.
-        if len(kept) != len(self._kept) or any(map(operator.is_not, kept, self._kept)):
-            nodes, _, workflows, pods = ([item["read"] for item in items.values()] for items in kept)
-            queues, trouble = self._queues()
-            self._kept = kept
-            self._world = assemble(
-                workflows,
-                nodes,
-                pods,
-                queues,
-                trouble,
-                most_nodes=self._settings.most_nodes,
-                former=self._world.jobs,
-            )
+        is_new = [now is not then for now, then in zip(kept, self._kept, strict=True)]
+        if not any(is_new):
+            return self._world
+        former, queues = self._world, self._queues()
+        reads: dict[str, JobRead] = {item["read"].key: item["read"] for item in workflows.values()}
+        owners = _owners(reads)
+        if is_new[3] or owners != self._pods.owners:
+            self._pods = Pods.of((item["read"] for item in pods.values()), owners)
+        self._world = World(
+            _jobs(reads, self._pods, most_nodes=self._settings.most_nodes, former=former.jobs),
+            {item["read"].name: item["read"] for item in nodes.values()} if is_new[0] else former.nodes,
+            self._pods.all,
+            *queues,
+        )
+        self._kept = kept
         return self._world
 
     def _queues(self) -> tuple[tuple[QueueView, ...], str]:
@@ -118,6 +121,30 @@ class Caches:
             return self._good_queues, ""
         self._good_queues = ()
         return (), ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """Live pods, and by the job (its key) that they are of. `owners`: the uid of each Workflow that was there then."""
+
+    all: tuple[PodRead, ...]
+    by_job: Mapping[str, tuple[PodRead, ...]]
+    owners: Mapping[str, str]
+
+    @classmethod
+    def of(cls, pods: Iterable[PodRead], owners: Mapping[str, str]) -> Pods:
+        seen: list[PodRead] = []
+        by_job: dict[str, list[PodRead]] = {}
+        for pod in pods:
+            if pod.place is None:
+                seen.append(pod)
+            elif pod.job in owners and pod.owner not in ("", owners[pod.job]):
+                # What is left of an earlier job of this name is nobody's any more, and holds its room all the same.
+                seen.append(replace(pod, job="", place=None))
+            else:
+                seen.append(pod)
+                by_job.setdefault(pod.job, []).append(pod)
+        return cls(tuple(seen), {job: tuple(mine) for job, mine in by_job.items()}, owners)
 
 
 def assemble(
@@ -136,40 +163,41 @@ def assemble(
     of the same objects as in `former` is taken from there: what was derived from it holds on.
     """
     reads = {read.key: read for read in workflows}
-    seen: list[PodRead] = []
-    of_job: dict[str, list[PodRead]] = {}
-    for pod in pods:
-        if pod.place is None:
-            seen.append(pod)
-        elif pod.job in reads and pod.owner not in ("", reads[pod.job].identity.uid):
-            # What is left of an earlier job of this name is nobody's any more, and holds its room all the same.
-            seen.append(replace(pod, job="", place=None))
-        else:
-            seen.append(pod)
-            of_job.setdefault(pod.job, []).append(pod)
-    before = {key: found for key, read in reads.items() if (found := _before(read, reads)) is not None}
+    sorted_pods = Pods.of(pods, _owners(reads))
+    jobs = _jobs(reads, sorted_pods, most_nodes=most_nodes, former=former)
+    return World(jobs, {node.name: node for node in nodes}, sorted_pods.all, queues, queue_trouble)
+
+
+def _owners(reads: Mapping[str, JobRead]) -> dict[str, str]:
+    return {key: read.identity.uid for key, read in reads.items()}
+
+
+def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: Mapping[str, Job]) -> Mapping[str, Job]:
+    before = {key: found for key, read in reads.items() if read.continues and (found := _before(read, reads))}
     after = {
         found.key: reads[key]
         for key, found in sorted(before.items())
         if found.continued_in in ("", reads[key].identity.name)
     }
-    made = (
-        Job(
+    jobs: dict[str, Job] = {}
+    for key, read in reads.items():
+        mine, old = pods.by_job.get(key, ()), former.get(key)
+        # Most jobs have changed in nothing, and have only ever been in one Workflow.
+        alone = not read.continues and read.name in ("", read.identity.name) and key not in after
+        if alone and old is not None and old.read is read and old.pods is mine and old.after is None:
+            jobs[key] = old
+            continue
+        job = Job(
             read,
-            tuple(of_job.get(key, ())),
+            mine,
             before=before.get(key),
             after=after.get(key),
-            old_pods=_old_pods(read, reads, of_job) if read.continues else (),
+            old_pods=_old_pods(read, reads, pods.by_job) if read.continues else (),
             is_full=bool(most_nodes) and read.is_preemptible and read.tree.count >= most_nodes,
             known_as=_known_as(read, reads, after),
         )
-        for key, read in reads.items()
-    )
-    jobs = {
-        key: old if (old := former.get(key)) and old.is_made_of(job) else job
-        for key, job in zip(reads, made, strict=True)
-    }
-    return World(jobs, {node.name: node for node in nodes}, tuple(seen), queues, queue_trouble)
+        jobs[key] = old if old is not None and old.is_made_of(job) else job
+    return jobs
 
 
 def _before(read: JobRead, reads: Mapping[str, JobRead]) -> JobRead | None:
@@ -178,7 +206,9 @@ def _before(read: JobRead, reads: Mapping[str, JobRead]) -> JobRead | None:
     return found if found is not None and found.identity.uid == read.continues_uid else None
 
 
-def _old_pods(read: JobRead, reads: Mapping[str, JobRead], of_job: Mapping[str, list[PodRead]]) -> tuple[PodRead, ...]:
+def _old_pods(
+    read: JobRead, reads: Mapping[str, JobRead], of_job: Mapping[str, Sequence[PodRead]]
+) -> tuple[PodRead, ...]:
     """Live pods of the Workflows before this one."""
     out: list[PodRead] = []
     at: JobRead | None = read

@@ -79,7 +79,7 @@ class Row:
     cycles: tuple[float, ...]
     without_policy: tuple[float, ...]
     asking: tuple[float, ...]
-    """The part of a cycle in which the API server takes the request; the plan is one more patch of the same object."""
+    """What the API server takes for the request, before the cycle; the plan is one more patch of the same object."""
     memory: float
     peak: float
     idle: float
@@ -136,7 +136,7 @@ def figures(row: Row) -> list[Figure]:
     return [
         Figure(part, "changed object → written plan, p50", middle, "s", None, load),
         Figure(part, "changed object → written plan, p95", late, "s", 1.0, f"{len(row.cycles)} changes, one by one"),
-        Figure(part, "the same less the policy, p95", own, "s", 0.3, "0.02 s of it waits for more changes"),
+        Figure(part, "the same less the policy, p95", own, "s", 0.3, "the patch that writes the plan included"),
         Figure(
             part, "the request's own patch, p95", asking, "s", None, "the API server's; the plan is another such patch"
         ),
@@ -168,8 +168,8 @@ _CONDITIONS = f"""\
 The allocator on fake nodes. Up to {BY_ARGO} pods Argo itself makes them (made by: Argo). More are copies: Argo's
 controller is stopped, and Workflows with the status that Argo gave their model, and their gated pods with Argo's
 labels, annotations and owners, are made directly on the API server. kube-scheduler binds them, and kwok runs them.
-cycle: from before a request for one replica more is sent until a watch shows the plan in the Workflow, debouncing
-included. CPU: of the daemon; for a pod from when it leads until all are admitted, with its lists and all Workflows.
+cycle: from the answer to a request for one replica more, which stands beside it, until a watch shows the plan in the
+Workflow. CPU: of the daemon; for a pod from when it leads until all are admitted, with its lists and all Workflows.
 API server's: its CPU for a pod in ms, from then until all run, with what kube-scheduler and kwok ask of it.
 bare client: up to {BARE_PODS} such pods ungated by a program that does nothing else. load: load average of a minute;
 this machine has {os.cpu_count()} processors.
@@ -371,9 +371,9 @@ def _runs(daemon: Daemon) -> bool:
 
 def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float], list[float]]:
     """Ask jobs for one replica more, one after the other: seconds until the plan is written, with and without policy,
-    and until the request itself is answered.
+    and until the request itself was answered.
 
-    The time runs from before the request is sent until a watch shows the Workflow with its new allocation.
+    A cycle runs from that answer, when the object has changed, until a watch shows the Workflow with its new allocation.
     """
     whole: list[float] = []
     own: list[float] = []
@@ -386,9 +386,10 @@ def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], li
             old = _allocation(workflow)
             patch = _ask_for_one_more(workflow)
             lines = len(_plans(daemon))
-            began = time.monotonic()
+            asked = time.monotonic()
             grown.cluster.patch(WORKFLOW, name, patch, namespace=grown.namespace)
-            asking.append(time.monotonic() - began)
+            began = time.monotonic()
+            asking.append(began - asked)
             ended = plans.until(
                 f"{name} is given another allocation",
                 lambda seen, name=name, old=old: seen.get(name, old) != old,  # type: ignore[misc]

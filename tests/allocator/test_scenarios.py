@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from diflow.allocator.policy import load_policy
+from diflow.allocator.service import AllocatorSettings
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Lab, job, lab, task
+
+pytestmark = pytest.mark.usefixtures("from_memory_as_afresh")
 
 
 @pytest.fixture
@@ -620,3 +624,24 @@ def test_every_policy_gives_a_job_that_cannot_be_moved_what_its_user_asks_for_la
         at.until(lambda: len(at.cluster.running("one")) == 4, "two collectors more run")
         at.cluster.scale("one", collector=1)
         at.until(lambda: len(at.cluster.running("one")) == 2, "they are gone again")
+
+
+def test_a_change_after_a_lull_is_seen_to_at_once_and_what_comes_in_its_wake_is_gathered() -> None:
+    waited: list[float] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            return False
+
+    with lab(settings=AllocatorSettings(writers=1, debounce_seconds=0.25)) as at:
+        assert at.daemon is not None
+        allocator = at.daemon.allocator
+        at.rest()
+        for lull, gathers in ((1.0, []), (0.1, [0.25])):
+            at.time.move(lull)
+            allocator.ask("something")
+            waited.clear()
+            allocator._wait(Stop())
+            assert waited == gathers
+            allocator.turn()

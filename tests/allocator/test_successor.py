@@ -17,6 +17,8 @@ from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task
 from tests.allocator.test_crashes import Crash
 
+pytestmark = pytest.mark.usefixtures("from_memory_as_afresh")
+
 MOST = 20
 """Two replicas make about ten nodes a round: the third round is not begun in the same Workflow."""
 

@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
-from diflow.allocator import planning
 from diflow.allocator.service import AllocatorSettings
-from diflow.allocator.snapshot import Snapshot
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated, is_running
 from tests.allocator.lab import Killed, Lab, job, lab, task
@@ -24,6 +20,8 @@ from tests.unit.fakeapi import Answer, Request, status
 
 STEPS = int(os.environ.get("DIFLOW_WALK_STEPS", "250"))
 WALKS = int(os.environ.get("DIFLOW_WALKS", "6"))
+pytestmark = pytest.mark.usefixtures("from_memory_as_afresh")
+
 PATIENCE_SECONDS = 150
 """For how long a gang may be there in part: a period, a node that is silent for long enough, and Argo's back-off."""
 
@@ -276,36 +274,6 @@ Walk.EVENTS = (
     (Walk.stop, 2), (Walk.freeze, 4), (Walk.lag, 4), (Walk.forget, 1), (Walk.kill, 5), (Walk.refuse, 2),
     (Walk.storm, 2),
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every picture that is made with the memory of the last one is compared with one that is made without."""
-    picture = planning.picture
-    pictures = 0
-    wrong: list[str] = []
-
-    def compared(*given: Any, memory: planning.Memory, **options: Any) -> planning.Picture:
-        nonlocal pictures
-        pictures += 1
-        made, afresh = picture(*given, memory=memory, **options), picture(*given, **options)
-        for some, other in zip(made.standings, afresh.standings, strict=True):
-            if (some.job, some.held, some.done) != (other.job, other.held, other.done):
-                wrong.append(f"{some} is {other}")
-        wrong.extend(_differences(made.snapshot, afresh.snapshot))
-        return made
-
-    monkeypatch.setattr(planning, "picture", compared)
-    yield
-    assert pictures > 10
-    assert not wrong
-
-
-def _differences(some: Snapshot, other: Snapshot) -> Iterator[str]:
-    for name in (field.name for field in fields(Snapshot) if field.repr):
-        one, two = getattr(some, name), getattr(other, name)
-        if not (np.array_equal(one, two) if isinstance(one, np.ndarray) else one == two):
-            yield f"{name}: {one} is {two}"
 
 
 @pytest.mark.timeout(max(120, STEPS))

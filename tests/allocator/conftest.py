@@ -1,0 +1,63 @@
+"""What is remembered from cycle to cycle, for those tests that ask for it: it must be what would be made afresh."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diflow.allocator import planning, world
+from diflow.allocator.daemon import Allocator
+from diflow.allocator.room import Room
+from diflow.allocator.snapshot import Snapshot
+
+
+@pytest.fixture
+def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each world, each room and each picture that is made from what is left of the last one is compared with one that
+    is made of the same objects and nothing else."""
+    of_caches, of_pods, picture = world.Caches.world, Allocator._room, planning.picture
+    worlds = 0
+    wrong: list[str] = []
+
+    def compared_world(caches: world.Caches) -> world.World:
+        nonlocal worlds
+        made = of_caches(caches)
+        nodes, _, workflows, pods = ([item["read"] for item in (items or {}).values()] for items in caches._kept)
+        given = (workflows, nodes, pods, made.queues, made.queue_trouble)
+        afresh = world.assemble(*given, most_nodes=caches._settings.most_nodes)
+        worlds += 1
+        if made != afresh:
+            wrong.append(f"{made} is {afresh}")
+        return made
+
+    def compared_room(allocator: Allocator, there: world.World) -> Room:
+        made = of_pods(allocator, there)
+        if made.free != Room.of(there.nodes, there.pods).free:
+            wrong.append(f"{made.free} is free of {there}")
+        return made
+
+    def compared_picture(*given: Any, memory: planning.Memory, **options: Any) -> planning.Picture:
+        made, afresh = picture(*given, memory=memory, **options), picture(*given, **options)
+        for some, other in zip(made.standings, afresh.standings, strict=True):
+            if (some.job, some.held, some.done) != (other.job, other.held, other.done):
+                wrong.append(f"{some} is {other}")
+        wrong.extend(_differences(made.snapshot, afresh.snapshot))
+        return made
+
+    monkeypatch.setattr(world.Caches, "world", compared_world)
+    monkeypatch.setattr(Allocator, "_room", compared_room)
+    monkeypatch.setattr(planning, "picture", compared_picture)
+    yield
+    assert not wrong
+    assert worlds
+
+
+def _differences(some: Snapshot, other: Snapshot) -> Iterator[str]:
+    for name in (field.name for field in fields(Snapshot) if field.repr):
+        one, two = getattr(some, name), getattr(other, name)
+        if not (np.array_equal(one, two) if isinstance(one, np.ndarray) else one == two):
+            yield f"{name}: {one} is {two}"
