@@ -12,6 +12,7 @@ from diflow.allocator.environment import from_environment
 JobOrder = Literal["priority", "gang", "drf", "created"]
 QueueOrder = Literal["proportion", "created"]
 NodeOrder = Literal["most_requested", "least_requested", "balanced", "affinity"]
+VictimRule = Literal["drf"]
 Step = Literal["allocate", "backfill", "preempt", "reclaim"]
 
 
@@ -41,6 +42,11 @@ class PolicySettings(BaseSettings):
 
     queue_order: tuple[QueueOrder, ...] = ("proportion", "created")
     """Which queue comes first; `proportion`: the smallest allocated share of what it deserves."""
+
+    victims: tuple[VictimRule, ...] = ()
+    """What else must agree to a preemption inside a queue (kube-batch's tiers); that victims are of strictly lower
+    priority, and gangs keep their minimum or nothing, always holds. `drf`: a victim's dominant share may not fall below
+    the preemptor's with all that it asks for. Not by default: a priority would then never stop a whole gang."""
 
     node_order: tuple[tuple[NodeOrder, float], ...] = (("most_requested", 1.0),)
     """Weights of the scores (0..1) that choose between nodes. Packing keeps whole nodes for gangs; `affinity`, what a

@@ -19,6 +19,7 @@ from functools import cache
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.fairness.consent import RULES, Rule, agreed
 from diflow.allocator.fairness.orders import node_scores, ordered_jobs, queue_share
 from diflow.allocator.fairness.shares import deserved_by, total_room
 from diflow.allocator.fairness.victims import MayTake, Reach, make_room, order_of_victims
@@ -192,7 +193,7 @@ class Cycle:
         facts, wanting, any_got = self.facts, self._wanting(), False
         if not wanting:
             return False
-        weaker = self._weaker()
+        weaker, rules = self._weaker(), self._rules()
         for job in wanting:
             if self._has_tried_enough():
                 return False
@@ -203,10 +204,13 @@ class Cycle:
                 continue
             hopeless.add(look)
             for want in self._wishes(job):
-                victims = self._transaction(job, want, lower, _anything)
+                able, may_take = agreed(rules, job, want, lower)
+                if able is not lower and not able.any():
+                    continue
+                victims = self._transaction(job, want, able, may_take)
                 if victims is not None:
                     self._note(job, victims, Why.PREEMPTED_FOR_PRIORITY)
-                    weaker = self._weaker()
+                    weaker, rules = self._weaker(), self._rules()
                     hopeless.clear()
                     any_got = True
                     break
@@ -226,6 +230,10 @@ class Cycle:
             return lower if lower.any() else None
 
         return weaker
+
+    def _rules(self) -> list[Rule]:
+        """What must agree to a preemption, for the ledger as it is."""
+        return [RULES[name](self.ledger) for name in self.settings.victims]
 
     def reclaim(self) -> None:
         """Across queues: room for jobs of queues below what they deserve."""
@@ -620,10 +628,6 @@ class Cycle:
 
 
 _EVICTED = (int(Why.PREEMPTED_FOR_PRIORITY), int(Why.RECLAIMED))
-
-
-def _anything(_victim: int, _amount: list[int]) -> bool:
-    return True
 
 
 def deserved_table(snapshot: Snapshot, settings: PolicySettings | None = None) -> tuple[FloatArray, IntArray]:

@@ -185,6 +185,13 @@ def test_a_bad_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         load_policy("fair")
 
 
+def test_functions_are_chosen_by_name_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert policy_settings().victims == ()
+    monkeypatch.setenv("DIFLOW_POLICY_VICTIMS", '["drf"]')
+    monkeypatch.setenv("DIFLOW_POLICY_JOB_ORDER", '["drf", "created"]')
+    assert (policy_settings().victims, policy_settings().job_order) == (("drf",), ("drf", "created"))
+
+
 @pytest.mark.parametrize(
     ("text", "told"), [("allocate", r"STEPS: must be JSON: "), ('["allocate", "steal"]', r"STEPS\[1\]: .*'preempt'")]
 )

@@ -349,6 +349,73 @@ def test_orders_of_jobs_are_composed_from_settings(order: tuple[str, ...]) -> No
     assert held(snapshot, plan)["urgent" if order[0] == "priority" else "old"] == 1
 
 
+def with_drf(snapshot: Snapshot) -> Plan:
+    return FairPolicy(PolicySettings(victims=("drf",))).optimize(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("high", "expected"),
+    [
+        (gang("high", 4, low=4, priority=1, cpu=1), {"low": 4, "high": 4}),
+        (gang("high", 5, low=5, priority=1, cpu=1), {"low": 8, "high": 0}),
+        (gang("high", 1, priority=1, cpu=4), {"low": 4, "high": 1}),
+        (gang("high", 1, priority=1, cpu=5), {"low": 8, "high": 0}),
+        # One at first, then two of the five more that it wishes, then one of the three.
+        (gang("high", 6, priority=1, cpu=1), {"low": 4, "high": 4}),
+    ],
+)
+def test_with_drf_a_victim_ends_with_no_smaller_share_than_the_preemptor(
+    high: JobView, expected: dict[str, int]
+) -> None:
+    snapshot = build([node(cpu=8)], [gang("low", 8, placed={"n1": 8}, cpu=1), high])
+    plan = with_drf(snapshot)
+    assert held(snapshot, plan) == expected
+    assert changes(with_drf(carry_out(snapshot, plan))) == 0
+    # Without it a priority takes all that it asks for.
+    assert held(snapshot, fair(snapshot))["high"] == high.roles[0].maximum
+
+
+def test_with_drf_nobody_is_stopped_whole() -> None:
+    """The case of two evictions above, which is why it is not so by default."""
+    snapshot = build(
+        [node(cpu=2)], [gang("low", 2, placed={"n1": 2}, cpu=1), gang("high", 2, low=2, priority=1, created=1.0, cpu=1)]
+    )
+    assert held(snapshot, with_drf(snapshot)) == {"low": 2, "high": 0}
+    snapshot = build(
+        [node(cpu=8)], [gang("low", 8, low=7, placed={"n1": 8}, cpu=1), gang("high", 2, low=2, priority=1, cpu=1)]
+    )
+    assert held(snapshot, with_drf(snapshot)) == {"low": 8, "high": 0}
+
+
+@pytest.mark.parametrize(("cpu", "expected"), [(12, {"low": 3, "high": 1}), (13, {"low": 4, "high": 0})])
+def test_with_drf_the_largest_of_each_ones_resources_counts(cpu: int, expected: dict[str, int]) -> None:
+    """The victim keeps 3 of 4 GPUs: as much as 12 of 16 cores, and less than 13."""
+    low = gang("low", 4, placed={"n1": 4}, cpu=1, gpu=1)
+    snapshot = build([node(cpu=16, gpu=4)], [low, gang("high", 1, priority=1, cpu=cpu, gpu=1)])
+    assert held(snapshot, with_drf(snapshot)) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(2, {"old": 4, "young": 2, "high": 2}), (3, {"old": 4, "young": 4, "high": 0})],
+)
+def test_with_drf_each_victim_is_asked_by_itself(size: int, expected: dict[str, int]) -> None:
+    """Of three, each of the two victims could give one: together less than is asked for, and nothing is taken."""
+    jobs = [
+        gang("old", 4, placed={"n1": 4}, cpu=1),
+        gang("young", 4, created=1.0, placed={"n1": 4}, cpu=1),
+        gang("high", size, low=size, priority=1, created=2.0, cpu=1),
+    ]
+    snapshot = build([node(cpu=8)], jobs)
+    assert held(snapshot, with_drf(snapshot)) == expected
+
+
+def test_with_drf_queues_reclaim_what_they_deserve_all_the_same() -> None:
+    jobs = [gang("a", 4, queue="q1", placed={"n1": 4}, cpu=1), gang("b", 3, low=3, queue="q2", created=1.0, cpu=1)]
+    snapshot = build([node(cpu=4)], jobs, [QueueView("q1"), QueueView("q2", weight=3.0)])
+    assert held(snapshot, with_drf(snapshot)) == {"a": 1, "b": 3}
+
+
 def test_steps_that_are_left_out_are_not_done() -> None:
     snapshot = build(
         [node(cpu=2)], [gang("low", 2, placed={"n1": 2}, cpu=1), gang("high", 2, low=2, priority=1, created=1.0, cpu=1)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray
+from diflow.allocator.fairness.consent import agreed, drf
 from diflow.allocator.fairness.shares import deserved_by
 from diflow.allocator.fairness.victims import MayTake, Reach, make_room, order_of_victims
 from diflow.allocator.ledger import Ledger
@@ -13,7 +16,9 @@ from diflow.allocator.policies.fair import FairPolicy
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.views import QueueView, build
+from tests.policies import laws
 from tests.policies.generators import snapshots
+from tests.policies.judging import cheap
 from tests.policies.test_queues import gang, held, node
 
 
@@ -59,6 +64,53 @@ def test_no_search_that_succeeds_is_told_to_be_hopeless() -> None:
                 assert told or not found
                 seen.add((told, found))
     assert seen == {(True, True), (True, False), (False, False)}
+
+
+def share(ledger: Ledger, job: int) -> Fraction:
+    """The dominant share, exactly."""
+    amount = ledger.amount({r: ledger.count[r] for r in ledger.roles_of(job)})
+    return max(Fraction(a, t) for a, t in zip(amount, ledger.facts.total, strict=True))
+
+
+def test_by_drf_each_victim_keeps_what_the_preemptor_gets_and_who_is_not_asked_would_not_give() -> None:
+    rng = np.random.default_rng(7)
+    taken = refused = hopeless = 0
+    for snapshot in snapshots(12, 500, jobs=10, nodes=4):
+        for job in np.flatnonzero((snapshot.job_queue >= 0) & ~snapshot.job_pinned).tolist():
+            everybody = snapshot.job_preemptible & (snapshot.job_queue >= 0)
+            everybody[job] = False
+            order = order_of_victims(snapshot)
+            count = int(rng.integers(1, 4))
+            ends = []
+            for all_asked in (False, True):
+                ledger = Ledger(snapshot)
+                want = dict.fromkeys(ledger.roles_of(job), count)
+                able, may_take = agreed([drf(ledger)], job, want, everybody)
+                told = Reach.of(ledger, ledger.triples(), able, None).allows(ledger, want)
+                asked = everybody if all_asked else able
+                found = make_room(ledger, job, want, order[asked[order]].tolist(), may_take)
+                assert told or found is None
+                hopeless += not told
+                ends.append((found, ledger.count))
+            assert ends[0] == ends[1]
+            victims, _ = ends[0]
+            for victim in victims or ():
+                assert share(ledger, victim) >= share(ledger, job)
+            taken += bool(victims)
+            refused += victims is None and any(share(Ledger(snapshot), v) > 0 for v in np.flatnonzero(everybody))
+    assert min(taken, refused, hopeless) > 50
+
+
+def test_no_law_is_broken_where_drf_must_agree() -> None:
+    policy = FairPolicy(PolicySettings(victims=("drf",)))
+    differs = 0
+    for number, snapshot in enumerate(snapshots(13, 400, jobs=8, nodes=4)):
+        plan = policy.optimize(snapshot)
+        assert cheap(policy, snapshot, plan) == []
+        if number % 8 == 0:
+            assert laws.settles(policy, snapshot, plan) == []
+        differs += plan.to_bytes(snapshot) != FairPolicy().optimize(snapshot).to_bytes(snapshot)
+    assert differs > 20
 
 
 def test_hopeless_gangs_do_not_use_up_what_a_cycle_may_try() -> None:
