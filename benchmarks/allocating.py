@@ -373,7 +373,7 @@ def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], li
     """Ask jobs for one replica more, one after the other: seconds until the plan is written, with and without policy,
     and until the request itself was answered.
 
-    A cycle runs from that answer, when the object has changed, until a watch shows the Workflow with its new allocation.
+    A cycle runs from that answer, when the object has changed, until a watch shows its Workflow's new allocation.
     """
     whole: list[float] = []
     own: list[float] = []
