@@ -55,7 +55,11 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class RoleView:
-    """One task of a job: its pods are alike. The gang is `minimum`..`maximum` replicas; `desired` is what was asked."""
+    """One task of a job: its pods are alike. The gang is `minimum`..`maximum` replicas; `desired` is what was asked.
+
+    `asks`: the request with the host ports as resources. `least`, `most` and `wanted` are the numbers brought into
+    order, 1 or more. They are made with the view, as most views are the same in snapshot after snapshot.
+    """
 
     name: str
     request: Mapping[str, int]
@@ -64,6 +68,20 @@ class RoleView:
     desired: int | None = None
     where: Where = field(default_factory=Where)
     host_ports: tuple[int, ...] = ()
+    asks: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    least: int = field(init=False, repr=False, compare=False)
+    most: int = field(init=False, repr=False, compare=False)
+    wanted: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ports = {f"hostport/{port}": 1 for port in self.host_ports}
+        least, maximum, desired = max(1, self.minimum), self.maximum, self.desired
+        most = max(least, next((n for n in (maximum, desired) if n is not None), 1))
+        wanted = next((n for n in (desired, maximum) if n is not None), 1)
+        object.__setattr__(self, "asks", {**self.request, **ports} if ports else self.request)
+        object.__setattr__(self, "least", least)
+        object.__setattr__(self, "most", most)
+        object.__setattr__(self, "wanted", min(max(wanted, least), most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +121,8 @@ def build(
     """The snapshot of these objects.
 
     Without any queue there is one, `default`, for all jobs. A job of a queue that does not exist has queue -1.
-    Pods that a job holds on a node that is gone are left out: they are lost. `pool_speed` says how fast a pool is
-    until a job's own profile knows better. Raises InvalidError for two objects of one name and for negative amounts.
+    Pods that a job holds on a node that is gone are left out: they are lost. `pool_speed` says how fast a pool is, for
+    where a job is to start. Raises InvalidError for two objects of one name and for negative amounts.
     """
     ordered_nodes = _by_name(nodes, "node")
     ordered_jobs = _by_name(jobs, "job")
@@ -112,7 +130,7 @@ def build(
     everything_is_default = len(ordered_queues) == 1 and ordered_queues[0] == QueueView(DEFAULT_QUEUE)
     roles = [(j, role) for j, job in enumerate(ordered_jobs) for role in job.roles]
     limited = any(PODS in node.allocatable for node in ordered_nodes)
-    requests = [_with_ports(role, limited=limited) for _, role in roles]
+    requests = [role.asks for _, role in roles]
     resources = _resource_names(ordered_nodes, requests)
     ports = {name for name in resources if name.startswith("hostport/")}
     pools = sorted({node.labels.get(pool_label, "") for node in ordered_nodes}) or [""]
@@ -153,10 +171,10 @@ def build(
         job_profile=tuple(job.profile for job in ordered_jobs),
         role_names=tuple(role.name for _, role in roles),
         role_job=frozen(ints([j for j, _ in roles], (len(roles),))),
-        role_request=_table(requests, resources, 0),
-        role_min=frozen(ints([max(1, role.minimum) for _, role in roles], (len(roles),))),
-        role_max=frozen(ints([_maximum(role) for _, role in roles], (len(roles),))),
-        role_desired=frozen(ints([_desired(role) for _, role in roles], (len(roles),))),
+        role_request=_table(requests, resources, 0, **({PODS: 1} if limited else {})),
+        role_min=frozen(ints([role.least for _, role in roles], (len(roles),))),
+        role_max=frozen(ints([role.most for _, role in roles], (len(roles),))),
+        role_desired=frozen(ints([role.wanted for _, role in roles], (len(roles),))),
         role_class=class_of,
         class_nodes=classes,
         class_preference=preference,
@@ -180,41 +198,26 @@ def _service(job: JobView, now_seconds: float) -> float:
     return max(0.0, now_seconds - job.started_seconds) if job.started_seconds is not None else 0.0
 
 
-def _desired(role: RoleView) -> int:
-    wanted = role.desired if role.desired is not None else (role.maximum if role.maximum is not None else role.minimum)
-    return min(max(wanted, role.minimum, 1), _maximum(role))
-
-
-def _maximum(role: RoleView) -> int:
-    highest = role.maximum if role.maximum is not None else (role.desired if role.desired is not None else role.minimum)
-    return max(highest, role.minimum, 1)
-
-
-def _with_ports(role: RoleView, *, limited: bool) -> dict[str, int]:
-    request = {**role.request, **{f"hostport/{port}": 1 for port in role.host_ports}}
-    if limited:
-        request[PODS] = 1
-    return request
-
-
 def _resource_names(nodes: Sequence[NodeView], requests: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
-    names: set[str] = set()
-    for node in nodes:
-        names.update(node.allocatable)
-    for request in requests:
-        names.update(request)
+    names = set[str]().union(*(node.allocatable for node in nodes), *requests)
     return tuple(sorted(names)) or (PODS,)
 
 
-def _table(rows: Sequence[Mapping[str, int]], resources: tuple[str, ...], missing: int) -> IntArray:
-    for row in rows:
-        for name, amount in row.items():
-            if amount < 0:
-                raise InvalidError(f"an amount of {name} is negative: {amount}")
-    values = [[min(row.get(name, missing), UNLIMITED) for name in resources] for row in rows]
-    out = ints(values, (len(rows), len(resources)))
-    frozen(out)
-    return out
+def _table(rows: Sequence[Mapping[str, int]], resources: tuple[str, ...], missing: int, **everywhere: int) -> IntArray:
+    """Rows × resources. `everywhere`: what each row has of a resource, whatever it says."""
+    shape = len(rows), len(resources)
+    values = [[row.get(name, missing) for name in resources] for row in rows]
+    try:
+        out = ints(values, shape)
+    except OverflowError:
+        out = ints([[min(value, UNLIMITED) for value in row] for row in values], shape)
+    out = np.minimum(out, UNLIMITED)
+    for name, amount in everywhere.items():
+        out[:, resources.index(name)] = amount
+    if (out < 0).any():
+        name, amount = next((name, amount) for row in rows for name, amount in row.items() if amount < 0)
+        raise InvalidError(f"an amount of {name} is negative: {amount}")
+    return frozen(out)
 
 
 def _times(values: Sequence[float | None]) -> FloatArray:
@@ -245,13 +248,18 @@ def _classes(nodes: Sequence[NodeView], wheres: Sequence[Where]) -> tuple[BoolAr
 
 
 def _held(jobs: Sequence[JobView], node_index: Mapping[str, int]) -> tuple[IntArray, IntArray, IntArray]:
-    triples: list[tuple[int, int, int]] = []
-    g = 0
+    """(role, node, count) of what jobs hold, sorted by role and node."""
+    roles, nodes, counts = list[int](), list[int](), list[int]()
+    first = 0
     for job in jobs:
-        for role in job.roles:
+        for g, role in enumerate(job.roles if job.placed else (), first):
             for node, count in job.placed.get(role.name, _EMPTY).items():
-                if count > 0 and node in node_index:
-                    triples.append((g, node_index[node], count))
-            g += 1
-    table = ints(sorted(triples), (-1, 3))
-    return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
+                at = node_index.get(node, -1)
+                if count > 0 and at >= 0:
+                    roles.append(g)
+                    nodes.append(at)
+                    counts.append(count)
+        first += len(job.roles)
+    table = ints((roles, nodes, counts), (3, -1))
+    out = table[:, np.lexsort((table[1], table[0]))]
+    return out[0], out[1], out[2]
