@@ -206,6 +206,8 @@ class Daemon:
             while _versions(reflector.items()) != self._lab.versions(kind, labels, fields):
                 assert real_time.monotonic() < ends, f"the cache of {kind.plural} does not follow: {reflector.trouble}"
                 real_time.sleep(0.0005)
+            with reflector._turn:
+                pass  # what was put in has been told of, too
 
     def turn(self) -> Cycle | None:
         """One turn of the daemon's loop, if it has something to do."""
