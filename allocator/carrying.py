@@ -269,8 +269,9 @@ def _lost(job: Job, room: Room) -> list[Write]:
     gone = [pod for pod in job.pods if pod.host and room.is_lost(pod.host)]
     where = ", ".join(sorted({pod.host for pod in gone}))
     note = Note("NodeLost", f"{len(gone)} of its pods were on {where}, gone or silent for too long", is_warning=True)
+    at = timestamp(room.now_seconds)
     return [
-        writes.fail(pod, job.key, f"The node was lost: {pod.host}", note=note if pod is gone[0] else None)
+        writes.write_off(pod, job.key, f"The node was lost: {pod.host}", at, note=note if pod is gone[0] else None)
         for pod in gone
     ]
 

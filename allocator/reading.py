@@ -78,6 +78,8 @@ class PodRead:
     replicas: str
     is_refused: bool = False
     """kube-scheduler has tried, and found no node for it."""
+    containers: tuple[tuple[str, str], ...] = ()
+    """(name, image) of each container that the kubelet has told of."""
 
     @property
     def is_gated(self) -> bool:
@@ -271,6 +273,9 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
         rank=annotations.get(keys.RANK) or "",
         replicas=annotations.get(keys.REPLICAS) or "",
         is_refused=any(condition.get("reason") == "Unschedulable" for condition in status.get("conditions") or []),
+        containers=_alike(
+            tuple((c.get("name") or "", c.get("image") or "") for c in status.get("containerStatuses") or [])
+        ),
     )
 
 
@@ -584,6 +589,12 @@ def _interned(items: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
 def _shared(values: Mapping[str, int]) -> Mapping[str, int]:
     """One object for all pods that ask for the same."""
     return _interned(tuple(sorted(values.items())))
+
+
+@lru_cache(maxsize=4096)
+def _alike(containers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """One object for all pods of the same containers."""
+    return containers
 
 
 def _identity(obj: Mapping[str, Any]) -> Identity:

@@ -28,6 +28,10 @@ Reason = Literal[
 ]
 
 
+KILLED = 137
+"""The exit code of a container that was killed, or of which nothing is left."""
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """What to tell about a job, as an Event on its Workflow."""
@@ -101,6 +105,20 @@ def fail(pod: PodRead, job: str, message: str, *, note: Note | None = None) -> W
         status["conditions"] = [condition]
     body = {"status": status}
     return Write(POD, pod.identity, job, body, subresource="status", note=note, why=message)
+
+
+def write_off(pod: PodRead, job: str, message: str, at: str, *, note: Note | None = None) -> Write:
+    """End a pod of which its kubelet says nothing any more, and its containers with it, as a kubelet does that finds
+    nothing of them (`at`: the time in RFC 3339). Argo waits for ever for what the executor of a pod has to report, if
+    the container of the executor has not come to an end; nobody else would ever say that it has."""
+    write = fail(pod, job, message, note=note)
+    end = {"exitCode": KILLED, "reason": "ContainerStatusUnknown", "message": message, "finishedAt": at}
+    ended = {"imageID": "", "ready": False, "restartCount": 0, "state": {"terminated": end}}
+    if pod.containers:
+        write.body["status"]["containerStatuses"] = [
+            {"name": name, "image": image, **ended} for name, image in pod.containers
+        ]
+    return write
 
 
 def tell_roster(pod: PodRead, job: str, values: Mapping[str, str]) -> Write:

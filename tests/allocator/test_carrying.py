@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.allocator.carrying import Job, Pace, carry_out
+from diflow.allocator.carrying import Job, Pace, carry_out, timestamp
 from diflow.allocator.room import Room
 from diflow.allocator.writes import Write
 from diflow.roster import roster
@@ -300,6 +300,20 @@ def test_pods_on_a_node_that_is_gone_or_silent_for_too_long_are_written_off(is_t
         (pods[1].identity.name, "status: Failed: The node was lost: silent"),
     ]
     assert [w.note is not None for w in writes] == [True, False], "one Event tells of all"
+
+
+def test_what_is_written_off_ends_with_its_containers_or_argo_would_wait_for_their_report_for_ever() -> None:
+    doing = read(nodes={"w": ("silent", "gone")})
+    began = pod("w-0", on="silent", containers=(("main", "my/image:1"), ("wait", "argoexec:4")))
+    never_began = pod("w-1", on="gone")
+    at = room(node("silent", not_ready_since=NOW - 61))
+    first, second = out(job(doing, began, never_began), at)
+    ends = first.body["status"]["containerStatuses"]
+    assert [(status["name"], status["image"]) for status in ends] == [("main", "my/image:1"), ("wait", "argoexec:4")]
+    for status in ends:
+        assert status["state"]["terminated"]["exitCode"] == 137
+        assert status["state"]["terminated"]["finishedAt"] == timestamp(NOW)
+    assert "containerStatuses" not in second.body["status"]
 
 
 def test_a_pod_that_is_not_bound_for_too_long_loses_its_place() -> None:
