@@ -243,6 +243,7 @@ def test_a_job_goes_on_when_its_node_is_silent(live: Live, nodes: Zone) -> None:
     home = next(iter(run_on(live, fixed)))
     other = nodes.full("b") if home == nodes.full("a") else nodes.full("a")
     zombies = {pod["metadata"]["uid"] for pod in live.pods(fixed)}
+    _begin_reports(live, moves, fixed, on=home)
     nodes.silence(home.removeprefix(nodes.full("")))
     wait_until("all are on the other node", lambda: set(run_on(live, moves)) == {other} == set(run_on(live, fixed)))
     left = [pod for pod in live.pods(fixed) if pod["metadata"]["uid"] in zombies]
@@ -253,6 +254,30 @@ def test_a_job_goes_on_when_its_node_is_silent(live: Live, nodes: Zone) -> None:
     assert live.ended(late) == "Succeeded"
     assert status(live, late).allocation["worker"] == [other], "nobody is sent to the silent node"
     assert status(live, moves).restarts == status(live, fixed).restarts == 0
+
+
+def _begin_reports(live: Live, *names: str, on: str) -> None:
+    """What the executors of real pods do on this node: they say that they have not reported yet, and Argo waits."""
+    begun = {
+        pod["metadata"]["annotations"]["workflows.argoproj.io/node-id"]: name
+        for name in names
+        for pod in live.pods(name)
+        if pod["spec"].get("nodeName") == on
+    }
+    for node_id, name in begun.items():
+        labels = {
+            "workflows.argoproj.io/workflow": name,
+            "workflows.argoproj.io/report-outputs-completed": "false",
+        }
+        metadata = {"name": node_id, "namespace": live.namespace, "labels": labels}
+        body = {"apiVersion": "argoproj.io/v1alpha1", "kind": "WorkflowTaskResult", "metadata": metadata}
+        live.cluster.kubectl("create", "-f", "-", stdin=json.dumps(body))
+
+    def is_awaited() -> bool:
+        found = {node["id"]: node for name in names for node in live.nodes(name)}
+        return all(found[node_id].get("taskResultSynced") is False for node_id in begun)
+
+    wait_until("Argo waits for their reports", is_awaited)
 
 
 def test_a_rank_that_fails_starts_the_round_again_together_and_at_once(live: Live) -> None:
