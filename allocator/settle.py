@@ -59,9 +59,14 @@ def no_worse_than_keeping(
     kept = measure(snapshot, keep)
     for plan in plans:
         found = plan()
-        if measure(snapshot, found) >= kept - ROUNDING * abs(kept):
+        if is_no_worse(measure(snapshot, found), kept):
             return found
     return keep
+
+
+def is_no_worse(value: float, kept: float) -> bool:
+    """Whether a plan of this measure is worth as much as keeping everything, but for the order of sums."""
+    return value >= kept - ROUNDING * abs(kept)
 
 
 def _leaves_home(snapshot: Snapshot, plan: Plan) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, IntArray, frozen
@@ -206,8 +208,13 @@ def grow_in_place(
     order: IntArray,
     considered: BoolArray,
     marks: Reasons,
+    allowed: Callable[[int, int], int] | None = None,
 ) -> None:
-    """Give jobs that may not be moved the replicas that their users asked for meanwhile: beside what they have."""
+    """Give jobs that may not be moved the replicas that their users asked for meanwhile: beside what they have.
+
+    `allowed(job, role)`: the most that somebody else still allows beside the ledger; for growth alone, as a gang that
+    lost pods is made whole wherever it fits.
+    """
     snapshot, facts, count = ledger.snapshot, ledger.facts, ledger.count
     short = np.zeros(snapshot.jobs, dtype=np.bool_)
     short[snapshot.role_job[ledger.replicas < snapshot.role_desired]] = True
@@ -225,5 +232,7 @@ def grow_in_place(
             continue
         for role in roles:
             more = min(facts.role_desired[role] - count[role], ledger.most(j, role))
+            if allowed is not None:
+                more = min(more, allowed(j, role))
             if more > 0 and ledger.try_gang(j, {role: more}) is not None:
                 marks.set(j, Why.GROWN, (float(count[role]), float(more), 0.0))

@@ -214,64 +214,115 @@ def improve(
 
 
 def exact_counts(problem: Problem, *, most_work: int) -> tuple[IntArray | None, float]:
-    """The best columns where one resource of one group decides, and their value: a knapsack solved exactly.
+    """The best columns where each job draws on one group and one resource of each group decides, and their value:
+    knapsacks solved exactly.
 
-    The value bounds every choice from above; the columns are None where another resource does not allow them. (None,
-    inf) where it does not apply. Takes jobs × configurations passes over the room in whole units, at most `most_work`.
+    The value bounds every choice from above. The columns are None where they ask for more than there is of another
+    resource, or of a group that several of these groups share. (None, inf) where it does not apply. Takes jobs ×
+    configurations passes over the room in whole units, at most `most_work`.
     """
     jobs, width = problem.value.shape
     if jobs == 0 or jobs * width > most_work:
         return None, np.inf
-    group = problem.groups
-    if group[0, 0] < 0 or (group[:, 0] != group[0, 0]).any() or (group[:, 1:] >= 0).any():
-        return None, np.inf
-    room = problem.room[group[0, 0]]
     usable = np.isfinite(problem.value)
-    if not usable.any():
+    some = usable.any(axis=1)
+    if not some.any():
         return None, np.inf
-    largest = np.where(usable[:, :, None], problem.amount, 0).max(axis=1).sum(axis=0)
-    scarce = int(np.argmax(largest / np.maximum(room, 1)))
-    amount = problem.amount[:, :, scarce]
-    unit = int(np.gcd.reduce(amount[usable])) or 1
-    units, size = amount // unit, int(room[scarce]) // unit
-    if size > 1024:
+    # Groups are listed from the widest to the narrowest; the wider ones are looked at in the end.
+    row = some.nonzero()[0]
+    row = row[problem.groups[row, -1].argsort(kind="stable")]
+    group = problem.groups[row, -1]
+    if group[0] < 0:
         return None, np.inf
-    column, best = _knapsack(problem.value, problem.floor, np.where(usable, units, size + 1), size)
-    rows = (column >= 0).nonzero()[0]
-    fits = (problem.amount[rows, column[rows]].sum(axis=0) <= room).all()
-    return column if fits else None, best
+    begins = np.ones(len(group), dtype=np.bool_)
+    np.not_equal(group[1:], group[:-1], out=begins[1:])
+    first = begins.nonzero()[0]
+    groups, mine = group[first], begins.cumsum() - 1
+    at = np.arange(len(row)) - first[mine]
+    usable, room = usable[row], problem.room[groups]
+    amount = np.where(usable[:, :, None], problem.amount[row], 0)
+    largest = np.add.reduceat(amount.max(axis=1), first, axis=0)
+    scarce = (largest / np.maximum(room, 1)).argmax(axis=1)
+    units = np.take_along_axis(amount, scarce[mine][:, None, None], axis=2)[:, :, 0]
+    unit = np.maximum(np.gcd.reduceat(np.gcd.reduce(units, axis=1), first), 1)
+    size = room[np.arange(len(groups)), scarce] // unit
+    if (size > 1024).any():
+        return None, np.inf
+    units = np.where(usable, units // unit[mine][:, None], size.max() + 1)
+    column = np.full(jobs, -1, dtype=np.int64)
+    column[row], best = _knapsacks(problem.value[row], problem.floor[row], units, size, mine, at)
+    best += float(problem.floor[~some].sum())
+    return column if _have_room(problem, column) else None, best
 
 
-def _knapsack(value: FloatArray, floor: FloatArray, units: IntArray, size: int) -> tuple[IntArray, float]:
+def _have_room(problem: Problem, column: IntArray) -> bool:
+    """Whether no group has to give more than it has."""
+    used = in_use(problem, column)
+    return bool(((used <= problem.room) | (used == 0)).all())
+
+
+def in_use(problem: Problem, column: IntArray) -> IntArray:
+    """G×R: what these columns take of each group."""
+    used = np.zeros_like(problem.room)
+    some = (column >= 0).nonzero()[0]
+    for k in range(problem.groups.shape[1]):
+        group = problem.groups[some, k]
+        mine = some[group >= 0]
+        add_rows(used, group[group >= 0], problem.amount[mine, column[mine]])
+    return used
+
+
+def _knapsacks(
+    value: FloatArray, floor: FloatArray, units: IntArray, size: IntArray, knapsack: IntArray, at: IntArray
+) -> tuple[IntArray, float]:
     """(the best column of each job, -1 for nothing; what they are worth together).
 
-    `units` (J×C): what a configuration takes of the room, which is `size`; more than that where it is impossible.
+    Several knapsacks side by side, one job of each at a time: `size` (K) are their rooms, job j is number `at[j]` of
+    knapsack `knapsack[j]`. `units` (J×C): what a configuration takes of the room; more than any room where it is
+    impossible.
     """
-    jobs = len(value)
-    # Nothing is one configuration more.
-    value = np.column_stack([floor, value])
-    units = np.minimum(np.column_stack([np.zeros(jobs, dtype=np.int64), units]), size + 1)
-    # Best value of the first jobs at each room; rooms below 0, which come before, hold nothing.
-    best = np.full((jobs + 1, 2 * (size + 1)), -np.inf)
-    best[0, size + 1 :] = 0.0
-    row, one = best.strides
-    # [j, s]: the best values of the first j jobs at all rooms less s.
-    less = as_strided(best, shape=(jobs + 1, size + 2, size + 1), strides=(row, one, one), writeable=False)[:, ::-1]
-    for j in range(jobs):
-        found = less[j, units[j]]
-        found += value[j][:, None]
-        found.max(axis=0, out=best[j + 1, size + 1 :])
-    column = np.empty(jobs, dtype=np.int64)
-    at = size + 1 + int(best[jobs, size + 1 :].argmax())
-    total = float(best[jobs, at])
-    for j in range(jobs - 1, -1, -1):
-        there = (best[j, at - units[j]] + value[j]).tolist()
-        most = max(there)
-        # The first of those that differ by rounding alone.
-        chosen = next(c for c, one_value in enumerate(there) if one_value >= most - 1e-12 * abs(most))
-        column[j] = chosen - 1
-        at -= int(units[j, chosen])
-    return column, total
+    jobs, width = value.shape
+    count, turns, most = len(size), int(at.max()) + 1, int(size.max())
+    # Nothing is one configuration more; in a knapsack of fewer jobs it is all that the missing ones have.
+    values = np.full((turns, count, width + 1), -np.inf)
+    values[:, :, 0] = 0.0
+    values[at, knapsack, 0], values[at, knapsack, 1:] = floor, value
+    takes = np.zeros((turns, count, width + 1), dtype=np.int64)
+    takes[at, knapsack, 1:] = np.minimum(units, most + 1)
+    # Best value of the first jobs at each room, knapsack after knapsack; rooms below 0, which come before, hold nothing.
+    rooms = most + 1
+    best = np.full((turns + 1, count, 2 * rooms), -np.inf)
+    best[0, :, rooms:] = 0.0
+    turn, _, one = best.strides
+    windows = as_strided(best, (turns + 1, (2 * count - 1) * rooms + 1, rooms), (turn, one, one), writeable=False)
+    # Where the room 0 of each knapsack is, less what a configuration takes.
+    less = (2 * np.arange(count) + 1)[:, None] * rooms - takes
+    for t in range(turns):
+        found = windows[t, less[t]]
+        found += values[t, :, :, None]
+        np.maximum.reduce(found, axis=1, out=best[t + 1, :, rooms:])
+    ends = np.where(np.arange(rooms) <= size[:, None], best[turns, :, rooms:], -np.inf)
+    left, total = ends.argmax(axis=1).tolist(), float(ends.max(axis=1).sum())
+    # Back through the turns, number by number: a few of each job are looked at.
+    chosen = np.empty((turns, count), dtype=np.int64)
+    flat, begins, gains, taken = best.reshape(turns + 1, -1), less.tolist(), values.tolist(), takes.tolist()
+    for t in range(turns - 1, -1, -1):
+        known = flat[t].item
+        for k, room in enumerate(left):
+            there = [known(room + begin) + one for begin, one in zip(begins[t][k], gains[t][k], strict=True)]
+            chosen[t, k] = picked = _first_best(there)
+            left[k] -= taken[t][k][picked]
+    return chosen[at, knapsack] - 1, total
+
+
+def _first_best(values: list[float]) -> int:
+    """The first of those that differ from the best by rounding alone."""
+    most = max(values)
+    least = most - 1e-12 * abs(most)
+    for at, value in enumerate(values):
+        if value >= least:
+            return at
+    return -1
 
 
 def worth(problem: Problem, column: IntArray) -> float:

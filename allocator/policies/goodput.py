@@ -10,20 +10,22 @@ unchanged jobs where they are, and the result is taken only if it is worth more 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.goodput.exact import Job as Searched
 from diflow.allocator.goodput.exact import Option, search
-from diflow.allocator.goodput.optimise import Problem, add_rows, exact_counts, greedy, improve
+from diflow.allocator.goodput.optimise import Problem, exact_counts, greedy, improve, in_use
 from diflow.allocator.goodput.price import unit_costs
 from diflow.allocator.goodput.table import Table, Tables
 from diflow.allocator.ledger import Ledger, Placement
-from diflow.allocator.plan import KEEP, PREEMPT, RESIZE, Plan, Why
+from diflow.allocator.packing import ANY_NUMBER
+from diflow.allocator.plan import KEEP, PREEMPT, RESIZE, WAIT, Plan, Why, keep_plan
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import followed, no_worse_than_keeping
+from diflow.allocator.settle import followed, is_no_worse
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.waiting import (
     Feasibility,
@@ -138,14 +140,15 @@ class GoodputPolicy:
             after = Case(present, self._settings, self._tables, None, allowed, before=case)
             return None if after.is_at_rest() else after.solve(self.name)
 
-        plan = followed(snapshot, plan, look)
+        if not case.rests_after(plan):
+            plan = followed(snapshot, plan, look)
         self._last = case
         if not ((plan.action == RESIZE) | (plan.action == PREEMPT)).any():
             return plan
         # Each step was worth it, but by what holds then; the whole way must be worth it by what holds now.
-        keep = case.keep(self.name)
-        plans = (lambda: plan, lambda: keep) if case.total(plan) >= case.total(keep) else (lambda: keep,)
-        return no_worse_than_keeping(snapshot, plans, lambda _, some: case.total(some), self.name)
+        if case.total(plan) < case.kept_total(self.name):
+            plan = case.keep(self.name)
+        return plan if is_no_worse(case.total(plan), case.present_total) else keep_plan(snapshot, self.name)
 
 
 class Case:
@@ -171,6 +174,7 @@ class Case:
         self.considered = considered
         self.rows = np.arange(snapshot.jobs)
         self.bound = np.inf
+        self._is_exact = False
         self.gangs = gangs = _gangs(snapshot, settings)
         self.view = view = _look(snapshot, gangs, considered)
         self.table: Table = tables.make(
@@ -207,6 +211,8 @@ class Case:
         self.kept: Kept = []
         self._keep: Plan | None = None
         self._aimed: tuple[Problem, IntArray] | None = None
+        self._reached: tuple[Plan, Ledger] | None = None
+        self._somebody_fits: bool | None = None
         self._totals: list[tuple[Plan, float]] = []
         # What a move leaves of the speed: it must pay off in what is left of the job, or before the next change. Who
         # was left alone for long will be for as long again, so far as anybody knows.
@@ -307,31 +313,97 @@ class Case:
             self._keep = self.reach(self.view.held, None, name)
         return self._keep
 
+    def kept_total(self, name: str) -> float:
+        """What `keep` is worth, mostly without making it."""
+        return self.total(self.keep(name)) if self._somebody_may_start() else self.present_total
+
+    @cached_property
+    def present_total(self) -> float:
+        """What it is worth that everybody keeps what he has, and nothing else happens."""
+        value = self.value_of(self.present_speed, self.weight)
+        return float((value + np.where(self.present_speed > 0, self.bonus, 0.0)).sum())
+
     def is_at_rest(self) -> bool:
         """Whether `solve` is certain to change nothing: everybody has what he is to have, and nobody else fits."""
         free = self.view.free_to_move
-        if self._somebody_fits():
+        if self._somebody_may_start():
             return False
         return not free.any() or bool((self._aim()[1] == self.view.held)[free].all())
 
-    def _somebody_fits(self) -> bool:
+    def rests_after(self, plan: Plan) -> bool:
+        """Whether `is_at_rest` holds when the plan, which `solve` gave, was carried out. False is not certain.
+
+        Without all that follows from the snapshot after it: who changed or stopped is worth something else then, and
+        if the counts solve the problem with those values, too, nothing is to be done.
+        """
+        if self._reached is None or self._reached[0] is not plan or not self._is_exact:
+            return False
+        if self.considered is not None or not self.snapshot.node_open.all() or (self.view.pool >= 0).any():
+            return False
+        ledger = self._reached[1]
+        problem, target = self._aim()
+        free, held = self.view.free_to_move, ledger.replicas[self.gangs.elastic]
+        if (held != target)[free].any() or self._fits_somebody(ledger):
+            return False
+        # Jobs that hold something though they could not start any more count for what their queue deserves.
+        if any(self._feasible.reason(j) is not None for j in (plan.action == PREEMPT).nonzero()[0].tolist()):
+            return False
+        after = self._problem_after(problem, plan)
+        if after is None:
+            return False
+        column, _ = exact_counts(after, most_work=EXACT_WORK)
+        return column is not None and bool((self._picked(column) == target)[free].all())
+
+    def _problem_after(self, problem: Problem, plan: Plan) -> Problem | None:
+        """The problem when the plan was carried out, with the same configurations; None if it is not so simple."""
+        snapshot, table, gangs, view = self.snapshot, self.table, self.gangs, self.view
+        nodes = np.bincount(plan.role, minlength=snapshot.roles)[gangs.elastic]
+        held = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles)[gangs.elastic]
+        changed = ((plan.action != KEEP) & (plan.action != WAIT)).nonzero()[0]
+        if ((nodes > 1) != (held > gangs.per_node))[changed].any():
+            return None
+        # Nobody was left alone for long any more.
+        speed, left = self.speed[changed], self.left[changed, None]
+        ahead = np.minimum(left / np.maximum(speed, 1e-9), self.settings.horizon_seconds)
+        there = (held > 0)[changed, None]
+        paid = np.where(there, ahead / (ahead + self.settings.restart_seconds), 1.0)
+        same = (table.replicas[changed] == held[changed, None]) & there
+        speed = np.where(same, speed, speed * paid)
+        value = problem.value.copy()
+        found = self.value_of(speed, self.weight[changed, None]) + self.bonus[changed, None]
+        value[changed] = np.where(np.isfinite(value[changed]), found, -np.inf)
+        return replace(problem, value=value)
+
+    def _somebody_may_start(self) -> bool:
+        """Whether a job that waits may start, or one that cannot be moved may grow; False is certain."""
+        if self._somebody_fits is None:
+            self._somebody_fits = self._fits_somebody(Ledger(self.snapshot))
+        return self._somebody_fits
+
+    def _fits_somebody(self, ledger: Ledger) -> bool:
         """Whether a job that waits, or one that cannot be moved and is short of replicas, may find room.
 
-        False is certain: what is kept for others and what queues deserve can only leave less.
+        False is certain: pools, and what is kept for others, can only leave less.
         """
-        snapshot, facts, running = self.snapshot, self.facts, self.view.running
-        short = np.zeros(snapshot.jobs, dtype=np.bool_)
-        short[snapshot.role_job[snapshot.held_by_role() < snapshot.role_desired]] = True
-        waits = ~running & (snapshot.job_queue >= 0)
-        ledger, low = self._ledger(), facts.role_min
-        looked_at = set[tuple[int, int]]()
+        snapshot, facts = self.snapshot, self.facts
+        running = _holding(ledger)
+        waits, low = ~running & (snapshot.job_queue >= 0), facts.role_min
+        looked_at = set[int]()
         for j in waits.nonzero()[0].tolist():
-            kind = facts.kinds[j], ledger.pool_of.get(j, -1)
-            if kind not in looked_at and all(ledger.most(j, role) >= low[role] for role in facts.roles_of[j]):
-                return True
+            kind = facts.kinds[j]
+            if kind in looked_at:
+                continue
             looked_at.add(kind)
-        rigid = (running & short & ~snapshot.job_preemptible).nonzero()[0].tolist()
-        return any(ledger.most(j, role) > 0 for j in rigid for role in facts.roles_of[j])
+            gang = minimum_gang(ledger, j)
+            if all(ledger.most(j, role) >= low[role] for role in gang) and self._within_quota(ledger, j, gang):
+                return True
+        short = np.zeros(snapshot.jobs, dtype=np.bool_)
+        short[snapshot.role_job[ledger.replicas < snapshot.role_desired]] = True
+        return any(
+            ledger.most(j, role) > 0 and (self._quota_room(ledger, j, role) > 0 or not ledger.within_limits(j))
+            for j in (running & short & ~snapshot.job_preemptible).nonzero()[0].tolist()
+            for role in facts.roles_of[j]
+        )
 
     def _aim(self) -> tuple[Problem, IntArray]:
         """The problem, and the replicas of each job's elastic role that solve it."""
@@ -342,20 +414,19 @@ class Case:
 
     def solve(self, name: str) -> Plan:
         """The better of the best plan found and the one that keeps everything and starts whoever fits."""
-        keep = self.keep(name)
         if not self.view.free_to_move.any():
-            return keep
+            return self.keep(name)
         problem, target = self._aim()
         if (target == self.view.held)[self.view.free_to_move].all():
-            return keep
+            return self.keep(name)
         plan = self.reach(target, problem, name)
-        best = max(self.total(plan), self.total(keep))
+        kept = self.kept_total(name)
+        best = max(self.total(plan), kept)
         # The search knows nothing of caps: where there are any, the greedy's answer stands.
         plain = self.quota is None and not self.facts.capped
         if plain and snapshot_is_tiny(self.snapshot) and best < CLOSE * self.bound:
             plan = self._search(problem, best, name) or plan
-        kept = self.total(keep)
-        return plan if self.total(plan) > kept + MARGIN * abs(kept) else keep
+        return plan if self.total(plan) > kept + MARGIN * abs(kept) else self.keep(name)
 
     def _search(self, problem: Problem, best: float, name: str) -> Plan | None:
         """The exhaustive search, where counts alone leave more than a percent open."""
@@ -440,7 +511,11 @@ class Case:
         if problem is not None and self._raise(ledger, problem, marks):
             # A job that was raised may lie elsewhere now: whoever waits may fit, or waits for another reason.
             self._fill(ledger, marks)
-        return marks.plan(ledger, name)
+        plan = marks.plan(ledger, name)
+        for nodes, amount in self.kept:
+            ledger.unblock(nodes, amount)
+        self._reached = plan, ledger
+        return plan
 
     def problem(self) -> Problem:
         snapshot, view, table, gangs = self.snapshot, self.view, self.table, self.gangs
@@ -486,22 +561,24 @@ class Case:
 
     def _choose(self, problem: Problem) -> IntArray:
         """Replicas of each job's elastic role that the optimiser wants."""
-        exact, self.bound = exact_counts(problem, most_work=EXACT_WORK)
-        column = self._by_slope(problem) if exact is None else exact
+        exact, bound = exact_counts(problem, most_work=EXACT_WORK)
+        self._is_exact = exact is not None
+        if not (self.view.pool >= 0).any():
+            # Else a job may be worth more in another pool than in the one that is thought of.
+            self.bound = bound
+        return self._picked(self._by_slope(problem) if exact is None else exact)
+
+    def _picked(self, column: IntArray) -> IntArray:
+        """Replicas of each job's elastic role with these columns."""
         picked = self.table.replicas[self.rows, np.maximum(column, 0)]
         return np.where(column >= 0, picked, np.where(self.view.free_to_move, 0, self.view.held))
 
     def _by_slope(self, problem: Problem) -> IntArray:
         """The columns of the greedy, and what fits beside them."""
         column = greedy(problem)
-        used = np.zeros_like(problem.room)
-        some = (column >= 0).nonzero()[0]
-        for k in range(problem.groups.shape[1]):
-            group = problem.groups[some, k]
-            mine = some[group >= 0]
-            add_rows(used, group[group >= 0], problem.amount[mine, column[mine]])
+        left = problem.room - in_use(problem, column)
         rounds = 12 if self.snapshot.jobs <= 1000 else 2
-        column, _ = improve(problem, column, problem.room - used, movable=self.view.free_to_move, rounds=rounds)
+        column, _ = improve(problem, column, left, movable=self.view.free_to_move, rounds=rounds)
         return column
 
     def _place(self, ledger: Ledger, target: IntArray, marks: Reasons) -> None:
@@ -547,6 +624,15 @@ class Case:
             return True
         allowed, used = self._quota[queue], ledger.used[queue]
         return not any(more and used[r] + more > allowed[r] for r, more in enumerate(ledger.amount(want)))
+
+    def _quota_room(self, ledger: Ledger, job: int, role: int) -> int:
+        """Replicas of the role that the quota of the job's queue still allows."""
+        queue = self.facts.job_queue[job]
+        if self._quota is None or queue < 0:
+            return ANY_NUMBER
+        allowed, used = self._quota[queue], ledger.used[queue]
+        left = [(allowed[r] - used[r]) // amount for r, amount in self.facts.asks[self.facts.shape[role]]]
+        return max(0, min(left, default=ANY_NUMBER))
 
     def _put_smaller(self, ledger: Ledger, job: int, wanted: int, before: Placement | None) -> None:
         """The largest configuration below `wanted` that can be placed; where it was, if that still fits."""
@@ -599,7 +685,8 @@ class Case:
                 marks.set(j, Why.QUEUE_SHARE, (float(low), 0.0, 0.0), queue)
             else:
                 waiting.explain(j, reserved_for)
-            if is_long and reserved_for < 0 and marks.why[j] == Why.NO_ROOM and reserve(ledger, j):
+            if is_long and reserved_for < 0 and marks.why[j] == Why.NO_ROOM and (kept := reserve(ledger, j)):
+                self.kept += kept
                 reserved_for = j
                 failed.clear()
 
@@ -618,6 +705,7 @@ class Case:
             return -1
         for nodes, amount in self.kept:
             ledger.unblock(nodes, amount)
+        self.kept = []
         if self._start(ledger, job):
             self._explain(ledger, np.array([job]), marks)
             self.reserved_for = -1
@@ -636,7 +724,8 @@ class Case:
         """Give those that cannot be moved what their users ask for, of what is idle."""
         everyone = np.ones(self.snapshot.jobs, dtype=np.bool_)
         allowed = everyone if self.considered is None else self.considered
-        grow_in_place(ledger, start_order(self.snapshot), allowed, marks)
+        beside = None if self._quota is None else partial(self._quota_room, ledger)
+        grow_in_place(ledger, start_order(self.snapshot), allowed, marks, beside)
 
     def _raise(self, ledger: Ledger, problem: Problem, marks: Reasons) -> bool:
         """Use what placement left over: raise jobs that are being placed anyway, best slope first. Whether any was."""

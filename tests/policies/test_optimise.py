@@ -88,6 +88,49 @@ def test_the_knapsack_finds_what_trying_everything_finds(seed: int) -> None:
         assert np.where(column >= 0, amount[np.arange(jobs), column, 0], 0).sum() <= room[0, 0]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_knapsacks_side_by_side_find_what_each_finds_alone(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    applies = 0
+    for _ in range(60):
+        jobs, width, groups = int(rng.integers(1, 12)), int(rng.integers(1, 4)), int(rng.integers(1, 5))
+        value = np.where(rng.random((jobs, width)) < 0.15, -np.inf, rng.random((jobs, width)).cumsum(axis=1))
+        amount = rng.integers(1, 4, (jobs, width)).cumsum(axis=1)[:, :, None]
+        own, floor = rng.integers(0, groups, jobs), rng.random(jobs) * 0.2
+        room = rng.integers(0, 12, (groups + 1, 1))
+        everybody = np.full(jobs, groups)
+        problem = Problem(value, amount, amount[:, :, 0] * 1.0, room, np.column_stack([everybody, own]), floor)
+        column, bound = exact_counts(problem, most_work=1000)
+        expected, alone = np.full(jobs, -1), 0.0
+        for g in range(groups):
+            mine = (own == g).nonzero()[0]
+            part = Problem(
+                value[mine],
+                amount[mine],
+                amount[mine, :, 0] * 1.0,
+                room[[g]],
+                np.zeros((len(mine), 1), int),
+                floor[mine],
+            )
+            found, _ = exact_counts(part, most_work=1000)
+            if found is not None:
+                expected[mine] = found
+            alone += worth(part, expected[mine])
+        used = np.where(expected >= 0, amount[np.arange(jobs), expected, 0], 0).sum()
+        if not np.isfinite(value).any():
+            assert column is None
+        elif used > room[groups, 0]:
+            # Each fits in its own group, but not all of them in the room that there is.
+            assert column is None
+            assert bound == pytest.approx(alone)
+        else:
+            applies += 1
+            assert column is not None
+            assert column.tolist() == expected.tolist()
+            assert bound == pytest.approx(alone)
+    assert 10 < applies < 60
+
+
 @pytest.mark.parametrize("share", [None, 0.5])
 def test_what_is_at_rest_is_left_alone(share: float | None) -> None:
     settings, tables = PolicySettings(), Tables()
@@ -101,3 +144,43 @@ def test_what_is_at_rest_is_left_alone(share: float | None) -> None:
             at_rest += 1
             assert changes(Case(after, settings, tables, None, quota).solve("goodput")) == 0
     assert 25 < at_rest < 250
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+@pytest.mark.parametrize(("jobs", "nodes", "count"), [(8, 4, 300), (20, 8, 60)])
+def test_what_is_said_to_rest_after_a_plan_does_rest(share: float | None, jobs: int, nodes: int, count: int) -> None:
+    settings, tables = PolicySettings(), Tables()
+    rests = 0
+    for snapshot in snapshots(22, count, jobs=jobs, nodes=nodes):
+        room = np.maximum(snapshot.room(), 0).sum(axis=0)
+        quota = None if share is None else np.tile((share * room).astype(np.int64), (snapshot.queues, 1))
+        case = Case(snapshot, settings, tables, None, quota)
+        plan = case.solve("goodput")
+        if not case.rests_after(plan):
+            continue
+        rests += changes(plan) > 0
+        after = Case(carry_out(snapshot, plan), settings, tables, None, quota, before=case)
+        assert changes(after.solve("goodput")) == 0
+    assert rests > count / 20
+
+
+def test_a_job_that_cannot_be_moved_grows_within_its_queues_quota() -> None:
+    grown = short = 0
+    for snapshot in snapshots(23, 200, jobs=8, nodes=4):
+        held = snapshot.held_by_role()
+        room = np.maximum(snapshot.room(), 0).sum(axis=0)
+        quota = np.tile((0.4 * room).astype(np.int64), (snapshot.queues, 1))
+        plan = Case(snapshot, PolicySettings(), Tables(), None, quota).solve("fair+goodput")
+        after = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles).astype(np.int64)
+        more = (after > held) & (held >= snapshot.role_min) & ~snapshot.job_preemptible[snapshot.role_job]
+        use = np.zeros_like(quota)
+        queue = snapshot.job_queue[snapshot.role_job]
+        np.add.at(use, queue[queue >= 0], (snapshot.role_request * after[:, None])[queue >= 0])
+        for role in more.nonzero()[0].tolist():
+            grown += 1
+            assert (use[queue[role]] <= quota[queue[role]])[snapshot.role_request[role] > 0].all()
+        short += int(
+            ((after < snapshot.role_desired) & ~snapshot.job_preemptible[snapshot.role_job] & (held > 0)).sum()
+        )
+    assert grown
+    assert short
