@@ -34,7 +34,7 @@ class Facts:
     | preference | shape | how much its pods prefer each node (N), 1 the most; None if they prefer none |
     | job_queue, priority, pinned | job | as in the snapshot |
     | chains, caps | queue | itself and the queues above it; as in the snapshot |
-    | total | resource | what all nodes have together, at least 1 |
+    | total, whole | resource | what all nodes have together, at least 1 |
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -59,7 +59,8 @@ class Facts:
             shapes.setdefault((where, *request), len(shapes))
             for where, request in zip(s.role_class.tolist(), self.request, strict=True)
         ]
-        self.total: list[int] = np.maximum(s.node_allocatable.sum(axis=0), 1).tolist()
+        self.whole: IntArray = frozen(np.maximum(s.node_allocatable.sum(axis=0), 1))
+        self.total: list[int] = self.whole.tolist()
         self.asks = [tuple((r, amount) for r, amount in enumerate(shape[1:]) if amount) for shape in shapes]
         self.weight = [
             max((amount / total for amount, total in zip(shape[1:], self.total, strict=True)), default=0.0)

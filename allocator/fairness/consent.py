@@ -30,7 +30,7 @@ def drf(ledger: Ledger) -> Rule:
     So who has taken cannot be taken from in turn on that ground, and nobody is stopped whole: that leaves no share.
     """
     s, total = ledger.snapshot, ledger.facts.total
-    share = dominant_share(s.demand_by_job(ledger.replicas), np.array(total))
+    share = dominant_share(s.demand_by_job(ledger.replicas), ledger.facts.whole)
     has_spare = np.zeros(s.jobs, dtype=np.bool_)
     has_spare[s.role_job[ledger.replicas > s.role_min]] = True
 

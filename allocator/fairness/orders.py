@@ -33,7 +33,7 @@ def by_gang(snapshot: Snapshot, ledger: Ledger) -> FloatArray:
 
 def by_drf(snapshot: Snapshot, ledger: Ledger) -> FloatArray:
     """Lower dominant share first."""
-    return dominant_share(snapshot.demand_by_job(ledger.replicas), np.array(ledger.facts.total))
+    return dominant_share(snapshot.demand_by_job(ledger.replicas), ledger.facts.whole)
 
 
 def by_creation(snapshot: Snapshot, ledger: Ledger) -> FloatArray:

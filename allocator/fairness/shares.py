@@ -148,6 +148,6 @@ def queue_demand(snapshot: Snapshot, wanted: IntArray, *, within: BoolArray | No
 
 
 def dominant_share(amount: IntArray, total: IntArray) -> FloatArray:
-    """Largest part of any resource (DRF) for rows of amounts."""
-    out: FloatArray = (amount / np.maximum(total, 1)).max(axis=-1)
+    """Largest part of any resource (DRF) for rows of amounts; `total` is at least 1."""
+    out: FloatArray = (amount / total).max(axis=-1)
     return out

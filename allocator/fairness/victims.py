@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -60,59 +60,80 @@ def make_room(
     return sorted({step.job for step in steps})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Reach:
-    """What could be taken from some jobs at most: on each node (`by_node`, N×R), and in all (`total`, R).
+    """What could be taken from some jobs at most, until the ledger changes: in all (`total`, R), and on each node.
 
-    It holds until the ledger changes. Most searches on a full cluster end with nothing, after hundreds of steps: this
-    tells those beforehand.
+    Most searches on a full cluster end with nothing, after hundreds of steps: this tells those beforehand, most of them
+    by what there is in all.
     """
 
-    by_node: IntArray
-    total: FloatArray
-    _most: dict[tuple[int, bool], int] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls, ledger: Ledger, held: tuple[IntArray, IntArray, IntArray], jobs: BoolArray, over: FloatArray | None
-    ) -> Reach:
-        """`held`: the ledger's triples. `over` (Q×R): what the jobs of each queue have to give, None for all that they
-        hold; a gang of which not all may be taken keeps its minimum."""
+    def __init__(self, ledger: Ledger, jobs: BoolArray, over: FloatArray | None) -> None:
+        """`over` (Q×R): what the jobs of each queue have to give, None for all that they hold; a gang of which not all
+        may be taken keeps its minimum."""
         s = ledger.snapshot
-        role, node, count = held
-        some = jobs[s.role_job[role]]
-        role, node, count = role[some], node[some], count[some]
+        self._ledger = ledger
+        self._count: IntArray = np.where(jobs[s.role_job], ledger.replicas, 0)
+        """Of each role."""
+        self.total: FloatArray
         if over is None:
-            by_node = s.usage(role, node, count)
-            return cls(by_node, by_node.sum(axis=0))
-        queue, request = s.job_queue[s.role_job], s.role_request
-        most = np.where(request > 0, np.floor(over[queue] / np.maximum(request, 1)), np.inf).min(axis=1)
-        whole = ledger.replicas
-        most = np.where(most >= whole, whole, np.minimum(most, np.maximum(whole - s.role_min, 0)))
-        count = np.minimum(count, most.astype(np.int64)[role])
-        by_queue = np.zeros(over.shape)
-        np.add.at(by_queue, queue[role], request[role] * count[:, None])
-        return cls(s.usage(role, node, count), np.minimum(by_queue, over).sum(axis=0))
+            self.total = (self._count @ s.role_request).astype(np.float64)
+        else:
+            self._count = np.minimum(self._count, _most_to_take(ledger, over))
+            by_queue = np.zeros(over.shape)
+            np.add.at(by_queue, s.job_queue[s.role_job], s.role_request * self._count[:, None])
+            self.total = np.minimum(by_queue, over).sum(axis=0)
+        self._by_node: IntArray | None = None
+        self._idle: dict[tuple[int, bool], list[int]] = {}
+        self._fits: dict[tuple[int, bool], int] = {}
 
-    def allows(self, ledger: Ledger, want: dict[int, int], kept: Sequence[tuple[IntArray, IntArray]] = ()) -> bool:
-        """Whether `want` could fit if all this were taken; False is certain, True is not. `kept`: room that would be
-        given back before, always the same."""
-        return all(count <= self._most_of(ledger, role, kept) for role, count in want.items() if count > 0)
+    def allows(self, want: dict[int, int], kept: Sequence[tuple[IntArray, IntArray]] = ()) -> bool:
+        """Whether `want` could fit if all this were taken, each role by itself; False is certain, True is not.
 
-    def _most_of(self, ledger: Ledger, role: int, kept: Sequence[tuple[IntArray, IntArray]]) -> int:
-        """Replicas of the role, by itself."""
+        `kept`: room that would be given back before, always the same.
+        """
+        asked = [(role, count) for role, count in want.items() if count > 0]
+        return all(self._has_in_all(role, count, kept) for role, count in asked) and all(
+            count <= self._most_on_nodes(role, kept) for role, count in asked
+        )
+
+    def _has_in_all(self, role: int, count: int, kept: Sequence[tuple[IntArray, IntArray]]) -> bool:
+        facts, shape = self._ledger.facts, self._ledger.facts.shape[role]
+        key = shape, bool(kept)
+        if key not in self._idle:
+            free = np.maximum(self._free(kept)[facts.eligible(shape)], 0)
+            self._idle[key] = (free.sum(axis=0) + self.total).tolist()
+        idle = self._idle[key]
+        return all(count * amount <= idle[r] for r, amount in facts.asks[shape])
+
+    def _most_on_nodes(self, role: int, kept: Sequence[tuple[IntArray, IntArray]]) -> int:
+        ledger = self._ledger
         shape = ledger.facts.shape[role]
         key = shape, bool(kept)
-        if key not in self._most:
-            free, eligible = ledger.free, ledger.facts.eligible(shape)
-            for nodes, room in kept:
-                free = free.copy()
-                free[nodes] += room
-            fits = slots(free + self.by_node, ledger.snapshot.role_request[role], eligible)
-            idle = np.maximum(free[eligible], 0).sum(axis=0) + self.total
-            asked = [idle[r] // amount for r, amount in ledger.facts.asks[shape]]
-            self._most[key] = int(min([np.minimum(fits, MOST).sum(), *asked]))
-        return self._most[key]
+        if key not in self._fits:
+            if self._by_node is None:
+                roles, nodes, counts = ledger.triples()
+                self._by_node = ledger.snapshot.usage(roles, nodes, np.minimum(counts, self._count[roles]))
+            room = self._free(kept) + self._by_node
+            fits = slots(room, ledger.snapshot.role_request[role], ledger.facts.eligible(shape))
+            self._fits[key] = int(np.minimum(fits, MOST).sum())
+        return self._fits[key]
+
+    def _free(self, kept: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
+        """N×R that is idle; not to be written to."""
+        free = self._ledger.free
+        for nodes, room in kept:
+            free = free.copy()
+            free[nodes] += room
+        return free
+
+
+def _most_to_take(ledger: Ledger, over: FloatArray) -> IntArray:
+    """Replicas of each role that its job may lose where queues have no more than `over` (Q×R) to give."""
+    s, whole = ledger.snapshot, ledger.replicas
+    request, theirs = s.role_request, over[s.job_queue[s.role_job]]
+    most = np.where(request > 0, np.floor(theirs / np.maximum(request, 1)), np.inf).min(axis=1)
+    out: IntArray = np.where(most >= whole, whole, np.minimum(most, np.maximum(whole - s.role_min, 0))).astype(np.int64)
+    return out
 
 
 def _evict(
@@ -142,7 +163,9 @@ def _evict(
 
 def _take_back(ledger: Ledger, job: int, want: dict[int, int], steps: list[_Step]) -> None:
     """Undo every eviction that was not needed, the largest first, the latest before the earlier ones."""
-    latest_first = list(reversed(steps))
+    # The last one of all made it fit; of several roles another may have found its place by it.
+    spare = steps[:-1] if len(want) == 1 or len(steps) == 1 else steps
+    latest_first = list(reversed(spare))
     latest_first.sort(key=lambda step: -_size(ledger, step))
     for step in latest_first:
         if not _may_return(ledger, step):

@@ -225,7 +225,7 @@ def exact_counts(problem: Problem, *, most_work: int) -> tuple[IntArray | None, 
     if jobs == 0 or jobs * width > most_work:
         return None, np.inf
     usable = np.isfinite(problem.value)
-    some = usable.any(axis=1)
+    some: BoolArray = np.any(usable, axis=1)
     if not some.any():
         return None, np.inf
     # Groups are listed from the widest to the narrowest; the wider ones are looked at in the end.
@@ -250,7 +250,7 @@ def exact_counts(problem: Problem, *, most_work: int) -> tuple[IntArray | None, 
         return None, np.inf
     units = np.where(usable, units // unit[mine][:, None], size.max() + 1)
     column = np.full(jobs, -1, dtype=np.int64)
-    column[row], best = _knapsacks(problem.value[row], problem.floor[row], units, size, mine, at)
+    column[row], best = _knapsacks(problem.value[row], problem.floor[row], units, size, knapsack=mine, at=at)
     best += float(problem.floor[~some].sum())
     return column if _have_room(problem, column) else None, best
 
@@ -273,7 +273,7 @@ def in_use(problem: Problem, column: IntArray) -> IntArray:
 
 
 def _knapsacks(
-    value: FloatArray, floor: FloatArray, units: IntArray, size: IntArray, knapsack: IntArray, at: IntArray
+    value: FloatArray, floor: FloatArray, units: IntArray, size: IntArray, *, knapsack: IntArray, at: IntArray
 ) -> tuple[IntArray, float]:
     """(the best column of each job, -1 for nothing; what they are worth together).
 
@@ -281,7 +281,7 @@ def _knapsacks(
     knapsack `knapsack[j]`. `units` (J×C): what a configuration takes of the room; more than any room where it is
     impossible.
     """
-    jobs, width = value.shape
+    width = value.shape[1]
     count, turns, most = len(size), int(at.max()) + 1, int(size.max())
     # Nothing is one configuration more; in a knapsack of fewer jobs it is all that the missing ones have.
     values = np.full((turns, count, width + 1), -np.inf)
@@ -289,7 +289,7 @@ def _knapsacks(
     values[at, knapsack, 0], values[at, knapsack, 1:] = floor, value
     takes = np.zeros((turns, count, width + 1), dtype=np.int64)
     takes[at, knapsack, 1:] = np.minimum(units, most + 1)
-    # Best value of the first jobs at each room, knapsack after knapsack; rooms below 0, which come before, hold nothing.
+    # Best value of the first jobs at each room, knapsack after knapsack; before each the rooms below 0: impossible.
     rooms = most + 1
     best = np.full((turns + 1, count, 2 * rooms), -np.inf)
     best[0, :, rooms:] = 0.0

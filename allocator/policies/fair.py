@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import numpy as np
 
@@ -25,9 +24,9 @@ from diflow.allocator.fairness.shares import deserved_by, total_room
 from diflow.allocator.fairness.victims import MayTake, Reach, make_room, order_of_victims
 from diflow.allocator.ledger import Ledger
 from diflow.allocator.packing import ANY_NUMBER
-from diflow.allocator.plan import Plan, Why, evictions
+from diflow.allocator.plan import Plan, Why, evictions, keep_plan
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import followed, no_worse_than_keeping
+from diflow.allocator.settle import followed, is_no_worse
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.waiting import Feasibility, Kept, Reasons, explain_waiting, minimum_gang, reserve, start_order
 
@@ -61,11 +60,13 @@ class FairPolicy:
         if evictions(snapshot, plan) == 0:
             return plan
         met = met_shares(snapshot)
-        if cycle.gentle is None or met.of_plan(plan) < met.of(*cycle.gentle) - 1e-9:
+        value = met.of_plan(plan)
+        if cycle.gentle is None or value < met.of(*cycle.gentle) - 1e-9:
             gentle = Cycle(snapshot, self._settings).run(GENTLE, self.name)
-            if met.of_plan(plan) < met.of_plan(gentle) - 1e-9:
-                plan = gentle
-        return no_worse_than_keeping(snapshot, (lambda: plan,), self.measure, self.name)
+            if value < met.of_plan(gentle) - 1e-9:
+                plan, value = gentle, met.of_plan(gentle)
+        kept = met.of(snapshot.held_role, snapshot.held_count)
+        return plan if is_no_worse(value, kept) else keep_plan(snapshot, self.name)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """What of the deserved shares is met, jobs of higher priority counted first and far more."""
@@ -105,8 +106,9 @@ class MetShares:
         held = np.zeros((s.queues * levels + 1, len(s.resources)))
         np.add.at(held, self._row[role], s.role_request[role] * count[:, None])
         # Higher priorities use up the share first.
-        so_far = np.cumsum(held[:-1].reshape(s.queues, levels, -1), axis=1)
-        met = np.diff(np.minimum(so_far, self._shares[:, None, :]), axis=1, prepend=0.0)
+        so_far = held[:-1].reshape(s.queues, levels, -1).cumsum(axis=1)
+        met = np.minimum(so_far, self._shares[:, None, :])
+        met[:, 1:] = met[:, 1:] - met[:, :-1]
         by_level = (met / self._total).sum(axis=(0, 2))
         return float(by_level @ 1e3 ** np.arange(levels - 1, -1, -1))
 
@@ -123,8 +125,7 @@ class Cycle:
         self._seen: tuple[int, BoolArray, BoolArray] = (-1, nobody, nobody)
         none = np.zeros(0, dtype=np.int64)
         self._ordered: tuple[int, IntArray] = (-1, none)
-        self._reached: tuple[int, tuple[IntArray, IntArray, IntArray], dict[tuple[bytes, tuple[int, ...]], Reach]]
-        self._reached = (-1, (none, none, none), {})
+        self._reached: tuple[int, dict[tuple[bytes, tuple[int, ...]], Reach]] = (-1, {})
         self.feasible = Feasibility(snapshot)
         self.possible = self._possible()
         self.allowed = self.possible if considered is None else self.possible & considered
@@ -134,6 +135,7 @@ class Cycle:
         self.marks = Reasons(snapshot)
         self.reserved_for = -1
         self.kept: Kept = []
+        self._is_lifted = False
         # Until something is given back: of each shape (and queue, where there are caps) the smallest gang that found no
         # room, and the kinds of jobs whose gang is above its queue's share.
         self.too_big: dict[tuple[int, int], int] = {}
@@ -190,7 +192,9 @@ class Cycle:
 
         `hopeless`: what tells jobs apart for which nothing was found since something changed.
         """
-        facts, wanting, any_got = self.facts, self._wanting(), False
+        facts, any_got = self.facts, False
+        lowest = self._lowest_priority()
+        wanting = self._in_order(self._short() & self.allowed & (self.snapshot.job_priority > lowest))
         if not wanting:
             return False
         weaker, rules = self._weaker(), self._rules()
@@ -220,16 +224,22 @@ class Cycle:
         """Jobs of a queue that may have to give to one of some priority, by (priority, queue); None for nobody."""
         s = self.snapshot
         weak = self._holders() & s.job_preemptible
-        lowest = int(s.job_priority[weak].min()) if weak.any() else None
+        known: dict[tuple[int, int], BoolArray | None] = {}
 
-        @cache
         def weaker(rank: int, queue: int) -> BoolArray | None:
-            if lowest is None or lowest >= rank:
-                return None
-            lower: BoolArray = weak & (s.job_priority < rank) & (s.job_queue == queue)
-            return lower if lower.any() else None
+            key = rank, queue
+            if key not in known:
+                lower: BoolArray = weak & (s.job_priority < rank) & (s.job_queue == queue)
+                known[key] = lower if lower.any() else None
+            return known[key]
 
         return weaker
+
+    def _lowest_priority(self) -> int:
+        """Of those that may have to give: nobody of this priority, or below, can take from anybody. It never falls
+        while jobs of higher priorities take from those of lower ones."""
+        s = self.snapshot
+        return int(s.job_priority.min(initial=_HIGHEST, where=self._holders() & s.job_preemptible))
 
     def _rules(self) -> list[Rule]:
         """What must agree to a preemption, for the ledger as it is."""
@@ -244,9 +254,12 @@ class Cycle:
     def _reclaim_in_turn(self, hopeless: set[tuple[int, ...]]) -> bool:
         """As `_preempt_in_turn`."""
         richer, any_got = self._richer(), False
+        has_share = self._has_share()
         for job in self._wanting():
             if self._has_tried_enough():
                 return False
+            if not has_share(job):
+                continue
             queue = self.facts.job_queue[job]
             look = self._look(job)
             if look in hopeless:
@@ -263,11 +276,29 @@ class Cycle:
                 victims = self._transaction(job, want, candidates, self._reclaimable(queue, asked), asked)
                 if victims is not None:
                     self._note(job, victims, Why.RECLAIMED)
-                    richer = self._richer()
+                    richer, has_share = self._richer(), self._has_share()
                     hopeless.clear()
                     any_got = True
                     break
         return any_got
+
+    def _has_share(self) -> Callable[[int], bool]:
+        """Whether one replica more of a job is within what its queue deserves, for the ledger as it is: or whatever it
+        wishes for is not."""
+        facts = self.facts
+        known: dict[tuple[int, int], bool] = {}
+
+        def has_share(job: int) -> bool:
+            queue = facts.job_queue[job]
+            for role in facts.roles_of[job]:
+                key = queue, facts.shape[role]
+                if key not in known:
+                    known[key] = self._within(queue, facts.request[role])
+                if known[key]:
+                    return True
+            return False
+
+        return has_share
 
     def _look(self, job: int) -> tuple[int, ...]:
         """What tells two jobs apart when victims are sought for them: what they ask for and what they hold."""
@@ -282,14 +313,26 @@ class Cycle:
         s, chains = self.snapshot, self.facts.chains
         able = self._holders() & s.job_preemptible
 
-        @cache
-        def richer(queue: int, asked: tuple[int, ...]) -> BoolArray | None:
+        above: dict[tuple[int, ...], list[int]] = {}
+        known: dict[tuple[int, tuple[int, ...]], BoolArray | None] = {}
+
+        def find(queue: int, asked: tuple[int, ...]) -> BoolArray | None:
+            if asked not in above:
+                above[asked] = [q for q in range(s.queues) if self._over(q, asked)]
             mine = chains[queue]
-            gives = [q not in mine and queue not in chains[q] and self._over(q, asked) for q in range(s.queues)]
-            if not any(gives):
+            gives = [q for q in above[asked] if q not in mine and queue not in chains[q]]
+            if not gives:
                 return None
-            out: BoolArray = np.array([*gives, False])[s.job_queue] & able
+            of_queue = np.zeros(s.queues + 1, dtype=np.bool_)
+            of_queue[gives] = True
+            out: BoolArray = of_queue[s.job_queue] & able
             return out if out.any() else None
+
+        def richer(queue: int, asked: tuple[int, ...]) -> BoolArray | None:
+            key = queue, asked
+            if key not in known:
+                known[key] = find(queue, asked)
+            return known[key]
 
         return richer
 
@@ -422,6 +465,7 @@ class Cycle:
 
     def _serve(self, *, within_share: bool) -> None:
         """Queues in turn, by share; of each its best job: first whole gangs, then single replicas by dominant share."""
+        self._keep_again()
         queue_of = self.facts.job_queue
         queues = range(self.snapshot.queues)
         waiting, short_jobs = self._waiting(), self._wanting()
@@ -528,9 +572,9 @@ class Cycle:
             return None
         self.looks += 1
         above = self.reserved_for >= 0 and facts.priority[job] > facts.priority[self.reserved_for]
-        if self._has_tried_enough() or not self._reach(victims, reclaims).allows(
-            ledger, want, self.kept if above else ()
-        ):
+        if not above:
+            self._keep_again()
+        if self._has_tried_enough() or not self._reach(victims, reclaims).allows(want, self.kept if above else ()):
             return None
         self.transactions += 1
         order = order_of_victims(self.snapshot)
@@ -538,8 +582,6 @@ class Cycle:
         if above:
             self._lift()
         found = make_room(ledger, job, want, candidates, may_take)
-        if above:
-            self.kept = reserve(ledger, self.reserved_for)
         if found is not None:
             self.took = True
             self._forget()
@@ -552,16 +594,16 @@ class Cycle:
         """What these jobs could give at most."""
         ledger = self.ledger
         if self._reached[0] != ledger.changes:
-            self._reached = ledger.changes, ledger.triples(), {}
-        _, held, known = self._reached
+            self._reached = ledger.changes, {}
+        known = self._reached[1]
         key = (victims.tobytes(), reclaims)
         if key not in known:
             over: FloatArray | None = None
             if reclaims:
-                over = np.full(self.deserved.shape, np.inf)
-                asked = list(reclaims)
-                over[:, asked] = np.maximum(ledger.queue_used - self.deserved + 1e-6, 0.0)[:, asked]
-            known[key] = Reach.of(ledger, held, victims, over)
+                over = np.maximum(ledger.queue_used - self.deserved + 1e-6, 0.0)
+                if len(reclaims) < len(self.total):
+                    over[:, [r for r in range(len(self.total)) if r not in reclaims]] = np.inf
+            known[key] = Reach(ledger, victims, over)
         return known[key]
 
     def _try_the_oldest_again(self) -> None:
@@ -572,15 +614,20 @@ class Cycle:
         self._lift()
         if self.ledger.holds(job) or self.ledger.try_gang(job, minimum_gang(self.ledger, job)) is not None:
             self._mark(job, Why.FITS)
-            self.reserved_for = -1
+            self.reserved_for, self._is_lifted = -1, False
         else:
-            self.kept = reserve(self.ledger, job)
+            self._keep_again()
 
     def _lift(self) -> None:
         """Give back what is kept for the gang that waits longest."""
         for nodes, amount in self.kept:
             self.ledger.unblock(nodes, amount)
-        self.kept = []
+        self.kept, self._is_lifted = [], self.reserved_for >= 0
+
+    def _keep_again(self) -> None:
+        """Keep room again if it was given back for one who comes first: only when somebody comes who does not."""
+        if self._is_lifted:
+            self.kept, self._is_lifted = reserve(self.ledger, self.reserved_for), False
 
     def _note(self, job: int, victims: list[int], why: Why) -> None:
         self._mark(job, Why.FITS)
@@ -602,6 +649,7 @@ class Cycle:
     def _explain(self) -> None:
         """The reasons of those that wait."""
         facts, marks = self.facts, self.marks
+        self._keep_again()
         kept = bool(self.kept)
         self._lift()
         waits = np.flatnonzero(~self._holders()).tolist()
@@ -627,6 +675,7 @@ class Cycle:
         return reason or (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
 
 
+_HIGHEST = 2**62
 _EVICTED = (int(Why.PREEMPTED_FOR_PRIORITY), int(Why.RECLAIMED))
 
 

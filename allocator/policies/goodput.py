@@ -356,7 +356,7 @@ class Case:
 
     def _problem_after(self, problem: Problem, plan: Plan) -> Problem | None:
         """The problem when the plan was carried out, with the same configurations; None if it is not so simple."""
-        snapshot, table, gangs, view = self.snapshot, self.table, self.gangs, self.view
+        snapshot, table, gangs = self.snapshot, self.table, self.gangs
         nodes = np.bincount(plan.role, minlength=snapshot.roles)[gangs.elastic]
         held = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles)[gangs.elastic]
         changed = ((plan.action != KEEP) & (plan.action != WAIT)).nonzero()[0]

@@ -180,7 +180,7 @@ def job_rows(seen: Seen) -> list[JobRow]:
     """All jobs of the allocator that have not ended, by priority and age."""
     s = seen.picture.snapshot
     total = total_room(s)
-    share = dominant_share(s.demand_by_job(s.held_by_role()), total)
+    share = dominant_share(s.demand_by_job(s.held_by_role()), np.maximum(total, 1))
     shares = dict(zip(s.job_names, share.tolist(), strict=True))
     order = {s.job_names[j]: place for place, j in enumerate(start_order(s).tolist())}
     rows = [_job(job, shares.get(job.title, 0.0)) for job in seen.world.jobs.values() if not job.is_passed]

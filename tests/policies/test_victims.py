@@ -40,7 +40,7 @@ def search(
     """(whether it was told that the search may succeed, whether it does)."""
     ledger = Ledger(snapshot)
     want = dict.fromkeys(ledger.roles_of(job), count)
-    told = Reach.of(ledger, ledger.triples(), candidates, over).allows(ledger, want)
+    told = Reach(ledger, candidates, over).allows(want)
     order = order_of_victims(snapshot)
     chosen = [j for j in order[candidates[order]].tolist() if j != job]
     may_take = (lambda _victim, _amount: True) if over is None else keeps_its_share(ledger, over)
@@ -86,7 +86,7 @@ def test_by_drf_each_victim_keeps_what_the_preemptor_gets_and_who_is_not_asked_w
                 ledger = Ledger(snapshot)
                 want = dict.fromkeys(ledger.roles_of(job), count)
                 able, may_take = agreed([drf(ledger)], job, want, everybody)
-                told = Reach.of(ledger, ledger.triples(), able, None).allows(ledger, want)
+                told = Reach(ledger, able, None).allows(want)
                 asked = everybody if all_asked else able
                 found = make_room(ledger, job, want, order[asked[order]].tolist(), may_take)
                 assert told or found is None
