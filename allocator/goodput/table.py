@@ -49,6 +49,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._fits: dict[str, tuple[int, FloatArray]] = {}
+        self._seen: dict[str, _Seen] = {}
         self._grids: dict[tuple[int, ...], tuple[IntArray, BoolArray]] = {}
         self._reports = _Reports((), (), np.zeros((0, _COLUMNS)))
         self._made = _Made((), self._reports.data, *(np.zeros((0, 1), dtype=kind) for kind in (int, bool, float)))
@@ -127,9 +128,11 @@ class Tables:
             if profile is None:
                 data[j] = _NOTHING_SAID
                 continue
-            rows = clean(profile.observations)
-            several, largest = bool((rows[:, NODES] > 1).any()), float(rows[:, REPLICAS].max(initial=0))
-            data[j, PARAMETERS:] = (largest, several, *_limits(profile), _left(profile))
+            seen = self._seen.get(names[j])
+            if seen is None or not seen.is_of(profile.observations):
+                seen = self._seen[names[j]] = _Seen(profile.observations)
+            rows = seen.rows
+            data[j, PARAMETERS:] = (seen.largest, seen.several, *_limits(profile), _left(profile))
             data[j, :PARAMETERS] = np.nan
             given, fit = profile.parameters, self._fits.get(names[j])
             if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
@@ -138,6 +141,9 @@ class Tables:
                 data[j, :PARAMETERS] = fit[1]
             elif len(rows):
                 todo.append((j, rows, profile.observations_version))
+        if len(self._seen) > 4 * len(names) + 1024:
+            now = set(names)
+            self._seen = {name: value for name, value in self._seen.items() if name in now}
         if not todo:
             return
         # Never from an earlier fit: the answer must depend on the snapshot alone.
@@ -224,6 +230,22 @@ _SEEN, _SPANNED, _INITIAL, _LEAST, _MOST, _LOCAL_LEAST, _LOCAL_MOST, _ACCUMULATI
 _COLUMNS = PARAMETERS + 10
 _NOTHING_SAID = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan)
 _NEVER_READ = Profile()
+
+
+class _Seen:
+    """What can be used of a job's observations: mostly a report says how far the job is, and they are the same."""
+
+    __slots__ = ("largest", "observations", "rows", "several")
+
+    def __init__(self, observations: FloatArray) -> None:
+        self.observations = observations
+        self.rows = clean(observations)
+        self.several = bool((self.rows[:, NODES] > 1).any())
+        self.largest = float(self.rows[:, REPLICAS].max(initial=0))
+
+    def is_of(self, observations: FloatArray) -> bool:
+        """Whether these are the same."""
+        return observations is self.observations or np.array_equal(observations, self.observations)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

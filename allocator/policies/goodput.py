@@ -336,23 +336,22 @@ class Case:
         Without all that follows from the snapshot after it: who changed or stopped is worth something else then, and
         if the counts solve the problem with those values, too, nothing is to be done.
         """
-        if self._reached is None or self._reached[0] is not plan or not self._is_exact:
+        if self._reached is None or self._reached[0] is not plan:
             return False
         if self.considered is not None or not self.snapshot.node_open.all() or (self.view.pool >= 0).any():
             return False
         ledger = self._reached[1]
-        problem, target = self._aim()
-        free, held = self.view.free_to_move, ledger.replicas[self.gangs.elastic]
-        if (held != target)[free].any() or self._fits_somebody(ledger):
+        if not self._is_solved(ledger) or self._fits_somebody(ledger):
             return False
         # Jobs that hold something though they could not start any more count for what their queue deserves.
         if any(self._feasible.reason(j) is not None for j in (plan.action == PREEMPT).nonzero()[0].tolist()):
             return False
+        problem, target = self._aim()
         after = self._problem_after(problem, plan)
         if after is None:
             return False
         column, _ = exact_counts(after, most_work=EXACT_WORK)
-        return column is not None and bool((self._picked(column) == target)[free].all())
+        return column is not None and bool((self._picked(column) == target)[self.view.free_to_move].all())
 
     def _problem_after(self, problem: Problem, plan: Plan) -> Problem | None:
         """The problem when the plan was carried out, with the same configurations; None if it is not so simple."""
@@ -374,10 +373,19 @@ class Case:
         value[changed] = np.where(np.isfinite(value[changed]), found, -np.inf)
         return replace(problem, value=value)
 
-    def _somebody_may_start(self) -> bool:
-        """Whether a job that waits may start, or one that cannot be moved may grow; False is certain."""
+    def _is_solved(self, ledger: Ledger) -> bool:
+        """Whether the ledger holds a solution that was found exactly: no other counts are worth more."""
+        if self._aimed is None or not self._is_exact:
+            return False
+        return bool((ledger.replicas[self.gangs.elastic] == self._aimed[1])[self.view.free_to_move].all())
+
+    def _somebody_may_start(self, ledger: Ledger | None = None) -> bool:
+        """Whether a job that waits may start, or one that cannot be moved may grow; False is certain.
+
+        `ledger`: one of the snapshot in which nothing was done, if there is one.
+        """
         if self._somebody_fits is None:
-            self._somebody_fits = self._fits_somebody(Ledger(self.snapshot))
+            self._somebody_fits = self._fits_somebody(Ledger(self.snapshot) if ledger is None else ledger)
         return self._somebody_fits
 
     def _fits_somebody(self, ledger: Ledger) -> bool:
@@ -503,12 +511,14 @@ class Case:
     def reach(self, target: IntArray, problem: Problem | None, name: str) -> Plan:
         """Place these targets, then start and raise what still fits."""
         ledger = self._ledger()
+        if not ledger.pool_of:
+            self._somebody_may_start(ledger)
         marks = Reasons(self.snapshot)
         self.reserved_for, self.kept = -1, []
         self._place(ledger, target, marks)
         self._fill(ledger, marks)
         self._grow_in_place(ledger, marks)
-        if problem is not None and self._raise(ledger, problem, marks):
+        if problem is not None and not self._is_solved(ledger) and self._raise(ledger, problem, marks):
             # A job that was raised may lie elsewhere now: whoever waits may fit, or waits for another reason.
             self._fill(ledger, marks)
         plan = marks.plan(ledger, name)
