@@ -60,6 +60,8 @@ class Ledger:
         self._room: dict[int, _Room] = {}
         self._homes: dict[int, BoolArray] = {}
         self._log: list[int] = []
+        self.moves = 0
+        """A number that is another after each change of what is held."""
         used = snapshot.memo.get("queue use", (snapshot.held_role, snapshot.held_count, facts), self._queue_use)
         self.used = [row.copy() for row in used]
         """Q×R, what the jobs of each queue and of those below it hold, as plain numbers."""
@@ -333,6 +335,7 @@ class Ledger:
             self.free[nodes] -= sign * counts[:, None] * request
             self._log.extend(nodes.tolist())
             total = sign * int(counts.sum())
+        self.moves += 1
         self.count[role] += total
         self.replicas[role] = self.count[role]
         queue = facts.job_queue[job]

@@ -20,10 +20,15 @@ MOST_JOBS = 200
 """Above this number of jobs a plan is taken as it is: single replicas weigh little there, and time is short."""
 
 
-def followed(snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan | None]) -> Plan:
+def followed(
+    snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan | None], rests: Callable[[], bool]
+) -> Plan:
     """The plan that `look` comes to when it is asked again and again, each time after what came of it so far was
-    carried out; until it changes nothing. It may return None for a plan that changes nothing."""
-    if snapshot.jobs > MOST_JOBS:
+    carried out; until it changes nothing. It may return None for a plan that changes nothing.
+
+    `rests`: whether it is certain, from how `plan` was found, that the first of these looks would change nothing.
+    """
+    if snapshot.jobs > MOST_JOBS or not changes(plan) or rests():
         return plan
     for _ in range(ROUNDS):
         if not changes(plan):

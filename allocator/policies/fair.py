@@ -56,7 +56,7 @@ class FairPolicy:
 
     def optimize(self, snapshot: Snapshot) -> Plan:
         cycle = Cycle(snapshot, self._settings)
-        plan = followed(snapshot, cycle.run(self._settings.steps, self.name), self._look)
+        plan = followed(snapshot, cycle.run(self._settings.steps, self.name), self._look, cycle.rests)
         if evictions(snapshot, plan) == 0:
             return plan
         met = met_shares(snapshot)
@@ -128,6 +128,7 @@ class Cycle:
         self._reached: tuple[int, dict[tuple[bytes, tuple[int, ...]], Reach]] = (-1, {})
         self.feasible = Feasibility(snapshot)
         self.possible = self._possible()
+        self.ran = self._holders()
         self.allowed = self.possible if considered is None else self.possible & considered
         self.deserved = deserved_by(snapshot, self.possible)
         self.shares: list[list[float]] = self.deserved.tolist()
@@ -156,6 +157,28 @@ class Cycle:
         """Whether the plan of all steps would, without making it."""
         self._decide(self.settings.steps)
         return self.ledger.differs()
+
+    def rests(self) -> bool:
+        """Whether the next cycle is certain to change nothing. The last thing that a cycle is good for: it begins anew
+        with what it came to, which is what the next one finds where nobody is bound to his nodes and queues deserve
+        the same."""
+        s, ledger = self.snapshot, self.ledger
+        if s.job_pinned.any() or not s.node_open.all():
+            return False
+        stopped = self.ran & ~self._holders()
+        if any(self.feasible.reason(job) is not None for job in stopped.nonzero()[0].tolist()):
+            return False
+        held = ledger.count.copy()
+        self._lift()
+        self.reserved_for, self._is_lifted = -1, False
+        self._forget()
+        self.transactions = self.looks = 0
+        self._serve_the_oldest()
+        for step in self.settings.steps:
+            getattr(self, step)()
+            if ledger.count != held:
+                return False
+        return True
 
     def _decide(self, steps: tuple[str, ...]) -> None:
         if self.decided:
@@ -370,22 +393,22 @@ class Cycle:
 
     def _look_around(self) -> tuple[int, BoolArray, BoolArray]:
         """What the ledger says of all jobs, and up to which of its changes that holds."""
-        if self._seen[0] != self.ledger.changes:
+        if self._seen[0] != self.ledger.moves:
             s, count = self.snapshot, self.ledger.replicas
             holds, short = np.zeros(s.jobs, dtype=np.bool_), np.zeros(s.jobs, dtype=np.bool_)
             holds[s.role_job[count > 0]] = True
             short[s.role_job[count < s.role_desired]] = True
-            self._seen = self.ledger.changes, holds, short
+            self._seen = self.ledger.moves, holds, short
         return self._seen
 
     def _in_order(self, chosen: BoolArray) -> list[int]:
         """These jobs in the order in which they are served."""
         if not chosen.any():
             return []
-        changes, order = self._ordered
-        if changes != self.ledger.changes:
+        moves, order = self._ordered
+        if moves != self.ledger.moves:
             order = ordered_jobs(self.snapshot, self.ledger, self.settings.job_order)
-            self._ordered = self.ledger.changes, order
+            self._ordered = self.ledger.moves, order
         out: list[int] = order[chosen[order]].tolist()
         return out
 

@@ -140,8 +140,7 @@ class GoodputPolicy:
             after = Case(present, self._settings, self._tables, None, allowed, before=case)
             return None if after.is_at_rest() else after.solve(self.name)
 
-        if not case.rests_after(plan):
-            plan = followed(snapshot, plan, look)
+        plan = followed(snapshot, plan, look, partial(case.rests_after, plan))
         self._last = case
         if not ((plan.action == RESIZE) | (plan.action == PREEMPT)).any():
             return plan
