@@ -2,7 +2,7 @@
 
 Each job's curve of value against cost is replaced by its upper concave hull; the hull's segments of all jobs are taken
 by falling slope until the room of every group that they draw on is used up. For divisible room that is the optimum; for
-whole replicas `exact_counts` closes the gap where one resource decides.
+whole replicas `knapsack.py` closes the gap where one resource of each group decides.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from operator import le, sub
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 
@@ -213,49 +212,7 @@ def improve(
     return column, room
 
 
-def exact_counts(problem: Problem, *, most_work: int) -> tuple[IntArray | None, float]:
-    """The best columns where each job draws on one group and one resource of each group decides, and their value:
-    knapsacks solved exactly.
-
-    The value bounds every choice from above. The columns are None where they ask for more than there is of another
-    resource, or of a group that several of these groups share. (None, inf) where it does not apply. Takes jobs ×
-    configurations passes over the room in whole units, at most `most_work`.
-    """
-    jobs, width = problem.value.shape
-    if jobs == 0 or jobs * width > most_work:
-        return None, np.inf
-    usable = np.isfinite(problem.value)
-    some: BoolArray = np.any(usable, axis=1)
-    if not some.any():
-        return None, np.inf
-    # Groups are listed from the widest to the narrowest; the wider ones are looked at in the end.
-    row = some.nonzero()[0]
-    row = row[problem.groups[row, -1].argsort(kind="stable")]
-    group = problem.groups[row, -1]
-    if group[0] < 0:
-        return None, np.inf
-    begins = np.ones(len(group), dtype=np.bool_)
-    np.not_equal(group[1:], group[:-1], out=begins[1:])
-    first = begins.nonzero()[0]
-    groups, mine = group[first], begins.cumsum() - 1
-    at = np.arange(len(row)) - first[mine]
-    usable, room = usable[row], problem.room[groups]
-    amount = np.where(usable[:, :, None], problem.amount[row], 0)
-    largest = np.add.reduceat(amount.max(axis=1), first, axis=0)
-    scarce = (largest / np.maximum(room, 1)).argmax(axis=1)
-    units = np.take_along_axis(amount, scarce[mine][:, None, None], axis=2)[:, :, 0]
-    unit = np.maximum(np.gcd.reduceat(np.gcd.reduce(units, axis=1), first), 1)
-    size = room[np.arange(len(groups)), scarce] // unit
-    if (size > 1024).any():
-        return None, np.inf
-    units = np.where(usable, units // unit[mine][:, None], size.max() + 1)
-    column = np.full(jobs, -1, dtype=np.int64)
-    column[row], best = _knapsacks(problem.value[row], problem.floor[row], units, size, knapsack=mine, at=at)
-    best += float(problem.floor[~some].sum())
-    return column if _have_room(problem, column) else None, best
-
-
-def _have_room(problem: Problem, column: IntArray) -> bool:
+def have_room(problem: Problem, column: IntArray) -> bool:
     """Whether no group has to give more than it has."""
     used = in_use(problem, column)
     return bool(((used <= problem.room) | (used == 0)).all())
@@ -270,59 +227,6 @@ def in_use(problem: Problem, column: IntArray) -> IntArray:
         mine = some[group >= 0]
         add_rows(used, group[group >= 0], problem.amount[mine, column[mine]])
     return used
-
-
-def _knapsacks(
-    value: FloatArray, floor: FloatArray, units: IntArray, size: IntArray, *, knapsack: IntArray, at: IntArray
-) -> tuple[IntArray, float]:
-    """(the best column of each job, -1 for nothing; what they are worth together).
-
-    Several knapsacks side by side, one job of each at a time: `size` (K) are their rooms, job j is number `at[j]` of
-    knapsack `knapsack[j]`. `units` (J×C): what a configuration takes of the room; more than any room where it is
-    impossible.
-    """
-    width = value.shape[1]
-    count, turns, most = len(size), int(at.max()) + 1, int(size.max())
-    # Nothing is one configuration more; in a knapsack of fewer jobs it is all that the missing ones have.
-    values = np.full((turns, count, width + 1), -np.inf)
-    values[:, :, 0] = 0.0
-    values[at, knapsack, 0], values[at, knapsack, 1:] = floor, value
-    takes = np.zeros((turns, count, width + 1), dtype=np.int64)
-    takes[at, knapsack, 1:] = np.minimum(units, most + 1)
-    # Best value of the first jobs at each room, knapsack after knapsack; before each the rooms below 0: impossible.
-    rooms = most + 1
-    best = np.full((turns + 1, count, 2 * rooms), -np.inf)
-    best[0, :, rooms:] = 0.0
-    turn, _, one = best.strides
-    windows = as_strided(best, (turns + 1, (2 * count - 1) * rooms + 1, rooms), (turn, one, one), writeable=False)
-    # Where the room 0 of each knapsack is, less what a configuration takes.
-    less = (2 * np.arange(count) + 1)[:, None] * rooms - takes
-    for t in range(turns):
-        found = windows[t, less[t]]
-        found += values[t, :, :, None]
-        np.maximum.reduce(found, axis=1, out=best[t + 1, :, rooms:])
-    ends = np.where(np.arange(rooms) <= size[:, None], best[turns, :, rooms:], -np.inf)
-    left, total = ends.argmax(axis=1).tolist(), float(ends.max(axis=1).sum())
-    # Back through the turns, number by number: a few of each job are looked at.
-    chosen = np.empty((turns, count), dtype=np.int64)
-    flat, begins, gains, taken = best.reshape(turns + 1, -1), less.tolist(), values.tolist(), takes.tolist()
-    for t in range(turns - 1, -1, -1):
-        known = flat[t].item
-        for k, room in enumerate(left):
-            there = [known(room + begin) + one for begin, one in zip(begins[t][k], gains[t][k], strict=True)]
-            chosen[t, k] = picked = _first_best(there)
-            left[k] -= taken[t][k][picked]
-    return chosen[at, knapsack] - 1, total
-
-
-def _first_best(values: list[float]) -> int:
-    """The first of those that differ from the best by rounding alone."""
-    most = max(values)
-    least = most - 1e-12 * abs(most)
-    for at, value in enumerate(values):
-        if value >= least:
-            return at
-    return -1
 
 
 def worth(problem: Problem, column: IntArray) -> float:

@@ -18,7 +18,8 @@ import numpy as np
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.goodput.exact import Job as Searched
 from diflow.allocator.goodput.exact import Option, search
-from diflow.allocator.goodput.optimise import Problem, exact_counts, greedy, improve, in_use
+from diflow.allocator.goodput.knapsack import Knapsacks
+from diflow.allocator.goodput.optimise import Problem, greedy, improve, in_use, worth
 from diflow.allocator.goodput.price import unit_costs
 from diflow.allocator.goodput.table import Table, Tables
 from diflow.allocator.ledger import Ledger, Placement
@@ -173,7 +174,7 @@ class Case:
         self.considered = considered
         self.rows = np.arange(snapshot.jobs)
         self.bound = np.inf
-        self._is_exact = False
+        self._exact: IntArray | None = None
         self.gangs = gangs = _gangs(snapshot, settings)
         self.view = view = _look(snapshot, gangs, considered)
         self.table: Table = tables.make(
@@ -345,12 +346,11 @@ class Case:
         # Jobs that hold something though they could not start any more count for what their queue deserves.
         if any(self._feasible.reason(j) is not None for j in (plan.action == PREEMPT).nonzero()[0].tolist()):
             return False
-        problem, target = self._aim()
-        after = self._problem_after(problem, plan)
-        if after is None:
+        after = self._problem_after(self._aim()[0], plan)
+        best = None if after is None else Knapsacks.of(after, most_work=EXACT_WORK)
+        if after is None or best is None or self._exact is None:
             return False
-        column, _ = exact_counts(after, most_work=EXACT_WORK)
-        return column is not None and bool((self._picked(column) == target)[self.view.free_to_move].all())
+        return is_no_worse(worth(after, self._exact), best.value)
 
     def _problem_after(self, problem: Problem, plan: Plan) -> Problem | None:
         """The problem when the plan was carried out, with the same configurations; None if it is not so simple."""
@@ -374,7 +374,7 @@ class Case:
 
     def _is_solved(self, ledger: Ledger) -> bool:
         """Whether the ledger holds a solution that was found exactly: no other counts are worth more."""
-        if self._aimed is None or not self._is_exact:
+        if self._aimed is None or self._exact is None:
             return False
         return bool((ledger.replicas[self.gangs.elastic] == self._aimed[1])[self.view.free_to_move].all())
 
@@ -570,15 +570,13 @@ class Case:
 
     def _choose(self, problem: Problem) -> IntArray:
         """Replicas of each job's elastic role that the optimiser wants."""
-        exact, bound = exact_counts(problem, most_work=EXACT_WORK)
-        self._is_exact = exact is not None
-        if not (self.view.pool >= 0).any():
-            # Else a job may be worth more in another pool than in the one that is thought of.
-            self.bound = bound
-        return self._picked(self._by_slope(problem) if exact is None else exact)
-
-    def _picked(self, column: IntArray) -> IntArray:
-        """Replicas of each job's elastic role with these columns."""
+        best = Knapsacks.of(problem, most_work=EXACT_WORK)
+        if best is not None:
+            self._exact = best.columns()
+            if not (self.view.pool >= 0).any():
+                # Else a job may be worth more in another pool than in the one that is thought of.
+                self.bound = best.value
+        column = self._by_slope(problem) if self._exact is None else self._exact
         picked = self.table.replicas[self.rows, np.maximum(column, 0)]
         return np.where(column >= 0, picked, np.where(self.view.free_to_move, 0, self.view.held))
 

@@ -7,13 +7,21 @@ import itertools
 import numpy as np
 import pytest
 
-from diflow.allocator.goodput import optimise
-from diflow.allocator.goodput.optimise import Problem, exact_counts, greedy, worth
+from diflow.allocator.arrays import IntArray
+from diflow.allocator.goodput import knapsack, optimise
+from diflow.allocator.goodput.knapsack import Knapsacks
+from diflow.allocator.goodput.optimise import Problem, greedy, worth
 from diflow.allocator.goodput.table import Tables
 from diflow.allocator.plan import carry_out, changes
 from diflow.allocator.policies.goodput import Case
 from diflow.allocator.settings import PolicySettings
 from tests.policies.generators import snapshots
+
+
+def exact_counts(problem: Problem, *, most_work: int) -> tuple[IntArray | None, float]:
+    """(columns, what bounds them)."""
+    found = Knapsacks.of(problem, most_work=most_work)
+    return (None, np.inf) if found is None else (found.columns(), found.value)
 
 
 def random_problem(rng: np.random.Generator) -> Problem:
@@ -129,6 +137,25 @@ def test_knapsacks_side_by_side_find_what_each_finds_alone(seed: int) -> None:
             assert column.tolist() == expected.tolist()
             assert bound == pytest.approx(alone)
     assert 10 < applies < 60
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_long_knapsack_in_lanes_comes_to_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(10):
+        jobs, width = int(rng.integers(knapsack.LONG, 50)), int(rng.integers(1, 6))
+        value = np.where(rng.random((jobs, width)) < 0.15, -np.inf, rng.random((jobs, width)).cumsum(axis=1))
+        amount = rng.integers(1, 5, (jobs, width)).cumsum(axis=1)[:, :, None]
+        room, group = np.array([[int(rng.integers(0, 120))]]), np.zeros((jobs, 1), dtype=int)
+        problem = Problem(value, amount, amount[:, :, 0] * 1.0, room, group, rng.random(jobs) * 0.2)
+        column, bound = exact_counts(problem, most_work=1000)
+        monkeypatch.setattr(knapsack, "LANES", 1)
+        at_once, same = exact_counts(problem, most_work=1000)
+        monkeypatch.undo()
+        assert column is not None
+        assert at_once is not None
+        assert bound == pytest.approx(same)
+        assert worth(problem, column) == pytest.approx(same) == pytest.approx(worth(problem, at_once))
 
 
 @pytest.mark.parametrize("share", [None, 0.5])
