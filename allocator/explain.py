@@ -244,8 +244,7 @@ class Explainer:
                 )
             elif why is Why.NO_ROOM:
                 out.append("would start: when its roles fit together; each by itself does")
-        holders = np.zeros(s.jobs, dtype=np.bool_)
-        holders[s.role_job[self.plan.role]] = True
+        holders = s.jobs_of(self.plan.role)
         firm = holders & ~s.job_preemptible
         above = holders & s.job_preemptible & (s.job_priority >= s.job_priority[job])
         if above.any() or firm.any():

@@ -125,7 +125,7 @@ def make_plan(
         order = key.argsort(kind="stable")
         role, node, count, key = role[order], node[order], count[order], key[order]
     changed = _changed_jobs(snapshot, key, role, count)
-    before, after = _holding(snapshot, snapshot.held_role), _holding(snapshot, role)
+    before, after = snapshot.jobs_of(snapshot.held_role), snapshot.jobs_of(role)
     action = _ACTIONS[changed.view(np.int8), before.view(np.int8), after.view(np.int8)]
     bind = _bind_now(snapshot, role, node, count, action)
     return Plan(
@@ -143,7 +143,7 @@ def make_plan(
 
 def keep_plan(snapshot: Snapshot, policy: str, why: Why = Why.KEPT) -> Plan:
     """The plan that changes nothing: what holds when a policy fails, is late, or returns a bad plan."""
-    holds = _holding(snapshot, snapshot.held_role)
+    holds = snapshot.jobs_of(snapshot.held_role)
     reasons = np.where(holds, int(why), int(Why.POLICY_FAILED))
     return make_plan(
         snapshot, policy, snapshot.held_role.copy(), snapshot.held_node.copy(), snapshot.held_count.copy(), why=reasons
@@ -214,13 +214,6 @@ _ACTIONS: IntArray = np.array(
     dtype=np.int64,
 )
 """By whether a job's allocation changes, whether it holds something before, and whether after."""
-
-
-def _holding(snapshot: Snapshot, role: IntArray) -> BoolArray:
-    """Which jobs these roles belong to."""
-    out = np.zeros(snapshot.jobs, dtype=np.bool_)
-    out[snapshot.role_job[role]] = True
-    return out
 
 
 def _changed_jobs(snapshot: Snapshot, key: IntArray, role: IntArray, count: IntArray) -> BoolArray:

@@ -184,6 +184,12 @@ class Snapshot:
         """Nodes where a new pod of `role` may go. Not to be written to."""
         return self.facts.eligible(self.facts.shape[role])
 
+    def jobs_of(self, roles: BoolArray | IntArray) -> BoolArray:
+        """Which jobs any of these roles belongs to (J). `roles`: a mask of all roles, or numbers of some."""
+        out = np.zeros(self.jobs, dtype=np.bool_)
+        out[self.role_job[roles]] = True
+        return out
+
     def _held_by_role(self) -> IntArray:
         held = np.bincount(self.held_role, weights=self.held_count, minlength=self.roles)
         return frozen(held.astype(np.int64))

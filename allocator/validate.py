@@ -95,9 +95,7 @@ def _difference(s: Snapshot, p: Plan) -> _Change:
 def _gangs(s: Snapshot, change: _Change) -> list[str]:
     total = np.zeros(s.roles, dtype=np.int64)
     np.add.at(total, change.role, change.after)
-    some, all_ready = np.zeros(s.jobs, dtype=np.bool_), np.ones(s.jobs, dtype=np.bool_)
-    some[s.role_job[total > 0]] = True
-    all_ready[s.role_job[(total < s.role_min) | (total > s.role_max)]] = False
+    some, all_ready = s.jobs_of(total > 0), ~s.jobs_of((total < s.role_min) | (total > s.role_max))
     bad = some & ~all_ready & ~change.untouched
     return [f"job {s.job_names[j]}: its gang would have neither 0 nor between min and max" for j in np.flatnonzero(bad)]
 
@@ -109,8 +107,7 @@ def _not_moved(s: Snapshot, change: _Change) -> list[str]:
     out = [f"job {s.job_names[j]} is not preemptible and would lose pods" for j in moved]
     if not s.job_pinned.any():
         return out
-    held = np.zeros(s.jobs, dtype=np.bool_)
-    held[s.role_job[s.held_role]] = True
+    held = s.jobs_of(s.held_role)
     # A pinned job may shrink, or grow on the nodes that it is on.
     width = max(1, s.nodes)
     at_home = np.isin(job * width + node, s.role_job[s.held_role] * width + s.held_node)

@@ -216,8 +216,7 @@ def grow_in_place(
     lost pods is made whole wherever it fits.
     """
     snapshot, facts, count = ledger.snapshot, ledger.facts, ledger.count
-    short = np.zeros(snapshot.jobs, dtype=np.bool_)
-    short[snapshot.role_job[ledger.replicas < snapshot.role_desired]] = True
+    short = snapshot.jobs_of(ledger.replicas < snapshot.role_desired)
     short &= ~snapshot.job_preemptible & considered & (snapshot.job_queue >= 0)
     if not short.any():
         return

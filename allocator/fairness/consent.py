@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from diflow.allocator.arrays import BoolArray
 from diflow.allocator.fairness.shares import dominant_share
 from diflow.allocator.fairness.victims import MayTake
@@ -31,8 +29,7 @@ def drf(ledger: Ledger) -> Rule:
     """
     s, total = ledger.snapshot, ledger.facts.total
     share = dominant_share(s.demand_by_job(ledger.replicas), ledger.facts.whole)
-    has_spare = np.zeros(s.jobs, dtype=np.bool_)
-    has_spare[s.role_job[ledger.replicas > s.role_min]] = True
+    has_spare = s.jobs_of(ledger.replicas > s.role_min)
 
     def dominant(amount: Sequence[int]) -> float:
         return max(a / t for a, t in zip(amount, total, strict=True))

@@ -26,9 +26,7 @@ def by_priority(snapshot: Snapshot, ledger: Ledger) -> FloatArray:
 
 def by_gang(snapshot: Snapshot, ledger: Ledger) -> FloatArray:
     """Gangs that are not ready before those that are."""
-    ready = np.ones(snapshot.jobs, dtype=np.bool_)
-    ready[snapshot.role_job[ledger.replicas < snapshot.role_min]] = False
-    return ready.astype(np.float64)
+    return (~snapshot.jobs_of(ledger.replicas < snapshot.role_min)).astype(np.float64)
 
 
 def by_drf(snapshot: Snapshot, ledger: Ledger) -> FloatArray:

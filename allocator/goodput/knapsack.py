@@ -27,7 +27,7 @@ class Knapsacks:
 
     def __init__(self, problem: Problem, items: _Items) -> None:
         self._problem, self._items = problem, items
-        turns, lanes, width = items.values.shape
+        turns, lanes, _ = items.values.shape
         rooms = int(items.size.max()) + 1
         # Best value of the first jobs at each room, lane after lane; before each the rooms below 0: impossible.
         best = self._best = np.full((turns + 1, lanes, 2 * rooms), -np.inf)

@@ -395,10 +395,7 @@ class Cycle:
         """What the ledger says of all jobs, and up to which of its changes that holds."""
         if self._seen[0] != self.ledger.moves:
             s, count = self.snapshot, self.ledger.replicas
-            holds, short = np.zeros(s.jobs, dtype=np.bool_), np.zeros(s.jobs, dtype=np.bool_)
-            holds[s.role_job[count > 0]] = True
-            short[s.role_job[count < s.role_desired]] = True
-            self._seen = self.ledger.moves, holds, short
+            self._seen = self.ledger.moves, s.jobs_of(count > 0), s.jobs_of(count < s.role_desired)
         return self._seen
 
     def _in_order(self, chosen: BoolArray) -> list[int]:

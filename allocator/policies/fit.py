@@ -86,8 +86,7 @@ def served(snapshot: Snapshot, plan: Plan) -> float:
     """For each of the highest priorities: gangs that run, then replicas that may not be moved, then the others."""
     s = snapshot
     after = np.bincount(plan.role, weights=plan.count, minlength=s.roles)
-    whole = np.ones(s.jobs, dtype=np.bool_)
-    whole[s.role_job[(after < s.role_min)]] = False
+    whole = ~s.jobs_of(after < s.role_min)
     on_open = s.node_open[plan.node] & whole[s.role_job[plan.role]]
     counted = np.bincount(plan.role[on_open], weights=plan.count[on_open], minlength=s.roles)
     replicas = np.bincount(s.role_job, weights=np.minimum(counted, s.role_max), minlength=s.jobs)
@@ -124,8 +123,7 @@ class Cycle:
         self.takes = care == FREELY and considered is None
         self.considered = np.ones(s.jobs, dtype=np.bool_) if considered is None else considered
         self.held = self.ledger.replicas.copy()
-        self.ran = np.zeros(s.jobs, dtype=np.bool_)
-        self.ran[s.role_job[s.held_role]] = True
+        self.ran = s.jobs_of(s.held_role)
         self.restarts = np.zeros(s.jobs, dtype=np.bool_)
         """Preemptible jobs that start or change in this plan whatever else happens."""
         self.started: list[int] = []
@@ -134,9 +132,7 @@ class Cycle:
         # Until they are placed again there is nothing to take from them but all.
         self.again = out_of_limits & s.job_preemptible & (s.job_queue >= 0) & ~(s.job_pinned & self.stays)
         if care == STILL:
-            broken = np.zeros(s.jobs, dtype=np.bool_)
-            broken[s.role_job[self.held < s.role_min]] = True
-            self.again &= broken
+            self.again &= s.jobs_of(self.held < s.role_min)
         self.stays |= out_of_limits
         self.stopped: list[int] = []
         """Jobs that were stopped and have not been looked at again."""
@@ -180,9 +176,7 @@ class Cycle:
         bad = ~s.class_nodes[s.role_class[s.held_role], s.held_node] | ~s.node_open[s.held_node]
         over_full = np.any(self.ledger.free < 0, axis=1)
         bad |= over_full[s.held_node]
-        out = ~s.job_preemptible
-        out[s.role_job[s.held_role[bad]]] = True
-        return out
+        return ~s.job_preemptible | s.jobs_of(s.held_role[bad])
 
     def _out_of_limits(self) -> BoolArray:
         """Jobs that hold less than a gang, or more than their maximum.
@@ -190,14 +184,11 @@ class Cycle:
         Jobs on closed nodes are left alone: when those are to go, whoever makes the snapshot leaves their pods out.
         """
         s = self.snapshot
-        out = np.zeros(s.jobs, dtype=np.bool_)
-        out[s.role_job[(self.held < s.role_min) | (self.held > s.role_max)]] = True
-        return out & self.ran
+        return s.jobs_of((self.held < s.role_min) | (self.held > s.role_max)) & self.ran
 
     def _queue(self) -> list[tuple[int, int, float, int]]:
         s = self.snapshot
-        short = np.zeros(s.jobs, dtype=np.bool_)
-        short[s.role_job[self.held < s.role_desired]] = True
+        short = s.jobs_of(self.held < s.role_desired)
         kind = np.full(s.jobs, -1, dtype=np.int64)
         kind[~self.ran] = START
         if not self.alone:
@@ -439,8 +430,7 @@ class Cycle:
 
     def _below_maximum(self) -> BoolArray:
         s = self.snapshot
-        below = np.zeros(s.jobs, dtype=np.bool_)
-        below[s.role_job[self.ledger.replicas < s.role_max]] = True
+        below = s.jobs_of(self.ledger.replicas < s.role_max)
         return below & self.ran & ~self.stays & ~self.restarts & (s.job_queue >= 0)
 
     def _changed_lately(self) -> BoolArray:

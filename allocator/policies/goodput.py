@@ -404,8 +404,7 @@ class Case:
             gang = minimum_gang(ledger, j)
             if all(ledger.most(j, role) >= low[role] for role in gang) and self._within_quota(ledger, j, gang):
                 return True
-        short = np.zeros(snapshot.jobs, dtype=np.bool_)
-        short[snapshot.role_job[ledger.replicas < snapshot.role_desired]] = True
+        short = snapshot.jobs_of(ledger.replicas < snapshot.role_desired)
         return any(
             ledger.most(j, role) > 0 and (self._quota_room(ledger, j, role) > 0 or not ledger.within_limits(j))
             for j in (running & short & ~snapshot.job_preemptible).nonzero()[0].tolist()
@@ -809,9 +808,7 @@ def _back(ledger: Ledger, job: int, held: Placement) -> bool:
 
 def _holding(ledger: Ledger) -> BoolArray:
     """Which jobs hold something in the ledger."""
-    out = np.zeros(ledger.snapshot.jobs, dtype=np.bool_)
-    out[ledger.snapshot.role_job[ledger.replicas > 0]] = True
-    return out
+    return ledger.snapshot.jobs_of(ledger.replicas > 0)
 
 
 def _gangs(snapshot: Snapshot, settings: PolicySettings) -> _Gangs:
@@ -860,11 +857,10 @@ def _per_node(snapshot: Snapshot, elastic: IntArray) -> IntArray:
 
 def _look(snapshot: Snapshot, gangs: _Gangs, considered: BoolArray | None) -> _View:
     held = snapshot.held_by_role()
-    running = np.zeros(snapshot.jobs, dtype=np.bool_)
-    running[snapshot.role_job[snapshot.held_role]] = True
+    running = snapshot.jobs_of(snapshot.held_role)
     # Held gangs that are not whole (pods lost, minimum raised) and jobs without a queue are left as they are.
     stays = ~snapshot.job_preemptible | snapshot.job_pinned
-    stays[snapshot.role_job[(held < snapshot.role_min) | (held > snapshot.role_max)]] = True
+    stays |= snapshot.jobs_of((held < snapshot.role_min) | (held > snapshot.role_max))
     free = (snapshot.job_queue >= 0) & ~(running & stays)
     if considered is not None:
         free &= considered

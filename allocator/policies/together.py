@@ -62,8 +62,7 @@ def quotas(snapshot: Snapshot) -> IntArray:
 
 def _possible(snapshot: Snapshot) -> BoolArray:
     feasible = Feasibility(snapshot)
-    out = np.zeros(snapshot.jobs, dtype=np.bool_)
-    out[snapshot.role_job[snapshot.held_role]] = True
+    out = snapshot.jobs_of(snapshot.held_role)
     for j in np.flatnonzero(~out & (snapshot.job_queue >= 0)).tolist():
         out[j] = feasible.reason(j) is None
     return out

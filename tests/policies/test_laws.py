@@ -49,8 +49,7 @@ def test_no_random_snapshot_breaks_a_law(name: str, record_property: Callable[[s
 def test_a_newcomer_is_placed_and_nobody_else_is_touched(name: str) -> None:
     policy = load_policy(name)
     for snapshot in snapshots(77, 300):
-        held = np.zeros(snapshot.jobs, dtype=np.bool_)
-        held[snapshot.role_job[snapshot.held_role]] = True
+        held = snapshot.jobs_of(snapshot.held_role)
         for job in np.flatnonzero(~held)[:1].tolist():
             plan = policy.allocate(job, snapshot)
             others = np.arange(snapshot.jobs) != job
