@@ -14,12 +14,16 @@ import math
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.goodput.table import Table
+from diflow.allocator.snapshot import Snapshot
 
 ITERATIONS = 14
 """Halvings of the range of prices: to within a thousandth."""
 LOWEST = 1e-2
 MOST_A_JOB = 8.0
 """The highest price, in seconds a second for each job: with speedups k^p the clearing price is p/(1-p) a job."""
+YOUNG_SECONDS = 60.0
+"""What a job of which nothing is known is taken to have left, at least: one period."""
 _NEVER = 1e-30
 
 
@@ -50,4 +54,26 @@ def unit_costs(speed: FloatArray, share: FloatArray, usable: BoolArray) -> tuple
 
 def _cheapest(pace: FloatArray, share: FloatArray, price: float) -> IntArray:
     out: IntArray = ((1.0 + price * share) / pace).argmin(axis=1)
+    return out
+
+
+def seconds_left(snapshot: Snapshot, table: Table) -> FloatArray:
+    """Seconds that each job has left in its smallest configuration, at least one period."""
+    # Nothing known of the end: as much again as it has had so far, which is what heavy tails say.
+    # In steps of four, or ranks would change each cycle, and each change costs a restart.
+    unknown = np.maximum(snapshot.job_service_seconds, YOUNG_SECONDS)
+    unknown = YOUNG_SECONDS * np.power(4.0, np.floor(np.log(unknown / YOUNG_SECONDS) / np.log(4.0)))
+    out: FloatArray = np.where(np.isfinite(table.left_seconds), np.maximum(table.left_seconds, YOUNG_SECONDS), unknown)
+    return out
+
+
+def ahead_of(left: FloatArray, snapshot: Snapshot, exponent: float) -> FloatArray:
+    """How much later everybody ends for each second that a job has left: [i^q - (i-1)^q]^(1/q), i from the longest.
+
+    That is the derivative of the optimal total completion time when all speedups are k^(1-1/q) (heSRPT).
+    """
+    order = np.lexsort((np.arange(snapshot.jobs), -snapshot.job_created_seconds, -left))
+    place = np.empty(snapshot.jobs)
+    place[order] = np.arange(1, snapshot.jobs + 1)
+    out: FloatArray = np.power(np.power(place, exponent) - np.power(place - 1, exponent), 1.0 / exponent)
     return out

@@ -3,14 +3,14 @@
 The value of an allocation is Σ w·s^p: s is the job's speedup at its goodput-best batch size against its smallest
 configuration, w what a second of its work is worth: more for jobs that scale badly (`goodput/price.py`), for those
 with little left, for old ones, and for higher priorities. A move multiplies s by the part of the coming time that is
-not lost by it. The greedy on concave hulls chooses the counts, placement leaves
+not lost by it. A knapsack, or on large clusters the greedy on concave hulls, chooses the counts, placement leaves
 unchanged jobs where they are, and the result is taken only if it is worth more than keeping everything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -18,9 +18,10 @@ import numpy as np
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.goodput.exact import Job as Searched
 from diflow.allocator.goodput.exact import Option, search
+from diflow.allocator.goodput.gangs import gangs_of, view_of
 from diflow.allocator.goodput.knapsack import Knapsacks
 from diflow.allocator.goodput.optimise import Problem, greedy, improve, in_use, worth
-from diflow.allocator.goodput.price import unit_costs
+from diflow.allocator.goodput.price import YOUNG_SECONDS, ahead_of, seconds_left, unit_costs
 from diflow.allocator.goodput.table import Table, Tables
 from diflow.allocator.ledger import Ledger, Placement
 from diflow.allocator.packing import ANY_NUMBER
@@ -33,7 +34,6 @@ from diflow.allocator.waiting import (
     Kept,
     Reasons,
     Waiting,
-    empty_slots,
     grow_in_place,
     minimum_gang,
     reserve,
@@ -42,8 +42,6 @@ from diflow.allocator.waiting import (
 
 SERVED_FACTOR = 1e3
 """What the minimum of the job that waited longest is worth, in largest weights: more than anything else reaches."""
-YOUNG_SECONDS = 60.0
-"""What a job of which nothing is known is taken to have left, at least: one period."""
 LONGEST_HORIZON = 7200.0
 """Seconds beyond which nobody is taken to be left alone."""
 MARGIN = 1e-6
@@ -57,45 +55,13 @@ SEARCH_STEPS = 600
 CLOSE = 0.995
 """What is this near to a bound is good enough."""
 EXACT_WORK = 1500
-"""Jobs × configurations up to which the counts are solved exactly: about 2 ms."""
+"""Jobs × configurations up to which the counts are solved exactly: about 1 ms."""
 
 
 _GAIN, _SHRUNK = int(Why.GAIN), int(Why.SHRUNK_FOR_OTHERS)
 _EXPLORES, _NO_ROOM = int(Why.EXPLORES), int(Why.NO_ROOM)
 
 Quota = Callable[[Snapshot], IntArray]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Gangs:
-    """Per job, whoever holds what: its elastic role, bounds, what its other roles cost, what one node takes of it.
-
-    `amounts` (J×R) is what one replica of the elastic role asks for; the lists are the arrays beside them.
-    """
-
-    elastic: IntArray
-    low: IntArray
-    high: IntArray
-    wanted: IntArray
-    others: IntArray
-    request: IntArray
-    per_node: IntArray
-    elastic_list: list[int]
-    low_list: list[int]
-    per_node_list: list[int]
-    wants: list[dict[int, int]]
-    """Replicas that each role of the job gets, where its elastic one does not decide."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _View:
-    """Per job: what it holds, and whether that may change."""
-
-    held: IntArray
-    held_nodes: IntArray
-    running: BoolArray
-    free_to_move: BoolArray
-    pool: IntArray
 
 
 class GoodputPolicy:
@@ -175,8 +141,8 @@ class Case:
         self.rows = np.arange(snapshot.jobs)
         self.bound = np.inf
         self._exact: IntArray | None = None
-        self.gangs = gangs = _gangs(snapshot, settings)
-        self.view = view = _look(snapshot, gangs, considered)
+        self.gangs = gangs = gangs_of(snapshot, settings)
+        self.view = view = view_of(snapshot, gangs, considered)
         self.table: Table = tables.make(
             snapshot,
             low=gangs.low,
@@ -228,12 +194,12 @@ class Case:
         From what does not change when a plan is carried out: or one plan would call for the next.
         """
         snapshot, settings, table = self.snapshot, self.settings, self.table
-        left = _seconds_left(snapshot, table)
+        left = seconds_left(snapshot, table)
         total = snapshot.room()[snapshot.node_open].sum(axis=0)
         share = (self.amounts / np.maximum(total, 1)).max(axis=2)
         usable = table.anyway & (snapshot.job_queue >= 0)[:, None]
         cost, pace = unit_costs(self.speed, share, usable)
-        weight = cost * _ahead(np.maximum(left / pace, YOUNG_SECONDS), snapshot, settings.queue_ahead)
+        weight = cost * ahead_of(np.maximum(left / pace, YOUNG_SECONDS), snapshot, settings.queue_ahead)
         if settings.patience > 0:
             age = np.maximum(snapshot.now_seconds - snapshot.job_created_seconds, 0.0)
             weight = weight * np.exp2(settings.patience * age / (age + left))
@@ -809,115 +775,3 @@ def _back(ledger: Ledger, job: int, held: Placement) -> bool:
 def _holding(ledger: Ledger) -> BoolArray:
     """Which jobs hold something in the ledger."""
     return ledger.snapshot.jobs_of(ledger.replicas > 0)
-
-
-def _gangs(snapshot: Snapshot, settings: PolicySettings) -> _Gangs:
-    sources = (snapshot.facts, settings, snapshot.node_allocatable, snapshot.node_foreign)
-    return snapshot.memo.get("goodput gangs", sources, lambda: _find_gangs(snapshot, settings))
-
-
-def _find_gangs(snapshot: Snapshot, settings: PolicySettings) -> _Gangs:
-    facts = snapshot.facts
-    elastic = facts.starts[:-1].copy()
-    # The first role that may vary; the first of all when none may.
-    candidates = (snapshot.role_max > snapshot.role_min).nonzero()[0][::-1]
-    elastic[snapshot.role_job[candidates]] = candidates
-    low = snapshot.role_min[elastic]
-    high = np.minimum(snapshot.role_max[elastic], np.maximum(settings.most_replicas, low))
-    count = np.clip(snapshot.role_desired, snapshot.role_min, snapshot.role_max)
-    counts = count.tolist()
-    count[elastic] = 0
-    per_node = _per_node(snapshot, elastic)
-    return _Gangs(
-        elastic=elastic,
-        low=low,
-        high=high,
-        wanted=np.clip(snapshot.role_desired[elastic], low, high),
-        others=snapshot.demand_by_job(count),
-        request=snapshot.role_request[elastic].reshape(snapshot.jobs, len(snapshot.resources)),
-        per_node=per_node,
-        elastic_list=elastic.tolist(),
-        low_list=low.tolist(),
-        per_node_list=per_node.tolist(),
-        wants=[{role: counts[role] for role in roles} for roles in facts.roles_of],
-    )
-
-
-def _per_node(snapshot: Snapshot, elastic: IntArray) -> IntArray:
-    """The most replicas of each job's elastic role that one node could take."""
-    shapes, most = snapshot.facts.shape, {}
-    out = []
-    for role in elastic.tolist():
-        shape = shapes[role]
-        if shape not in most:
-            most[shape] = max(1, min(int(empty_slots(snapshot, role).max(initial=0)), 2**31))
-        out.append(most[shape])
-    return np.array(out, dtype=np.int64)
-
-
-def _look(snapshot: Snapshot, gangs: _Gangs, considered: BoolArray | None) -> _View:
-    held = snapshot.held_by_role()
-    running = snapshot.jobs_of(snapshot.held_role)
-    # Held gangs that are not whole (pods lost, minimum raised) and jobs without a queue are left as they are.
-    stays = ~snapshot.job_preemptible | snapshot.job_pinned
-    stays |= snapshot.jobs_of((held < snapshot.role_min) | (held > snapshot.role_max))
-    free = (snapshot.job_queue >= 0) & ~(running & stays)
-    if considered is not None:
-        free &= considered
-    return _View(
-        held=held[gangs.elastic],
-        held_nodes=np.bincount(snapshot.held_role, minlength=snapshot.roles)[gangs.elastic],
-        running=running,
-        free_to_move=free,
-        pool=_pools(snapshot, running, gangs.elastic),
-    )
-
-
-def _pools(snapshot: Snapshot, running: BoolArray, elastic: IntArray) -> IntArray:
-    """The pool that each job is confined to: where it runs, or the fastest that still has room; -1 with one pool."""
-    out = np.full(snapshot.jobs, -1, dtype=np.int64)
-    pools = len(snapshot.pool_names)
-    if pools <= 1 or (snapshot.node_pool[1:] == snapshot.node_pool[:-1]).all():
-        return out
-    first = np.searchsorted(snapshot.role_job[snapshot.held_role], np.arange(snapshot.jobs))
-    out[running] = snapshot.node_pool[snapshot.held_node[first[running]]]
-    room = np.zeros((pools, len(snapshot.resources)))
-    np.add.at(room, snapshot.node_pool, np.where(snapshot.node_open[:, None], np.maximum(snapshot.settled(), 0), 0))
-    total = np.maximum(room.sum(axis=0), 1.0)
-    ok: dict[tuple[int, bytes], BoolArray] = {}
-    for j in np.flatnonzero(~running).tolist():
-        role = int(elastic[j])
-        request = snapshot.role_request[role]
-        key = (int(snapshot.role_class[role]), request.tobytes())
-        if key not in ok:
-            nodes = empty_slots(snapshot, role) > 0
-            ok[key] = np.bincount(snapshot.node_pool[nodes], minlength=pools) > 0
-        need = request * snapshot.role_min[role]
-        spare = ((room - need) / total).min(axis=1)
-        score = np.where(ok[key], snapshot.pool_speed * np.where(spare >= 0, 1.0 + spare, 0.1), -1.0)
-        best = int(score.argmax())
-        out[j] = best
-        room[best] -= need
-    return out
-
-
-def _seconds_left(snapshot: Snapshot, table: Table) -> FloatArray:
-    """Seconds that each job has left in its smallest configuration, at least one period."""
-    # Nothing known of the end: as much again as it has had so far, which is what heavy tails say.
-    # In steps of four, or ranks would change each cycle, and each change costs a restart.
-    unknown = np.maximum(snapshot.job_service_seconds, YOUNG_SECONDS)
-    unknown = YOUNG_SECONDS * np.power(4.0, np.floor(np.log(unknown / YOUNG_SECONDS) / np.log(4.0)))
-    out: FloatArray = np.where(np.isfinite(table.left_seconds), np.maximum(table.left_seconds, YOUNG_SECONDS), unknown)
-    return out
-
-
-def _ahead(left: FloatArray, snapshot: Snapshot, exponent: float) -> FloatArray:
-    """How much later everybody ends for each second that a job has left: [i^q - (i-1)^q]^(1/q), i from the longest.
-
-    That is the derivative of the optimal total completion time when all speedups are k^(1-1/q) (heSRPT).
-    """
-    order = np.lexsort((np.arange(snapshot.jobs), -snapshot.job_created_seconds, -left))
-    place = np.empty(snapshot.jobs)
-    place[order] = np.arange(1, snapshot.jobs + 1)
-    out: FloatArray = np.power(np.power(place, exponent) - np.power(place - 1, exponent), 1.0 / exponent)
-    return out
