@@ -12,6 +12,7 @@ It needs none of the packages of the policies.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -133,6 +134,33 @@ def pause(cluster: Cluster, *, namespace: str, reason: str, now: float) -> tuple
     text = f"{whoami(cluster)} at {moment}" + (f": {' '.join(reason.split())}" if reason.strip() else "")
     annotate(cluster, PAUSED, text, namespace=namespace)
     return text, before
+
+
+HEEDED_SECONDS: Final = 10.0
+"""How long a leader may go without a renewal and be one."""
+_LOOK_SECONDS: Final = 0.25
+
+
+def await_heeded(cluster: Cluster, *, namespace: str) -> bool:
+    """Wait until the leader has read what stands in its Lease now: a renewal overwrites nothing that it has not read.
+
+    False if that takes longer than `HEEDED_SECONDS`, if nobody leads, or if the Lease may be changed but not read.
+    """
+    until, renewed = time.monotonic() + HEEDED_SECONDS, ""
+    while True:
+        try:
+            spec = (cluster.find(LEASE, keys.ALLOCATOR, namespace=namespace) or {}).get("spec") or {}
+        except UnauthorizedError:
+            return False
+        now = spec.get("renewTime") or ""
+        if not spec.get("holderIdentity") or not now:
+            return False
+        renewed = renewed or now
+        if now != renewed:
+            return True
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_LOOK_SECONDS)
 
 
 def resume(cluster: Cluster, *, namespace: str) -> str:

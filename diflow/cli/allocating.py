@@ -150,7 +150,10 @@ def pause(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Pause the allocator: it decides nothing new until `diflow resume`. What was decided is carried out."""
+    """Pause the allocator: it decides nothing new until `diflow resume`. What was decided is carried out.
+
+    Returns when the allocator has read it, which is a matter of seconds.
+    """
     import time  # noqa: PLC0415
 
     from diflow.allocator import presence  # noqa: PLC0415
@@ -164,6 +167,8 @@ def pause(
     seen = presence.presence(cluster, namespace=place, now=time.time())
     if not seen.unknown and not seen.is_running:
         note("(none runs now: one that starts will be paused)")
+    elif not presence.await_heeded(cluster, namespace=place):
+        note("(it has not read that yet: it will when it next renews its Lease, or another takes over)")
 
 
 def plan(

@@ -201,8 +201,6 @@ def test_the_commands_say_why_a_job_waits_and_pause_and_resize(live: Live, nodes
     file.write_text(nodes.job("newcomer", 1, seconds=5).to_yaml())
     assert "newcomer" in _diflow(live, "plan", "--simulate", str(file))
     _diflow(live, "pause", "--reason", "maintenance")
-    told = _renewed(live)
-    wait_until("the allocator has renewed its Lease, and so read what stands in it", lambda: _renewed(live) != told)
     try:
         late = submit(live, nodes.job("late", 1, seconds=3))
         wait_until("its pod is there", lambda: live.pods(late))
@@ -213,11 +211,6 @@ def test_the_commands_say_why_a_job_waits_and_pause_and_resize(live: Live, nodes
     assert live.ended(late) == "Succeeded"
     live.delete(waits)
     live.delete(runs)
-
-
-def _renewed(live: Live) -> str:
-    lease = ("lease", keys.ALLOCATOR, "-n", live.namespace)
-    return live.cluster.kubectl("get", *lease, "-o", "jsonpath={.spec.renewTime}")
 
 
 def test_a_job_goes_on_when_its_node_is_removed_or_cordoned(live: Live, nodes: Zone) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from diflow import keys
 from diflow.allocator import presence
 from diflow.allocator.daemon import Allocator, Cycle, lead
 from diflow.allocator.elector import Elector
@@ -141,7 +142,10 @@ def test_a_plan_that_cannot_be_written_is_an_error_that_names_the_file(diflow: C
     assert "no/plan cannot be written: No such file or directory" in result.err
 
 
-def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(diflow: Cli) -> None:
+def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(
+    diflow: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "HEEDED_SECONDS", 0.0)
     lease(diflow, holder="the-daemon")
 
     def who(request: Request) -> Answer | None:
@@ -154,14 +158,36 @@ def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(diflow: Cl
     text = annotations(diflow)[presence.PAUSED]
     assert text.startswith("jane at 20")
     assert text.endswith("Z: rack 3 is moved")
-    assert result.err == f"the allocator is paused by {text}; diflow resume goes on\n"
+    not_read = "(it has not read that yet: it will when it next renews its Lease, or another takes over)"
+    assert result.err.splitlines() == [f"the allocator is paused by {text}; diflow resume goes on", not_read]
     again = diflow("pause", "--reason", "lunch").err.splitlines()
     assert again[0].endswith("Z: lunch; diflow resume goes on")
-    assert again[1:] == [f"(it was paused already, by {text}: that is replaced, and one diflow resume ends both)"]
+    already = f"(it was paused already, by {text}: that is replaced, and one diflow resume ends both)"
+    assert again[1:] == [already, not_read]
     text = annotations(diflow)[presence.PAUSED]
     assert diflow("resume").err == f"the allocator goes on (it was paused by {text})\n"
     assert presence.PAUSED not in annotations(diflow)
     assert diflow("resume").err == "the allocator was not paused\n"
+
+
+def test_pause_returns_when_the_leader_has_read_it(diflow: Cli) -> None:
+    lease(diflow, holder="the-daemon")
+    looks = 0
+
+    def renews(request: Request) -> Answer | None:
+        nonlocal looks
+        found = diflow.api.objects[LEASE.path(SYSTEM)][keys.ALLOCATOR]
+        if request.method == "GET" and request.path.endswith(f"/leases/{keys.ALLOCATOR}"):
+            looks += presence.PAUSED in (found["metadata"].get("annotations") or {})
+            if looks == 4:
+                found["spec"]["renewTime"] = "2099-01-01T00:00:00.000000Z"
+        return None
+
+    diflow.api.rule(renews)
+    result = diflow("pause")
+    assert result.code == 0, result.err
+    assert looks == 4
+    assert "has not read" not in result.err
 
 
 def test_a_lease_that_is_not_there_yet_is_made_so_that_who_comes_is_paused(diflow: Cli) -> None:
