@@ -87,7 +87,7 @@ class Where:
         """Whether a pod with these conditions may run on a node with these labels and taints."""
         if any(labels.get(key) != value for key, value in self.selector):
             return False
-        if self.affinity and not any(all(line.holds(labels) for line in term) for term in self.affinity):
+        if self.affinity and not any(_selects(term, labels) for term in self.affinity):
             return False
         return all(
             taint.effect == "PreferNoSchedule" or any(t.covers(taint) for t in self.tolerations) for taint in taints
@@ -96,4 +96,9 @@ class Where:
     def score(self, labels: Mapping[str, str]) -> int:
         """How much a node with these labels is preferred: the weights of the terms that hold, as kube-scheduler's
         NodeAffinity adds them up."""
-        return sum(weight for weight, term in self.preferred if all(line.holds(labels) for line in term))
+        return sum(weight for weight, term in self.preferred if _selects(term, labels))
+
+
+def _selects(term: tuple[Requirement, ...], labels: Mapping[str, str]) -> bool:
+    """Whether a term holds for these labels. One without requirements selects nothing, as in Kubernetes."""
+    return bool(term) and all(line.holds(labels) for line in term)

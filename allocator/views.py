@@ -126,8 +126,8 @@ def build(
     """
     ordered_nodes = _by_name(nodes, "node")
     ordered_jobs = _by_name(jobs, "job")
-    ordered_queues = _by_name(queues, "queue") or [QueueView(DEFAULT_QUEUE)]
-    everything_is_default = len(ordered_queues) == 1 and ordered_queues[0] == QueueView(DEFAULT_QUEUE)
+    said = _by_name(queues, "queue")
+    ordered_queues = said or [QueueView(DEFAULT_QUEUE)]
     roles = [(j, role) for j, job in enumerate(ordered_jobs) for role in job.roles]
     limited = any(PODS in node.allocatable for node in ordered_nodes)
     requests = [role.asks for _, role in roles]
@@ -157,7 +157,7 @@ def build(
         queue_cap=_table([q.cap for q in ordered_queues], resources, UNLIMITED),
         job_names=tuple(job.name for job in ordered_jobs),
         job_queue=frozen(
-            ints([0 if everything_is_default else queue_index.get(job.queue, -1) for job in ordered_jobs], (count,))
+            ints([queue_index.get(job.queue, -1) if said else 0 for job in ordered_jobs], (count,))
         ),
         job_queue_name=tuple(job.queue for job in ordered_jobs),
         job_priority=frozen(ints([job.priority for job in ordered_jobs], (count,))),

@@ -257,6 +257,8 @@ PREDICATES = [
     (NodeView("n1", {"cpu": 4}, labels={"disk": "ssd"}), SSD, (), 2),
     (NodeView("n1", {"cpu": 4}, labels={"zone": "far"}), NEAR, (), 0),
     (NodeView("n1", {"cpu": 4}, labels={"zone": "near"}), NEAR, (), 2),
+    (NodeView("n1", {"cpu": 4}), Where(affinity=((),)), (), 0),
+    (NodeView("n1", {"cpu": 4}, labels={"zone": "near"}), Where(affinity=((), *NEAR.affinity)), (), 2),
     (NodeView("n1", {"cpu": 4}, taints=(Taint("only"),)), Where(), (), 0),
     (NodeView("n1", {"cpu": 4}, taints=(Taint("only"),)), TOLERANT, (), 2),
     (NodeView("n1", {"cpu": 4}), Where(), (8080,), 1),
@@ -310,6 +312,14 @@ def test_a_queue_of_weight_zero_gets_what_the_others_leave_and_no_error() -> Non
     jobs = [gang("a", 9, queue="none", cpu=1), gang("b", 4, queue="some", cpu=1)]
     snapshot = build([node(cpu=6)], jobs, queues)
     assert held(snapshot, fair(snapshot)) == {"a": 2, "b": 4}
+
+
+@pytest.mark.parametrize(("queues", "runs"), [((), True), ((QueueView("default"),), False)])
+def test_only_where_no_queues_are_said_a_job_of_any_queue_is_in_the_default_one(
+    queues: tuple[QueueView, ...], runs: bool
+) -> None:
+    snapshot = build([node(cpu=2)], [gang("a", 1, queue="team", cpu=1)], queues)
+    assert held(snapshot, fair(snapshot)) == {"a": int(runs)}
 
 
 @pytest.mark.parametrize("name", ["fit", "fair", "goodput", "fair+goodput"])
