@@ -165,6 +165,13 @@ class Ledger:
         The role `together` is put on one node or not at all.
         """
         roles = [role for role, count in want.items() if count > 0]
+        if len(roles) == 1:
+            role = roles[0]
+            found = self._place(job, role, want[role], together=role == together)
+            if found is None:
+                return None
+            self.take(job, role, *found)
+            return {role: found}
         if len(roles) > 1:
             weight, shape = self.facts.weight, self.facts.shape
             roles.sort(key=lambda role: (-weight[shape[role]], role))
@@ -183,13 +190,11 @@ class Ledger:
         if count > self.most(job, role):
             return None
         room = self.room_for(job, role)
-        if together and int(room.max(initial=0)) < count:
-            return None
         preference = self.facts.preference[self.facts.shape[role]]
         score = None if self.scores is None else self.scores(self.free, preference)
         if score is None:
-            return place(room, count, preference)
-        return place_by_score(room, count, score, preference)
+            return place(room, count, preference, together=together)
+        return place_by_score(room, count, score, preference, together=together)
 
     def fits(self, job: int, want: dict[int, int]) -> bool:
         """Whether `try_gang` would succeed; nothing is changed."""

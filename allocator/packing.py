@@ -29,17 +29,20 @@ def slots(free: IntArray, request: IntArray, mask: BoolArray | None = None) -> I
     return out if mask is None else np.where(mask, out, 0)
 
 
-def place(room: IntArray, count: int, preference: FloatArray | None = None) -> tuple[IntArray, IntArray] | None:
+def place(
+    room: IntArray, count: int, preference: FloatArray | None = None, *, together: bool = False
+) -> tuple[IntArray, IntArray] | None:
     """Put `count` replicas on nodes with `room` slots each: (nodes, counts), or None if they do not fit.
 
-    `preference` (N, higher first) breaks ties between nodes of equal room before their order does.
+    `preference` (N, higher first) breaks ties between nodes of equal room before their order does. `together`: on one
+    node or not at all.
     """
     if count <= 0:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     single = _tightest(room, count, preference)
     if single >= 0:
         return np.array([single], dtype=np.int64), np.array([count], dtype=np.int64)
-    if int(room.sum()) < count:
+    if together or int(room.sum()) < count:
         return None
     usable = np.flatnonzero(room)
     tie = np.zeros(len(usable)) if preference is None else -preference[usable]
@@ -56,7 +59,7 @@ def place(room: IntArray, count: int, preference: FloatArray | None = None) -> t
 
 
 def place_by_score(
-    room: IntArray, count: int, score: FloatArray, preference: FloatArray | None = None
+    room: IntArray, count: int, score: FloatArray, preference: FloatArray | None = None, *, together: bool = False
 ) -> tuple[IntArray, IntArray] | None:
     """The same where scores decide: the best node that takes all, else nodes by falling score."""
     fits = np.flatnonzero(room >= count)
@@ -64,7 +67,7 @@ def place_by_score(
         marks = score[fits]
         best = marks.argmax() if preference is None else np.lexsort((-preference[fits], -marks))[0]
         return np.array([fits[best]], dtype=np.int64), np.array([count], dtype=np.int64)
-    if int(room.sum()) < count:
+    if together or int(room.sum()) < count:
         return None
     usable = np.flatnonzero(room)
     tie = usable if preference is None else -preference[usable]

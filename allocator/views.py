@@ -156,9 +156,7 @@ def build(
         queue_guarantee=_table([q.guarantee for q in ordered_queues], resources, 0),
         queue_cap=_table([q.cap for q in ordered_queues], resources, UNLIMITED),
         job_names=tuple(job.name for job in ordered_jobs),
-        job_queue=frozen(
-            ints([queue_index.get(job.queue, -1) if said else 0 for job in ordered_jobs], (count,))
-        ),
+        job_queue=frozen(ints([queue_index.get(job.queue, -1) if said else 0 for job in ordered_jobs], (count,))),
         job_queue_name=tuple(job.queue for job in ordered_jobs),
         job_priority=frozen(ints([job.priority for job in ordered_jobs], (count,))),
         job_preemptible=frozen(np.array([job.preemptible for job in ordered_jobs], dtype=np.bool_)),

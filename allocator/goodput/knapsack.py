@@ -6,7 +6,7 @@ one job of each at a time, by the best value of the first jobs at each room in w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -56,6 +56,13 @@ class Knapsacks:
         """None where it does not apply, or where it takes more than `most_work` jobs × configurations."""
         items = _items(problem) if problem.value.size <= most_work else None
         return None if items is None else cls(problem, items)
+
+    def with_value(self, value: FloatArray) -> Knapsacks:
+        """The same where configurations are worth something else (J×C); those that are possible are the same."""
+        items = self._items
+        values = items.values.copy()
+        values[items.turn, items.lane, 1:] = value[items.job]
+        return Knapsacks(replace(self._problem, value=value), replace(items, values=values))
 
     def columns(self) -> IntArray | None:
         """The best column of each job, -1 for nothing; None where they ask for more than there is of another resource,

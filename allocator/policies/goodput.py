@@ -140,6 +140,7 @@ class Case:
         self.considered = considered
         self.rows = np.arange(snapshot.jobs)
         self.bound = np.inf
+        self._knapsacks: Knapsacks | None = None
         self._exact: IntArray | None = None
         self.gangs = gangs = gangs_of(snapshot, settings)
         self.view = view = view_of(snapshot, gangs, considered)
@@ -312,14 +313,14 @@ class Case:
         # Jobs that hold something though they could not start any more count for what their queue deserves.
         if any(self._feasible.reason(j) is not None for j in (plan.action == PREEMPT).nonzero()[0].tolist()):
             return False
-        after = self._problem_after(self._aim()[0], plan)
-        best = None if after is None else Knapsacks.of(after, most_work=EXACT_WORK)
-        if after is None or best is None or self._exact is None:
+        problem = self._aim()[0]
+        value = self._value_after(problem, plan)
+        if value is None or self._knapsacks is None or self._exact is None:
             return False
-        return is_no_worse(worth(after, self._exact), best.value)
+        return is_no_worse(worth(replace(problem, value=value), self._exact), self._knapsacks.with_value(value).value)
 
-    def _problem_after(self, problem: Problem, plan: Plan) -> Problem | None:
-        """The problem when the plan was carried out, with the same configurations; None if it is not so simple."""
+    def _value_after(self, problem: Problem, plan: Plan) -> FloatArray | None:
+        """What the same configurations are worth when the plan was carried out (J×C); None if it is not so simple."""
         snapshot, table, gangs = self.snapshot, self.table, self.gangs
         nodes = np.bincount(plan.role, minlength=snapshot.roles)[gangs.elastic]
         held = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles)[gangs.elastic]
@@ -336,7 +337,7 @@ class Case:
         value = problem.value.copy()
         found = self.value_of(speed, self.weight[changed, None]) + self.bonus[changed, None]
         value[changed] = np.where(np.isfinite(value[changed]), found, -np.inf)
-        return replace(problem, value=value)
+        return value
 
     def _is_solved(self, ledger: Ledger) -> bool:
         """Whether the ledger holds a solution that was found exactly: no other counts are worth more."""
@@ -359,6 +360,8 @@ class Case:
         False is certain: pools, and what is kept for others, can only leave less.
         """
         snapshot, facts = self.snapshot, self.facts
+        if not ledger.takes_any():
+            return False
         running = _holding(ledger)
         waits, low = ~running & (snapshot.job_queue >= 0), facts.role_min
         looked_at = set[int]()
@@ -535,7 +538,7 @@ class Case:
 
     def _choose(self, problem: Problem) -> IntArray:
         """Replicas of each job's elastic role that the optimiser wants."""
-        best = Knapsacks.of(problem, most_work=EXACT_WORK)
+        best = self._knapsacks = Knapsacks.of(problem, most_work=EXACT_WORK)
         if best is not None:
             self._exact = best.columns()
             if not (self.view.pool >= 0).any():
