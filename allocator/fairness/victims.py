@@ -91,10 +91,10 @@ class Reach:
 
         `kept`: room that would be given back before, always the same.
         """
-        asked = [(role, count) for role, count in want.items() if count > 0]
-        return all(self._has_in_all(role, count, kept) for role, count in asked) and all(
-            count <= self._most_on_nodes(role, kept) for role, count in asked
-        )
+        for role, count in want.items():
+            if not self._has_in_all(role, count, kept):
+                return False
+        return all(count <= self._most_on_nodes(role, kept) for role, count in want.items() if count > 0)
 
     def _has_in_all(self, role: int, count: int, kept: Sequence[tuple[IntArray, IntArray]]) -> bool:
         facts, shape = self._ledger.facts, self._ledger.facts.shape[role]

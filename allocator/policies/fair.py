@@ -337,19 +337,20 @@ class Cycle:
         able = self._holders() & s.job_preemptible
 
         above: dict[tuple[int, ...], list[int]] = {}
+        of_queues: dict[tuple[int, ...], BoolArray | None] = {}
         known: dict[tuple[int, tuple[int, ...]], BoolArray | None] = {}
 
         def find(queue: int, asked: tuple[int, ...]) -> BoolArray | None:
             if asked not in above:
                 above[asked] = [q for q in range(s.queues) if self._over(q, asked)]
             mine = chains[queue]
-            gives = [q for q in above[asked] if q not in mine and queue not in chains[q]]
-            if not gives:
-                return None
-            of_queue = np.zeros(s.queues + 1, dtype=np.bool_)
-            of_queue[gives] = True
-            out: BoolArray = of_queue[s.job_queue] & able
-            return out if out.any() else None
+            gives = tuple(q for q in above[asked] if q not in mine and queue not in chains[q])
+            if gives not in of_queues:
+                of_queue = np.zeros(s.queues + 1, dtype=np.bool_)
+                of_queue[list(gives)] = True
+                out: BoolArray = of_queue[s.job_queue] & able
+                of_queues[gives] = out if out.any() else None
+            return of_queues[gives]
 
         def richer(queue: int, asked: tuple[int, ...]) -> BoolArray | None:
             key = queue, asked
