@@ -14,6 +14,7 @@ from diflow.allocator.snapshot import Snapshot
 
 MayTake = Callable[[int, list[int]], bool]
 """Whether so much (by resource) may be taken from this job."""
+FEW_STEPS = 8
 MOST_STEPS = 512
 """Steps of one search. A gang that needs more victims than that waits for room instead."""
 
@@ -39,21 +40,29 @@ def make_room(
     ledger: Ledger,
     job: int,
     want: dict[int, int],
-    candidates: Iterable[int],
+    candidates: Sequence[int],
     may_take: MayTake,
+    *,
+    is_hopeless: Callable[[], bool] = lambda: False,
 ) -> list[int] | None:
     """Evict until `want` fits, and start it. Returns the victims, or None with nothing changed.
 
     Room that is idle is counted first. Candidates come in the order in which they are to suffer; each loses replicas
     above its minimum one by one (the last ones first), then the rest of its gang at once. Afterwards every eviction
     that turns out not to be needed is taken back, the largest first. `may_take(job, amount)` may refuse an eviction.
+    `is_hopeless` is asked, with nothing changed, before the search becomes a long one: most end after a few steps.
     """
     if ledger.try_gang(job, want) is not None:
         return []
-    steps = _evict(ledger, job, want, candidates, may_take)
-    if not ledger.fits(job, want):
+    for most_steps in (FEW_STEPS, MOST_STEPS):
+        steps = _evict(ledger, job, want, candidates, may_take, most_steps=most_steps)
+        if ledger.fits(job, want):
+            break
         for step in reversed(steps):
             ledger.restore(step.job, step.taken)
+        if len(steps) < most_steps or is_hopeless():
+            return None
+    else:
         return None
     _take_back(ledger, job, want, steps)
     ledger.try_gang(job, want)
@@ -84,47 +93,45 @@ class Reach:
             self.total = np.minimum(by_queue, over).sum(axis=0)
         self._by_node: IntArray | None = None
         self._idle: dict[tuple[int, bool], list[int]] = {}
-        self._fits: dict[tuple[int, bool], int] = {}
+        self._fits: dict[int, int] = {}
 
-    def allows(self, want: dict[int, int], kept: Sequence[tuple[IntArray, IntArray]] = ()) -> bool:
-        """Whether `want` could fit if all this were taken, each role by itself; False is certain, True is not.
+    def is_enough(self, want: dict[int, int], kept: Sequence[tuple[IntArray, IntArray]] = ()) -> bool:
+        """Whether there would be enough for `want` in all if all this were taken; False is certain, True is not.
 
         `kept`: room that would be given back before, always the same.
         """
-        for role, count in want.items():
-            if not self._has_in_all(role, count, kept):
-                return False
-        return all(count <= self._most_on_nodes(role, kept) for role, count in want.items() if count > 0)
+        return all(self._has_in_all(role, count, kept) for role, count in want.items())
+
+    def fits_on_nodes(self, want: dict[int, int]) -> bool:
+        """Whether the roles would fit, each by itself, if all this were taken; False is certain, True is not.
+
+        Asked when room that is to be given back before has been given back, and nothing else was changed.
+        """
+        return all(count <= self._most_on_nodes(role) for role, count in want.items() if count > 0)
 
     def _has_in_all(self, role: int, count: int, kept: Sequence[tuple[IntArray, IntArray]]) -> bool:
         facts, shape = self._ledger.facts, self._ledger.facts.shape[role]
         key = shape, bool(kept)
         if key not in self._idle:
-            free = np.maximum(self._free(kept)[facts.eligible(shape)], 0)
-            self._idle[key] = (free.sum(axis=0) + self.total).tolist()
+            free = self._ledger.free
+            for nodes, room in kept:
+                free = free.copy()
+                free[nodes] += room
+            self._idle[key] = (np.maximum(free[facts.eligible(shape)], 0).sum(axis=0) + self.total).tolist()
         idle = self._idle[key]
         return all(count * amount <= idle[r] for r, amount in facts.asks[shape])
 
-    def _most_on_nodes(self, role: int, kept: Sequence[tuple[IntArray, IntArray]]) -> int:
+    def _most_on_nodes(self, role: int) -> int:
         ledger = self._ledger
         shape = ledger.facts.shape[role]
-        key = shape, bool(kept)
-        if key not in self._fits:
+        if shape not in self._fits:
             if self._by_node is None:
                 roles, nodes, counts = ledger.triples()
                 self._by_node = ledger.snapshot.usage(roles, nodes, np.minimum(counts, self._count[roles]))
-            room = self._free(kept) + self._by_node
+            room = ledger.free + self._by_node
             fits = slots(room, ledger.snapshot.role_request[role], ledger.facts.eligible(shape))
-            self._fits[key] = int(np.minimum(fits, MOST).sum())
-        return self._fits[key]
-
-    def _free(self, kept: Sequence[tuple[IntArray, IntArray]]) -> IntArray:
-        """N×R that is idle; not to be written to."""
-        free = self._ledger.free
-        for nodes, room in kept:
-            free = free.copy()
-            free[nodes] += room
-        return free
+            self._fits[shape] = int(np.minimum(fits, MOST).sum())
+        return self._fits[shape]
 
 
 def _most_to_take(ledger: Ledger, over: FloatArray) -> IntArray:
@@ -142,6 +149,8 @@ def _evict(
     want: dict[int, int],
     candidates: Iterable[int],
     may_take: MayTake,
+    *,
+    most_steps: int,
 ) -> list[_Step]:
     """Evictions, one after the other, until the gang fits or nobody is left."""
     steps: list[_Step] = []
@@ -151,7 +160,7 @@ def _evict(
         # A victim that holds nothing where the gang may run is of no use.
         if not everywhere and not any(useful[ledger.placement(role)[0]].any() for role in ledger.roles_of(victim)):
             continue
-        while len(steps) < MOST_STEPS:
+        while len(steps) < most_steps:
             step = _next_step(ledger, victim, useful, may_take)
             if step is None:
                 break

@@ -595,14 +595,22 @@ class Cycle:
         above = self.reserved_for >= 0 and facts.priority[job] > facts.priority[self.reserved_for]
         if not above:
             self._keep_again()
-        if self._has_tried_enough() or not self._reach(victims, reclaims).allows(want, self.kept if above else ()):
+        if self._has_tried_enough():
             return None
-        self.transactions += 1
+        reach = self._reach(victims, reclaims)
+        if not reach.is_enough(want, self.kept if above else ()):
+            return None
         order = order_of_victims(self.snapshot)
         candidates = [victim for victim in order[victims[order]].tolist() if victim != job]
         if above:
             self._lift()
-        found = make_room(ledger, job, want, candidates, may_take)
+
+        def in_vain() -> bool:
+            return not reach.fits_on_nodes(want)
+
+        found = make_room(ledger, job, want, candidates, may_take, is_hopeless=in_vain)
+        # What can be told to be in vain is not counted: it costs little.
+        self.transactions += found is not None or not in_vain()
         if found is not None:
             self.took = True
             self._forget()

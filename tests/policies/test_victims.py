@@ -40,7 +40,8 @@ def search(
     """(whether it was told that the search may succeed, whether it does)."""
     ledger = Ledger(snapshot)
     want = dict.fromkeys(ledger.roles_of(job), count)
-    told = Reach(ledger, candidates, over).allows(want)
+    reach = Reach(ledger, candidates, over)
+    told = reach.is_enough(want) and reach.fits_on_nodes(want)
     order = order_of_victims(snapshot)
     chosen = [j for j in order[candidates[order]].tolist() if j != job]
     may_take = (lambda _victim, _amount: True) if over is None else keeps_its_share(ledger, over)
@@ -86,7 +87,8 @@ def test_by_drf_each_victim_keeps_what_the_preemptor_gets_and_who_is_not_asked_w
                 ledger = Ledger(snapshot)
                 want = dict.fromkeys(ledger.roles_of(job), count)
                 able, may_take = agreed([drf(ledger)], job, want, everybody)
-                told = Reach(ledger, able, None).allows(want)
+                reach = Reach(ledger, able, None)
+                told = reach.is_enough(want) and reach.fits_on_nodes(want)
                 asked = everybody if all_asked else able
                 found = make_room(ledger, job, want, order[asked[order]].tolist(), may_take)
                 assert told or found is None
