@@ -21,7 +21,7 @@ MOST_JOBS = 200
 
 
 def followed(
-    snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan | None], rests: Callable[[], bool]
+    snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan | None], rests: Callable[[], bool] = lambda: False
 ) -> Plan:
     """The plan that `look` comes to when it is asked again and again, each time after what came of it so far was
     carried out; until it changes nothing. It may return None for a plan that changes nothing.
@@ -31,8 +31,6 @@ def followed(
     if snapshot.jobs > MOST_JOBS or not changes(plan) or rests():
         return plan
     for _ in range(ROUNDS):
-        if not changes(plan):
-            return plan
         again = look(carry_out(snapshot, plan))
         if again is None or not changes(again):
             return plan
@@ -50,6 +48,8 @@ def followed(
             values=np.where(kept[:, None], plan.values, again.values),
             subject=np.where(kept, plan.subject, again.subject),
         )
+        if not changes(plan):
+            break
     return plan
 
 

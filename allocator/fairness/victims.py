@@ -15,6 +15,7 @@ from diflow.allocator.snapshot import Snapshot
 MayTake = Callable[[int, list[int]], bool]
 """Whether so much (by resource) may be taken from this job."""
 FEW_STEPS = 8
+"""Steps after which a search counts as a long one."""
 MOST_STEPS = 512
 """Steps of one search. A gang that needs more victims than that waits for room instead."""
 

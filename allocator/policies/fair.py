@@ -338,9 +338,8 @@ class Cycle:
 
         above: dict[tuple[int, ...], list[int]] = {}
         of_queues: dict[tuple[int, ...], BoolArray | None] = {}
-        known: dict[tuple[int, tuple[int, ...]], BoolArray | None] = {}
 
-        def find(queue: int, asked: tuple[int, ...]) -> BoolArray | None:
+        def richer(queue: int, asked: tuple[int, ...]) -> BoolArray | None:
             if asked not in above:
                 above[asked] = [q for q in range(s.queues) if self._over(q, asked)]
             mine = chains[queue]
@@ -351,12 +350,6 @@ class Cycle:
                 out: BoolArray = of_queue[s.job_queue] & able
                 of_queues[gives] = out if out.any() else None
             return of_queues[gives]
-
-        def richer(queue: int, asked: tuple[int, ...]) -> BoolArray | None:
-            key = queue, asked
-            if key not in known:
-                known[key] = find(queue, asked)
-            return known[key]
 
         return richer
 

@@ -63,7 +63,7 @@ class FitPolicy:
         # Who still waits may fit in another way beside those that start.
         if not cycle.disturbs and not (cycle.waiting and cycle.started):
             return plan
-        plan = followed(snapshot, plan, self._look, lambda: False)
+        plan = followed(snapshot, plan, self._look)
         if evictions(snapshot, plan) == 0:
             return plan
         plans = (

@@ -186,8 +186,18 @@ class Case:
         changed = snapshot.job_changed_seconds
         still = np.where(changed >= 0, snapshot.now_seconds - changed, 0.0)
         horizon = np.maximum(np.minimum(still, LONGEST_HORIZON), settings.horizon_seconds)
-        ahead = np.minimum(self.left[:, None] / np.maximum(self.speed, 1e-9), horizon[:, None])
-        self.penalty = ahead / (ahead + settings.restart_seconds)
+        self.penalty = self._left_by_a_move(self.rows, horizon[:, None])
+
+    def _left_by_a_move(self, jobs: IntArray, horizon: FloatArray | float) -> FloatArray:
+        """The part of the coming time, up to `horizon` seconds, that is not lost by a move to each configuration."""
+        ahead: FloatArray = np.minimum(self.left[jobs, None] / np.maximum(self.speed[jobs], 1e-9), horizon)
+        return ahead / (ahead + self.settings.restart_seconds)
+
+    def _elastic(self, plan: Plan) -> tuple[FloatArray, IntArray]:
+        """(replicas of each job's elastic role under the plan, on how many nodes)."""
+        roles, elastic = self.snapshot.roles, self.gangs.elastic
+        count: FloatArray = np.bincount(plan.role, weights=plan.count, minlength=roles).astype(np.float64)
+        return count[elastic], np.bincount(plan.role, minlength=roles)[elastic]
 
     def _weights(self) -> tuple[FloatArray, FloatArray]:
         """(weight of each job: what a second of its work is worth; seconds that it has left in its smallest form).
@@ -255,8 +265,7 @@ class Case:
         snapshot, table, gangs = self.snapshot, self.table, self.gangs
         if snapshot.jobs == 0:
             return 0.0
-        count = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles)[gangs.elastic]
-        nodes = np.bincount(plan.role, minlength=snapshot.roles)[gangs.elastic]
+        count, nodes = self._elastic(plan)
         at = np.maximum(((table.replicas <= count[:, None]) & (table.replicas > 0)).sum(axis=1) - 1, 0)
         speed = np.where(count > 0, self.speed[self.rows, at], 0.0)
         spread = (count == gangs.low) & (nodes > 1) & (count <= gangs.per_node)
@@ -321,19 +330,14 @@ class Case:
 
     def _value_after(self, problem: Problem, plan: Plan) -> FloatArray | None:
         """What the same configurations are worth when the plan was carried out (J×C); None if it is not so simple."""
-        snapshot, table, gangs = self.snapshot, self.table, self.gangs
-        nodes = np.bincount(plan.role, minlength=snapshot.roles)[gangs.elastic]
-        held = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles)[gangs.elastic]
+        held, nodes = self._elastic(plan)
         changed = ((plan.action != KEEP) & (plan.action != WAIT)).nonzero()[0]
-        if ((nodes > 1) != (held > gangs.per_node))[changed].any():
+        if ((nodes > 1) != (held > self.gangs.per_node))[changed].any():
             return None
-        # Nobody was left alone for long any more.
-        speed, left = self.speed[changed], self.left[changed, None]
-        ahead = np.minimum(left / np.maximum(speed, 1e-9), self.settings.horizon_seconds)
-        there = (held > 0)[changed, None]
-        paid = np.where(there, ahead / (ahead + self.settings.restart_seconds), 1.0)
-        same = (table.replicas[changed] == held[changed, None]) & there
-        speed = np.where(same, speed, speed * paid)
+        # Of those that changed nobody was left alone for long any more; who stopped starts without a loss.
+        moves = (held > 0)[changed, None] & (self.table.replicas[changed] != held[changed, None])
+        left = self._left_by_a_move(changed, self.settings.horizon_seconds)
+        speed = np.where(moves, self.speed[changed] * left, self.speed[changed])
         value = problem.value.copy()
         found = self.value_of(speed, self.weight[changed, None]) + self.bonus[changed, None]
         value[changed] = np.where(np.isfinite(value[changed]), found, -np.inf)
