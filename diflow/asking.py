@@ -6,20 +6,19 @@ parameter `replicas`, the annotation `diflow/bounds`). Neither of them is known 
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import chain, keys, names, status
+from diflow import keys, names
 from diflow.errors import ConflictError, InvalidError, NotFoundError
-from diflow.job import DIJob, canonical_json
+from diflow.job import DIJob, read_annotation
 from diflow.scaling import Asked, Bounds, asked
+from diflow.state import untrusted
+from diflow.state.parameters import JobState
+from diflow.state.patches import canonical_json, live, merged
 
 Json = dict[str, Any]
-
-_ENDED = frozenset({"Succeeded", "Failed", "Error"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,7 @@ class Standing:
         self, wanted: Mapping[str, int], bounds: Bounds, *, annotations: Mapping[str, str] | None = None
     ) -> Json:
         """The merge patch that asks for these instead. It is meant for this version of the Workflow alone."""
-        text = canonical_json(dict(wanted))
-        parameters = list(self.parameters)
-        if all(name != keys.PARAM_REPLICAS for name, _ in parameters):
-            parameters.append((keys.PARAM_REPLICAS, ""))
-        # A list in a merge patch is replaced as a whole: the others go along as they were.
-        values = [{"name": n, "value": text if n == keys.PARAM_REPLICAS else value} for n, value in parameters]
+        values = merged(self.parameters, live(replicas=wanted))
         change: Json = {
             "metadata": {"uid": self.uid, "resourceVersion": self.version},
             "spec": {"arguments": {"parameters": values}},
@@ -77,69 +71,27 @@ def standing(workflow: Mapping[str, Any]) -> Standing:
     Raises NotFoundError if it is not diflow's, ConflictError if it has ended, InvalidError if nobody acts on what is
     asked (`scheduling: none`), or if it cannot be understood any more.
     """
-    metadata = workflow["metadata"]
-    name, labels = chain.job_name(workflow), metadata.get("labels") or {}
-    annotations = metadata.get("annotations") or {}
-    if not status.is_job(workflow):
+    state = JobState.parse(workflow)
+    name = state.name
+    if not state.is_job:
         raise NotFoundError(f"the Workflow {name} is not a diflow job")
-    phase = (workflow.get("status") or {}).get("phase")
-    if phase in _ENDED:
-        raise ConflictError(f"job {name} has ended already ({phase}): nothing of it can be scaled")
-    if labels.get(keys.SCHEDULING, "none") != "gang":
+    if state.has_ended:
+        raise ConflictError(f"job {name} has ended already ({state.phase}): nothing of it can be scaled")
+    if not state.is_gang:
         raise InvalidError(
             f"job {name} has scheduling: none, so Argo alone runs it and nothing acts on other numbers: submit it with "
             "scheduling: gang, for the allocator"
         )
-    job = _dijob(name, annotations)
-    parameters = tuple(
-        (str(p.get("name", "")), str(p.get("value", "")))
-        for p in ((workflow.get("spec") or {}).get("arguments") or {}).get("parameters") or []
-    )
+    if state.problem:
+        raise InvalidError(f"job {name} cannot be read: {state.problem}")
     return Standing(
         name=name,
-        workflow=metadata["name"],
-        uid=metadata["uid"],
-        version=metadata["resourceVersion"],
-        job=job,
-        wanted=_wanted(dict(parameters).get(keys.PARAM_REPLICAS, ""), job),
-        bounds=_bounds(annotations.get(keys.BOUNDS) or "", job),
-        parameters=parameters,
-        annotations=annotations,
+        workflow=state.workflow,
+        uid=state.uid,
+        version=state.version,
+        job=read_annotation(state.dijob),
+        wanted=state.wanted,
+        bounds=state.bounds,
+        parameters=state.parameters,
+        annotations=untrusted.sub(workflow, "metadata", "annotations"),
     )
-
-
-def _dijob(name: str, annotations: Mapping[str, str]) -> DIJob:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return DIJob.from_manifest(json.loads(annotations.get(keys.DIJOB) or ""))
-    except (ValueError, RecursionError, InvalidError) as error:
-        raise InvalidError(f"job {name} cannot be understood any more (annotation {keys.DIJOB}): {error}") from None
-
-
-def _wanted(text: str, job: DIJob) -> dict[str, int]:
-    """What is asked for now; of what somebody made unreadable, as little as the allocator takes of it: nothing."""
-    tasks = {task.name for task in job.tasks}
-    try:
-        given = json.loads(text) if text else {}
-        if isinstance(given, dict) and all(name in tasks and _is_count(n) for name, n in given.items()):
-            return dict(given)
-    except (ValueError, RecursionError):
-        pass
-    return {}
-
-
-def _bounds(text: str, job: DIJob) -> dict[str, tuple[int, int]]:
-    tasks = {task.name for task in job.tasks}
-    try:
-        given = json.loads(text) if text else {}
-        out = {name: (item["min"], item["max"]) for name, item in given.items()}
-        if all(n in tasks and _is_count(low) and _is_count(high) and low <= high for n, (low, high) in out.items()):
-            return out
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        pass
-    return {}
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -2,6 +2,7 @@
 
     DiflowError
     ├── InvalidError        the input is wrong: mend the field at `path`
+    │   └── TooLargeError   the object would become larger than the cluster keeps
     ├── NotFoundError       there is no such object
     ├── ConflictError       the name is taken, or the object changed meanwhile
     ├── UnauthorizedError   the cluster does not allow it
@@ -35,6 +36,10 @@ class InvalidError(DiflowError):
         super().__init__(f"{path}: {message}" if path else message)
         self.message = message
         self.path = path
+
+
+class TooLargeError(InvalidError):
+    """The object, or the annotations of it, would become larger than the cluster keeps."""
 
 
 class NotFoundError(DiflowError):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from diflow.chain import continued_in
 from diflow.figures import counted
-from diflow.observe import STOPS, Attempt, Object, Observation
+from diflow.observe import Attempt, Object, Observation
 from diflow.reasons import tell
+from diflow.state import untrusted
+from diflow.state.chain import continued_in
+from diflow.state.parameters import STOPS
 
 if TYPE_CHECKING:
     from diflow.timeline import Phase
@@ -18,7 +20,7 @@ Latest = Mapping[tuple[str, int], Attempt]
 
 def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
     """Why a failed job failed: the allocator's reason, a replica with its exit code, a user's stop, or Argo's words."""
-    shutdown = (workflow.get("spec") or {}).get("shutdown")
+    shutdown = untrusted.sub(workflow, "spec").get("shutdown")
     if seen.is_left:
         return f"went on in the Workflow {continued_in(workflow)}, which is gone"
     if seen.step_failure:
@@ -30,13 +32,15 @@ def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
     culprit = _culprit(seen, latest)
     if culprit is not None:
         return _verdict(seen, culprit)
-    return (workflow.get("status") or {}).get("message") or f"the Workflow failed: see `argo get {seen.name}`"
+    return (
+        untrusted.string(untrusted.sub(workflow, "status").get("message"), most=4096)
+        or f"the Workflow failed: see `argo get {seen.name}`"
+    )
 
 
 def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *, ready: int) -> str:
     """What a job that has not ended is doing or waiting for."""
-    spec = workflow.get("spec") or {}
-    argo = workflow.get("status") or {}
+    spec, argo = untrusted.sub(workflow, "spec"), untrusted.sub(workflow, "status")
     if spec.get("shutdown") in STOPS:
         if seen.stopped:
             return f"is being stopped: {seen.stopped}"
@@ -47,7 +51,7 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
     total = len(seen.wanted)
     text = f"{ready} of {counted(total, 'replica')} ready"
     if phase == "Pending":
-        text = argo.get("message") or "no replica has a machine yet"
+        text = untrusted.string(argo.get("message"), most=4096) or "no replica has a machine yet"
     elif phase == "Restarting":
         text = _restarting(seen, latest) or text
     elif phase == "Rescheduling":
@@ -127,7 +131,7 @@ def _restarting(seen: Observation, latest: Latest) -> str:
 
 def _moving(seen: Observation, latest: Latest) -> str:
     lost = [a.replica for a in latest.values() if not (a.is_ready or a.phase == "Succeeded") and a.uncounted]
-    lost += [a.replica for a in latest.values() if a.was_taken_away and a.replica not in lost]
+    lost += [a.replica for a in latest.values() if (a.was_taken_away or a.is_lost) and a.replica not in lost]
     if lost:
         return f"{_names(lost)} {'gets a new pod' if len(lost) == 1 else 'get new pods'}"
     return f"moves to round {seen.round}" if len(seen.rounds) > 1 or seen.past else "the number of replicas changed"

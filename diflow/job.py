@@ -6,7 +6,6 @@ It knows the manifest's shape (`diengine.opendilab.org/v2alpha1`, kind DIJob) an
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Set
@@ -17,9 +16,21 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from diflow import keys, names
+from diflow import bounds, documents, keys, names
 from diflow.errors import InvalidError
-from diflow.podtemplate import as_invalid, check_pod_template, check_volumes, describe
+from diflow.generations import refuse_older
+from diflow.podrules import check_mounts
+from diflow.podtemplate import (
+    as_invalid,
+    check_annotations,
+    check_labels,
+    check_pod_template,
+    check_volumes,
+    describe,
+)
+from diflow.state import untrusted
+from diflow.state.memo import MIB, remembered
+from diflow.state.patches import canonical_json
 
 if TYPE_CHECKING:
     from hera.workflows import Workflow
@@ -86,9 +97,9 @@ class Task(_Model):
 
     type: TaskType = "none"
     name: str = ""
-    replicas: int = Field(1, ge=1)
-    min_replicas: int | None = Field(None, ge=1)
-    max_replicas: int | None = Field(None, ge=1)
+    replicas: int = Field(1, ge=1, le=bounds.MOST_REPLICAS, strict=True)
+    min_replicas: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
+    max_replicas: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
     template: dict[str, Any]
 
     @model_validator(mode="before")
@@ -130,8 +141,8 @@ class DIJob(_Model):
     annotations: dict[str, str] = Field(default_factory=dict)
     tasks: tuple[Task, ...] = Field(min_length=1)
     priority: Priority = "normal"
-    preemptible: bool = False
-    backoff_limit: int = Field(3, ge=0, le=1000)
+    preemptible: bool = Field(False, strict=True)
+    backoff_limit: int = Field(3, ge=0, le=bounds.MOST_BACKOFF_LIMIT, strict=True)
     clean_pod_policy: CleanPodPolicy = "Running"
     volumes: tuple[dict[str, Any], ...] = ()
     queue: str | None = None
@@ -144,22 +155,26 @@ class DIJob(_Model):
             return data
         data = dict(data)
         if isinstance(data.get("tasks"), list | tuple):
+            if len(data["tasks"]) > bounds.MOST_TASKS:
+                raise _exceeds("tasks", len(data["tasks"]), bounds.MOST_TASKS, path="spec.tasks")
             data["tasks"] = tuple(_task(item, i) for i, item in enumerate(data["tasks"]))
-        if data.get("volumes"):
-            volumes, unknown = check_volumes(list(data["volumes"]), path="spec.volumes")
+        if data.get("volumes") is not None:
+            given = list(data["volumes"]) if isinstance(data["volumes"], list | tuple) else data["volumes"]
+            volumes, unknown = check_volumes(given, path="spec.volumes")
             _warn(unknown)
             data["volumes"] = tuple(volumes)
         return data
 
     @model_validator(mode="after")
     def _tasks_go_together(self) -> Self:
-        """DI-orchestrator's rules, in its order and with its words."""
-        for kind in ("learner", "collector", "evaluator"):
-            if sum(task.type == kind for task in self.tasks) > 1:
-                raise InvalidError(f"the number of {kind} task is more than one", path="spec.tasks")
+        """DI-orchestrator's rules, in its order (task by task, and last that names are unique) and with its words."""
+        types: set[str] = set()
         for i, task in enumerate(self.tasks):
+            if task.type != "none" and task.type in types:
+                raise InvalidError(f"the number of {task.type} task is more than one", path="spec.tasks")
             if task.type == "none" and not task.name:
                 raise InvalidError("none type task has no name", path=f"spec.tasks[{i}]")
+            types.add(task.type)
         seen: set[str] = set()
         for i, task in enumerate(self.tasks):
             if task.name in seen:
@@ -180,6 +195,70 @@ class DIJob(_Model):
             names.check_hostname(self.name, task.name, task.max_replicas or task.replicas, path=path)
         return self
 
+    @model_validator(mode="after")
+    def _metadata_is_the_users_own(self) -> Self:
+        check_labels(self.labels, path="metadata.labels")
+        check_annotations(self.annotations, path="metadata.annotations")
+        size = sum(
+            len(f"{key}{value}".encode()) for part in (self.labels, self.annotations) for key, value in part.items()
+        )
+        if size > bounds.MOST_METADATA_BYTES:
+            raise _exceeds("bytes of labels and annotations", size, bounds.MOST_METADATA_BYTES, path="metadata")
+        return self
+
+    @model_validator(mode="after")
+    def _mounts_have_volumes(self) -> Self:
+        for i, task in enumerate(self.tasks):
+            check_mounts(task.template["spec"], self.volumes, f"spec.tasks[{i}].template.spec")
+        return self
+
+    @model_validator(mode="after")
+    def _is_not_too_large(self) -> Self:
+        """What one job may cost those who read it: Argo, the allocator and the server (`bounds`)."""
+        replicas = sum(_most(task) for task in self.tasks)
+        if replicas > bounds.MOST_REPLICAS:
+            raise _exceeds("replicas in all", replicas, bounds.MOST_REPLICAS, path="spec.tasks")
+        containers = [c for task in self.tasks for c in _containers(task)]
+        asked = {
+            name
+            for container in containers
+            for kind in ("requests", "limits")
+            for name in container.get("resources", {}).get(kind, ())
+        }
+        if len(asked) > bounds.MOST_RESOURCES:
+            raise _exceeds("different resources", len(asked), bounds.MOST_RESOURCES, path="spec.tasks")
+        ports = sum(len(container.get("ports", ())) for container in containers)
+        if ports > bounds.MOST_PORTS:
+            raise _exceeds("ports", ports, bounds.MOST_PORTS, path="spec.tasks")
+        self.check_hosts()
+        size = len(canonical_json(self.to_manifest()).encode())
+        if size > bounds.MOST_MANIFEST_BYTES:
+            raise _exceeds("bytes as JSON", size, bounds.MOST_MANIFEST_BYTES, path="spec")
+        return self
+
+    def check_hosts(self) -> None:
+        """Raises InvalidError if the names of all hosts are too long: every container is told those of each task."""
+        # A namespace that is not known yet may have the longest name that there is.
+        namespace = len(self.namespace) if self.namespace is not None else keys.LABEL_LIMIT
+        domain = len(f".{names.service(self.name)}.") + namespace + len(".svc.cluster.local")
+        size = sum(_most(t) * (len(names.hostname(self.name, t.name, _most(t) - 1)) + domain + 1) for t in self.tasks)
+        if size > bounds.MOST_HOST_BYTES:
+            raise _exceeds(
+                "bytes of host names, which every container is told in one variable",
+                size,
+                bounds.MOST_HOST_BYTES,
+                path="spec.tasks",
+            )
+        for i, task in enumerate(self.tasks):
+            in_pod = size * (1 + 2 * len(_containers(task)))
+            if in_pod > bounds.MOST_POD_BYTES:
+                raise _exceeds(
+                    "bytes of host names in a pod, twice for each of its containers",
+                    in_pod,
+                    bounds.MOST_POD_BYTES,
+                    path=f"spec.tasks[{i}].template.spec.containers",
+                )
+
     @classmethod
     def from_manifest(cls, manifest: Any) -> Self:
         """Read a DIJob manifest given as plain data. Unknown fields warn (UnknownFieldWarning) and are dropped."""
@@ -187,6 +266,7 @@ class DIJob(_Model):
             raise InvalidError(
                 f"a DIJob is a mapping with apiVersion, kind, metadata and spec, not {describe(manifest)}"
             )
+        refuse_older(manifest)
         kind, version = manifest.get("kind"), manifest.get("apiVersion")
         if kind != keys.KIND:
             raise InvalidError(f"must be {keys.KIND}, not {describe(kind)}", path="kind")
@@ -207,14 +287,15 @@ class DIJob(_Model):
 
     @classmethod
     def from_yaml(cls, source: str | Path) -> Self:
-        """Read a DIJob from YAML text, or from the file at a Path (a str is always the text itself)."""
-        try:
-            text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
-        except FileNotFoundError:
-            raise InvalidError(f"there is no file {source}: check the path") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidError(f"{source} cannot be read: {error}") from None
-        return cls.from_manifest(load_yaml(text))
+        """Read a DIJob from YAML or JSON text, or from the file at a Path (a str is always the text itself).
+
+        Of several objects the one DIJob is taken. A key that stands twice warns (DuplicateKeyWarning).
+        """
+        found = documents.read_file(source) if isinstance(source, Path) else documents.read(source)
+        document = documents.only_job(found)
+        for text in document.warnings():
+            warnings.warn(documents.DuplicateKeyWarning(text), stacklevel=2)
+        return cls.from_manifest(document.data)
 
     def to_manifest(self) -> dict[str, Any]:
         """The job as a DIJob manifest, without the fields that have their default."""
@@ -264,23 +345,6 @@ class DIJob(_Model):
         return job_card(self)
 
 
-def load_yaml(text: str) -> Any:
-    """Read one YAML document. Raises InvalidError with line and column."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        documents = [doc for doc in yaml.load_all(text, Loader=loader) if doc is not None]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        raise InvalidError(f"broken YAML{where}: {problem}") from None
-    if not documents:
-        raise InvalidError("the file is empty: it should hold one DIJob")
-    if len(documents) > 1:
-        raise InvalidError(f"the file holds {len(documents)} documents: put each job in a file of its own")
-    return documents[0]
-
-
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Block style, text of several lines as a literal block, and no aliases."""
 
@@ -303,14 +367,36 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
 _Dumper.add_representer(str, _text)
 
 
-def dump_yaml(data: Any) -> str:
-    """Plain data as YAML text, in the order given."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+@remembered(most_bytes=8 * MIB)  # what is made of a text takes up to 16 times as much
+def read_annotation(text: str) -> DIJob:
+    """The DIJob in the annotation `diflow/dijob` of a Workflow, checked as a whole. Raises InvalidError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return DIJob.from_manifest(untrusted.load(text))
+    except InvalidError as error:
+        raise InvalidError(f"the annotation {keys.DIJOB} is no valid job any more ({error})") from None
+    except (ValueError, RecursionError):
+        raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
 
 
-def canonical_json(data: Any) -> str:
-    """Plain data as JSON with no spaces, in the order given: the same data is the same bytes."""
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+def dump_yaml(data: Any, *, width: int = 120, ascii_only: bool = False) -> str:
+    """Plain data as YAML text, in the order given. Longer lines than `width` are folded."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=not ascii_only, width=width)
+
+
+def _exceeds(what: str, number: int, bound: int, *, path: str) -> InvalidError:
+    return InvalidError(f"the job has {number:,} {what}, at most {bound:,} are allowed (docs/limits.md)", path=path)
+
+
+def _most(task: Task) -> int:
+    """How many replicas a task may come to have."""
+    return task.max_replicas or task.replicas
+
+
+def _containers(task: Task) -> list[dict[str, Any]]:
+    spec = task.template["spec"]
+    return [*spec["containers"], *spec.get("initContainers", ())]
 
 
 def _task(item: Any, index: int) -> Task:

@@ -25,6 +25,7 @@ PART: Final = "diflow/part"  # "2" for the second
 DIJOB: Final = "diflow/dijob"  # the DIJob as it was submitted, JSON
 VERSION: Final = "diflow/version"  # the diflow that rendered it
 ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the current round (allocator)
+PROOF: Final = "diflow/allocation-proof"  # the allocator's own code of that text (allocator)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
 BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: what the user asks for since the submission
 REQUESTS: Final = "diflow/requests"  # JSON: which requests for replicas were carried out already (server)
@@ -42,6 +43,8 @@ DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the
 
 # Annotations that a user puts on a job.
 ADAPTDL: Final = "diflow/adaptdl"  # "true": its containers get the variables of AdaptDL's clients
+
+SENDS_TOKEN: Final = "diflow/sends-token"  # noqa: S105 ("false": its programs show the server none, as DI-engine's)
 
 # Labels of the pods.
 JOB: Final = "diengine/job"
@@ -77,6 +80,7 @@ PARAM_CURRENT: Final = "current"  # the round that counts
 PARAM_GRANTED: Final = "granted"  # JSON {round: {task: replicas}}: what may run
 PARAM_AGAIN: Final = "again"  # JSON {"round/task/index": suffix}: the life of a replica that was dropped and came back
 PARAM_RELEASED: Final = "released"  # JSON list of what diflow stops on purpose: "round/task/member", "round/restart"
+PARAM_TASKS: Final = "tasks"  # JSON list of the tasks' names in the order of the ranks: never changes
 PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: what the user asks for
 PARAM_PROFILINGS: Final = "profilings"  # JSON: what the job reports about itself
 
@@ -100,9 +104,9 @@ WORKER_ACCOUNT: Final = "diflow-worker"
 STEPS_ACCOUNT: Final = "diflow-steps"
 GATE: Final = "diflow/gang"
 ALLOCATOR: Final = "diflow-allocator"  # its service account, what it is called in events, and the ConfigMap below
+SERVER: Final = "diflow-server"  # its Deployment, its Service, and what it says of itself to everybody
 PUBLIC_NAMESPACE: Final = "kube-public"  # where everybody may read that ConfigMap: it says that an allocator is there
 PRIORITY_CLASSES: Final = {"normal": "diflow-normal", "high": "diflow-high"}
 WORKFLOW_PRIORITIES: Final = {"normal": 0, "high": 100}
 
 LABEL_LIMIT: Final = 63  # of a DNS label and of a label's value
-MOST_REPLICAS: Final = 100_000  # of one task: more is a slip, or meant to make a reader count up to it

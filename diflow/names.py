@@ -37,6 +37,11 @@ def hostname(job: str, task: str, index: int | str) -> str:
     return f"{job}-{task}-{index}"
 
 
+def host(job: str, namespace: str, task: str, index: int | str) -> str:
+    """Full host name of replica `index` of `task`."""
+    return f"{hostname(job, task, index)}.{service(job)}.{namespace}.svc.cluster.local"
+
+
 def nodes_variable(task: str) -> str:
     """Name of the environment variable that lists the hosts of one task."""
     return f"DI_{task.upper().replace('-', '_')}_NODES"
@@ -45,6 +50,11 @@ def nodes_variable(task: str) -> str:
 def audience(namespace: str, job: str) -> str:
     """For whom the tokens of a job's pods are made: the REST API, in this job's matters alone."""
     return f"{keys.IDENTITY_AUDIENCE}/{namespace}/{job}"
+
+
+def is_label(name: str) -> bool:
+    """Whether `name` is a DNS label, as the names of jobs and namespaces are."""
+    return len(name) <= keys.LABEL_LIMIT and _LABEL.fullmatch(name) is not None
 
 
 def check_label(name: str, *, what: str, path: str) -> None:

@@ -6,37 +6,26 @@ stay the text that Kubernetes writes (`2026-11-21T09:40:44Z`), whose alphabetica
 
 from __future__ import annotations
 
-import base64
-import json
-import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from diflow import chain, keys, nodenames
-from diflow.nodenames import NodeName
+from diflow import keys
 from diflow.reasons import tell
+from diflow.state import failures, nodes, untrusted
+from diflow.state.nodenames import NodeName
+from diflow.state.nodes import Node
+from diflow.state.parameters import Decision, JobState, past_phases
+from diflow.state.tree import is_never_made, read_tree
 
 Object = Mapping[str, Any]
 
 _NODE_ID = "workflows.argoproj.io/node-id"
-_NODE_NAME = "workflows.argoproj.io/node-name"
 _ARGO_MAIN = "main"  # the name that Argo gives to the container of the work
-STOPS = ("Stop", "Terminate")
 _STOP = "stop"  # the action of the allocator's decision to end a job
 _GATED = "SchedulingGated"
 _GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
-_FULFILLED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
-# Argo packs up to 1 MiB, which is seven to ten times as long unpacked. A user may write that field, too.
-_MOST_NODES_BYTES = 64 * 1024 * 1024
-# What Argo writes into a node whose pod was taken away rather than failed on its own.
-_TAKEN_AWAY = re.compile(
-    r"pod deleted|evict|preempt|node (was )?(lost|shutdown|is shutting)|nodelost|OutOf|UnexpectedAdmissionError"
-    r"|terminat(ed|ion) by|DisruptionTarget|taint",
-    re.IGNORECASE,
-)
+_LONGEST_MESSAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +53,8 @@ class Attempt:
     is_ready: bool
     is_ending: bool  # the work has ended, and Argo is still collecting what it left
     finished: str
+    is_lost: bool = False  # its pod is being deleted or is gone, and Argo has not noted that yet
+    is_uncounted: bool = False  # its message says that it ended for no fault of the job's own
 
     @property
     def replica(self) -> str:
@@ -92,17 +83,9 @@ class Attempt:
 
     @property
     def was_taken_away(self) -> bool:
-        """It ended by eviction, preemption, a lost machine or the like, and not by its own fault."""
-        return self.phase == "Failed" and _TAKEN_AWAY.search(self.message) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The allocator's last word on a job: what it does (such as `wait` or `stop`), why, and when (RFC 3339)."""
-
-    action: str
-    why: str
-    time: str
+        """It ended by eviction, preemption, a lost machine or the like, as Argo's expressions see it: what a program
+        writes into its message does not make it so."""
+        return self.phase == "Failed" and self.is_uncounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +97,8 @@ class Observation:
     starts nothing more, because the Workflow has ended or was told to stop; `gave_up`: the job itself told it so, as
     its tries are used up. `restarts` and `reschedules` are the whole job's: over all replicas and rounds, and over the
     Workflows that this one continues. `past` is what the job went through in those, each phase with the times at which
-    it last began and ended; `started` when the first one began.
+    it last began and ended; `started` when the first one began. `problem`: why the Workflow cannot be read, or "".
+    `running`: how many replicas of each task are meant to run now (`JobState.running`).
     """
 
     name: str
@@ -139,16 +123,13 @@ class Observation:
     past: tuple[tuple[str, str, str], ...] = ()
     started: str = ""
     is_left: bool = False
+    problem: str = ""
+    running: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def wanted(self) -> frozenset[tuple[str, int]]:
-        """The replicas that should run now, each as (task, index)."""
-        return frozenset(
-            (task, index)
-            for task, count in self.granted.items()
-            for index in range(count)
-            if f"{self.round}/{task}/{self.member(self.round, task, index)}" not in self.released
-        )
+        """The replicas that should run now, each as (task, index): what is granted, less the released tail."""
+        return frozenset((task, index) for task, count in self.running.items() for index in range(count))
 
     def member(self, round_: str, task: str, index: int) -> str:
         """The name by which a replica goes in its newest life in this round: its index, or "2.1"."""
@@ -179,95 +160,72 @@ class Observation:
 
 
 def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
-    """Read a Workflow and, where they are given, its pods."""
-    metadata = workflow.get("metadata") or {}
-    name = metadata.get("name") or ""
-    parameters = _parameters(workflow)
-    rounds = [str(r) for r in _json(parameters.get(keys.PARAM_ROUNDS), [])] or ["1"]
-    current = parameters.get(keys.PARAM_CURRENT) or rounds[-1]
-    annotations = metadata.get("annotations") or {}
-    decision = _decision(annotations.get(keys.DECISION))
-    gated = decision.why if decision and decision.action != _STOP else ""
-    dijob = _mapping(_json(annotations.get(keys.DIJOB), {}))
-    initial = _replicas_of(dijob)
-    granted = _counts(_mapping(_json(parameters.get(keys.PARAM_GRANTED), {})).get(current)) or initial
-    found = {**initial, **granted}
-    nodes, offloaded = read_nodes(workflow, pods)
-    by_node = {_annotation(pod, _NODE_ID): pod for pod in pods}
+    """Read a Workflow and, where they are given, its pods. Of one that cannot be read, only `problem` and the names."""
+    return observe_state(JobState.parse(workflow), workflow, pods)
 
+
+def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()) -> Observation:
+    """As `observe`, where the Workflow's `state` has been read already."""
+    decision = state.decision
+    seen = Observation(
+        name=state.name,
+        round=state.current,
+        rounds=state.rounds,
+        tasks=tuple(task.name for task in state.tasks),
+        granted={},
+        initial={},
+        released=state.released,
+        again=dict(state.again),
+        backoff_limit=state.backoff_limit,
+        attempts=(),
+        restarts=state.restarts_before,
+        reschedules=state.rounds_before,
+        closing=state.is_stopping or state.has_ended,
+        gave_up=False,
+        decision=decision,
+        offloaded=False,
+        step_failure="",
+        step_waiting="",
+        profilings=dict(untrusted.mapping(state.profilings)),
+        past=tuple(past_phases(state)),
+        started=untrusted.time(state.history_before.get("started"))
+        or untrusted.time(untrusted.sub(workflow, "status").get("startedAt")),
+        is_left=bool(state.continued_in),
+        problem=state.problem,
+    )
+    if state.problem:
+        return seen
+    gated = decision.why if decision and decision.action != _STOP else ""
+    found, offloaded = nodes.nodes(workflow, pods)
+    by_node = {_annotation(pod, _NODE_ID): pod for pod in pods}
+    tasks = dict.fromkeys(seen.tasks)
     attempts: list[Attempt] = []
     gave_up = False
-    failures: list[str] = []
-    waits: list[str] = []
-    prefix = f"{name}.round("
-    for node_id, node in nodes.items():
-        node_name = node.get("name") or ""
-        if not node_name.startswith(prefix):
-            if node.get("type") in ("Pod", "Retry") and node_name.startswith(f"{name}.service"):
-                _read_step(node, by_node.get(node_id), failures, waits)
-            gave_up = gave_up or _has_given_up(node)
-            continue
+    steps: list[tuple[str, str]] = []
+    for node in found:
         gave_up = gave_up or _has_given_up(node)
-        if node.get("type") == "Pod" and (place := nodenames.parse(name, node_name)) is not None and place.task:
-            attempts.append(_attempt(node, by_node.get(node_id), place, gated=gated))
-    attempts = sorted((a for a in attempts if not _is_stillborn(a)), key=lambda a: (a.order, a.created))
-    for attempt in attempts:
-        found.setdefault(attempt.task, 0)
-    before = _mapping(_json(annotations.get(keys.HISTORY_BEFORE), {}))
-    return Observation(
-        name=chain.job_name(workflow),
-        round=current,
-        rounds=tuple(rounds),
-        tasks=tuple(found),
-        granted=granted,
-        initial=initial,
-        released=frozenset(str(r) for r in _json(parameters.get(keys.PARAM_RELEASED), [])),
-        again={key: str(suffix) for key, suffix in _json(parameters.get(keys.PARAM_AGAIN), {}).items()},
-        backoff_limit=_backoff_limit(dijob),
+        if node.place is None:
+            if node.type in ("Pod", "Retry") and node.name.startswith(f"{state.workflow}.service"):
+                steps.append(_read_step(node, by_node.get(node.id)))
+        elif node.type == "Pod" and node.place.task and not is_never_made(node):
+            attempts.append(_attempt(node, by_node.get(node.id), node.place, gated=gated, sees_pods=bool(pods)))
+            tasks.setdefault(node.place.task)
+    attempts.sort(key=lambda a: (a.order, a.created))
+    tree = read_tree(found, is_offloaded=offloaded)
+    return replace(
+        seen,
+        tasks=tuple(tasks),
+        granted=dict(state.granted[state.current]),
+        running={task.name: state.running(task.name) for task in state.tasks},
+        initial={task.name: task.replicas for task in state.tasks},
         attempts=tuple(attempts),
-        restarts=_restarts(attempts) + _before(annotations, keys.RESTARTS_BEFORE),
-        reschedules=_moves(attempts) + _rounds_left(rounds, attempts) + _before(annotations, keys.ROUNDS_BEFORE),
-        closing=(workflow.get("spec") or {}).get("shutdown") in STOPS
-        or (workflow.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Error"),
+        restarts=tree.restarts + state.restarts_before,
+        reschedules=tree.moves + tree.rounds_left(state.rounds) + state.rounds_before,
         gave_up=gave_up,
-        decision=decision,
         offloaded=offloaded,
-        step_failure=failures[0] if failures else "",
-        step_waiting=waits[0] if waits else "",
-        profilings=_mapping(_json(parameters.get(keys.PARAM_PROFILINGS), {})),
-        past=tuple(_past(before.get("phases"))),
-        started=_time(before.get("started")) or (workflow.get("status") or {}).get("startedAt") or "",
-        is_left=bool(chain.continued_in(workflow)),
+        step_failure=next((failure for failure, _ in steps if failure), ""),
+        step_waiting=next((waiting for _, waiting in steps if waiting), ""),
     )
-
-
-def read_nodes(workflow: Object, pods: Sequence[Object] = ()) -> tuple[dict[str, Object], bool]:
-    """The Workflow's nodes by their id, unpacked where Argo packed them.
-
-    The second value says that Argo keeps the nodes of this Workflow in its database: then they are put together from
-    the pods, as far as those go.
-    """
-    status = workflow.get("status") or {}
-    nodes = status.get("nodes")
-    if nodes:
-        return nodes, False
-    packed = status.get("compressedNodes")
-    if packed:
-        return _unpacked(packed), False
-    if status.get("offloadNodeStatusVersion"):
-        return dict(_nodes_of_pods(pods)), True
-    return {}, False
-
-
-def _unpacked(packed: str) -> dict[str, Object]:
-    """The nodes in `compressedNodes`; none where somebody wrote something else there, however small it was packed."""
-    try:
-        unzip = zlib.decompressobj(wbits=31)
-        text = unzip.decompress(base64.b64decode(packed), _MOST_NODES_BYTES)
-        found = json.loads(text) if unzip.eof else None
-    except (ValueError, RecursionError, zlib.error):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def waiting_reason(pod: Object, *, gated: str = "") -> str:
@@ -295,25 +253,26 @@ def waiting_reason(pod: Object, *, gated: str = "") -> str:
     return ""
 
 
-def _attempt(node: Object, pod: Object | None, place: NodeName, *, gated: str) -> Attempt:
-    argo = node.get("phase") or "Pending"
-    ended = argo in _FULFILLED
-    message = (node.get("message") or "").removeprefix(f"{_ARGO_MAIN}: ")
-    exit_code = _number((node.get("outputs") or {}).get("exitCode"))
-    phase = "Failed" if argo == "Error" else argo
-    created = node.get("startedAt") or ""
-    finished = (node.get("finishedAt") or "") if ended else ""
-    host = node.get("hostNodeName") or ""
+def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, sees_pods: bool) -> Attempt:
+    ended = node.is_fulfilled
+    argos = node.message
+    message = argos.removeprefix(f"{_ARGO_MAIN}: ")
+    exit_code = node.exit_code
+    phase = "Failed" if node.phase == "Error" else node.phase
+    created = node.started
+    finished = node.finished if ended else ""
+    host = node.host
     waiting = tell(message) if phase == "Pending" and not _is_on_its_way(message) else ""
     if gated and waiting and message.startswith(_GATED):
         waiting = gated
     # Of a pod that is gone, only what Argo kept: with an exit code it has run; taken away from a machine, most likely.
-    told = exit_code is not None or "exit code" in message or (host != "" and _TAKEN_AWAY.search(message) is not None)
+    told = exit_code is not None or "exit code" in message or (host != "" and failures.is_uncounted(argos))
     ran = phase == "Running" or (ended and (phase == "Succeeded" or told))
     placed = created if host or ran else ""
     ready = created if ran else ""
     is_ready = phase == "Running"
     is_ending = False
+    is_lost = sees_pods and not ended and (phase == "Running" if pod is None else _is_being_deleted(pod))
     if pod is not None:
         status = pod.get("status") or {}
         host = (pod.get("spec") or {}).get("nodeName") or host
@@ -328,8 +287,9 @@ def _attempt(node: Object, pod: Object | None, place: NodeName, *, gated: str) -
             is_ready = phase == "Running" and (conditions.get("Ready") or {}).get("status") == "True"
             if phase in ("Succeeded", "Failed"):
                 finished = terminated.get("finishedAt") or finished or created
+                argos = argos or failures.message_of(status, terminated, container=_ARGO_MAIN)
                 message = message or _ending(status, terminated)
-        exit_code = exit_code if exit_code is not None else _number(terminated.get("exitCode"))
+        exit_code = exit_code if exit_code is not None else nodes.exit_code(terminated.get("exitCode"))
         ready = _since(conditions.get("Ready")) or _started(main) or ("" if not ended else ready)
         if phase == "Running" and not is_ready and not conditions.get("Ready"):
             ready = ""
@@ -343,8 +303,8 @@ def _attempt(node: Object, pod: Object | None, place: NodeName, *, gated: str) -
         life=place.life,
         counted=place.counted,
         uncounted=place.uncounted,
-        node_id=node.get("id") or "",
-        phase=phase if phase in ("Pending", "Running", "Succeeded", "Failed") else _other(argo),
+        node_id=node.id,
+        phase=phase if phase in ("Pending", "Running", "Succeeded", "Failed") else _other(phase),
         message=message,
         waiting=waiting,
         exit_code=exit_code,
@@ -352,10 +312,16 @@ def _attempt(node: Object, pod: Object | None, place: NodeName, *, gated: str) -
         created=created,
         placed=placed,
         ready=ready,
-        is_ready=is_ready,
+        is_ready=is_ready and not is_lost,
         is_ending=is_ending,
         finished=finished,
+        is_lost=is_lost,
+        is_uncounted=failures.is_uncounted(argos),
     )
+
+
+def _is_being_deleted(pod: Object) -> bool:
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
 
 
 def _other(phase: str) -> str:
@@ -366,83 +332,25 @@ def _is_on_its_way(message: str) -> bool:
     return not message or message.startswith(("ContainerCreating", "PodInitializing"))
 
 
-def _is_stillborn(attempt: Attempt) -> bool:
-    """Argo noted another try of a pod that it had stopped itself, and never made it."""
-    return attempt.was_stopped and not attempt.host and (attempt.tries > 0 or attempt.uncounted > 0)
-
-
-def _restarts(attempts: Sequence[Attempt]) -> int:
-    """How often the backoffLimit was drawn on: by single replicas, or by the whole round."""
-    alone: dict[object, int] = {}
-    together: dict[str, int] = {}
-    for a in attempts:
-        key = (a.round, a.restart, a.task, a.member)
-        alone[key] = max(alone.get(key, 0), a.counted)
-        together[a.round] = max(together.get(a.round, 0), a.restart)
-    return sum(alone.values()) + sum(together.values())
-
-
-def _before(annotations: Mapping[str, Any], key: str) -> int:
-    """What an earlier Workflow of the same job has left in the count."""
-    return max(0, _number(annotations.get(key)) or 0)
-
-
-def _past(phases: Any) -> Iterator[tuple[str, str, str]]:
-    for item in phases if isinstance(phases, list) else []:
-        if isinstance(item, list) and len(item) == 3 and isinstance(item[0], str) and _time(item[1]):
-            yield item[0], _time(item[1]), _time(item[2]) or _time(item[1])
-
-
-def _decision(text: Any) -> Decision | None:
-    said = _mapping(_json(text, {}))
-    why = said.get("why")
-    if not isinstance(why, str) or not why:
-        return None
-    return Decision(action=str(said.get("action") or ""), why=why, time=_time(said.get("time")))
-
-
-def _time(text: Any) -> str:
-    """A time as it is, if it is one that everybody can read."""
-    try:
-        return text if datetime.fromisoformat(text).tzinfo else ""
-    except (TypeError, ValueError):
-        return ""
-
-
-def _moves(attempts: Sequence[Attempt]) -> int:
-    """How many pods were made anew without drawing on the backoffLimit."""
-    return sum(1 for a in attempts if a.uncounted)
-
-
-def _rounds_left(rounds: Sequence[str], attempts: Sequence[Attempt]) -> int:
-    """How many rounds were given up for another one; not those of which no pod ever got a machine.
-
-    A job that is given another number of replicas than it was submitted with at its first start is in its second round.
-    """
-    seen = {a.round for a in attempts}
-    placed = {a.round for a in attempts if a.placed}
-    return sum(1 for name in rounds[:-1] if name in placed or name not in seen)
-
-
-def _has_given_up(node: Object) -> bool:
+def _has_given_up(node: Node) -> bool:
     """The step that stops a failed job has got a machine.
 
     It may end as Failed all the same: by its own condition, or because Argo stops it with the rest. After a user's stop
     it fails too, as Argo then starts nothing more, but it never gets a machine.
     """
-    if _GIVE_UP not in (node.get("name") or "") or node.get("phase") in ("Skipped", "Omitted"):
+    if _GIVE_UP not in node.name or node.phase in ("Skipped", "Omitted"):
         return False
-    return node.get("phase") not in ("Failed", "Error") or bool(node.get("hostNodeName"))
+    return node.phase not in ("Failed", "Error") or bool(node.host)
 
 
-def _read_step(node: Object, pod: Object | None, failures: list[str], waits: list[str]) -> None:
-    phase, message = node.get("phase"), node.get("message") or ""
-    if phase in ("Failed", "Error") and node.get("type") == "Retry" and "with strategy '" not in message:
-        failures.append(message or "it failed")
-    elif phase == "Pending" and node.get("type") == "Pod":
-        reason = waiting_reason(pod) if pod is not None else ("" if _is_on_its_way(message) else tell(message))
-        if reason:
-            waits.append(reason)
+def _read_step(node: Node, pod: Object | None) -> tuple[str, str]:
+    """(why a step of diflow's own failed, why it waits); "" where it does not."""
+    if node.phase in ("Failed", "Error") and node.type == "Retry" and "with strategy '" not in node.message:
+        return node.message or "it failed", ""
+    if node.phase == "Pending" and node.type == "Pod":
+        message = node.message
+        return "", waiting_reason(pod) if pod is not None else ("" if _is_on_its_way(message) else tell(message))
+    return "", ""
 
 
 def _since(condition: Object | None) -> str:
@@ -472,74 +380,8 @@ def _ending(status: Object, terminated: Object) -> str:
     return f"{reason} (exit code {code})" if code else ""
 
 
-def _nodes_of_pods(pods: Sequence[Object]) -> Iterator[tuple[str, Object]]:
-    for pod in pods:
-        status = pod.get("status") or {}
-        node_id = _annotation(pod, _NODE_ID)
-        yield (
-            node_id,
-            {
-                "id": node_id,
-                "name": _annotation(pod, _NODE_NAME),
-                "type": "Pod",
-                "phase": "Pending",
-                "startedAt": (pod.get("metadata") or {}).get("creationTimestamp") or "",
-                "message": status.get("message") or "",
-            },
-        )
-
-
 def _annotation(pod: Object, key: str) -> str:
-    return ((pod.get("metadata") or {}).get("annotations") or {}).get(key) or ""
-
-
-def _parameters(workflow: Object) -> dict[str, str]:
-    arguments = (workflow.get("spec") or {}).get("arguments") or {}
-    return {p.get("name", ""): str(p.get("value", "")) for p in arguments.get("parameters") or []}
-
-
-def _json(text: Any, default: Any) -> Any:
-    """Read JSON that anybody may have written; what cannot be read, or is of another kind, counts as absent."""
-    if not text:
-        return default
-    try:
-        value = json.loads(text)
-    except (ValueError, TypeError):
-        return default
-    return value if isinstance(value, type(default)) else default
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _counts(value: Any) -> dict[str, int]:
-    found = _mapping(value)
-    return {task: min(count, keys.MOST_REPLICAS) for task, count in found.items() if isinstance(count, int)}
-
-
-def _replicas_of(dijob: Mapping[str, Any]) -> dict[str, int]:
-    tasks = _mapping(dijob.get("spec")).get("tasks")
-    out: dict[str, int] = {}
-    for task in tasks if isinstance(tasks, list) else []:
-        if isinstance(task, dict):
-            name = task.get("name") or task.get("type")
-            count = task.get("replicas", 1)
-            if name and isinstance(count, int):
-                out[str(name)] = min(count, keys.MOST_REPLICAS)
-    return out
-
-
-def _backoff_limit(dijob: Mapping[str, Any]) -> int:
-    limit = _mapping(dijob.get("spec")).get("backoffLimit", 3)
-    return limit if isinstance(limit, int) else 3
-
-
-def _number(value: Any) -> int | None:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return None
+    return untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(key))
 
 
 def _sentence(reason: str, message: str) -> str:

@@ -34,10 +34,9 @@ class Roster:
 
 def roster(job_name: str, namespace: str, counts: Mapping[str, int]) -> Roster:
     """The roster of a job whose tasks have `counts` replicas each, in the order of the job's tasks."""
-    domain = f"{names.service(job_name)}.{namespace}.svc.cluster.local"
     hosts: list[str] = []
     first: dict[str, int] = {}
     for task, count in counts.items():
         first[task] = len(hosts)
-        hosts += [f"{names.hostname(job_name, task, index)}.{domain}" for index in range(count)]
+        hosts += [names.host(job_name, namespace, task, index) for index in range(count)]
     return Roster(hosts=tuple(hosts), first=first)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from diflow.bounds import MOST_REPLICAS
 from diflow.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -78,6 +79,24 @@ def all_ranges(job: DIJob, bounds: Bounds) -> dict[str, tuple[int, int]]:
     scaling = scales(job, bounds)
     ranges = {t.name: submitted_range(job, i, scaling=scaling) for i, t in enumerate(job.tasks)}
     return {**{name: pair for name, pair in ranges.items() if pair[0] < pair[1]}, **bounds}
+
+
+def check_size(job: DIJob, *, wanted: Mapping[str, int], bounds: Bounds, namespace: str, path: str) -> None:
+    """Raises InvalidError if the job would be larger than any job may be: its replicas, or the names of its hosts."""
+    most = [asked(job, i, wanted=wanted, bounds=bounds).high for i in range(len(job.tasks))]
+    if sum(most) > MOST_REPLICAS:
+        raise InvalidError(
+            f"job {job.name} would have {sum(most):,} replicas in all, and at most {MOST_REPLICAS:,} are allowed",
+            path=path,
+        )
+    tasks = tuple(
+        task.model_copy(update={"replicas": number, "min_replicas": None, "max_replicas": None})
+        for task, number in zip(job.tasks, most, strict=True)
+    )
+    try:
+        job.model_copy(update={"tasks": tasks, "namespace": namespace}).check_hosts()
+    except InvalidError as error:
+        raise InvalidError(error.message, path=path) from None
 
 
 def choose_task(job: DIJob, name: str | None, bounds: Bounds) -> int:

@@ -9,9 +9,10 @@ import json
 from functools import cached_property
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from diflow.environment import from_environment
 from diflow.errors import InvalidError
 
 _DEFAULT_RESOURCES = '{"resources": {"requests": {"cpu": "1", "memory": "2Gi"}}}'
@@ -51,12 +52,7 @@ class RenderSettings(BaseSettings):
 
 def render_settings() -> RenderSettings:
     """Read the settings from the environment. Raises InvalidError that names the variable."""
-    try:
-        return RenderSettings()
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = f"DIFLOW_{str(first['loc'][0]).upper()}"
-        raise InvalidError(f"the environment variable {name} is wrong: {first['msg']}") from None
+    return from_environment(RenderSettings, {})
 
 
 def _quantities(values: dict[str, Any]) -> dict[str, str]:

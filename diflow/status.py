@@ -11,20 +11,21 @@ and Kubernetes wrote down. It knows nothing of a cluster, and it imports neither
     Rescheduling    the number of replicas or the allocation changed, and pods are on the way
     Succeeded       the Workflow succeeded
     Failed          the Workflow failed
-    Unknown         the cluster cannot be read
+    Unknown         the cluster cannot be read, or somebody has made the Workflow unreadable (the message says what)
 
 A job ends when its Workflow ends, never before: `argo list` and `diflow list` agree.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from diflow import chain, explain, keys
+from diflow import explain, keys
 from diflow.observe import Attempt, Object, Observation, observe
+from diflow.state import chain, untrusted
+from diflow.state.parameters import JobState
 from diflow.timeline import PHASES, Phase, history
 
 __all__ = [
@@ -144,14 +145,31 @@ def derive(workflow: Object, pods: Sequence[Object] = ()) -> JobStatus:
     return derive_seen(workflow, observe(workflow, pods))
 
 
+def _unreadable(workflow: Object, seen: Observation) -> JobStatus:
+    """The status of a job whose Workflow somebody has made unreadable: what Argo says of it, and why."""
+    argo = untrusted.sub(workflow, "status")
+    phase = _ENDS.get(untrusted.string(argo.get("phase"))) or "Unknown"
+    created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
+    finished = untrusted.time(argo.get("finishedAt"))
+    return JobStatus(
+        phase=phase,
+        reason=_reason(phase),
+        message=f"cannot be read: {seen.problem}",
+        conditions=(Condition(phase, "True", _reason(phase), seen.problem, finished or created, finished or created),),
+        restarts=seen.restarts,
+        reschedules=seen.reschedules,
+        start_time=seen.started,
+        completion_timestamp=finished if phase in ENDED else "",
+    )
+
+
 def derive_ended(workflow: Object) -> JobStatus | None:
     """The status of a job that has ended, from its Workflow's metadata alone; None for one that may still run.
 
     Argo writes the outcome into labels when it is done with a Workflow. How often the job was restarted is not there.
     """
-    metadata = workflow.get("metadata") or {}
-    labels = metadata.get("labels") or {}
-    phase = _ENDS.get(labels.get(_ARGO_PHASE) or "")
+    labels = untrusted.sub(workflow, "metadata", "labels")
+    phase = _ENDS.get(untrusted.string(labels.get(_ARGO_PHASE)))
     if chain.continued_in(workflow):
         phase = phase and "Failed"
     if phase is None or labels.get(_ARGO_COMPLETED) != "true":
@@ -160,29 +178,28 @@ def derive_ended(workflow: Object) -> JobStatus | None:
         phase=phase,
         reason=_reason(phase),
         message="",
-        replicas=_submitted_replicas((metadata.get("annotations") or {}).get(keys.DIJOB) or ""),
+        replicas=_submitted_replicas(workflow),
         restarts=None,
         reschedules=None,
     )
 
 
-def _submitted_replicas(dijob: str) -> int:
-    try:
-        return sum(int(task.get("replicas", 1)) for task in json.loads(dijob)["spec"]["tasks"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return 0
+def _submitted_replicas(workflow: Object) -> int:
+    return sum(task.replicas for task in JobState.parse(workflow).tasks)
 
 
 def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
     """As `derive`, of what has been observed already."""
-    argo = workflow.get("status") or {}
+    if seen.problem:
+        return _unreadable(workflow, seen)
+    argo = untrusted.sub(workflow, "status")
     latest = seen.latest()
-    steps = history(seen, created=(workflow.get("metadata") or {}).get("creationTimestamp") or "")
-    ended = _ENDS.get(argo.get("phase") or "")
+    steps = history(seen, created=untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp")))
+    ended = _ENDS.get(untrusted.string(argo.get("phase")))
     if ended and seen.is_left:
         ended = "Failed"  # whoever asks for the job is shown the Workflow in which it goes on, while that is there
     if ended:
-        steps.append((ended, argo.get("finishedAt") or ""))
+        steps.append((ended, untrusted.time(argo.get("finishedAt"))))
     phase = steps[-1][0]
     wanted = seen.wanted
     ready = sum(1 for key, attempt in latest.items() if attempt.is_ready and key in wanted)
@@ -205,13 +222,13 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
         restarts=seen.restarts,
         reschedules=seen.reschedules,
         start_time=seen.started,
-        completion_timestamp=(argo.get("finishedAt") or "") if ended else "",
+        completion_timestamp=untrusted.time(argo.get("finishedAt")) if ended else "",
     )
 
 
 def is_job(workflow: Object) -> bool:
     """The Workflow was made by diflow."""
-    labels = (workflow.get("metadata") or {}).get("labels") or {}
+    labels = untrusted.sub(workflow, "metadata", "labels")
     return bool(labels.get(keys.MANAGED_BY) == keys.MANAGED_BY_VALUE)
 
 
@@ -240,7 +257,7 @@ def _conditions(
 
 
 def _last_time(seen: Observation, argo: Object) -> str:
-    times = [argo.get("finishedAt") or ""]
+    times = [untrusted.time(argo.get("finishedAt"))]
     times += [time for a in seen.attempts for time in (a.created, a.placed, a.ready, a.finished)]
     return max(times)
 

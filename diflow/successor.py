@@ -14,9 +14,12 @@ from typing import Any, Final
 
 import yaml
 
-from diflow import chain, keys, names
-from diflow.job import canonical_json, dump_yaml
+from diflow import keys, names
+from diflow.errors import InvalidError
+from diflow.job import dump_yaml
 from diflow.observe import observe
+from diflow.state import chain
+from diflow.state.patches import canonical_json
 from diflow.status import derive_seen
 
 Json = dict[str, Any]
@@ -34,7 +37,7 @@ _PASSING_LABELS: Final = frozenset(
     )
 )
 _PASSING_ANNOTATIONS: Final = frozenset(
-    (keys.EPOCH, keys.CONTINUED_IN, "kubectl.kubernetes.io/last-applied-configuration")
+    (keys.EPOCH, keys.PROOF, keys.CONTINUED_IN, "kubectl.kubernetes.io/last-applied-configuration")
 )
 _PART: Final = re.compile(r" \(part \d+\)$")
 
@@ -45,7 +48,17 @@ def successor(
     """The Workflow `name` that continues `workflow`, with these parameters and annotations in place of its own.
 
     What the job went through so far is in its annotations: how often it was restarted and rescheduled, and its phases.
+    Raises InvalidError where somebody has edited the Workflow into a form that cannot be copied.
     """
+    try:
+        return _successor(workflow, name, parameters, annotations)
+    except (TypeError, ValueError, AttributeError, KeyError, yaml.YAMLError) as error:
+        raise InvalidError(f"the Workflow is not as diflow wrote it, and cannot be continued ({error})") from None
+
+
+def _successor(
+    workflow: Mapping[str, Any], name: str, parameters: Mapping[str, str], annotations: Mapping[str, str]
+) -> Json:
     metadata = workflow["metadata"]
     job, number = chain.job_name(workflow), chain.part(workflow) + 1
     labels = {k: v for k, v in (metadata.get("labels") or {}).items() if k not in _PASSING_LABELS}

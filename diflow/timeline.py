@@ -186,6 +186,8 @@ class _Replay:
             self.present = "Running"
         if self.present == "Running":
             self.all_were_ready = True
+            if now and not self.seen.closing and any(self.attempt[key].is_lost for key in self.wanted):
+                self.present = "Rescheduling"
         return self.present
 
     def _between_rounds(self) -> bool:

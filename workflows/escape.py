@@ -23,13 +23,35 @@ def has_template(value: Any) -> bool:
     return _OPEN in repr(value)
 
 
+class Template(str):
+    """Text of diflow's own among a user's, which Argo is to read as a template."""
+
+    __slots__ = ()
+
+
 def patch_json(ours: dict[str, Any], users: dict[str, Any]) -> str:
-    """A podSpecPatch: `ours` may hold Argo templates, the text in `users` is inert. Their keys must not overlap."""
-    parts = [_object(ours)[1:-1], _inert(_object(users))[1:-1]]
+    """A podSpecPatch: `ours` may hold Argo templates, the text in `users` is inert unless it is a Template.
+
+    Their keys must not overlap.
+    """
+    parts = [_json(ours)[1:-1], _users(users)[1:-1]]
     return "{" + ",".join(part for part in parts if part) + "}"
 
 
-def _object(value: dict[str, Any]) -> str:
+def _users(value: Any) -> str:
+    # No two braces meet where the parts are put together: between nested objects there is always a key.
+    match value:
+        case Template():
+            return _json(str(value))
+        case dict():
+            return "{" + ",".join(f"{_inert(_json(key))}:{_users(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ",".join(map(_users, value)) + "]"
+        case _:
+            return _inert(_json(value))
+
+
+def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -9,35 +9,18 @@ from __future__ import annotations
 from functools import lru_cache
 
 from diflow import keys
+from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
 
 _ROUND = "inputs.parameters.round"
 _INDEX = "inputs.parameters.index"
 _MEMBER = "inputs.parameters.member"
 
-# What Argo's message says when a replica ended for no fault of its own. Argo shows the pod's status message if there is
-# one (kubelet: evictions, rejections, shutdowns), else "<container>: <reason> (exit code n)", so anchors at the start
-# keep a program from writing such a message itself.
-# Sources: kubelet's pkg/kubelet/{eviction,lifecycle,nodeshutdown,preemption} and Argo's inferFailedReason.
-UNCOUNTED_MESSAGES = (
-    # the pod object vanished: the node was lost, or somebody deleted the pod
-    "^pod deleted",
-    # killed by SIGTERM or SIGKILL from outside: eviction by the API, preemption by the scheduler, a drained node.
-    # Out of memory is told apart by its reason, OOMKilled.
-    "^(main|wait): Error [(]exit code (137|143)[)]",
-    # OutOfcpu, OutOfmemory, UnexpectedAdmissionError and the like
-    "^Pod was rejected: ",
-    # eviction by the kubelet because the node ran short (a pod over its own limits reads otherwise, and counts)
-    "^The node (was|had) ",
-    "^Preempted in order to admit critical pod",
-    "^Pod was terminated in response to imminent node shutdown",
-    # the node died with the pod on it, and no container's end was ever seen, or none had begun
-    "^pod failed: neither main nor wait container completed",
-    "^Pod failed before [a-z0-9-]+ container starts due to (ContainerCreating|PodInitializing): ",
-    "^can.t find failed message for pod",
-)
 
-# The kubelet's words for a pod that the allocator stops: its way to end one gracefully is a deadline of a second.
-STOPPED_MESSAGE = "^Pod was active on the node longer than the specified deadline"
+_OF_ROUND = f"fromJSON(workflow.parameters.{keys.PARAM_GRANTED})[{_ROUND}]"
+_TASKS = f"fromJSON(workflow.parameters.{keys.PARAM_TASKS})"
+# The expressions below run over the parameter `tasks` instead of naming each task: every pod has several of them, and
+# the Workflow would grow with the square of the tasks. Inside a predicate `#` is the name of the task.
+_GRANTED = f"int({_OF_ROUND}?.[#] ?? 1)"
 
 
 @lru_cache(maxsize=256)
@@ -47,8 +30,7 @@ def granted(task: str) -> str:
     Argo 4.0 evaluates it once more for a round that has ended, with the raw text `{{item}}` in the round's place, and
     ends the job in Error if that fails. The result of that visit is thrown away, so any number will do.
     """
-    of_round = f"(fromJSON(workflow.parameters.{keys.PARAM_GRANTED})[{_ROUND}] ?? {{}})"
-    return f"int({of_round}['{task}'] ?? 1)"
+    return f"int({_OF_ROUND}?.['{task}'] ?? 1)"
 
 
 @lru_cache(maxsize=256)
@@ -59,7 +41,7 @@ def members(task: str) -> str:
     What `granted` says about the raw round holds here too.
     """
     suffix = f"(fromJSON(workflow.parameters.{keys.PARAM_AGAIN})[{_ROUND} + '/{task}/' + string(#)] ?? '')"
-    return f"toJson(map(0..({granted(task)} - 1), {{string(#) + string({suffix})}}))"
+    return f"toJson(map(0..{granted(task)} - 1, {{string(#) + string({suffix})}}))"
 
 
 def index_of_item() -> str:
@@ -67,15 +49,15 @@ def index_of_item() -> str:
     return "split(item, '.')[0]"
 
 
-@lru_cache(maxsize=256)
-def replicas(tasks: tuple[str, ...]) -> str:
-    """How many replicas all of `tasks` have together in this round."""
-    return " + ".join(granted(task) for task in tasks) if tasks else "0"
+def replicas() -> str:
+    """How many replicas all tasks have together in this round."""
+    return f"sum({_TASKS}, {{{_GRANTED}}})"
 
 
-def rank(earlier: tuple[str, ...]) -> str:
-    """The rank over the whole job of replica `index` of the task that stands behind the tasks `earlier`."""
-    return f"{replicas(earlier)} + int({_INDEX})" if earlier else f"int({_INDEX})"
+def rank(position: int) -> str:
+    """The rank over the whole job of replica `index` of the task at `position` in the order of the tasks."""
+    index = f"int({_INDEX})"
+    return f"sum({_TASKS}[:{position}], {{{_GRANTED}}}) + {index}" if position else index
 
 
 def rounds_before() -> str:
@@ -83,20 +65,27 @@ def rounds_before() -> str:
     return f"({_ROUND} matches '^[0-9]+$' ? int({_ROUND}) - 1 : 0)"
 
 
-def host(task: str, index: str) -> str:
-    """The full host name of one replica; `index` is an expression."""
-    return (
-        f"workflow.name + '-{task}-' + string({index}) + '.{keys.SERVICE_PREFIX}' + workflow.name"
-        f" + '.' + workflow.namespace + '.svc.cluster.local'"
-    )
+_DOMAIN = f"'.{keys.SERVICE_PREFIX}' + workflow.name + '.' + workflow.namespace + '.svc.cluster.local'"
+# The hosts of task `#`, comma-joined. In the inner predicate `#` is the index: there a slash, which no name has, stands
+# for the task.
+_HOSTS = f"replace(join(map(0..{_GRANTED} - 1, {{workflow.name + '-/-' + string(#) + {_DOMAIN}}}), ','), '/', #)"
 
 
-@lru_cache(maxsize=256)
-def hosts(tasks: tuple[str, ...]) -> str:
-    """The hosts of all replicas of `tasks`, in the order of their ranks, comma-joined."""
-    lists = [f"map(0..({granted(task)} - 1), {{{host(task, '#')}}})" for task in tasks]
-    joined = lists[0] if len(lists) == 1 else f"concat({', '.join(lists)})"
-    return f"join({joined}, ',')"
+def hosts() -> str:
+    """The hosts of all replicas, in the order of their ranks, comma-joined."""
+    return f"join(map({_TASKS}, {{{_HOSTS}}}), ',')"
+
+
+def hosts_by_task() -> str:
+    """The variables that list the hosts of one task each (`names.nodes_variable`), as a part of a JSON text.
+
+    It begins inside the name of the first variable and ends inside the value of the last one: between
+    `[{"name":"` and `"}]` it makes the list, and the text is JSON before Argo has evaluated it, too.
+    """
+    variable = "'DI_' + upper(replace(#, '-', '_')) + '_NODES'"
+    items = f"join(map({_TASKS}, {{toJson({{'name': {variable}, 'value': {_HOSTS}}})}}), ',')"
+    start, end = '{"name":"', '"}'
+    return f"{items}[{len(start)}:-{len(end)}]"
 
 
 def template(expression: str) -> str:
@@ -157,4 +146,4 @@ def is_stopped(*, deadline_seconds: float | None = None, restart: str = "") -> s
 
 def has_failed(task: str) -> str:
     """Whether the DAG task `task` beside this hook has failed."""
-    return f"(tasks['{task}'].status == 'Failed' || tasks['{task}'].status == 'Error')"
+    return f"tasks['{task}'].status in ['Failed', 'Error']"

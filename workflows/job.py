@@ -3,7 +3,7 @@
     job (DAG)
     ├─ round   once for each entry of the parameter `rounds`
     │  ├─ <task>   one fan-out for each task, as many as `granted` says, named as `again` says
-    │  │  └─ replica-<task> (DAG)   the counted retries: backoffLimit
+    │  │  └─ replicaOf-<task> (DAG)   the counted retries: backoffLimit
     │  │     ├─ <task>              the pod, with the retries that are not counted
     │  │     └─ superseded          makes a replica that was stopped on purpose count as Succeeded
     │  └─ superseded   the same for a replaced round
@@ -21,9 +21,12 @@ from typing import Any, cast
 from hera.workflows import Workflow
 from hera.workflows import models as m
 
-from diflow import keys, names
-from diflow.job import DIJob, canonical_json, dump_yaml
+from diflow import bounds, keys, names
+from diflow.errors import InvalidError
+from diflow.job import DIJob, dump_yaml
 from diflow.settings import RenderSettings, render_settings
+from diflow.state.nodenames import dag_task
+from diflow.state.patches import canonical_json
 from diflow.version import __version__
 from diflow.workflows import expressions as expr
 from diflow.workflows.pods import dijob_annotation, pod_security, pod_template, roster_volume, token_volume
@@ -33,6 +36,7 @@ _FIRST_ROUND = "1"
 _UNCOUNTED_LIMIT = 1000
 _UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
 _STEP_RETRIES = 5
+_LONGEST_LINE = 65_536
 # The step that makes the Service would slow the start of the job's own pods down; meanwhile no pod has an address yet.
 _PODS_FIRST_SECONDS = "2"
 
@@ -49,10 +53,19 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, A
     """The Argo Workflow of a job as plain data, as it is sent to the API server.
 
     It is made of Hera's models directly: Hera's own Workflow looks through each template for what it could still add,
-    which takes longer than all the rest.
+    which takes longer than all the rest. Raises InvalidError for what Argo could not carry.
     """
     model = _model(job, settings if settings is not None else render_settings())
-    return model.model_dump(exclude_none=True, by_alias=True)
+    data = model.model_dump(exclude_none=True, by_alias=True)
+    size = len(canonical_json(data).encode())
+    if size > bounds.MOST_WORKFLOW_BYTES:
+        raise InvalidError(
+            f"the Workflow of this job has {size} bytes, at most {bounds.MOST_WORKFLOW_BYTES} are allowed, as Argo "
+            "keeps its state beside it: give the job fewer tasks or containers, or move long scripts into the image or "
+            "into a ConfigMap",
+            path="spec.tasks",
+        )
+    return data
 
 
 def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
@@ -64,6 +77,7 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
         keys.PARAM_GRANTED: canonical_json({_FIRST_ROUND: replicas}),
         keys.PARAM_AGAIN: "{}",
         keys.PARAM_RELEASED: "[]",
+        keys.PARAM_TASKS: canonical_json(tasks),
         keys.PARAM_REPLICAS: canonical_json(replicas),
         keys.PARAM_PROFILINGS: "{}",
     }
@@ -104,7 +118,8 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
 
 def to_yaml(job: DIJob, *, settings: RenderSettings | None = None) -> str:
     """The Argo Workflow of a job as YAML, which `argo submit` and `kubectl create` take."""
-    return dump_yaml(render(job, settings=settings))
+    # An expression on one line can be searched for, and is shorter than a folded one.
+    return dump_yaml(render(job, settings=settings), width=_LONGEST_LINE)
 
 
 def _labels(job: DIJob) -> dict[str, str]:
@@ -157,7 +172,7 @@ def _round_dag(job: DIJob, tasks: list[str]) -> m.Template:
     restarts_together = _restarts_together(job)
     fanouts = [
         m.DAGTask(
-            name=task,
+            name=dag_task(task),
             template=_replica_name(task),
             arguments=_arguments(
                 round="{{inputs.parameters.round}}",
@@ -169,7 +184,7 @@ def _round_dag(job: DIJob, tasks: list[str]) -> m.Template:
         )
         for task in tasks
     ]
-    ended = " && ".join(f"({task}.Succeeded || {task}.Failed || {task}.Errored)" for task in tasks)
+    ended = " && ".join(f"({_has_ended(task)})" for task in tasks)
     superseded = m.DAGTask(
         name=keys.TEMPLATE_SUPERSEDED,
         template=keys.TEMPLATE_SUPERSEDED,
@@ -197,7 +212,7 @@ def _replica_dag(job: DIJob, task: str) -> m.Template:
         dag=m.DAGTemplate(
             tasks=[
                 m.DAGTask(
-                    name=task,
+                    name=dag_task(task),
                     template=task,
                     arguments=_arguments(
                         **{name: f"{{{{inputs.parameters.{name}}}}}" for name in _pod_inputs(job)},
@@ -208,10 +223,10 @@ def _replica_dag(job: DIJob, task: str) -> m.Template:
                 m.DAGTask(
                     name=keys.TEMPLATE_SUPERSEDED,
                     template=keys.TEMPLATE_SUPERSEDED,
-                    depends=f"{task}.Succeeded || {task}.Failed || {task}.Errored",
+                    depends=_has_ended(task),
                     when=expr.template(expr.is_unwanted(task)),
                     # On the leaf: Argo looks at no other hooks any more once the DAG has come to its end.
-                    hooks={"give-up": _give_up(f"{last}{expr.has_failed(task)} && {expr.is_wanted(task)}")},
+                    hooks={"give-up": _give_up(f"{last}{expr.has_failed(dag_task(task))} && {expr.is_wanted(task)}")},
                 ),
             ]
         ),
@@ -303,6 +318,10 @@ def _step(name: str, resource: m.ResourceTemplate) -> m.Template:
     )
 
 
+def _has_ended(task: str) -> str:
+    return " || ".join(f"{dag_task(task)}.{result}" for result in ("Succeeded", "Failed", "Errored"))
+
+
 def _give_up(expression: str) -> m.LifecycleHook:
     return m.LifecycleHook(template=keys.TEMPLATE_GIVE_UP, expression=expression)
 
@@ -321,7 +340,8 @@ def _pod_inputs(job: DIJob) -> tuple[str, ...]:
 
 
 def _replica_name(task: str) -> str:
-    return f"replica-{task}"
+    # A capital letter, which no task's name has: the template of a task's pods is named as the task is.
+    return f"replicaOf-{task}"
 
 
 def _inputs(*parameters: str) -> m.Inputs:

@@ -6,18 +6,19 @@ go into `podSpecPatch` (see `escape`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import count
 from typing import Any
 
 from diflow import keys, names
 from diflow.errors import InvalidError
-from diflow.job import DIJob, Task, canonical_json
+from diflow.job import DIJob, Task
+from diflow.podrules import work_container
 from diflow.settings import RenderSettings
+from diflow.state.patches import canonical_json
 from diflow.workflows import expressions as expr
-from diflow.workflows.escape import has_template, patch_json
+from diflow.workflows.escape import Template, has_template, patch_json
 
 # Pod fields that an Argo template has under the same name.
 _NATIVE = (
@@ -37,6 +38,7 @@ CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}
 ARGO_INIT, ARGO_WAIT = ({"name": name, "securityContext": CONFINED} for name in ("init", "wait"))
 """What to change of Argo's own containers in a pod. They say nothing of this unless the controller's settings do, and
 such a namespace would refuse the pod for them."""
+_TORCHRUN = frozenset({"RANK", "PET_NNODES", "PET_NODE_RANK", "PET_RDZV_ENDPOINT"})
 _HANDLED = frozenset(
     (*_NATIVE, *_OURS, "containers", "initContainers", "volumes", "securityContext", "serviceAccount",
      "serviceAccountName", "activeDeadlineSeconds", "schedulingGates")
@@ -66,10 +68,11 @@ class _Mount:
 class _Parts:
     """A pod template on its way: Argo's own fields, and the user's part of the patch.
 
-    `env` and `mounts` are given to each container.
+    `env` and `mounts` are given to each container, and variables of the names `listed`, which only the patch has.
     """
 
     env: Sequence[dict[str, str]]
+    listed: Set[str]
     mounts: Sequence[_Mount]
     root: bool
     native: dict[str, Any] = field(default_factory=dict)
@@ -84,11 +87,16 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     task = job.tasks[index]
     spec: dict[str, Any] = task.template["spec"]
     path = f"spec.tasks[{index}].template"
-    parts = _Parts(env=job_env(job, task, settings), mounts=_mounts(job), root=_runs_as_root(spec))
+    parts = _Parts(
+        env=job_env(job, task, settings),
+        listed={names.nodes_variable(one.name) for one in job.tasks},
+        mounts=_mounts(job),
+        root=_runs_as_root(spec),
+    )
 
+    spec = _with_argos_name(spec, spec["containers"][work_container(spec["containers"])].get("name"))
     containers = list(spec["containers"])
-    main = next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
-    work = containers.pop(main)
+    work = containers.pop(work_container(containers))
     if not work.get("resources"):
         work = {**work, "resources": settings.default_resources}
     patched = [_container(work, parts, "container", name="main")]
@@ -107,11 +115,7 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
         parts.native["serviceAccountName"] = account
     if "activeDeadlineSeconds" in spec:
         parts.native["activeDeadlineSeconds"] = spec["activeDeadlineSeconds"]
-    volumes = _volumes(spec.get("volumes", []), job)
-    if volumes:
-        if has_template(volumes):
-            raise InvalidError("a volume cannot hold {{: Argo would read it as a template", path=f"{path}.spec.volumes")
-        parts.native["volumes"] = volumes
+    _add_volumes(job, spec, parts, path)
     if "securityContext" in spec:  # else the Workflow's own holds, which is the default for all its pods
         parts.native["securityContext"] = pod_security(spec["securityContext"], settings)
     for name, value in spec.items():
@@ -119,6 +123,11 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
             parts.patch[name] = value
     gates = list(spec.get("schedulingGates", []))
     if job.scheduling == "gang":
+        if spec.get("nodeName"):
+            raise InvalidError(
+                "cannot be set for a job that the allocator places: use nodeSelector, or scheduling: none",
+                path=f"{path}.spec.nodeName",
+            )
         gates.append({"name": keys.GATE})
     if gates:
         parts.patch["schedulingGates"] = gates
@@ -134,14 +143,19 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
 
 
 def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, str]]:
-    """What every container of `task` is told about its job: DI_*, torchrun's variables and, if it asks, AdaptDL's."""
+    """What every container of `task` is told about its job: DI_*, torchrun's variables and, if it asks, AdaptDL's.
+
+    Without the lists of one task's hosts (`_lists_of_hosts`).
+    """
     rank = _rank(job, task)
-    world, master, nodes = _roster(_task_names(job))
+    world = expr.template(expr.replicas())
+    master = names.host("{{workflow.name}}", "{{workflow.namespace}}", job.tasks[0].name, 0)
     values = {
         "DI_JOB_ID": "{{workflow.namespace}}/{{workflow.name}}",
         "DI_SERVER_URL": settings.server_url,
         "DI_RANK": rank,
-        **nodes,
+        "DI_TASK_RANK": "{{inputs.parameters.index}}",  # unlike the rank, it stays right when other tasks are resized
+        "DI_NODES": expr.template(expr.hosts()),
         "MASTER_ADDR": master,
         "MASTER_PORT": str(keys.MASTER_PORT),
         "WORLD_SIZE": world,
@@ -216,21 +230,16 @@ def _mounts(job: DIJob) -> tuple[_Mount, ...]:
     )
 
 
-@lru_cache(maxsize=64)
-def _roster(tasks: tuple[str, ...]) -> tuple[str, str, dict[str, str]]:
-    """What all replicas are told alike: their number, the host of rank 0, and the variables that list hosts."""
-    nodes = {"DI_NODES": expr.template(expr.hosts(tasks))}
-    nodes |= {names.nodes_variable(task): expr.template(expr.hosts((task,))) for task in tasks}
-    return expr.template(expr.replicas(tasks)), expr.template(expr.host(tasks[0], "0")), nodes
-
-
 def _rank(job: DIJob, task: Task) -> str:
-    all_tasks = _task_names(job)
-    return expr.template(expr.rank(all_tasks[: all_tasks.index(task.name)]))
+    return expr.template(expr.rank([one.name for one in job.tasks].index(task.name)))
 
 
-def _task_names(job: DIJob) -> tuple[str, ...]:
-    return tuple(task.name for task in job.tasks)
+def _lists_of_hosts() -> list[dict[str, str]]:
+    """The variables that list one task's hosts each, for the patch of a container: Argo makes them of one expression.
+
+    Kubernetes puts variables that only the patch has before those of the container, so that `$(NAME)` finds them.
+    """
+    return [{"name": Template(expr.template(expr.hosts_by_task()))}]
 
 
 def pod_security(given: dict[str, Any], settings: RenderSettings) -> dict[str, Any]:
@@ -258,19 +267,19 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     own = container.pop("env", [])
     taken = {item.get("name") for item in own}
     # What diflow sets cannot be overridden where the field's clients rely on it (DI_*); torchrun's variables can.
-    ours = [item for item in env if item["name"] not in taken or item["name"].startswith("DI_")]
-    mine = {item["name"] for item in ours}
-    patch: dict[str, Any] = {}
-    rest = [item for item in own if item.get("name") not in mine]
+    ours = _short([item for item in env if item["name"] not in taken or item["name"].startswith("DI_")])
+    mine = {item["name"] for item in ours} | parts.listed
+    patch: dict[str, Any] = {"env": _lists_of_hosts(), **_named_ports(container)}
+    rest = _last_of_each(item for item in own if item.get("name") not in mine)
     container["env"] = ours + rest
     if has_template(given):
         braced = [item for item in rest if has_template(item)]
         if braced:
             # Each keeps its place in the list, for $(NAME) references, and gets its value from the patch.
             container["env"] = ours + [_placeholder(item) if item in braced else item for item in rest]
-            patch["env"] = braced
+            patch["env"] += braced
         for key, value in given.items():
-            if key not in ("env", "name") and has_template(value):
+            if key not in ("env", "name", *patch) and has_template(value):
                 patch[key] = container.pop(key)
     if mounts:
         ours_mounted = [{"name": mount.volume, "mountPath": mount.folder, "readOnly": True} for mount in mounts]
@@ -281,7 +290,38 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
         parts.native[where] = container
     else:
         parts.native.setdefault(where, []).append(container)
-    return {"name": name, **patch} if patch else {}
+    return {"name": name, **patch}
+
+
+def _short(env: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The same variables; torchrun's refer to those before them that they repeat: a job of many tasks stays small."""
+    out: list[dict[str, str]] = []
+    for item in env:
+        name, value = item["name"], item["value"]
+        if name in _TORCHRUN:
+            same = next(
+                (one for one in env[: len(out)] if has_template(one["value"]) and value.startswith(one["value"])), None
+            )
+            value = f"$({same['name']}){value.removeprefix(same['value'])}" if same else value
+        out.append({"name": name, "value": value})
+    return out
+
+
+def _last_of_each(env: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Variables by their names: the last of one name wins in a pod, and Argo takes no two of one name."""
+    given = list(env)
+    last = {item["name"]: item for item in given}
+    return [item for item in given if last[item["name"]] is item]
+
+
+def _named_ports(container: dict[str, Any]) -> dict[str, Any]:
+    """Take out what asks a port by its name, which Hera's models do not know: for the patch."""
+    patch = {}
+    for key in ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe"):
+        handlers = [container.get(key, {})] if key != "lifecycle" else list(container.get(key, {}).values())
+        if any(isinstance(h, dict) and isinstance(h.get("httpGet", {}).get("port"), str) for h in handlers):
+            patch[key] = container.pop(key)
+    return patch
 
 
 def _placeholder(item: dict[str, Any]) -> dict[str, Any]:
@@ -309,6 +349,40 @@ def _volumes(own: Sequence[dict[str, Any]], job: DIJob) -> list[dict[str, Any]]:
     return [*own, *(volume for volume in job.volumes if volume.get("name") not in taken)]
 
 
+def _with_argos_name(value: Any, name: str | None) -> Any:
+    """The same data; resources of the work's container (`resourceFieldRef`) are asked for by Argo's name of it."""
+    if isinstance(value, list):
+        return [_with_argos_name(item, name) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: "main" if key == "containerName" and name and item == name else _with_argos_name(item, name)
+        for key, item in value.items()
+    }
+
+
+def _add_volumes(job: DIJob, spec: dict[str, Any], parts: _Parts, path: str) -> None:
+    """Put the volumes among Argo's fields, and those that Argo would leave out into the patch as well.
+
+    Argo adds to a pod the volumes that its own fields mount, and looks neither at block devices nor into the patch.
+    """
+    work = spec["containers"][work_container(spec["containers"])].get("name")
+    volumes = _with_argos_name(_volumes(spec.get("volumes", []), job), work)
+    if not volumes:
+        return
+    if has_template(volumes):
+        raise InvalidError("a volume cannot hold {{: Argo would read it as a template", path=f"{path}.spec.volumes")
+    parts.native["volumes"] = volumes
+    containers = [*spec["containers"], *spec.get("initContainers", [])]
+    patched = [*parts.patch.get("containers", []), *parts.patch.get("initContainers", [])]
+    used = [device for container in containers for device in container.get("volumeDevices", [])]
+    used += [mount for container in patched for mount in container.get("volumeMounts", [])]
+    names_used = {item["name"] for item in used}
+    hidden = [volume for volume in volumes if volume["name"] in names_used]
+    if hidden:
+        parts.patch["volumes"] = hidden
+
+
 def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any]:
     given = task.template.get("metadata") or {}
     for kind in ("labels", "annotations"):
@@ -317,7 +391,6 @@ def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any
                 raise InvalidError(
                     "cannot hold {{: Argo would read it as a template", path=f"{path}.metadata.{kind}.{key}"
                 )
-    world, _, nodes = _roster(_task_names(job))
     return {
         "labels": {
             **(given.get("labels") or {}),
@@ -330,9 +403,9 @@ def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any
         },
         "annotations": {
             **(given.get("annotations") or {}),
-            keys.REPLICAS: world,
+            keys.REPLICAS: expr.template(expr.replicas()),
             keys.RANK: _rank(job, task),
-            keys.NODES: nodes["DI_NODES"],
+            keys.NODES: expr.template(expr.hosts()),
             keys.TASK_RANK: "{{inputs.parameters.index}}",
         },
     }

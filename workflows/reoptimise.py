@@ -15,8 +15,10 @@ from hera.workflows import models as m
 
 from diflow import keys, names
 from diflow.errors import InvalidError
-from diflow.job import canonical_json, dump_yaml
+from diflow.job import dump_yaml
 from diflow.settings import RenderSettings, render_settings
+from diflow.state import untrusted
+from diflow.state.patches import canonical_json
 from diflow.version import __version__
 from diflow.workflows.pods import ARGO_INIT, ARGO_WAIT, CONFINED, pod_security
 
@@ -48,7 +50,7 @@ _FIELDS: Final[tuple[tuple[str, int, int, tuple[str, ...]], ...]] = (
     ("month", 1, 12, _MONTHS),
     ("day of the week", 0, 6, _DAYS),
 )
-_RANGE = re.compile(r"(?:[*?]|(?P<low>\w+)(?:-(?P<high>\w+))?)(?:/(?P<step>\d+))?")
+_RANGE = re.compile(r"(?:[*?]|(?P<low>\w+)(?:-(?P<high>\w+))?)(?:/(?P<step>[0-9]{1,9}))?")
 
 
 def render_cron(
@@ -147,8 +149,9 @@ def _check_part(part: str, name: str, low: int, high: int, words: tuple[str, ...
 
 
 def _number(text: str, low: int, words: tuple[str, ...]) -> int | None:
-    if text.isascii() and text.isdigit():
-        return int(text)
+    number = untrusted.whole(text)
+    if number is not None:
+        return number
     return words.index(text.lower()) + low if text.lower() in words else None
 
 

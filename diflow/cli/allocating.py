@@ -125,7 +125,9 @@ def once(
         from diflow.cli.once import decide_once  # noqa: PLC0415
 
         settings = _settings(
-            policy=policy, namespace=namespace or presence.home(cluster)[0], watched_namespace=watch_namespace
+            policy=policy,
+            namespace=namespace or presence.home(cluster, elsewhere=False)[0],
+            watched_namespace=watch_namespace,
         )
         text = decide_once(cluster, settings, seconds=limit or _ONCE_SECONDS)
     if output is not None:
@@ -191,7 +193,8 @@ def plan(
 ) -> None:
     """Show what the allocator would decide now, or what would happen if a job came. Nothing is written.
 
-    The policy of the cluster's allocator (else fit) runs here, on the cluster as you may see it.
+    The policy of the cluster's allocator (else fit) runs here, on the cluster as you may see it. Places that jobs have
+    count as their Workflows name them: only the allocator can verify that it gave them.
     """
     needs_packages()
     from diflow.allocator import looking, telling  # noqa: PLC0415

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +20,8 @@ from diflow.cli import (
     server,
     submitting,
 )
+from diflow.cli.console import say
+from diflow.version import __version__
 
 app = typer.Typer(
     name="diflow",
@@ -34,6 +36,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"diflow {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print diflow's version, and end.")
+    ] = False,
+) -> None:
+    """Options of `diflow` itself."""
+
 
 COMMANDS: tuple[Callable[..., Any], ...] = (
     submitting.submit,

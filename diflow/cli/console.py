@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,44 @@ _PHASES: Final = {
 }
 # Colours that can be told apart on dark and on light screens; ranks take them in turn.
 _TURNS: Final = ("cyan", "green", "yellow", "magenta", "blue")
+# Our own colours (group 1); controls of the terminal, of two kinds; and what turns the direction of writing.
+_CONTROL: Final = re.compile(
+    rf"(\x1b\[(?:0|{'|'.join(_CODES.values())})m)"
+    "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+
+
+PLAIN: Final = "diflow-plain"
+"""The name of `plain` as a handler of what an encoding cannot hold."""
+_ASCII: Final = {
+    "→": "->",
+    "✓": "ok",
+    "✗": "no",
+    "–": "-",
+    "—": "-",
+    "…": "...",
+    "×": "x",
+    "█": "#",
+    "─": "-",
+    "│": "|",
+}
+
+
+def plain(error: UnicodeError) -> tuple[str, int]:
+    """What to write for characters that the output cannot take: ASCII that looks alike, else an escape."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in text), error.end
+
+
+def encodes(stream: TextIO, text: str) -> bool:
+    """Whether a stream can take a text as it is."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def colours(stream: TextIO) -> bool:
@@ -50,14 +89,22 @@ def turn_colour(number: int) -> str:
     return _TURNS[number % len(_TURNS)]
 
 
+def harmless(text: str) -> str:
+    """Text with control characters as escapes, but for line ends, tabs and our own colours.
+
+    Users write much of what is printed: a terminal would obey what they wrote.
+    """
+    return _CONTROL.sub(lambda found: found[0] if found[1] else ascii(found[0])[1:-1], text)
+
+
 def say(text: str = "") -> None:
-    """Print data."""
-    sys.stdout.write(f"{text}\n")
+    """Print text for people."""
+    sys.stdout.write(f"{harmless(text)}\n")
 
 
 def note(text: str) -> None:
     """Print a remark that is not data."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{harmless(text)}\n")
     sys.stderr.flush()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from diflow import keys
 from diflow.cli import replicas
 from diflow.cli.console import colours, paint, phase_colour
-from diflow.cli.output import age, clock, coloured_phase, instant, moment, table
+from diflow.cli.output import age, clock, coloured_phase, instant, moment, printable, table
 from diflow.kube.jobs import event_time, is_allocators
 from diflow.observe import observe
 from diflow.status import derive
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from diflow.kube.jobs import Job
-    from diflow.observe import Decision, Observation
+    from diflow.observe import Observation
+    from diflow.state.parameters import Decision
 
 _MOST_EVENTS = 15
 _MOST_OF_ALLOCATOR = 10
@@ -47,7 +48,7 @@ def description(
     allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
     sections = [_facts(job, decision, held=held, now=now), _phases(job), _replicas(seen, now=now)]
     if job.status.profilings:
-        lines = [f"  {key}: {value}" for key, value in job.status.profilings.items()]
+        lines = [printable(f"  {key}: {value}") for key, value in job.status.profilings.items()]
         sections.append("\n".join([_title("Profilings"), *lines]))
     labels = job.workflow["metadata"].get("labels") or {}
     if allocators or labels.get(keys.SCHEDULING) == "gang":
@@ -88,7 +89,7 @@ def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> 
         ("Job", job.name),
         ("Namespace", job.namespace),
         ("Phase", coloured_phase(status.phase)),
-        ("Message", f"held: {held} ({status.message})" if held else status.message),
+        ("Message", printable(f"held: {held} ({status.message})" if held else status.message)),
         ("Ready", f"{status.ready_replicas} of {status.replicas}"),
         ("Restarts", f"{status.restarts} (backoffLimit {spec.get('backoffLimit', 3)})"),
         ("Reschedules", str(status.reschedules)),
@@ -102,13 +103,16 @@ def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> 
         facts.append(("Took", took))
     if decision:
         when = f" ({age(decision.time, now=now)} ago)" if decision.time else ""
-        facts.append(("Allocator", f"{decision.why}{when}"))
+        facts.append(("Allocator", printable(f"{decision.why}{when}")))
     width = max(len(name) for name, _ in facts) + 2
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in facts)
 
 
 def _phases(job: Job) -> str:
-    rows = [(f"  {clock(c.last_transition_time)}", coloured_phase(c.type), c.message) for c in job.status.conditions]
+    rows = [
+        (f"  {clock(c.last_transition_time)}", coloured_phase(c.type), printable(c.message))
+        for c in job.status.conditions
+    ]
     return "\n".join([_title("Phases"), table(("  SINCE", "PHASE", "MESSAGE"), rows)])
 
 
@@ -148,7 +152,7 @@ def _reason(event: dict[str, Any]) -> str:
 
 
 def _text(event: dict[str, Any]) -> str:
-    text = " ".join(str(event.get("message") or "").split())
+    text = printable(" ".join(str(event.get("message") or "").split()))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

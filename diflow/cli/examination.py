@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from diflow import keys
 from diflow.cli.console import colours, note, paint
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
-from diflow.kube import argo
-from diflow.kube.kinds import CRD, EVENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
+from diflow.kube import argo, jobs, unproven
+from diflow.kube.kinds import CRD, EVENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
@@ -73,10 +73,18 @@ def examine(cluster: Cluster, *, probe: bool = False, image: str | None = None) 
         detail=f"the cluster's is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}" if abs(skew) >= 1 else "",
         remedy="ages and --since will be off by as much: set both machines' clocks (NTP)",
     )
-    yield from _rights(cluster)
+    namespace = f"namespace {cluster.namespace}"
+    found = _looked(
+        lambda: Finding(namespace, ok=bool(cluster.get(NAMESPACE, cluster.namespace))),
+        namespace,
+        remedy=f"check -n, or create it: kubectl create namespace {cluster.namespace}",
+    )
+    yield found
+    if found.ok:
+        yield from _rights(cluster)
     yield _looked(lambda: _crds(cluster), "Argo's CRDs")
     yield _looked(lambda: _argo(cluster), "Argo's workflow controller")
-    for account in (keys.WORKER_ACCOUNT, keys.STEPS_ACCOUNT):
+    for account in (keys.WORKER_ACCOUNT, keys.STEPS_ACCOUNT) if found.ok else ():
         what = f"service account {account} in {cluster.namespace}"
         yield _looked(
             lambda account=account, what=what: Finding(  # type: ignore[misc]
@@ -92,6 +100,8 @@ def examine(cluster: Cluster, *, probe: bool = False, image: str | None = None) 
             what,
             remedy="kubectl apply -k manifests/cluster",
         )
+    if found.ok:
+        yield from _server(cluster)
     if probe:
         yield from _probe(cluster, image)
 
@@ -172,6 +182,33 @@ def _argo(cluster: Cluster) -> Finding:
         )
     problem = argo.is_too_old(found)
     return Finding(what, ok=not problem, detail=problem or argo.version_text(found), remedy="upgrade Argo Workflows")
+
+
+def _server(cluster: Cluster) -> Iterator[Finding]:
+    """Whether the server serves pods without a token, and whether a job here needs that."""
+    from diflow.settings import render_settings  # noqa: PLC0415 (pydantic takes a while to import)
+
+    served = unproven.is_served(cluster, render_settings().server_url)
+    what = "the server and pods without a token"
+    if served is None:
+        yield Finding(what, ok=True, detail="not checked: there is no server, or you may not read its settings",
+                      is_known=False)  # fmt: skip
+        return
+    if served:
+        yield Finding(what, ok=True, detail=f"served ({unproven.SETTING} is on)")
+        return
+    try:
+        live = [job for job in jobs.list_jobs(cluster=cluster) if not job.status.ended]
+    except DiflowError:
+        live = []
+    needs = [job.name for job in live if unproven.why_needed(job.dijob)]
+    named = ", ".join(needs[:3]) + (f" and {len(needs) - 3} more" if len(needs) > 3 else "")
+    yield Finding(
+        what,
+        ok=not needs,
+        detail=f"refused, and {named} send none" if needs else f"refused ({unproven.SETTING} is off)",
+        remedy=f"their requests and reports get 401: set {unproven.SETTING}=true on the server (docs/security.md)",
+    )
 
 
 def _probe(cluster: Cluster, image: str | None) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from diflow import keys
 from diflow.allocator import explain, looking
 from diflow.allocator.plan import Action, Plan, Why
+from diflow.allocator.policy import load_policy
 from diflow.allocator.waiting import start_order
 from diflow.cli.output import age
 from diflow.cli.standing import JobRow, job_rows
@@ -24,7 +25,9 @@ _NEVER: Final = frozenset({Why.TOO_BIG, Why.NO_SUCH_QUEUE})
 
 
 def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
-    """Lines of text. Raises NotFoundError if there is no such job."""
+    """Lines of text. Raises NotFoundError if there is no such job, InvalidError if there is no such policy."""
+    if policy:
+        load_policy(policy)
     job = jobs.get(name, cluster=cluster)
     where = f"{job.namespace}/{job.name}"
     labels = job.workflow["metadata"].get("labels") or {}
@@ -41,6 +44,8 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
         yield f"{where} is not there any more"
         return
     yield _headline(row)
+    if row.granted and row.state == "starting":
+        yield "its places are as its Workflow names them: only the allocator can verify that it gave them"
     yield from _last_word(seen, row)
     if seen.world.queue_trouble:
         yield f"note: {seen.world.queue_trouble}"
@@ -86,6 +91,9 @@ def _present(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
         shown, plan = looking.decide(seen, policy)
     except InvalidError as error:
         yield f"now: {error}"
+        return
+    if where not in shown.snapshot.job_names:
+        yield f"held: {shown.left_out.get(seen.job(where).key, 'nothing is planned for it now')}"
         return
     at = shown.snapshot.job_names.index(where)
     yield f"now, by policy {plan.policy}: {explain.text(shown.snapshot, plan, at).partition(': ')[2]}"

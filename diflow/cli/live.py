@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diflow.cli import replicas
-from diflow.cli.console import phase_colour
+from diflow.cli.console import harmless, phase_colour
 from diflow.cli.output import age, clock, utc_now
 from diflow.cli.replicas import Row, rows
 from diflow.kube.follow import Snapshot, follow
@@ -31,7 +31,7 @@ _LAST = 6
 
 def show_live(cluster: Cluster, name: str, *, limit: float | None, console: Console | None = None) -> JobStatus | None:
     """Follow a job to its end. Returns its last status, or None if it was deleted."""
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, markup=False, emoji=False)
     page = Page(name)
     status: JobStatus | None = None
     with Live(page, console=console, refresh_per_second=4, transient=False) as live:
@@ -94,7 +94,12 @@ def page(snapshot: Snapshot, happened: Sequence[tuple[str, str, str]], *, now: d
         f"  {status.ready_replicas}/{status.replicas} ready"
         f"  restarts {status.restarts}  reschedules {status.reschedules}  {took}",
     )
-    parts: list[RenderableType] = [head, Text(status.message, style="dim"), Text(), _replicas(rows(seen, now=now))]
+    parts: list[RenderableType] = [
+        head,
+        Text(harmless(status.message), style="dim"),
+        Text(),
+        _replicas(rows(seen, now=now)),
+    ]
     if happened:
         parts.append(Text())
         parts += [_event(*item) for item in happened]
@@ -103,7 +108,7 @@ def page(snapshot: Snapshot, happened: Sequence[tuple[str, str, str]], *, now: d
 
 def _replicas(found: Sequence[Row]) -> Table:
     out = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    cells = [[*_cells(row), row.message] for row in found]
+    cells = [[*_cells(row), Text(row.message)] for row in found]
     for i, column in enumerate(replicas.HEAD[:-1]):
         # A long message must not squeeze the others.
         width = max([len(column), *(len(line[i]) for line in cells)])
@@ -119,8 +124,8 @@ def _replicas(found: Sequence[Row]) -> Table:
 def _cells(row: Row) -> list[str | Text]:
     mark = "◌" if row.state == "Waiting" else _MARKS.get(row.phase, " ")
     state = f"{mark} {row.state}"
-    return [row.name, str(row.rank), state, str(row.restarts), str(row.reschedules), row.node, row.age]
+    return [row.name, str(row.rank), state, str(row.restarts), str(row.reschedules), Text(harmless(row.node)), row.age]
 
 
 def _event(time: str, who: str, what: str) -> Text:
-    return Text.assemble((f"{time}  ", "dim"), f"{who}  ", (what, "dim"), no_wrap=True, overflow="ellipsis")
+    return Text.assemble((f"{time}  ", "dim"), f"{who}  ", (harmless(what), "dim"), no_wrap=True, overflow="ellipsis")

@@ -4,81 +4,187 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import re
 import sys
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
-from diflow.cli.console import warn
+from diflow.cli.console import note, warn
+from diflow.documents import Document, jobs_among, only_job, read, read_file, read_text
 from diflow.errors import DiflowError, InvalidError
 
 if TYPE_CHECKING:
     from diflow.job import DIJob
 
 STDIN: Final = "-"
+_MOST_TOLD: Final = 10
 _MODULE: Final = re.compile(r"(?P<module>[\w./\\-]+?):(?P<name>[A-Za-z_]\w*)")
 
 
-def load(
-    source: str, *, name: str | None = None, namespace: str | None = None, warned: list[str] | None = None
-) -> DIJob:
-    """The job that `source` names (FILE, - or module:name), under another name or namespace if one is given.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A job as a user names it: one object of a file, or a Python variable."""
 
-    Unknown fields of a manifest are told on stderr, or put into `warned`. Raises InvalidError that says what is wrong.
-    """
-    from diflow.job import DIJob, UnknownFieldWarning  # noqa: PLC0415 (pydantic and Hera's models take a while)
+    where: str
+    document: Document | None
+    variable: DIJob | None = None
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UnknownFieldWarning)
-        try:
-            job = _read(source, DIJob)
+    def load(self, *, name: str | None = None, namespace: str | None = None, warned: list[str] | None = None) -> DIJob:
+        """The job, under another name or namespace if one is given.
+
+        Warnings about its manifest are written to stderr, or put into `warned`. Raises InvalidError that says what is
+        wrong, in which file and line.
+        """
+        from diflow.job import DIJob, UnknownFieldWarning  # noqa: PLC0415 (pydantic and Hera's models take a while)
+
+        doubts = self.document.warnings() if self.document else []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UnknownFieldWarning)
+            try:
+                job = self.variable or DIJob.from_manifest(self.document.data if self.document else None)
+            except InvalidError as error:
+                # A field whose name is misspelt is often why: `replicsa: 4` leaves one replica, below the minimum.
+                _tell(doubts + self._unknown(caught, UnknownFieldWarning), warned)
+                raise self._in_file(error) from None
             given = {"name": name, "namespace": namespace}
             changes = {key: value for key, value in given.items() if value not in (None, getattr(job, key))}
             if changes:  # by way of the manifest, so that the new name is checked with all that depends on it
                 manifest = job.to_manifest()
                 manifest["metadata"] = {**manifest["metadata"], **changes}
                 job = DIJob.from_manifest(manifest)
-        except InvalidError:
-            # A field whose name is misspelt is often why: `replicsa: 4` leaves one replica, below the minimum.
-            _tell_unknown(caught, UnknownFieldWarning, warned)
-            raise
-    _tell_unknown(caught, UnknownFieldWarning, warned)
-    for other in caught:
-        if not issubclass(other.category, UnknownFieldWarning):
-            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
-    return job
+        _tell(doubts + self._unknown(caught, UnknownFieldWarning), warned)
+        for other in caught:
+            if not issubclass(other.category, UnknownFieldWarning):
+                warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+        return job
+
+    def _in_file(self, error: InvalidError) -> InvalidError:
+        if self.document is None or self.where == STDIN:
+            return InvalidError(f"{error.message}{self._line(error.path)}", path=error.path)
+        path = f"{self.where}: {error.path}" if error.path else self.where
+        return InvalidError(f"{error.message}{self._line(error.path)}", path=path)
+
+    def _unknown(self, caught: list[warnings.WarningMessage], kind: type[Warning]) -> list[str]:
+        messages = [w.message for w in caught if isinstance(w.message, kind)]
+        return list(dict.fromkeys(f"{message}{self._line(str(message.args[-1]))}" for message in messages))
+
+    def _line(self, path: str) -> str:
+        line = self.document.line_of(path) if self.document else 0
+        return f" (line {line})" if line else ""
 
 
-def _tell_unknown(caught: list[warnings.WarningMessage], kind: type[Warning], warned: list[str] | None) -> None:
-    for text in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, kind)):
-        if warned is None:
-            warn(text)
-        else:
-            warned.append(text)
+def load(source: str, *, name: str | None = None, namespace: str | None = None) -> DIJob:
+    """The one job that `source` names (FILE, - or module:name). What else is in the file is named on stderr."""
+    return load_all(source, name=name, namespace=namespace)[0]
 
 
-def _read(source: str, kind: type[DIJob]) -> DIJob:
-    if source == STDIN:
-        return kind.from_yaml(sys.stdin.read())
+def load_all(
+    source: str, *, name: str | None = None, namespace: str | None = None, every: bool = False, hint: str = ""
+) -> list[DIJob]:
+    """The jobs that `source` names; more than one only with `every`, else `hint` says what to do."""
+    found, left = sources(source)
+    if len(found) > 1 and not every:
+        documents = [one.document for one in found if one.document]
+        instead = f"put the one that you mean in a file of its own{hint}"
+        try:
+            only_job(documents, instead=instead)
+        except InvalidError as error:
+            raise _named(source, error) from None
+    if len(found) > 1 and name is not None:
+        raise InvalidError(f"{source} holds {len(found)} jobs, which cannot all have one name", path="--name")
+    jobs = [one.load(name=name, namespace=namespace) for one in found]
+    seen: set[tuple[str | None, str]] = set()
+    for job in jobs:
+        check_names(source, job, seen)
+    tell_left(source, left)
+    return jobs
+
+
+def check_names(source: str, job: DIJob, seen: set[tuple[str | None, str]]) -> None:
+    """Note the name of a job in `seen`. Raises InvalidError if another one of the same file has it."""
+    if (job.namespace, job.name) in seen:
+        where = f" in the namespace {job.namespace}" if job.namespace else ""
+        raise InvalidError(f"{source} holds two jobs of the name {job.name}{where}: give one of them another name")
+    seen.add((job.namespace, job.name))
+
+
+def tell_left(source: str, left: Sequence[Document]) -> None:
+    """Say on stderr which objects of a file are no jobs, and that nothing is done with them."""
+    for document in left[:_MOST_TOLD]:
+        where = f" (line {document.line})" if document.line else ""
+        note(f"{source}: {document.title}{where} is not a job and is left out: create it with kubectl")
+    if len(left) > _MOST_TOLD:
+        note(f"{source}: {len(left) - _MOST_TOLD} more objects are left out")
+
+
+def sources(source: str) -> tuple[list[Source], list[Document]]:
+    """(the jobs that `source` names, what else is in the file). Raises InvalidError; there is at least one job."""
+    if not source:
+        raise InvalidError("the name of the file is empty: name one, or - for standard input, or module:name")
     match = _MODULE.fullmatch(source)
-    if match and not Path(source).exists():
-        return _variable(match["module"], match["name"], kind)
+    if source != STDIN and match and not _exists(source):
+        return [Source(source, None, _variable(match["module"], match["name"]))], []
+    documents = read(_stdin_text()) if source == STDIN else _file(source)
+    try:
+        jobs = jobs_among(documents)
+    except InvalidError as error:
+        raise _named(source, error) from None
+    left = [one for one in documents if not one.is_job] if len(documents) > 1 else []
+    return [Source(source, document) for document in jobs], left
+
+
+def _named(source: str, error: InvalidError) -> InvalidError:
+    return InvalidError(error.message, path="" if source == STDIN else source)
+
+
+def _tell(texts: list[str], warned: list[str] | None) -> None:
+    if warned is not None:
+        warned += texts
+        return
+    for text in texts:
+        warn(text)
+
+
+def _stdin_text() -> str:
+    """What is on standard input. Raises InvalidError where it is closed or is no text."""
+    if sys.stdin is None or sys.stdin.closed:
+        raise InvalidError("standard input is closed: give a file, or feed one in (diflow render - < job.yaml)")
+    try:
+        return read_text(getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode()))
+    except InvalidError as error:
+        raise InvalidError(f"standard input cannot be read: {error.message}") from None
+    except (OSError, ValueError) as error:
+        raise InvalidError(f"standard input cannot be read: {error}") from None
+
+
+def _exists(source: str) -> bool:
+    """Whether a file or folder has this name. Raises InvalidError for a name that no file can have."""
+    try:
+        return Path(source).exists()
+    except OSError as error:  # such as a name that is too long
+        raise InvalidError(f"{source} cannot be read: {error.strerror}") from None
+
+
+def _file(source: str) -> tuple[Document, ...]:
     path = Path(source)
-    if path.is_dir():
+    if _exists(source) and path.is_dir():
         raise InvalidError(f"{source} is a folder: name the file of a DIJob in it")
     if path.suffix == ".py":
         raise InvalidError(f"{source} is Python: say which variable holds the job, such as {source}:job")
     try:
-        return kind.from_yaml(path)
+        return read_file(path)
     except InvalidError as error:
-        if not path.exists():
-            raise
-        raise InvalidError(error.message, path=f"{source}: {error.path}" if error.path else source) from None
+        raise error if source in error.message else _named(source, error) from None
 
 
-def _variable(module: str, name: str, kind: type[DIJob]) -> DIJob:
+def _variable(module: str, name: str) -> DIJob:
+    from diflow.job import DIJob as kind  # noqa: N813, PLC0415 (pydantic and Hera's models take a while)
+
     loaded = _module(module)
     if not hasattr(loaded, name):
         jobs = [key for key, value in vars(loaded).items() if isinstance(value, kind)]

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from diflow.cli.console import complain, note
+from diflow.cli.console import PLAIN, complain, note, plain
 from diflow.errors import DiflowError
 
 TIMED_OUT = 124  # as timeout(1) has it
 _COLLECT_AFTER_OBJECTS = 200_000
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 INTERRUPTED = 130  # as shells have it: 128 + SIGINT
+
+
+class Nowhere(io.TextIOBase):
+    """In place of a standard output that the process was started without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._file = os.open(os.devnull, os.O_WRONLY)  # else a connection would get its number, and what prints to it
+        self.was_written = False
+
+    def fileno(self) -> int:
+        return self._file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Take a text, and do nothing with it."""
+        self.was_written = self.was_written or bool(text)
+        return len(text)
 
 
 class DetachedError(Exception):
@@ -24,8 +48,20 @@ def run(args: Sequence[str] | None = None) -> NoReturn:
     """Run `diflow` with these arguments (by default those of the process), and exit."""
     # A list of a thousand Workflows is millions of small objects and no cycles: Python's collector, at its usual
     # thresholds, would spend three quarters of the time to read them on looking through them again and again.
+    _write_what_the_terminal_can()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 50, 50)
     sys.exit(code_of(args))
+
+
+def _write_what_the_terminal_can() -> None:
+    """Where stdout or stderr cannot take a character (an arrow in ASCII), it gets a plain one; a closed one nothing."""
+    codecs.register_error(PLAIN, plain)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Nowhere())
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=PLAIN)
 
 
 def code_of(args: Sequence[str] | None = None) -> int:
@@ -40,8 +76,24 @@ def code_of(args: Sequence[str] | None = None) -> int:
         code = _ended_by(error)
         if code is None:
             raise
-        return code
-    return result if isinstance(result, int) else 0
+    else:
+        code = result if isinstance(result, int) else 0
+    if isinstance(sys.stdout, Nowhere) and sys.stdout.was_written:
+        complain("standard output is closed: what was to be printed is lost")
+        return code or 1
+    return code
+
+
+def _full_output(error: BaseException) -> str:
+    """Why the output takes nothing more, if that is what ended the command; else ""."""
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
+        return ""
+    return error.strerror or str(error)
+
+
+def _write_no_more() -> None:
+    """Nothing may be written at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _in_full(args: Sequence[str]) -> list[str]:
@@ -64,9 +116,11 @@ def _ended_by(error: BaseException) -> int | None:
         note(str(error))
         code = INTERRUPTED
     elif isinstance(error, BrokenPipeError):
-        # The reader (head, a pager) has enough. Nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()  # the reader (head, a pager) has enough
         code = 0
+    elif why := _full_output(error):
+        _write_no_more()
+        complain(f"the output cannot be written: {why}")
     elif hasattr(error, "show") and hasattr(error, "exit_code"):  # typer's own, of wrong usage
         error.show()
         code = int(error.exit_code)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow import keys
-from diflow.cli.console import colours, paint, phase_colour, say
+from diflow.cli.console import colours, encodes, paint, phase_colour
 
 if TYPE_CHECKING:
     from diflow.kube.jobs import Job
@@ -29,6 +29,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         padded = [cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
         lines.append(_GAP.join(padded).rstrip())
     return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """A text that a job or a user wrote, with its control characters as escapes: a terminal would obey them."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _width(text: str) -> int:
@@ -102,7 +107,7 @@ def jobs_table(jobs: Sequence[Job], *, now: datetime, wide: bool = False, namesp
             row += [
                 labels.get(keys.PRIORITY, "-"),
                 labels.get(keys.PREEMPTIBLE, "-"),
-                job.parameter(keys.PARAM_CURRENT) or "-",
+                job.round or "-",
                 status.message,
             ]
         rows.append(row)
@@ -136,8 +141,10 @@ def manifest(job: Job) -> dict[str, Any]:
 def print_data(data: Any, *, form: str) -> None:
     """Print plain data as JSON or YAML."""
     if form == "json":
-        say(json.dumps(data, indent=2, ensure_ascii=False))
+        text = json.dumps(data, indent=2, ensure_ascii=False)
+        sys.stdout.write(f"{text if encodes(sys.stdout, text) else json.dumps(data, indent=2)}\n")
         return
     from diflow.job import dump_yaml  # noqa: PLC0415 (its models take a while to import)
 
-    sys.stdout.write(dump_yaml(data))
+    text = dump_yaml(data)
+    sys.stdout.write(text if encodes(sys.stdout, text) else dump_yaml(data, ascii_only=True))

@@ -135,8 +135,9 @@ def top(
 ) -> None:
     """Show live who holds what: nodes with what is used of them and by which jobs, and each job's replicas.
 
-    WANT is what a job may have, GRANTED what it was given a place for, RUN what runs. Without a terminal it prints
-    once. Reading it needs the right to list nodes, pods and Workflows of the whole cluster.
+    WANT is what a job may have, GRANTED what it has a place for as its Workflow says (only the allocator can verify
+    that), RUN what runs. Without a terminal it prints once. Reading it needs the right to list nodes, pods and
+    Workflows of the whole cluster.
     """
     needs_packages()
     import sys  # noqa: PLC0415

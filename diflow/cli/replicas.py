@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diflow.cli.output import age
+from diflow.cli.output import age, printable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -56,6 +56,8 @@ def _row(name: str, rank: int, attempt: Attempt | None, moves: int, *, now: date
     state = attempt.phase
     if attempt.waiting:
         state = "Waiting"
+    elif attempt.is_lost:
+        state = "Deleted"
     elif attempt.is_ending:
         state = "Ending"
     elif attempt.phase == "Running" and not attempt.is_ready:
@@ -71,5 +73,5 @@ def _row(name: str, rank: int, attempt: Attempt | None, moves: int, *, now: date
         reschedules=moves,
         node=attempt.host or "-",
         age=age(attempt.created, now=now, until=attempt.finished),
-        message=" ".join(message.split()),
+        message=printable(" ".join(message.split())),
     )

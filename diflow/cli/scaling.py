@@ -51,6 +51,11 @@ def scale(
         say(f"{name}/{done.task}: {counted(done.after.text(), 'replica is', plural='replicas are')} asked for already")
     else:
         say(f"{name}/{done.task}: {done.before.text()} → {counted(done.after.text(), 'replica')}")
+    if done.outdated:
+        note(
+            f"running replicas of {' and '.join(done.outdated)} keep the DI_RANK that they started with, which another "
+            "replica may get now: their rank of now is in /etc/diflow/rank, and DI_TASK_RANK never changes"
+        )
     _say_who_acts(cluster)
     if wait:
         with detaching(name, cluster):
@@ -66,7 +71,7 @@ def _say_who_acts(cluster: Cluster) -> None:
     if seen.paused:
         warn(f"the allocator is paused by {seen.paused}: it acts on this when it goes on")
     elif not seen.unknown and not seen.is_running:
-        warn("no allocator runs now: this is acted on when one does")
+        warn(f"no allocator runs now{seen.where}: this is acted on when one does")
 
 
 def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> None:

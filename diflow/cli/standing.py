@@ -14,6 +14,7 @@ import numpy as np
 from diflow.allocator import reports
 from diflow.allocator.explain import STARTS
 from diflow.allocator.fairness.shares import deserved, dominant_share, queue_demand, total_room
+from diflow.allocator.ledger import ancestors
 from diflow.allocator.looking import used
 from diflow.allocator.snapshot import UNLIMITED
 from diflow.allocator.waiting import start_order
@@ -32,7 +33,10 @@ _WAITS = "waits for a new place"
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue. Amounts are in millicores, MiB and devices; a resource without a guarantee or cap is not in it."""
+    """A queue. Amounts are in millicores, MiB and devices; a resource without a guarantee or cap is not in it.
+
+    Amounts are those of the queues below it too; `running` and `waiting` count its own jobs.
+    """
 
     name: str
     parent: str
@@ -128,14 +132,17 @@ def queue_rows(seen: Seen) -> list[QueueRow]:
     """The queues by name; one, `default`, where there are none."""
     s = seen.picture.snapshot
     held = s.demand_by_job(s.held_by_role())
-    # What a queue asks for: what its jobs may hold at most.
-    shares = deserved(s, queue_demand(s, s.role_max))
+    # A queue asks for what its jobs desire under `fair`; where a policy chooses sizes, for what they may hold at most.
+    shares = deserved(s, queue_demand(s, s.role_desired if seen.allocator.policy == "fair" else s.role_max))
+    chains = ancestors(s.queue_parent)
     out = []
     rows = job_rows(seen)
     for q, name in enumerate(s.queue_names):
         mine = s.job_queue == q
-        allocated = held[mine].sum(axis=0)
-        asked = s.demand_by_job(np.maximum(s.role_max - s.held_by_role(), 0))[mine].sum(axis=0)
+        # A parent holds what the queues below it hold, as it deserves what they deserve.
+        below = np.array([q in chain for chain in chains] + [False], dtype=np.bool_)[s.job_queue]
+        allocated = held[below].sum(axis=0)
+        asked = s.demand_by_job(np.maximum(s.role_max - s.held_by_role(), 0))[below].sum(axis=0)
         keys = {s.job_names[j] for j in np.flatnonzero(mine).tolist()}
         jobs = [row for row in rows if row.key in keys]
         out.append(
@@ -162,7 +169,7 @@ def missing_queue_rows(seen: Seen) -> list[MissingQueueRow]:
     at = {name: j for j, name in enumerate(s.job_names)}
     found: dict[str, list[JobRow]] = {}
     for row in job_rows(seen):
-        if row.key in at and s.job_queue[at[row.key]] < 0:
+        if row.key in at and s.job_queue[at[row.key]] < 0 and row.queue not in s.queue_names:
             found.setdefault(row.queue, []).append(row)
     return [
         MissingQueueRow(
@@ -183,7 +190,12 @@ def job_rows(seen: Seen) -> list[JobRow]:
     share = dominant_share(s.demand_by_job(s.held_by_role()), np.maximum(total, 1))
     shares = dict(zip(s.job_names, share.tolist(), strict=True))
     order = {s.job_names[j]: place for place, j in enumerate(start_order(s).tolist())}
-    rows = [_job(job, shares.get(job.title, 0.0)) for job in seen.world.jobs.values() if not job.is_passed]
+    out = seen.picture.left_out
+    rows = [
+        _job(job, shares.get(job.title, 0.0), out.get(job.key, ""))
+        for job in seen.world.jobs.values()
+        if not job.is_passed
+    ]
     return sorted(rows, key=lambda row: (order.get(row.key, len(order)), row.created, row.key))
 
 
@@ -231,7 +243,7 @@ def totals(rows: list[NodeRow]) -> tuple[Amounts, Amounts]:
     return taken, there
 
 
-def _job(job: Job, share: float) -> JobRow:
+def _job(job: Job, share: float, left_out: str = "") -> JobRow:
     read = job.read
     placed = bool(read.allocation and read.allocation.round == read.current and read.allocation.is_placed)
     granted = sum(read.running(role.name) for role in read.roles) if placed else 0
@@ -244,8 +256,8 @@ def _job(job: Job, share: float) -> JobRow:
         why = ""
     if not granted:
         state, why = "waiting", _WAITS if why.startswith(STARTS) else why or "nothing is decided yet"
-    if read.problem:
-        state, why = "held", read.problem
+    if read.problem or left_out:
+        state, why = "held", read.problem or left_out
     elif read.is_stopping:
         state, why = "stopping", why or "it was told to stop"
     elif read.is_suspended and not granted:
@@ -267,7 +279,7 @@ def _job(job: Job, share: float) -> JobRow:
         state=state,
         why=why,
         decided=str(said.get("time") or ""),
-        created=read.created_seconds,
+        created=job.created_seconds,
         nodes=_places(job),
     )
 

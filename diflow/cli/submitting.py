@@ -11,7 +11,10 @@ from diflow.cli.console import note, say, warn
 from diflow.cli.options import Context, Kubeconfig, Namespace, Timeout, connect, detaching, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from diflow.job import DIJob
+    from diflow.kube.api import Cluster
 
 Source = Annotated[
     str,
@@ -20,6 +23,8 @@ Source = Annotated[
         help="A DIJob in YAML (- is standard input), or a Python variable that holds one.",
     ),
 ]
+Every = Annotated[bool, typer.Option("--all", help="All jobs of a file that holds several.")]
+_ALL = ", or take all with --all"
 NewName = Annotated[str | None, typer.Option("--name", help="Another name for the job.", show_default=False)]
 
 
@@ -34,6 +39,7 @@ def submit(
     source: Source,
     *,
     name: NewName = None,
+    every: Every = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Then show the job live until it ends.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Then wait until the job has ended.")] = False,
     logs: Annotated[bool, typer.Option("--logs", help="Then print all its logs until it ends.")] = False,
@@ -52,49 +58,84 @@ def submit(
 ) -> int:
     """Submit a job.
 
-    Nothing is made unless all of it is in order. Prints the job's name.
+    Nothing is made unless all of it is in order. Prints the job's name. Other objects in the file are named on stderr
+    and left to kubectl.
     """
-    from diflow.cli.loading import load  # noqa: PLC0415
+    from diflow.cli.loading import load_all  # noqa: PLC0415
 
     limit = seconds(timeout, option="--timeout")
     if sum((watch, wait, logs)) > 1:
         raise typer.BadParameter("choose one of --watch, --wait and --logs")
-    job = load(source, name=name, namespace=namespace)
+    wanted = load_all(source, name=name, namespace=namespace, every=every, hint=_ALL)
+    if len(wanted) > 1 and (watch or wait or logs):
+        raise typer.BadParameter(f"--watch, --wait and --logs follow one job, and {source} holds {len(wanted)}")
     if dry_run is DryRun.CLIENT:
-        _print_workflow(job)
+        _print_workflows(wanted)
         return 0
     from diflow.kube import jobs  # noqa: PLC0415
 
-    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=job.namespace)
-    if dry_run is DryRun.SERVER:
-        _print_workflow(jobs.submit(job, cluster=cluster, dry_run=True))
-        note(f"the cluster would take job {job.name}; nothing was made")
+    only = wanted[0] if len(wanted) == 1 else None
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=only.namespace if only else namespace)
+    if dry_run is DryRun.SERVER or only is None:  # of several, none is made if one is refused
+        checked = [jobs.submit(job, cluster=cluster, dry_run=True) for job in wanted]
+        if dry_run is DryRun.SERVER:
+            _print_workflows(checked)
+            named = ", ".join(job.name for job in wanted)
+            note(f"the cluster would take {'job' if only else 'the jobs'} {named}; nothing was made")
+            return 0
+    for job in wanted:
+        _warn_of_tokens(job, cluster)
+    placed = []
+    for job in wanted:
+        placed.append(jobs.submit(job, cluster=cluster))
+        say(placed[-1].name)
+    if only is None:
+        note(f"submitted {len(placed)} jobs; next: diflow list")
         return 0
-    placed = jobs.submit(job, cluster=cluster)
-    say(placed.name)
+    name = placed[0].name
     if not (watch or wait or logs):
-        where = f"-n {placed.namespace}"
-        note(f"submitted; next: diflow watch {placed.name} {where}   diflow logs -f {placed.name} {where}")
+        where = f"-n {placed[0].namespace}"
+        note(f"submitted; next: diflow watch {name} {where}   diflow logs -f {name} {where}")
         return 0
-    with detaching(placed.name, cluster):
-        if watch:
-            from diflow.cli.following import show  # noqa: PLC0415
-
-            return show(cluster, placed.name, limit=limit)
-        if logs:
-            from diflow.cli.logs import Wanted, stream  # noqa: PLC0415
-
-            return stream(cluster, placed.name, Wanted(), limit=limit)
-        status = jobs.wait(placed.name, cluster=cluster, timeout_seconds=limit)
-        note(f"{status.phase}: {status.message}")
-        return 0
+    with detaching(name, cluster):
+        return _follow(name, cluster, watch=watch, logs=logs, limit=limit)
 
 
-def render(source: Source, *, name: NewName = None, namespace: Namespace = None) -> None:
+def _warn_of_tokens(job: DIJob, cluster: Cluster) -> None:
+    """Say so if the job's programs show the server no token, and it serves none without."""
+    from diflow.kube.unproven import SETTING, is_served, why_needed  # noqa: PLC0415
+    from diflow.settings import render_settings  # noqa: PLC0415
+
+    why = why_needed(job.to_manifest())
+    if why and is_served(cluster, render_settings().server_url) is False:
+        warn(
+            f"job {job.name} shows the server no token ({why}), and the server of this cluster refuses its requests "
+            f"and reports (401): {SETTING}=true on the server lets such jobs in (docs/security.md)"
+        )
+
+
+def _follow(name: str, cluster: Cluster, *, watch: bool, logs: bool, limit: float | None) -> int:
+    """Show the job, print its logs or wait for it, until it ends. Returns the exit code."""
+    if watch:
+        from diflow.cli.following import show  # noqa: PLC0415
+
+        return show(cluster, name, limit=limit)
+    if logs:
+        from diflow.cli.logs import Wanted, stream  # noqa: PLC0415
+
+        return stream(cluster, name, Wanted(), limit=limit)
+    from diflow.kube import jobs  # noqa: PLC0415
+
+    status = jobs.wait(name, cluster=cluster, timeout_seconds=limit)
+    note(f"{status.phase}: {status.message}")
+    return 0
+
+
+def render(source: Source, *, name: NewName = None, every: Every = False, namespace: Namespace = None) -> None:
     """Print the Argo Workflow of a job as YAML, which `argo submit` takes. Needs no cluster."""
-    from diflow.cli.loading import load  # noqa: PLC0415
+    from diflow.cli.loading import load_all  # noqa: PLC0415
 
-    _print_workflow(load(source, name=name, namespace=namespace))
+    _print_workflows(load_all(source, name=name, namespace=namespace, every=every, hint=_ALL))
 
 
 def lint(
@@ -106,30 +147,44 @@ def lint(
 ) -> int:
     """Check jobs without a cluster: fields and their types, names, and what Argo would stumble over.
 
-    Ends with 2 if a job is wrong.
+    Of a file, all jobs in it. Ends with 2 if a job is wrong.
     """
     from diflow.cli.console import complain  # noqa: PLC0415
-    from diflow.cli.loading import load  # noqa: PLC0415
+    from diflow.cli.loading import check_names, tell_left  # noqa: PLC0415
+    from diflow.cli.loading import sources as find  # noqa: PLC0415
     from diflow.errors import InvalidError  # noqa: PLC0415
     from diflow.workflows import render as render_workflow  # noqa: PLC0415
+
+    def wrong(source: str, error: InvalidError) -> None:
+        text = str(error)
+        complain(text if text.startswith(source) else f"{source}: {text}")
 
     bad = 0
     for source in sources:
         try:
-            job = load(source, warned=(found := []))
-            render_workflow(job)
+            jobs, left = find(source)
         except InvalidError as error:
-            text = str(error)
-            complain(text if text.startswith(source) else f"{source}: {text}")
+            wrong(source, error)
             bad += 1
             continue
-        found += advice(job)
-        for text in found:
-            warn(f"{source}: {text}")
-        if found and strict:
-            bad += 1
-        else:
-            say(f"{source}: ok ({job.name})")
+        seen: set[tuple[str | None, str]] = set()
+        for one in jobs:
+            try:
+                job = one.load(warned=(found := []))
+                check_names(source, job, seen)
+                render_workflow(job)
+            except InvalidError as error:
+                wrong(source, error)
+                bad += 1
+                continue
+            found += advice(job)
+            for text in found:
+                warn(f"{source}: {text}")
+            if found and strict:
+                bad += 1
+            else:
+                say(f"{source}: ok ({job.name})")
+        tell_left(source, left)
     return 2 if bad else 0
 
 
@@ -156,9 +211,16 @@ def advice(job: DIJob) -> list[str]:
     return found
 
 
-def _print_workflow(job: DIJob) -> None:
+def _print_workflows(jobs: Sequence[DIJob]) -> None:
     import sys  # noqa: PLC0415
 
+    from diflow.cli.console import encodes  # noqa: PLC0415
     from diflow.workflows import to_yaml  # noqa: PLC0415
 
-    sys.stdout.write(to_yaml(job))
+    text = "---\n".join([to_yaml(job) for job in jobs])
+    if not encodes(sys.stdout, text):
+        from diflow.job import dump_yaml  # noqa: PLC0415
+        from diflow.workflows import render as render_workflow  # noqa: PLC0415
+
+        text = "---\n".join([dump_yaml(render_workflow(job), ascii_only=True) for job in jobs])
+    sys.stdout.write(text)

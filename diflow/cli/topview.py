@@ -18,7 +18,7 @@ from diflow.allocator import looking
 from diflow.allocator.presence import presence
 from diflow.allocator.world import Caches
 from diflow.cli.amounts import short, shown
-from diflow.cli.console import turn_colour
+from diflow.cli.console import harmless, turn_colour
 from diflow.cli.standing import JobRow, NodeRow, job_rows, node_rows, queue_rows, totals
 from diflow.errors import DiflowError
 from diflow.figures import quantity
@@ -107,7 +107,7 @@ def _allocator(cluster: Cluster, seen: Seen, page: _Page) -> Any:
 
 def _console() -> Console:
     width = None if os.environ.get("COLUMNS") or os.isatty(1) else 160
-    return Console(highlight=False, width=width)
+    return Console(highlight=False, markup=False, emoji=False, width=width)
 
 
 def picture(seen: Seen, *, namespace: str | None = None, width: int = 160) -> RenderableType:
@@ -246,15 +246,15 @@ def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide
             _speed(row.speed),
         ]
         if wide:
-            cells[1:1] = [row.priority] + ([row.queue] if queues else [])
-            cells += [str(len(row.nodes)) if row.nodes else "-", _why(row)]
+            cells[1:1] = [row.priority] + ([Text(harmless(row.queue))] if queues else [])
+            cells += [str(len(row.nodes)) if row.nodes else "-", Text(_why(row))]
         out.add_row(*cells)
     return out
 
 
 def _why(row: JobRow) -> str:
     """Why it has not all that it may have, or ""."""
-    return row.why if row.granted < row.high or row.state in ("held", "stopping") else ""
+    return harmless(row.why) if row.granted < row.high or row.state in ("held", "stopping") else ""
 
 
 def _reasons(rows: Sequence[JobRow]) -> list[RenderableType]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from diflow.client.wire import Wire
+from diflow.client.wire import GoneError, Wire
 from diflow.errors import DiflowError, UnauthorizedError, UnavailableError
 
 log = logging.getLogger("diflow.client")
@@ -25,6 +25,7 @@ REPORT_SECONDS: Final = 1.0
 _ANSWER_SECONDS: Final = 10.0  # for one try; the server itself gives up then
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 60.0
+_PATIENCE_SECONDS: Final = 15.0  # a server that says when to come again is at work: only if it lasts is it told
 _MOST_CALLS: Final = 64  # that wait: more than that is a mistake, and is told so
 
 Body = Mapping[str, Any]
@@ -77,14 +78,16 @@ class Courier:
         self._report_due = 0.0
         self._held_until = 0.0
         self._failures = 0
+        self._failing_since = 0.0
         self._closing = False
+        self._is_over = False
         self._thread: threading.Thread | None = None
         self._wire.forget()
 
     def report(self, make: Callable[[], Body]) -> None:
         """Send what `make` will return, in place of a report that still waits. Never raises, and never waits."""
         with self._changed:
-            if self._closing:
+            if self._closing or self._is_over:
                 return
             self._make = make
             try:
@@ -204,7 +207,14 @@ class Courier:
     def _send(self, make: Callable[[], Body]) -> None:
         try:
             self._exchange("POST", self._report_path, make, key=None)
+        except GoneError as error:
+            # At each change of the job's size this is told to every pod of the round before: no cause for alarm.
+            with self._changed:
+                self._is_over, self._make = True, None
+            log.info("reports end here: %s", error)
         except DiflowError as error:
+            now = self._clock()
+            self._failing_since = self._failing_since if self._failures else now
             self._failures += 1
             with self._changed:
                 after = error.retry_after_seconds if isinstance(error, UnavailableError) else None
@@ -214,7 +224,8 @@ class Courier:
                 self._report_due = max(self._report_due, self._clock() + pause)
                 if isinstance(error, UnavailableError) and self._make is None and not self._closing:
                     self._make = make  # it goes again, unless there is a newer one
-            self._tell(f"reports do not arrive, and the training goes on without: {error}")
+            if after is None or now - self._failing_since >= _PATIENCE_SECONDS:
+                self._tell(f"reports do not arrive, and the training goes on without: {error}")
         else:
             self._failures = 0
             self._tell("")

@@ -123,7 +123,7 @@ class Client:
         grad_var: float | None = None,
         init_batch_size: int | None = None,
         max_batch_size: int | None = None,
-        local_batch_bounds: tuple[int, int] | None = None,
+        local_batch_bounds: tuple[int | None, int | None] | None = None,
         gradient_accumulation: bool | None = None,
         memory_bytes: int | None = None,
         replicas: int | None = None,
@@ -135,8 +135,8 @@ class Client:
         step. `progress`: 0 to 1. `step_seconds`: a whole step, of which `compute_seconds` without waiting for other
         replicas; from them comes the model of how fast the job would be with other numbers. `grad_norm` and `grad_var`:
         squared norm and variance of the gradient, as AdaptDL estimates them. `init_batch_size`, `max_batch_size` of the
-        whole job, `local_batch_bounds` (lowest, highest) of a replica, `gradient_accumulation`: what the training
-        would bear. `memory_bytes`: the most that this replica has used.
+        whole job, `local_batch_bounds` (lowest, highest; None: no bound) of a replica, `gradient_accumulation`:
+        what the training would bear. `memory_bytes`: the most that this replica has used.
 
         The server adds up what the replicas of a task say, as if those that are silent were as fast. With `replicas`
         this process speaks for so many together (on so many `nodes`), and `speed` is theirs. Else its rank, its round

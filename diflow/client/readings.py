@@ -126,9 +126,9 @@ def _whole(value: Any) -> int:
     return int(number)
 
 
-def _bounds(value: Any) -> list[int]:
-    low, high = (_count(each) for each in value)
-    if low > high:
+def _bounds(value: Any) -> list[int | None]:
+    low, high = (None if each is None else _count(each) for each in value)
+    if low is not None and high is not None and low > high:
         raise ValueError
     return [low, high]
 

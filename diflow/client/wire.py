@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS: Final = 3.0
 _MOST_BYTES: Final = 4 * 1024 * 1024  # of an answer: the addresses of a hundred thousand replicas
 _LONGEST_RETRY_SECONDS: Final = 3600.0
-_INVALID: Final = frozenset({400, 405, 413, 415, 422})
 
 
 class Wire:
@@ -114,6 +113,18 @@ class _UnknownError(UnauthorizedError):
     """401: the server does not know who asks."""
 
 
+class GoneError(ConflictError):
+    """410: the job has ended, or this replica's round of it. Nothing more is taken from this process."""
+
+
+_REFUSALS: Final[Mapping[int, type[DiflowError]]] = {
+    **dict.fromkeys((400, 405, 413, 415, 422), InvalidError),
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+}
+
+
 def _error(status: int, message: str, *, has_token: bool, after: float | None) -> DiflowError:
     text = f"{message} (status {status})"
     if status == 401:
@@ -121,12 +132,9 @@ def _error(status: int, message: str, *, has_token: bool, after: float | None) -
         return _UnknownError(text + hint, retry_after_seconds=after)
     if status == 403:
         return UnauthorizedError(text, retry_after_seconds=after)
-    if status in _INVALID:
-        return InvalidError(text)
-    if status == 404:
-        return NotFoundError(text)
-    if status == 409:
-        return ConflictError(text)
+    refusal = _REFUSALS.get(status)
+    if refusal is not None:
+        return refusal(text)
     return UnavailableError(text, retry_after_seconds=after)
 
 

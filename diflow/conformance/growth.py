@@ -12,7 +12,7 @@ from diflow.conformance import reading, shapes
 from diflow.conformance.finding import FactFailedError
 from diflow.conformance.lab import Lab, Run
 from diflow.conformance.outcome import Outcome
-from diflow.job import canonical_json
+from diflow.state.patches import canonical_json
 
 _ROUND = "round(0:1)"
 _GROUP = f"{_ROUND}.{shapes.TASK}"

@@ -10,7 +10,7 @@ from diflow.conformance.finding import FactFailedError
 from diflow.conformance.lab import Lab, Run
 from diflow.conformance.outcome import Outcome
 from diflow.conformance.pods import admit
-from diflow.job import canonical_json
+from diflow.state.patches import canonical_json
 
 _OLD, _NEW = 2, 3
 # The old round runs until it is stopped; the new one ends at once.

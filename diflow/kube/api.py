@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import urlencode
 
 from diflow.errors import NotFoundError, UnauthorizedError, UnavailableError
-from diflow.kube import pages, refusals
+from diflow.kube import answers, pages, refusals
 from diflow.kube.kinds import POD, Kind
 from diflow.kube.refusals import GoneError
+from diflow.names import check_label
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse
@@ -96,8 +97,11 @@ class Cluster:
     ) -> Self:
         """The cluster of a kubeconfig (by default $KUBECONFIG or ~/.kube/config), else the one that this runs in.
 
-        Nothing is sent yet. Raises UnavailableError when there is no usable kubeconfig.
+        Nothing is sent yet. Raises UnavailableError when there is no usable kubeconfig, InvalidError for a namespace
+        whose name no namespace can have.
         """
+        if namespace is not None:
+            check_label(namespace, what="the namespace", path="--namespace")
         from kubernetes.client import ApiClient, Configuration  # noqa: PLC0415 (takes 0.4 s to import)
         from kubernetes.config import (  # noqa: PLC0415
             ConfigException,
@@ -420,7 +424,7 @@ class Cluster:
             opened(lambda: _hang_up(response))
             for line in _lines(response):
                 try:
-                    event = json.loads(line)
+                    event = answers.parse(line)
                 except ValueError:
                     raise UnavailableError("the watch was cut off in the middle of an event") from None
                 what, obj = event.get("type"), event.get("object") or {}
@@ -510,7 +514,7 @@ class Cluster:
 
     def _parse(self, data: bytes) -> Json:
         try:
-            parsed = json.loads(data)
+            parsed = answers.parse(data)
         except ValueError:
             raise UnavailableError(refusals.no_kubernetes(self.target)) from None
         return parsed if isinstance(parsed, dict) else {}

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow import chain, keys
 from diflow.errors import UnauthorizedError
 from diflow.kube import parts
 from diflow.kube.kinds import POD, WORKFLOW, Kind
+from diflow.state import chain
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
@@ -184,8 +184,3 @@ def _over(deadline: float | None) -> bool:
 
 def _left(deadline: float, most: float) -> float:
     return max(0.0, min(most, deadline - time.monotonic()))
-
-
-def is_replica(pod: dict[str, Any]) -> bool:
-    """The pod runs one of the job's tasks, and not a step of diflow's own."""
-    return keys.TASK_NAME in (pod["metadata"].get("labels") or {})

@@ -6,20 +6,21 @@ that there is. Errors are those of `diflow.errors`.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from diflow import chain, keys, status
+from diflow import keys, status
 from diflow.errors import ConflictError, JobFailedError, NotFoundError, UnauthorizedError
 from diflow.kube import argo, parts
 from diflow.kube.api import Cluster
 from diflow.kube.follow import follow, selector
 from diflow.kube.kinds import CONFIG_MAP, EVENT, POD, WORKFLOW
 from diflow.kube.retry import retried
+from diflow.state import chain
+from diflow.state.parameters import JobState, manifest
 
 if TYPE_CHECKING:
     from diflow.job import DIJob, Scheduling
@@ -61,17 +62,14 @@ class Job:
 
     @property
     def dijob(self) -> dict[str, Any]:
-        """The manifest as it was submitted; empty if it cannot be read."""
-        try:
-            found = json.loads((self.workflow["metadata"].get("annotations") or {}).get(keys.DIJOB) or "{}")
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+        """The manifest as it was submitted, without what cannot be read of it: its owner may have changed it since."""
+        return manifest(self.workflow)
 
-    def parameter(self, name: str) -> str:
-        """A parameter of its Workflow, or ""."""
-        arguments = self.workflow["spec"].get("arguments") or {}
-        return next((str(p.get("value", "")) for p in arguments.get("parameters") or [] if p["name"] == name), "")
+    @property
+    def round(self) -> str:
+        """The round that counts ("1", "2" ...), "" where its parameters cannot be read."""
+        state = JobState.parse(self.workflow)
+        return "" if state.problem else state.current
 
 
 def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False) -> AnyJob:

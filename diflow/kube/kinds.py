@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from diflow.errors import NotFoundError
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -18,7 +20,14 @@ class Kind:
     namespaced: bool = True
 
     def path(self, namespace: str | None, name: str = "", *parts: str) -> str:
-        """The URL's path of the objects of this kind, or of one of them. `namespace` None means all."""
+        """The URL's path of the objects of this kind, or of one of them. `namespace` None means all.
+
+        Raises NotFoundError for a name that no object can have: in a path, `..` would lead to other objects.
+        """
+        if namespace is not None:
+            _check_segment(namespace, f"there is no namespace {namespace!r}: it is no name that a namespace can have")
+        if name:
+            _check_segment(name, f"there is no {self.about(name)}: it is no name that an object can have")
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         if self.namespaced and namespace is not None:
             root += f"/namespaces/{quote(namespace, safe='')}"
@@ -35,14 +44,20 @@ class Kind:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
+def _check_segment(name: str, message: str) -> None:
+    """As Kubernetes checks the names of all objects (IsValidPathSegmentName)."""
+    if name in {".", ".."} or "/" in name or "%" in name:
+        raise NotFoundError(message)
+
+
 WORKFLOW: Final = Kind("Workflow", "argoproj.io", "v1alpha1", "workflows")
 POD: Final = Kind("Pod", "", "v1", "pods")
-SERVICE: Final = Kind("Service", "", "v1", "services")
 EVENT: Final = Kind("Event", "", "v1", "events")
 NAMESPACE: Final = Kind("Namespace", "", "v1", "namespaces", namespaced=False)
 NODE: Final = Kind("Node", "", "v1", "nodes", namespaced=False)
 SERVICE_ACCOUNT: Final = Kind("ServiceAccount", "", "v1", "serviceaccounts")
 CONFIG_MAP: Final = Kind("ConfigMap", "", "v1", "configmaps")
+SECRET: Final = Kind("Secret", "", "v1", "secrets")
 DEPLOYMENT: Final = Kind("Deployment", "apps", "v1", "deployments")
 LEASE: Final = Kind("Lease", "coordination.k8s.io", "v1", "leases")
 PRIORITY_CLASS: Final = Kind("PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)

@@ -17,11 +17,14 @@ from diflow.errors import (
     DiflowError,
     InvalidError,
     NotFoundError,
+    TooLargeError,
     UnauthorizedError,
     UnavailableError,
 )
 from diflow.kube.kinds import WORKFLOW
 
+# The words of etcd, and of the API server's own connection to it.
+_TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
 # Longer answers of a server are cut: they are shown in one line.
 _LONGEST_MESSAGE = 2000
 
@@ -52,6 +55,16 @@ def is_gone(status: Any, message: str) -> bool:
     return status == 410 or (status == 504 and "Too large resource version" in message)
 
 
+def is_too_large(status: Any, message: str, details: Mapping[str, Any]) -> bool:
+    """Whether an answer means that the object would be too large: for etcd, for a request, or with its annotations."""
+    if status == 413 or (status in (429, 500) and any(words in message for words in _TOO_LARGE)):
+        return True
+    causes = [cause for cause in details.get("causes") or [] if isinstance(cause, dict)]
+    return status == 422 and any(
+        cause.get("field") == "metadata.annotations" and "Too long" in str(cause.get("message")) for cause in causes
+    )
+
+
 def refused(
     target: Target, *, status: int, body: bytes, headers: Mapping[str, str], path: str, about: str
 ) -> DiflowError:
@@ -72,6 +85,8 @@ def refused(
         error = ConflictError(f"{about} was changed by somebody else meanwhile: try again ({message})")
     elif is_gone(status, message):
         error = GoneError(message)
+    elif is_too_large(status, message, details):
+        error = TooLargeError(f"{about} would become larger than the cluster keeps ({message}): make it smaller")
     elif status in (400, 422):
         error = _invalid(message, details, about)
     elif status == 429 or status >= 500:

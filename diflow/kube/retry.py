@@ -13,7 +13,7 @@ from typing import Any
 
 from diflow import keys
 from diflow.errors import ConflictError, UnavailableError
-from diflow.observe import read_nodes
+from diflow.state.nodes import raw
 
 _KEPT = frozenset({"Succeeded"})
 _GROUPS = frozenset({"DAG", "TaskGroup", "Steps", "StepGroup"})
@@ -35,7 +35,7 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
             f"job {name} is {phase or 'Pending'}: only a failed job can be retried"
             + (" (to run it again, delete it and submit it anew)" if phase == "Succeeded" else "")
         )
-    nodes, offloaded = read_nodes(workflow)
+    nodes, offloaded = raw(workflow)
     if offloaded:
         raise UnavailableError(f"Argo keeps the nodes of {name} in its database: use `argo retry {name}`")
     keep, reset = _sort(name, {node["name"]: node for node in nodes.values()})

@@ -11,12 +11,14 @@ from typing import Any
 
 from diflow import keys
 from diflow.asking import standing
+from diflow.bounds import MOST_REPLICAS
 from diflow.errors import ConflictError, InvalidError
 from diflow.job import DIJob
 from diflow.kube import parts
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.scaling import Asked, Bounds, all_ranges, asked, choose_task, with_number
+from diflow.notes import Notes
+from diflow.scaling import Asked, Bounds, all_ranges, asked, check_size, choose_task, with_number
 
 _TRIES = 6
 _PAUSE_SECONDS = 0.2
@@ -24,11 +26,16 @@ _PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """What was asked for one task of a job, and what is asked for now."""
+    """What was asked for one task of a job, and what is asked for now.
+
+    `outdated`: the tasks whose running replicas keep the DI_RANK that they started with, though their rank changes.
+    Those of a preemptible job all start again.
+    """
 
     task: str
     before: Asked
     after: Asked
+    outdated: tuple[str, ...] = ()
 
 
 def scale(
@@ -79,10 +86,18 @@ def _change(
     else:
         new_wanted, new_bounds = _by_bounds(job, index, low, high, wanted=wanted, bounds=bounds)
     after = asked(job, index, wanted=new_wanted, bounds=new_bounds)
-    if (new_wanted, new_bounds) == (wanted, bounds):
+    # What the server noted about the range of this task was so before somebody asked for bounds.
+    notes = Notes.read(stands.annotations.get(keys.REQUESTS) or "")
+    forgotten = notes.without_range(before.task) if replicas is None else notes
+    if (new_wanted, new_bounds, forgotten) == (wanted, bounds, notes):
         return Scaled(before.task, before, after), None
-    stands.check_hostnames(index, after.high, path="--replicas" if replicas is not None else "--max")
-    return Scaled(before.task, before, after), stands.change(new_wanted, new_bounds)
+    option = "--replicas" if replicas is not None else "--max"
+    namespace = str(workflow["metadata"].get("namespace") or "")
+    check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=namespace, path=option)
+    stands.check_hostnames(index, after.high, path=option)
+    noting = {keys.REQUESTS: forgotten.text()} if forgotten != notes else {}
+    later = () if job.preemptible else tuple(task.name for task in job.tasks[index + 1 :])
+    return Scaled(before.task, before, after, later), stands.change(new_wanted, new_bounds, annotations=noting)
 
 
 def _by_bounds(
@@ -106,5 +121,5 @@ def _by_bounds(
 
 
 def _check_count(number: int, option: str) -> None:
-    if not 1 <= number <= keys.MOST_REPLICAS:
-        raise InvalidError(f"must be from 1 to {keys.MOST_REPLICAS}, not {number}", path=option)
+    if not 1 <= number <= MOST_REPLICAS:
+        raise InvalidError(f"must be from 1 to {MOST_REPLICAS}, not {number}", path=option)

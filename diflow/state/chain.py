@@ -17,38 +17,60 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from diflow import keys
+from diflow.bounds import MOST_PARTS
+from diflow.state import untrusted
 
 Object = Mapping[str, Any]
 
 _DIGEST: Final = 6
+_LONGEST: Final = 253
 
 
 def job_name(workflow: Object) -> str:
     """The job's name, which is that of its first Workflow."""
-    return _labels(workflow).get(keys.CHAIN) or _name(workflow)
+    return untrusted.string(_labels(workflow).get(keys.CHAIN), most=_LONGEST) or _name(workflow)
 
 
 def part(workflow: Object) -> int:
     """1 for the Workflow that was submitted, 2 for the one that continues it, and so on."""
-    text = _labels(workflow).get(keys.PART) or ""
-    return int(text) if text.isdecimal() and int(text) > 0 else 1
+    number = untrusted.whole(_labels(workflow).get(keys.PART), most=MOST_PARTS)
+    return number or 1
 
 
 def continued_in(workflow: Object) -> str:
     """The name of the Workflow in which the job goes on, or ""."""
-    return str(_annotations(workflow).get(keys.CONTINUED_IN) or "")
+    return untrusted.string(_annotations(workflow).get(keys.CONTINUED_IN), most=_LONGEST)
 
 
 def submitted(workflow: Object) -> str:
     """When the job was submitted (RFC 3339)."""
-    metadata = workflow.get("metadata") or {}
-    return str(_annotations(workflow).get(keys.SUBMITTED) or metadata.get("creationTimestamp") or "")
+    created = untrusted.sub(workflow, "metadata").get("creationTimestamp")
+    return untrusted.time(_annotations(workflow).get(keys.SUBMITTED)) or untrusted.time(created)
 
 
 def continues(workflow: Object) -> tuple[str, str]:
     """(name, uid) of the Workflow that this one continues; empty text for the first part."""
     annotations = _annotations(workflow)
-    return str(annotations.get(keys.CONTINUES) or ""), str(annotations.get(keys.CONTINUES_UID) or "")
+    return (
+        untrusted.string(annotations.get(keys.CONTINUES), most=_LONGEST),
+        untrusted.string(annotations.get(keys.CONTINUES_UID), most=_LONGEST),
+    )
+
+
+def link(workflow: Object) -> Object:
+    """As much of a Workflow as this module reads, for caches that keep it instead."""
+    metadata = untrusted.sub(workflow, "metadata")
+    return {
+        "metadata": {
+            **{name: metadata.get(name) for name in ("namespace", "name", "uid")},
+            "labels": _some(_labels(workflow), (keys.CHAIN, keys.PART)),
+            "annotations": _some(_annotations(workflow), (keys.CONTINUES, keys.CONTINUES_UID, keys.CONTINUED_IN)),
+        }
+    }
+
+
+def _some(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
 
 
 def newest(workflows: Iterable[Object]) -> list[Object]:
@@ -61,14 +83,14 @@ def newest(workflows: Iterable[Object]) -> list[Object]:
 def _is_passed(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
     """The job has gone on in another one, which is there."""
     after = by_name.get((_space(workflow), continued_in(workflow)))
-    return after is not None and continues(after)[1] == (workflow.get("metadata") or {}).get("uid")
+    return after is not None and continues(after)[1] == untrusted.sub(workflow, "metadata").get("uid")
 
 
 def _is_unborn(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
     """It was made to continue another one, which is there and does not name it (yet)."""
     name, uid = continues(workflow)
     before = by_name.get((_space(workflow), name)) if name else None
-    if before is None or (before.get("metadata") or {}).get("uid") != uid:
+    if before is None or untrusted.sub(before, "metadata").get("uid") != uid:
         return False
     return continued_in(before) != _name(workflow)
 
@@ -97,16 +119,16 @@ def room_for_name(tasks: Mapping[str, int]) -> int:
 
 
 def _name(workflow: Object) -> str:
-    return str((workflow.get("metadata") or {}).get("name") or "")
+    return untrusted.string(untrusted.sub(workflow, "metadata").get("name"))
 
 
 def _space(workflow: Object) -> str:
-    return str((workflow.get("metadata") or {}).get("namespace") or "")
+    return untrusted.string(untrusted.sub(workflow, "metadata").get("namespace"))
 
 
-def _labels(workflow: Object) -> Mapping[str, str]:
-    return (workflow.get("metadata") or {}).get("labels") or {}
+def _labels(workflow: Object) -> Mapping[str, Any]:
+    return untrusted.sub(workflow, "metadata", "labels")
 
 
-def _annotations(workflow: Object) -> Mapping[str, str]:
-    return (workflow.get("metadata") or {}).get("annotations") or {}
+def _annotations(workflow: Object) -> Mapping[str, Any]:
+    return untrusted.sub(workflow, "metadata", "annotations")

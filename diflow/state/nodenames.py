@@ -10,10 +10,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+# The words of Argo's expression language (expr-lang) that a task's name can be: its operators and literals.
+_WORDS = frozenset({"and", "contains", "else", "false", "if", "in", "let", "matches", "nil", "not", "or", "true"})
+# At most nine ASCII digits each: `\d` takes the digits of every script, and int() refuses very long texts.
+_NUMBER = "[0-9]{1,9}"
 _NAME = re.compile(
-    r"(?P<round_index>\d+):(?P<round>[^()]*)\)(?:\((?P<restart>\d+)\))?"
-    r"(?:\.(?P<task>[a-z0-9-]+)\(\d+:(?P<member>(?P<index>\d+)(?:\.(?P<life>\d+))?)\)(?:\((?P<counted>\d+)\))?"
-    r"(?P<pod>\.(?P=task)(?:\((?P<uncounted>\d+)\))?)?)?"
+    rf"(?P<round_index>{_NUMBER}):(?P<round>[^()]*)\)(?:\((?P<restart>{_NUMBER})\))?"
+    rf"(?:\.(?P<task>[a-z0-9-]+)\({_NUMBER}:(?P<member>(?P<index>{_NUMBER})(?:\.(?P<life>{_NUMBER}))?)\)"
+    rf"(?:\((?P<counted>{_NUMBER})\))?"
+    rf"(?P<pod>\.(?P=task)(?:\((?P<uncounted>{_NUMBER})\))?)?)?"
 )
 
 
@@ -45,6 +50,15 @@ class NodeName:
         return (self.restart, self.life, self.counted, self.uncounted)
 
 
+def dag_task(task: str) -> str:
+    """The name of a task of the job in Argo's DAGs.
+
+    The `depends` of a DAG task names others without quotes, and Argo evaluates it as an expression when they end.
+    A name that is a word of that language gets a dash at its end, which no task of a user has.
+    """
+    return f"{task}-" if task in _WORDS else task
+
+
 def parse(job: str, name: str) -> NodeName | None:
     """The parts of a node's name, or None if it is none of a round."""
     prefix = f"{job}.round("
@@ -59,7 +73,7 @@ def parse(job: str, name: str) -> NodeName | None:
         round_index=int(part["round_index"]),
         restart=int(part["restart"] or 0),
         is_attempt_of_round=part["restart"] is not None,
-        task=part["task"] or "",
+        task=(part["task"] or "").removesuffix("-"),
         member=part["member"] or "",
         index=int(part["index"] or 0),
         life=int(part["life"] or 0),

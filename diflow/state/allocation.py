@@ -1,0 +1,98 @@
+"""The allocation of a job's current round, as it stands in the Workflow's annotation `diflow/allocation`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self, TypeGuard
+
+from diflow.bounds import MOST_MOVES, MOST_REPLICAS
+from diflow.state import untrusted
+from diflow.state.patches import canonical_json
+
+_LATEST: Final = 1e11
+"""Seconds since 1970: the year 5138."""
+_LONGEST_NAME: Final = 253
+_LONGEST_ASKED: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A node for each replica, by task and in the order of the index; "" where one has none yet.
+
+    No nodes at all: the job waits. `since`: when it became so; `first`: when the job got its first nodes (0: never);
+    seconds since 1970. `moves`: how often the job was given another allocation after its first. `asked`: what the job's
+    user asked for then (`JobRead.limits`); "" if an older version wrote it.
+    """
+
+    round: str
+    nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    since: float = 0.0
+    first: float = 0.0
+    moves: int = 0
+    asked: str = ""
+
+    @property
+    def is_placed(self) -> bool:
+        return any(self.nodes.values())
+
+    def node(self, task: str, index: int) -> str:
+        """The node of one replica, or "" if it has none."""
+        nodes = self.nodes.get(task, ())
+        return nodes[index] if index < len(nodes) else ""
+
+    def to_json(self) -> str:
+        return canonical_json(
+            {
+                "round": self.round,
+                "nodes": {task: list(nodes) for task, nodes in self.nodes.items()},
+                "since": round(self.since, 3),
+                "first": round(self.first, 3),
+                "moves": self.moves,
+                **({"asked": self.asked} if self.asked else {}),
+            }
+        )
+
+    @classmethod
+    def parse(cls, given: Any) -> Self | None:
+        """What the annotation says; None if there is none, or somebody made it unreadable: then the job is placed
+        again, which is safe, as its pods count for what they hold all the same."""
+        data = untrusted.mapping(given)
+        nodes = data.get("nodes")
+        since, first = _time(data.get("since", 0)), _time(data.get("first", 0))
+        moves = data.get("moves", 0)
+        if (
+            not untrusted.is_round(data.get("round"))
+            or not _is_nodes(nodes)
+            or since is None
+            or first is None
+            or not untrusted.is_count(moves, least=0, most=MOST_MOVES)
+        ):
+            return None
+        return cls(
+            data["round"],
+            {task: tuple(names) for task, names in nodes.items()},
+            since,
+            first,
+            moves,
+            untrusted.string(data.get("asked"), most=_LONGEST_ASKED),
+        )
+
+
+def _is_nodes(nodes: Any) -> TypeGuard[dict[str, list[str]]]:
+    """A list of at most so many names of nodes by task, "" for none."""
+    return (
+        isinstance(nodes, dict)
+        and all(isinstance(names, list) and all(_is_name(name) for name in names) for names in nodes.values())
+        and sum(map(len, nodes.values())) <= MOST_REPLICAS
+    )
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and len(name) <= _LONGEST_NAME
+
+
+def _time(value: Any) -> float | None:
+    """Seconds since 1970, None for what is no time of this or the next centuries."""
+    number = untrusted.number(value)
+    return number if number is not None and 0 <= number <= _LATEST else None

@@ -1,0 +1,457 @@
+"""What a job's Workflow says of the job: read once, by one rule, for everybody.
+
+Two kinds of text stand there, and what does not hold has two consequences:
+
+- What only diflow writes (`rounds`, `current`, `granted`, `released`, `again`, the DIJob): if it does not hold, nobody
+  can say what the job is, so the whole job is unreadable. `problem` is one sentence for its owner; nothing is decided
+  for the job, and what runs runs on.
+- What users and programs write (`replicas`, `diflow/bounds`, `profilings`): if it does not hold, it is ignored as if it
+  had not been said. `complaints` has a sentence for each.
+
+An annotation that diflow writes for its own use (`diflow/allocation`, `diflow/decision`, counts of earlier Workflows)
+and that does not hold counts as absent: all of that can be found again or is history.
+
+A replica that is granted and released at the same time does not run: `running` is what is granted less the released
+tail, and that is the number which every reader shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeGuard
+
+from diflow import keys
+from diflow.bounds import MOST_BACKOFF_LIMIT, MOST_MANIFEST_BYTES, MOST_REPLICAS, MOST_TASKS, MOST_WORKFLOW_BYTES
+from diflow.errors import InvalidError
+from diflow.state import chain, untrusted
+from diflow.state.allocation import Allocation
+from diflow.state.memo import MIB, remembered
+
+Object = Mapping[str, Any]
+Pairs = tuple[tuple[str, str], ...]
+
+STOPS: Final = ("Stop", "Terminate")
+ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
+DEFAULT_BACKOFF: Final = 3
+LONGEST_PROFILINGS: Final = 65_536
+"""Characters of what a job reports: twice what the server writes."""
+MOST_ROUNDS: Final = 10_000
+"""In one Workflow. A job goes on in another one long before (docs/decisions/0006)."""
+_MOST_RELEASED: Final = 100_000
+_LONGEST_WHY: Final = 2000
+_LIFE: Final = re.compile(r"(\.[1-9][0-9]{0,8})?", re.ASCII)
+_TASK: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_REPLICA: Final = re.compile(r"([1-9][0-9]{0,8})/([a-z0-9-]{1,63})/([0-9]{1,6})", re.ASCII)
+_RELEASED: Final = re.compile(r"[1-9][0-9]{0,8}/([0-9]{1,9}|[a-z0-9-]{1,63}/[0-9]{1,6}(\.[1-9][0-9]{0,8})?)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The allocator's last word on a job: what it does (such as `wait` or `stop`), why, and when (RFC 3339)."""
+
+    action: str
+    why: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """One task as it was submitted: `low` and `high` are its minReplicas and maxReplicas, if it names them."""
+
+    name: str
+    replicas: int
+    low: int | None = None
+    high: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """All that a Workflow says of its job. `name` is the job's, `workflow` that of this Workflow.
+
+    `granted` has what may run by round and task, `wanted` and `bounds` what the user asks for since the submission.
+    `dijob` is the text of the annotation, of which `diflow.job.read_annotation` makes a DIJob with its templates.
+    `parameters` has all parameters in their order, as they are written back. `is_job`: diflow made the Workflow. Times
+    are RFC 3339, or "" for what is none.
+    """
+
+    namespace: str
+    name: str
+    workflow: str
+    uid: str
+    version: str
+    is_job: bool
+    is_gang: bool
+    is_preemptible: bool
+    priority: str
+    queue: str
+    created: str
+    phase: str
+    shutdown: str
+    is_suspended: bool
+    parameters: Pairs
+    dijob: str
+    part: int = 1
+    continues: str = ""
+    continues_uid: str = ""
+    continued_in: str = ""
+    tasks: tuple[TaskState, ...] = ()
+    backoff_limit: int = DEFAULT_BACKOFF
+    rounds: tuple[str, ...] = ("1",)
+    current: str = "1"
+    granted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    released: frozenset[str] = frozenset()
+    again: Mapping[str, str] = field(default_factory=dict)
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    profilings: str = ""
+    allocation: Allocation | None = None
+    decision: Decision | None = None
+    restarts_before: int = 0
+    rounds_before: int = 0
+    history_before: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+    complaints: tuple[str, ...] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        """Argo is done with the Workflow."""
+        return self.phase in ENDED
+
+    @property
+    def is_stopping(self) -> bool:
+        """Argo was asked to end it."""
+        return self.shutdown in STOPS
+
+    def parameter(self, name: str) -> str:
+        """A parameter of the Workflow, or ""."""
+        return next((value for known, value in self.parameters if known == name), "")
+
+    def member(self, round_: str, task: str, index: int) -> str:
+        """The name by which a replica goes in its newest life in this round: its index, or "2.1"."""
+        return f"{index}{self.again.get(f'{round_}/{task}/{index}', '')}"
+
+    def running(self, task: str) -> int:
+        """How many replicas of the current round are meant to run: what is granted, less the released tail."""
+        count = self.granted.get(self.current, {}).get(task, 0)
+        while (
+            count > 0
+            and self.released
+            and f"{self.current}/{task}/{self.member(self.current, task, count - 1)}" in self.released
+        ):
+            count -= 1
+        return count
+
+    @classmethod
+    def parse(cls, workflow: Object) -> JobState:
+        """Read a Workflow. It never raises: what does not hold is in `problem` and `complaints`."""
+        state = _frame(workflow)
+        try:
+            _check_bytes(state.parameters)
+            state = _submitted(state)
+            state = _live(state)
+        except TooLargeParametersError as error:
+            return replace(state, problem=str(error), parameters=())  # nobody keeps them
+        except InvalidError as error:
+            return replace(state, problem=str(error))
+        return _asked(state, workflow)
+
+
+class TooLargeParametersError(InvalidError):
+    """The parameters are larger than those of any Workflow that diflow makes."""
+
+
+def _check_bytes(given: Pairs) -> None:
+    size = sum(len(name) + len(value) for name, value in given)
+    if size > MOST_WORKFLOW_BYTES:
+        raise TooLargeParametersError(
+            f"its parameters have {size:,} characters, and those of a job at most {MOST_WORKFLOW_BYTES:,}; "
+            "remove what diflow did not write, or delete the job"
+        )
+
+
+def _frame(workflow: Object) -> JobState:
+    """What holds whatever the texts say: names, labels, and how Argo stands to it."""
+    metadata, spec, status = (untrusted.sub(workflow, name) for name in ("metadata", "spec", "status"))
+    labels, annotations = untrusted.sub(metadata, "labels"), untrusted.sub(metadata, "annotations")
+    before, before_uid = chain.continues(workflow)
+    phase, shutdown = status.get("phase"), spec.get("shutdown")
+    return JobState(
+        namespace=untrusted.string(metadata.get("namespace")),
+        name=chain.job_name(workflow),
+        workflow=untrusted.string(metadata.get("name")),
+        uid=untrusted.string(metadata.get("uid")),
+        version=untrusted.string(metadata.get("resourceVersion")),
+        is_job=labels.get(keys.MANAGED_BY) == keys.MANAGED_BY_VALUE,
+        is_gang=labels.get(keys.SCHEDULING) == "gang",
+        is_preemptible=labels.get(keys.PREEMPTIBLE) == "true",
+        priority=untrusted.string(labels.get(keys.PRIORITY), most=keys.LABEL_LIMIT) or "normal",
+        queue=untrusted.string(labels.get(keys.QUEUE), most=keys.LABEL_LIMIT),
+        created=untrusted.time(metadata.get("creationTimestamp")),
+        phase=phase if isinstance(phase, str) else "",
+        shutdown=shutdown if isinstance(shutdown, str) else "",
+        is_suspended=spec.get("suspend") is True,
+        parameters=parameters(workflow),
+        dijob=untrusted.string(annotations.get(keys.DIJOB)),
+        part=chain.part(workflow),
+        continues=before,
+        continues_uid=before_uid,
+        continued_in=chain.continued_in(workflow),
+        allocation=Allocation.parse(annotations.get(keys.ALLOCATION)),
+        decision=_decision(annotations.get(keys.DECISION)),
+        restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
+        rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
+        history_before=untrusted.mapping(annotations.get(keys.HISTORY_BEFORE)),
+    )
+
+
+def parameters(workflow: Object) -> Pairs:
+    """All parameters of a Workflow in their order, as (name, value)."""
+    given = untrusted.sub(workflow, "spec", "arguments").get("parameters")
+    return tuple((str(p.get("name", "")), _value(p.get("value", ""))) for p in untrusted.mappings(given))
+
+
+def replicas_text(given: Pairs) -> str:
+    """What the user asks for, as it stands in these parameters; "" if nothing does."""
+    return dict(given).get(keys.PARAM_REPLICAS, "")
+
+
+def manifest(workflow: Object) -> dict[str, Any]:
+    """The DIJob as it was submitted, without what cannot be read of it: its owner may have changed it since."""
+    found = untrusted.mapping(untrusted.sub(workflow, "metadata", "annotations").get(keys.DIJOB))
+    parts = {"metadata": dict, "spec": dict, "apiVersion": str, "kind": str}
+    return {key: value for key, value in found.items() if isinstance(value, parts.get(key, object))}
+
+
+def _value(value: Any) -> str:
+    """Argo takes numbers and truth values for text, too."""
+    return value if isinstance(value, str) else "" if value is None else untrusted.string(str(value))
+
+
+def _submitted(state: JobState) -> JobState:
+    """What was submitted holds, and not the labels that say some of it again for `kubectl get -l`; but for the queue,
+    which may be changed by its label while the job waits."""
+    found = _read_dijob(state.dijob)
+    return replace(
+        state,
+        tasks=found.tasks,
+        backoff_limit=found.backoff_limit,
+        is_preemptible=found.is_preemptible,
+        priority=found.priority,
+        queue=state.queue or found.queue,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """A DIJob without its templates."""
+
+    tasks: tuple[TaskState, ...]
+    backoff_limit: int
+    is_preemptible: bool
+    priority: str
+    queue: str
+
+
+@remembered(most_bytes=32 * MIB)
+def _read_dijob(dijob: str) -> _Submitted:
+    """Raises InvalidError."""
+    try:
+        manifest = untrusted.load(dijob)
+    except ValueError:
+        raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
+    spec = untrusted.sub(manifest, "spec")
+    given = spec.get("tasks")
+    if len(dijob.encode(errors="replace")) > 2 * MOST_MANIFEST_BYTES:
+        raise InvalidError(f"the annotation {keys.DIJOB} is larger than that of any job that diflow makes")
+    if isinstance(given, list):
+        if len(given) > MOST_TASKS:
+            raise InvalidError(
+                f"the annotation {keys.DIJOB} is not what diflow wrote: it says {len(given):,} tasks, and a job may "
+                f"have {MOST_TASKS}"
+            )
+        replicas = (task.get("replicas") for task in given if isinstance(task, dict))
+        _check_size(replicas, what=f"the annotation {keys.DIJOB}")
+    out: list[TaskState] = []
+    for i, item in enumerate(given if isinstance(given, list) else []):
+        name = untrusted.sub({"task": item}, "task").get("name") or untrusted.sub({"task": item}, "task").get("type")
+        if not isinstance(name, str) or not _TASK.fullmatch(name) or any(task.name == name for task in out):
+            raise _no_job(f"spec.tasks[{i}].name")
+        counts = [item.get("replicas", 1), item.get("minReplicas"), item.get("maxReplicas")]
+        if not _is_count(counts[0]) or not all(n is None or _is_count(n) for n in counts[1:]):
+            raise _no_job(f"spec.tasks[{i}].replicas")
+        out.append(TaskState(name, *counts))
+    if not out:
+        raise _no_job("spec.tasks")
+    backoff = spec.get("backoffLimit", DEFAULT_BACKOFF)
+    if not untrusted.is_count(backoff, least=0, most=MOST_BACKOFF_LIMIT):
+        raise _no_job("spec.backoffLimit")
+    priority = spec.get("priority", "normal")
+    if not isinstance(priority, str) or priority not in keys.WORKFLOW_PRIORITIES:
+        raise _no_job("spec.priority")
+    preemptible = spec.get("preemptible", False)
+    if not isinstance(preemptible, bool):
+        raise _no_job("spec.preemptible")
+    return _Submitted(
+        tuple(out), backoff, preemptible, priority, untrusted.string(spec.get("queue"), most=keys.LABEL_LIMIT)
+    )
+
+
+def _no_job(path: str) -> InvalidError:
+    return InvalidError(f"the annotation {keys.DIJOB} is no valid job any more ({path})")
+
+
+def _live(state: JobState) -> JobState:
+    """The parameters that only the allocator writes. Raises InvalidError if somebody else did."""
+    values = dict(state.parameters)
+    rounds = _json(values, keys.PARAM_ROUNDS, list)
+    current = values.get(keys.PARAM_CURRENT, "")
+    granted = _json(values, keys.PARAM_GRANTED, dict)
+    released = _json(values, keys.PARAM_RELEASED, list)
+    again = _json(values, keys.PARAM_AGAIN, dict, missing="{}")
+    tasks = {task.name for task in state.tasks}
+    if (
+        not rounds
+        or len(rounds) > MOST_ROUNDS
+        or not all(untrusted.is_round(name) for name in rounds)
+        or len(set(rounds)) < len(rounds)
+    ):
+        raise _edited(keys.PARAM_ROUNDS, 'a list of numbers such as ["1","2"]')
+    if not current and state.continued_in:
+        current = rounds[-1]  # the job has left this Workflow
+    if current not in rounds:
+        raise _edited(keys.PARAM_CURRENT, f"one of {', '.join(rounds[-5:])}")
+    for counts in granted.values():
+        _check_size(counts.values() if isinstance(counts, dict) else (), what=f"the parameter {keys.PARAM_GRANTED}")
+    if not all(untrusted.is_round(name) and _is_grant(counts, tasks) for name, counts in granted.items()):
+        raise _edited(keys.PARAM_GRANTED, 'replicas of each task by round, such as {"1":{"learner":1}}')
+    if granted.get(current, {}).keys() != tasks:
+        raise _edited(keys.PARAM_GRANTED, f"replicas of each task of round {current}")
+    if len(released) > _MOST_RELEASED or not all(isinstance(r, str) and _RELEASED.fullmatch(r) for r in released):
+        raise _edited(keys.PARAM_RELEASED, 'a list of texts such as ["1/learner/2"]')
+    if len(again) > _MOST_RELEASED or not all(_is_life(key, life, tasks) for key, life in again.items()):
+        raise _edited(keys.PARAM_AGAIN, 'a mapping from members to lives, such as {"1/learner/2":".1"}')
+    return replace(
+        state, rounds=tuple(rounds), current=current, granted=granted, released=frozenset(released), again=again
+    )
+
+
+def _check_size(numbers: Iterable[Any], *, what: str) -> None:
+    """Raises InvalidError if these are more replicas than a job may have. What is no number is none."""
+    total = sum(n for n in numbers if isinstance(n, int) and n > 0)
+    if total > MOST_REPLICAS:
+        shown = f"{total:,}" if total < 10**9 else "more than 1,000,000,000"
+        raise InvalidError(
+            f"{what} is not what diflow wrote: it says {shown} replicas, and a job may have {MOST_REPLICAS:,}; "
+            "put it back, or delete the job"
+        )
+
+
+def _is_grant(counts: Any, tasks: set[str]) -> bool:
+    return (
+        isinstance(counts, dict)
+        and all(task in tasks and _is_count(n) for task, n in counts.items())
+        and sum(counts.values()) <= MOST_REPLICAS
+    )
+
+
+def _is_life(key: str, life: Any, tasks: set[str]) -> bool:
+    found = _REPLICA.fullmatch(key)
+    return found is not None and found[2] in tasks and isinstance(life, str) and _LIFE.fullmatch(life) is not None
+
+
+def _json(values: Mapping[str, str], name: str, kind: type, *, missing: str = "") -> Any:
+    try:
+        value = untrusted.load(values.get(name, missing))
+    except ValueError:
+        value = None
+    if not isinstance(value, kind):
+        raise _edited(name, "JSON as diflow writes it")
+    return value
+
+
+def _edited(name: str, wanted: str) -> InvalidError:
+    return InvalidError(
+        f"the parameter {name} is not what diflow wrote: it must be {wanted}; put it back, or delete the job"
+    )
+
+
+def _asked(state: JobState, workflow: Object) -> JobState:
+    """What users and programs have written since the submission."""
+    complaints: list[str] = []
+    tasks = {task.name for task in state.tasks}
+    wanted = _wanted(state.parameter(keys.PARAM_REPLICAS), tasks)
+    if wanted is None:
+        complaints.append(f"the parameter {keys.PARAM_REPLICAS} is not a number of at least 1 for tasks of this job")
+    bounds = _bounds(untrusted.sub(workflow, "metadata", "annotations").get(keys.BOUNDS), tasks)
+    if bounds is None:
+        complaints.append(f"the annotation {keys.BOUNDS} is not a minimum and a maximum for tasks of this job")
+    profilings = state.parameter(keys.PARAM_PROFILINGS)
+    if not _is_report(profilings):
+        complaints.append(f"the parameter {keys.PARAM_PROFILINGS} is no report: it must be a JSON object")
+        profilings = ""
+    return replace(state, wanted=wanted or {}, bounds=bounds or {}, profilings=profilings, complaints=tuple(complaints))
+
+
+def _wanted(given: str, tasks: set[str]) -> dict[str, int] | None:
+    try:
+        value = untrusted.load(given) if given else {}
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and (not value or _is_grant(value, tasks)) else None
+
+
+def _bounds(given: Any, tasks: set[str]) -> dict[str, tuple[int, int]] | None:
+    if not given:
+        return {}
+    try:
+        value = untrusted.load(given)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    out: dict[str, tuple[int, int]] = {}
+    for task, pair in value.items():
+        low, high = (untrusted.sub(value, task).get(name) for name in ("min", "max"))
+        if task not in tasks or not isinstance(pair, dict) or not _is_count(low) or not _is_count(high) or low > high:
+            return None
+        out[task] = (low, high)
+    return out
+
+
+def _is_report(given: str) -> bool:
+    return not given or (len(given) <= LONGEST_PROFILINGS and _is_object(given))
+
+
+@remembered(most_bytes=32 * MIB)
+def _is_object(given: str) -> bool:
+    try:
+        return isinstance(untrusted.load(given), dict)
+    except ValueError:
+        return False
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return untrusted.is_count(value, most=MOST_REPLICAS)
+
+
+def _decision(given: Any) -> Decision | None:
+    said = untrusted.mapping(given)
+    why = untrusted.string(said.get("why"), most=_LONGEST_WHY)
+    if not why:
+        return None
+    return Decision(untrusted.string(said.get("action"), most=40), why, untrusted.time(said.get("time")))
+
+
+def past_phases(state: JobState) -> Iterator[tuple[str, str, str]]:
+    """(phase, when it last began, when it last ended) of what the job went through in the Workflows before this one."""
+    phases = state.history_before.get("phases")
+    for item in phases[:20] if isinstance(phases, list) else []:
+        if (
+            isinstance(item, list)
+            and len(item) == 3
+            and isinstance(item[0], str)
+            and (began := untrusted.time(item[1]))
+        ):
+            yield item[0], began, untrusted.time(item[2]) or began

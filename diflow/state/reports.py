@@ -1,0 +1,75 @@
+"""What a job reports of its speed and progress (the parameter `profilings`), for every reader alike.
+
+Of several things that a report can say, the first one that can be true counts:
+
+1. `speed`, samples a second of the whole job: what the job says, or what the server has worked out from its ranks;
+2. the newest row of `observed`: replicas x samples a replica / seconds a step;
+3. the speeds of the ranks, added up, where nobody has done that yet;
+4. the model of AdaptDL's clients (`diflow.perfmodel`), for the replicas and nodes that stand beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from diflow import perfmodel
+from diflow.state import untrusted
+
+_REPLICAS: Final = (1.0, 1e6)
+_BATCH: Final = (0.0, 1e9)
+_STEP_SECONDS: Final = (1e-7, 1e6)
+
+
+def speed(profilings: Mapping[str, Any]) -> float | None:
+    """Samples a second that the job does now; None if it says nothing that can be true."""
+    return (
+        _positive(profilings.get("speed"))
+        or _of_rows(profilings.get("observed"))
+        or _of_ranks(profilings.get("ranks"))
+        or perfmodel.speed(profilings)
+    )
+
+
+def progress(profilings: Mapping[str, Any]) -> float | None:
+    """The part of its work that the job has done, from 0 to 1; None if it does not say."""
+    said = untrusted.number(profilings.get("progress"))
+    return said if said is not None and 0 <= said <= 1 else None
+
+
+def _of_rows(rows: Any) -> float | None:
+    return next(_believable(rows), None) if isinstance(rows, list) else None
+
+
+def _believable(rows: list[Any]) -> Iterator[float]:
+    """The speeds of the rows that can be true, the newest first."""
+    for row in reversed(rows):
+        numbers = [untrusted.number(value) for value in row] if isinstance(row, list) and len(row) in (5, 6) else []
+        if not numbers or any(number is None for number in numbers):
+            continue
+        nodes, replicas, batch, own, step = (float(number or 0.0) for number in numbers[:5])
+        pool = numbers[5] if len(numbers) > 5 else 0.0
+        if (
+            1 <= nodes <= replicas <= _REPLICAS[1]
+            and _BATCH[0] < batch <= _BATCH[1]
+            and _STEP_SECONDS[0] < step < _STEP_SECONDS[1]
+            and own < _STEP_SECONDS[1]
+            and (pool or 0.0) >= 0
+        ):
+            yield replicas * batch / step
+
+
+def _of_ranks(ranks: Any) -> float | None:
+    told = ranks.values() if isinstance(ranks, Mapping) else ()
+    each = [_positive(rank.get("speed")) for rank in told if isinstance(rank, Mapping)]
+    try:
+        total = math.fsum(speed for speed in each if speed is not None)
+    except OverflowError:
+        return None
+    return _positive(total)
+
+
+def _positive(value: Any) -> float | None:
+    number = untrusted.number(value)
+    return number if number is not None and number > 0 else None

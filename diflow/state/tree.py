@@ -1,0 +1,123 @@
+"""What Argo's nodes say of the replicas of a job: who is done, and how often the job was restarted and rescheduled.
+
+The counts are worked out here and nowhere else, so that the allocator ends a job at the number that `diflow list`
+shows. A restart is a counted attempt of one replica, or of a whole round; a reschedule is a pod that was made again
+without being counted, or a round that had a node and was given up for another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from diflow.state.nodenames import NodeName
+from diflow.state.nodes import FULFILLED, Node
+
+_FAILED: Final = ("Failed", "Error")
+_LONGEST_SAID: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The phase of each member ("round/task/member") in the latest restart of its round, and what follows from it."""
+
+    members: Mapping[str, str] = field(default_factory=dict)
+    restart_of: Mapping[str, int] = field(default_factory=dict)
+    round_phase: Mapping[str, str] = field(default_factory=dict)
+    recreated: frozenset[str] = frozenset()
+    """Members of which a pod was taken away and made again, in the latest restart of their round."""
+    restarts: int = 0
+    """How often the backoffLimit was drawn on, over all replicas and rounds."""
+    moves: int = 0
+    """How many pods were made again without drawing on it."""
+    idle: frozenset[str] = frozenset()
+    """Rounds whose pods never got a node."""
+    count: int = 0
+    is_offloaded: bool = False
+    says: str = ""
+    """What Argo says of a pod that it could not make yet."""
+
+    def is_done(self, member: str) -> bool:
+        """Argo takes this member for ended."""
+        return self.members.get(member, "") in FULFILLED
+
+    def failed(self, round_: str) -> list[str]:
+        """Members of a round whose tries are over."""
+        prefix = f"{round_}/"
+        return [m for m, phase in self.members.items() if phase in _FAILED and m.startswith(prefix)]
+
+    def finished(self, member: str) -> bool:
+        """The member has succeeded."""
+        return self.members.get(member, "") == "Succeeded"
+
+    def rounds_left(self, rounds: Sequence[str]) -> int:
+        """How many of these rounds were given up for another one; not those of which no pod ever got a node.
+
+        A job that is given another number of replicas than it was submitted with at its first start is in its second
+        round.
+        """
+        return sum(name not in self.idle for name in rounds[:-1])
+
+
+def read_tree(nodes: Sequence[Node], *, is_offloaded: bool = False) -> Tree:
+    """The tree of these nodes."""
+    places = [(node.place, node) for node in nodes if node.place is not None and not is_never_made(node)]
+    restart_of: dict[str, int] = {}
+    for place, _ in places:
+        restart_of[place.round] = max(restart_of.get(place.round, 0), place.restart)
+    members: dict[str, str] = {}
+    round_phase: dict[str, str] = {}
+    alone: dict[tuple[str, int, str, str], int] = {}
+    together: dict[str, int] = {}
+    recreated: set[str] = set()
+    moves = 0
+    idle: dict[str, bool] = {}
+    says = ""
+    for place, node in places:
+        if node.phase == "Pending" and place.is_pod and not says:
+            says = node.message[:_LONGEST_SAID]
+        is_pod = place.is_pod and node.type == "Pod"
+        if is_pod:
+            moves += place.uncounted > 0
+            idle[place.round] = idle.get(place.round, True) and not node.had_host
+            # After an end Argo notes further tries of the round, of which it makes no pod.
+            together[place.round] = max(together.get(place.round, 0), place.restart)
+        if not place.task:
+            if not place.is_attempt_of_round:
+                round_phase[place.round] = node.phase
+            continue
+        key = f"{place.round}/{place.task}/{place.member}"
+        if place.counted and is_pod:
+            at = (place.round, place.restart, place.task, place.member)
+            alone[at] = max(alone.get(at, 0), place.counted)
+        if place.restart != restart_of[place.round]:
+            continue
+        if place.is_member:
+            members[key] = node.phase
+        if place.is_pod and place.uncounted:
+            recreated.add(key)
+    return Tree(
+        members=members,
+        restart_of=restart_of,
+        round_phase=round_phase,
+        recreated=frozenset(recreated),
+        restarts=sum(alone.values()) + sum(together.values()),
+        moves=moves,
+        idle=frozenset(name for name, is_idle in idle.items() if is_idle),
+        count=len(nodes),
+        is_offloaded=is_offloaded,
+        says=says,
+    )
+
+
+def is_never_made(node: Node) -> bool:
+    """Argo noted another try of a pod that it had stopped itself, and never made it: no try was used up."""
+    place: NodeName | None = node.place
+    return (
+        place is not None
+        and place.is_pod
+        and "shutdown with strategy" in node.message
+        and not node.host
+        and (place.counted + place.restart > 0 or place.uncounted > 0)
+    )

@@ -1,0 +1,132 @@
+"""Reads plain data that anybody may have written: JSON, numbers, counts, times. What is no such thing is none.
+
+All of it is bounded: a text has so many bytes, a number so many digits, a value so many levels.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, TypeGuard
+
+MOST_CHARACTERS: Final = 1_048_576
+"""Of one text. etcd takes 1.5 MiB for a whole object, so no honest text is longer."""
+MOST_LEVELS: Final = 64
+"""Of lists and mappings inside each other: code that writes a value back would recurse as deep."""
+_ROUND: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
+# As Kubernetes and Argo write it. Alphabetical order is the order in time, so nothing else may pass.
+_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z", re.ASCII)
+
+
+def load(text: Any) -> Any:
+    """The value of a JSON text. Raises ValueError for what is none, or is too long or too deep."""
+    if not isinstance(text, str):
+        raise ValueError("no text")
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError("too long")
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("too deep") from None
+    if not _is_shallow(value):
+        raise ValueError("too deep")
+    return value
+
+
+def mapping(text: Any) -> Mapping[str, Any]:
+    """A JSON object; an empty one for "" and for text that is something else."""
+    try:
+        value = load(text) if text else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def number(value: Any) -> float | None:
+    """A finite number; None for everything else: a truth value, NaN, infinity, an integer that no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def is_count(value: Any, *, most: int, least: int = 1) -> TypeGuard[int]:
+    """A whole number from `least` to `most`; a truth value is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def whole(text: Any, *, digits: int = 9, most: int | None = None) -> int | None:
+    """The number in a text of 1 to `digits` ASCII digits, None for all else and for one above `most`.
+
+    Not `int()` or `str.isdigit`, which take blanks, underscores, signs and the digits of every script; `isdigit` takes
+    some that `int` does not, and `int` raises from 4,300 digits on.
+    """
+    if not isinstance(text, str) or not 1 <= len(text) <= digits or not (text.isascii() and text.isdigit()):
+        return None
+    found = int(text)
+    return found if most is None or found <= most else None
+
+
+def is_round(text: Any) -> bool:
+    """The name of a round: a number from 1 to 999999999, with no leading zero."""
+    return isinstance(text, str) and _ROUND.fullmatch(text) is not None
+
+
+def time(text: Any) -> str:
+    """A time as Kubernetes writes it (`2026-11-21T09:40:44Z`), "" for everything else."""
+    return text if isinstance(text, str) and _TIME.fullmatch(text) and _seconds(text) is not None else ""
+
+
+def seconds(text: Any) -> float:
+    """Such a time in seconds since 1970; 0 for none, and for one before."""
+    return max(0.0, _seconds(text) or 0.0) if time(text) else 0.0
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(f"{text[:19]}+00:00").timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def sub(value: Any, *names: str) -> Mapping[str, Any]:
+    """The mapping at the end of a path of names; an empty one if there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The mappings in a list."""
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        yield from (item for item in value if isinstance(item, Mapping))
+
+
+def string(value: Any, *, most: int = MOST_CHARACTERS) -> str:
+    """A text, cut off after `most` characters; "" for what is no text."""
+    return value[:most] if isinstance(value, str) else ""
+
+
+def _is_shallow(value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(MOST_LEVELS):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(constant)
