@@ -6,25 +6,30 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from diflow.allocator.queues import amount
+from diflow.allocator.queues import MOST, amount
 from diflow.allocator.views import PODS
+from diflow.bounds import MOST_POD_RESOURCES
 from diflow.errors import InvalidError
 
 Amounts = dict[str, int]
-NOTHING: Mapping[str, int] = {}
+NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", PODS})
 
 
 @lru_cache(maxsize=4096)
 def _amount(resource: str, quantity: str) -> int:
     try:
-        return amount(resource, quantity, resource)
+        return min(amount(resource, quantity, resource), MOST)
     except InvalidError:
         return 0  # the API server has checked it: a form that we do not know is an unusual suffix, and never fatal
 
 
 def read(quantities: Mapping[str, Any] | None) -> Amounts:
-    """Kubernetes quantities as amounts."""
-    return {str(name): _amount(str(name), str(value)) for name, value in (quantities or {}).items()}
+    """Kubernetes quantities as amounts; of more than MOST_POD_RESOURCES names the first ones, cpu and memory before all
+    others."""
+    given = {str(name): value for name, value in (quantities or {}).items()}
+    if len(given) > MOST_POD_RESOURCES:
+        given = {name: given[name] for name in sorted(given, key=_rank)[:MOST_POD_RESOURCES]}
+    return {name: _amount(name, str(value)) for name, value in given.items()}
 
 
 def of_pod(spec: Mapping[str, Any]) -> Amounts:
@@ -48,7 +53,13 @@ def of_pod(spec: Mapping[str, Any]) -> Amounts:
     for name, value in highest.items():
         total[name] = max(total.get(name, 0), value)
     add(total, read(spec.get("overhead")))
-    return {name: value for name, value in total.items() if value}
+    names = sorted(total, key=_rank)[:MOST_POD_RESOURCES] if len(total) > MOST_POD_RESOURCES else total
+    return {name: total[name] for name in names if total[name]}
+
+
+def _rank(name: str) -> tuple[bool, str]:
+    """The order in which resources are counted: those that Kubernetes itself knows come first."""
+    return name not in NATIVE, name
 
 
 def add(total: Amounts, more: Mapping[str, int]) -> None:

@@ -12,14 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import chain, keys
+from diflow import keys
 from diflow.allocator import amounts, writes
-from diflow.allocator.allocation import Allocation
 from diflow.allocator.reading import JobRead, PodRead
 from diflow.allocator.room import Room
 from diflow.allocator.writes import Note, Write
+from diflow.bounds import MOST_PARTS
 from diflow.figures import counted
 from diflow.roster import roster
+from diflow.state import chain
+from diflow.state.allocation import Allocation
+from diflow.state.parameters import replicas_text
+from diflow.state.patches import live
 
 Needs = dict[str, dict[str, int]]
 
@@ -34,7 +38,8 @@ class Job:
 
     `before` and `after` are the Workflows that it continues and that continues it, where they are there; `old_pods` are
     the live pods of the former. One that is to be continued is `full`: it has grown so large that no round is added.
-    `known_as` is the key by which people know the job, if that is another Workflow's.
+    `known_as` is the key by which people know the job, if that is another Workflow's. `submitted_seconds`: when the
+    first of its Workflows that are there was created, if that is not this one.
     """
 
     read: JobRead
@@ -44,6 +49,12 @@ class Job:
     old_pods: Sequence[PodRead] = ()
     is_full: bool = False
     known_as: str = ""
+    submitted_seconds: float | None = None
+
+    @property
+    def created_seconds(self) -> float:
+        """When the job was submitted, as far as that is proven: a Workflow is as old as the one that it continues."""
+        return self.read.created_seconds if self.submitted_seconds is None else self.submitted_seconds
 
     @property
     def key(self) -> str:
@@ -70,7 +81,8 @@ class Job:
             self.read is other.read
             and self.before is other.before
             and self.after is other.after
-            and (self.is_full, self.known_as) == (other.is_full, other.known_as)
+            and (self.is_full, self.known_as, self.submitted_seconds)
+            == (other.is_full, other.known_as, other.submitted_seconds)
             and _are_the_same(self.pods, other.pods)
             and _are_the_same(self.old_pods, other.old_pods)
         )
@@ -96,7 +108,38 @@ class Job:
         )
 
     def current_pods(self) -> list[PodRead]:
-        return [pod for pod in self.pods if self.is_wanted(pod)]
+        """The pods of the current round, one for each replica that is granted. A pod beyond these is a stray."""
+        found = [pod for pod in self.pods if self.is_wanted(pod) and self._is_granted(pod)]
+        latest: dict[str, PodRead] = {}
+        for pod in found:
+            other = latest.setdefault(pod.member, pod)
+            if other.place and pod.place and pod.place.order > other.place.order:
+                latest[pod.member] = pod
+        return found if len(latest) == len(found) else list(latest.values())
+
+    def strays(self) -> list[PodRead]:
+        """Pods that pass for replicas which are not granted, or which have another pod: anybody who may create pods can
+        make them. The job has no claim by them, and nobody ends them."""
+        wanted = [pod for pod in self.pods if self.is_wanted(pod)]
+        current = self.current_pods()
+        if len(current) == len(wanted):
+            return []
+        known = {pod.identity.uid for pod in current}
+        return [pod for pod in wanted if pod.identity.uid not in known]
+
+    def _is_granted(self, pod: PodRead) -> bool:
+        read, place = self.read, pod.place
+        if place is None:
+            return False
+        count = read.granted.get(read.current, {}).get(place.task, 0)
+        return place.index < count and place.member == read.member_text(place.task, place.index)
+
+    def lacks(self) -> list[str]:
+        """The replicas of the current round ("worker-3") that have neither come to their end nor a live pod."""
+        there, finished = {pod.member for pod in self.current_pods()}, self.read.tree.finished
+        return [
+            f"{task}-{index}" for task, index, member in self.members() if member not in there and not finished(member)
+        ]
 
     def latest_restart(self) -> int:
         seen = [pod.place.restart for pod in self.current_pods() if pod.place]
@@ -142,12 +185,22 @@ def carry_out(
     return _go_on(job, room, now, pace or Pace(), overdue)
 
 
+def end_pods(job: Job, room: Room) -> list[Write]:
+    """End what runs of a job into whose Workflow nothing can be written. Its gated pods hold nothing, and stay."""
+    why = f"{_REJECTED}: the job's Workflow is too large to be changed"
+    return _lost(job, room) + [
+        writes.stop(pod, job.key, why, timestamp(room.now_seconds))
+        for pod in job.pods
+        if pod.where and not pod.is_stopping and not pod.is_terminating and not (pod.host and room.is_lost(pod.host))
+    ]
+
+
 def _go_on(job: Job, room: Room, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
     read = job.read
     out = [*_lost(job, room), *_unwanted(job, room)]
     if read.is_preemptible:
         if read.tree.failed(read.current) and not _round_is_over(read):
-            return out + _restart_together(job)
+            return out + _restart_together(job, now)
         again = _taken_away(job, room, now, pace) or _restarts_elsewhere(job, room, now)
         if again is not None:
             return [*out, again]
@@ -200,6 +253,8 @@ def next_round(
 def next_names(job: Job) -> tuple[str, ...]:
     """What the next Workflow of the job may be called, the first choice first; none if no name has room."""
     read = job.read
+    if read.part >= MOST_PARTS:
+        return ()
     room = chain.room_for_name({role.name: role.high for role in read.roles})
     salt = hashlib.sha256(read.identity.uid.encode()).hexdigest()[:5]
     names = (chain.part_name(read.name, read.part + 1, room=room, salt=given) for given in ("", salt))
@@ -223,7 +278,7 @@ def _hand_over(job: Job, after: JobRead, now: float) -> list[Write]:
     return [
         writes.change_job(
             read,
-            parameters={keys.PARAM_CURRENT: ""},
+            parameters=live(current=""),
             annotations={keys.CONTINUED_IN: after.identity.name},
             labels={keys.CHAIN: read.name, keys.PART: str(read.part)},
             note=note,
@@ -233,7 +288,7 @@ def _hand_over(job: Job, after: JobRead, now: float) -> list[Write]:
 
 def _brought_up_to_date(read: JobRead, after: JobRead) -> Write | None:
     """What has changed in this Workflow since the next one was made of it, if anything has."""
-    wanted, has = dict(read.parameters).get(keys.PARAM_REPLICAS), dict(after.parameters).get(keys.PARAM_REPLICAS)
+    wanted, has = replicas_text(read.parameters), replicas_text(after.parameters)
     counted = (read.restarts, read.reschedules + 1)
     mine, its = (wanted, read.bounds, read.is_suspended, *counted), (
         has, after.bounds, after.is_suspended, after.restarts_before, after.rounds_before,
@@ -242,7 +297,7 @@ def _brought_up_to_date(read: JobRead, after: JobRead) -> Write | None:
         return None
     return writes.change_job(
         after,
-        parameters={keys.PARAM_REPLICAS: wanted or ""},
+        parameters=live(replicas=wanted),
         annotations={
             keys.BOUNDS: read.bounds or None,
             keys.RESTARTS_BEFORE: str(counted[0]),
@@ -267,8 +322,10 @@ def timestamp(now: float) -> str:
 def _lost(job: Job, room: Room) -> list[Write]:
     """Pods on nodes that are gone: Argo would wait for ever for their end."""
     gone = [pod for pod in job.pods if pod.host and room.is_lost(pod.host)]
-    where = ", ".join(sorted({pod.host for pod in gone}))
-    note = Note("NodeLost", f"{len(gone)} of its pods were on {where}, gone or silent for too long", is_warning=True)
+    where = ", ".join(f"{node}, which {room.trouble(node)}" for node in sorted({pod.host for pod in gone}))
+    note = Note(
+        "NodeLost", f"{len(gone)} of its pods {'was' if len(gone) == 1 else 'were'} on {where}", is_warning=True
+    )
     at = timestamp(room.now_seconds)
     return [
         writes.write_off(pod, job.key, f"The node was lost: {pod.host}", at, note=note if pod is gone[0] else None)
@@ -278,17 +335,24 @@ def _lost(job: Job, room: Room) -> list[Write]:
 
 def _unwanted(job: Job, room: Room) -> list[Write]:
     return [
-        writes.stop(pod, job.key, f"{_REJECTED}: released for another round, or as fewer replicas are wanted")
+        writes.stop(pod, job.key, f"{_REJECTED}: {_released(job.read, pod)}", timestamp(room.now_seconds))
         for pod in job.leaving()
         if not pod.is_stopping and not pod.is_terminating and not (pod.host and room.is_lost(pod.host))
     ]
+
+
+def _released(read: JobRead, pod: PodRead) -> str:
+    """Why a pod is not wanted any more."""
+    if pod.place is not None and pod.place.round == read.current:
+        return "released, as fewer replicas are wanted"
+    return f"released for round {read.current}"
 
 
 def _round_is_over(read: JobRead) -> bool:
     return read.tree.round_phase.get(read.current, "") in ("Succeeded", "Failed", "Error")
 
 
-def _restart_together(job: Job) -> list[Write]:
+def _restart_together(job: Job, now: float) -> list[Write]:
     """One replica has failed: end the others too, so that Argo's retry of the round starts all of them at once.
 
     First the Workflow says so. Argo starts a pod again that was stopped and is wanted, and may see the pod's end before
@@ -305,8 +369,9 @@ def _restart_together(job: Job) -> list[Write]:
     ]
     mark = f"{read.current}/{restart}"
     if rest and mark not in read.released:
-        return [writes.change_job(read, parameters={keys.PARAM_RELEASED: [mark]})]
-    out = [writes.stop(pod, job.key, f"{name} has failed: the round starts again together") for pod in rest]
+        return [writes.change_job(read, parameters=live(released=[mark]))]
+    why = f"{name} has failed: the round starts again together"
+    out = [writes.stop(pod, job.key, why, timestamp(now)) for pod in rest]
     if out:
         message = f"{name} failed; the round starts again together (backoffLimit {read.backoff_limit})"
         first = out[0]
@@ -346,7 +411,7 @@ def _taken_away(job: Job, room: Room, now: float, pace: Pace) -> Write | None:
         return None
     if _waits_on_lost_node(job, at, room):
         return None  # planning finds it another place
-    if now - at.since < pace.between_rounds_seconds:
+    if room.age(at.since) < pace.between_rounds_seconds:
         return None
     name = gone[0].split("/", 1)[1].replace("/", "-")
     counts = {role.name: read.running(role.name) for role in read.roles}
@@ -389,7 +454,7 @@ def _admissions(job: Job, room: Room) -> list[Write]:
     latest = job.latest_restart()
     gated = [p for p in job.current_pods() if p.is_gated and not p.is_terminating and p.place]
     gated = [p for p in gated if p.place and p.place.restart == latest]
-    if not gated or (read.is_preemptible and _old_ones_are_there(job, room, latest)):
+    if not gated or (read.is_preemptible and former_pods(job, room)):
         return []
     if not job.has_started():
         present = {pod.member for pod in gated}
@@ -410,12 +475,13 @@ def _admissions(job: Job, room: Room) -> list[Write]:
     return out
 
 
-def _old_ones_are_there(job: Job, room: Room, latest: int) -> bool:
-    return any(
-        pod.place and (pod.place.round != job.read.current or pod.place.restart < latest)
-        for pod in job.pods
-        if pod.host and not room.is_lost(pod.host)
-    ) or any(pod.host and not room.is_lost(pod.host) for pod in job.old_pods)
+def former_pods(job: Job, room: Room) -> list[PodRead]:
+    """Pods of the rounds, tries and Workflows before: none of a preemptible job is admitted while one of them lives."""
+    latest = job.latest_restart()
+    older = [
+        pod for pod in job.pods if pod.place and (pod.place.round != job.read.current or pod.place.restart < latest)
+    ]
+    return [pod for pod in (*older, *job.old_pods) if pod.host and not room.is_lost(pod.host)]
 
 
 def _regrant(job: Job, now: float) -> Write | None:
@@ -441,10 +507,7 @@ def _regrant(job: Job, now: float) -> Write | None:
     if not dropped and not leave:
         return None
     # A member stays in `released` until it has left the group: Argo reads both at every visit.
-    parameters = {
-        keys.PARAM_GRANTED: {**read.granted, read.current: granted},
-        keys.PARAM_RELEASED: sorted(released | set(leave)),
-    }
+    parameters = live(granted={**read.granted, read.current: granted}, released=sorted(released | set(leave)))
     note = said = None
     at = read.allocation
     if leave:

@@ -12,27 +12,32 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
 
 from diflow.allocator import planning, presence, reports, telling
 from diflow.allocator.applying import Applier
-from diflow.allocator.carrying import Job, Pace, carry_out, next_names
+from diflow.allocator.carrying import Job, Pace, carry_out, end_pods, next_names
 from diflow.allocator.elector import Elector
+from diflow.allocator.isolation import MOST_CULPRITS, TooLongError, culprit
+from diflow.allocator.missing import MissingNodes
 from diflow.allocator.plan import Action, Plan, changes
-from diflow.allocator.planning import Picture
-from diflow.allocator.policy import Policy, guarded
+from diflow.allocator.planning import Lapsed, Picture
+from diflow.allocator.policy import Guard, Policy, has_raised
 from diflow.allocator.presence import PAUSED, REPLAN
+from diflow.allocator.promises import Promises
 from diflow.allocator.reading import JobRead, NodeRead, PodRead
 from diflow.allocator.room import Room
+from diflow.allocator.seal import Seal
+from diflow.allocator.sequence import Holdings, write_in_order
 from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.world import Caches, World
 from diflow.allocator.writes import Note, Write, touch
-from diflow.errors import DiflowError, LostLeadershipError
+from diflow.errors import DiflowError, InvalidError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE, POD, WORKFLOW, Kind
 
@@ -44,6 +49,8 @@ _LULL_SECONDS = 0.5
 _AVOID_SECONDS = (60.0, 1800.0)
 # A pod that kube-scheduler has not even tried to bind is given so many times longer than one that it has refused.
 _UNTRIED = 20
+# A plan that failed is asked for again, as who leads is not ready until one succeeds.
+_AGAIN_SECONDS = 15.0
 # Carrying out may lead to more of it at once (a write changes the caches): so many times before planning.
 _SETTLE = 3
 
@@ -97,18 +104,32 @@ class Allocator:
         self._clock, self._wall = clock, wall
         self._wake = threading.Condition()
         self._reasons = Reasons()
-        self.caches = Caches(cluster, settings, told=self._told, **(reflecting or {}))
+        self.seal = Seal(cluster, namespace=settings.namespace)
+        self.caches = Caches(cluster, settings, told=self._told, seal=self.seal, **(reflecting or {}))
         self.applier = Applier(
-            cluster, elector, observed=self.caches.observed, workers=settings.writers, clock=clock, wall=wall
+            cluster,
+            elector,
+            observed=self.caches.observed,
+            progress=self._progress,
+            sign=self.seal.sign,
+            workers=settings.writers,
+            clock=clock,
+            wall=wall,
         )
+        self._guard = Guard(policy.name, limit_seconds=settings.policy_seconds)
         self._quiet: dict[str, Job] = {}
         self._memory = planning.Memory()
+        self._missing = MissingNodes()
+        self._promises = Promises(settings.promise_seconds)
         self._reported: dict[str, str] = {}
         self._unbound: dict[str, float] = {}
         self._planned = clock()
         self._later = math.inf
         self._cycled = clock()
         self._lost: frozenset[str] = frozenset()
+        self._timed: World | None = None
+        self._times: Set[float] = frozenset()
+        self._ahead: dict[float, float] = {}
         self._counted: tuple[Room, tuple[PodRead, ...]] = Room({}), ()
         self._avoided: dict[str, tuple[float, float]] = {}
         self._in_trouble = False
@@ -123,7 +144,8 @@ class Allocator:
         self.last_trouble = ""
         """Why the last plan changed nothing, or ""."""
         self.woke = clock()
-        """When the loop last turned, on the clock: for those who watch over it."""
+        """When the loop last came further, on the clock: for those who watch over it."""
+        self._failing: float | None = None
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -154,6 +176,8 @@ class Allocator:
         self.elector.check()
         if self._clock() - self._planned >= self.settings.period_seconds:
             reasons.plan.add("period")
+        if self._failing is not None and self._clock() - self._planned >= _AGAIN_SECONDS:
+            reasons.plan.add("the last plan failed")
         done = self.cycle(", ".join(sorted(reasons.plan)[:4]))
         if done.planned or self._pause:
             self._planned = self._clock()
@@ -173,9 +197,10 @@ class Allocator:
         self.woke = self._cycled = began = self._clock()
         made = self.applier.made
         trouble = self.caches.trouble()
-        world = self.caches.world() if not trouble else World({}, {}, ())
+        world = self._world() if not trouble else World({}, {}, ())
         spent = 0.0
         if not trouble:
+            self.applier.keep(world.jobs)
             planned = ", ".join([*filter(None, [planned]), *self._time_has_come(world)])
             world = self._take_over(world)
             self._say_problems(world)
@@ -184,8 +209,14 @@ class Allocator:
                 planned = ""
             if planned:
                 spent, changed = self._plan_safely(world)
+                if not self.last_trouble:
+                    self._failing = None
+                elif self._failing is None:
+                    self._failing = self._clock()
+                if self._memory.left_out.texts():
+                    self._say_problems(world)
                 if changed:
-                    self._settle(self.caches.world())
+                    self._settle(self._world())
         else:
             if not self._in_trouble:
                 log.warning("nothing is decided", why=trouble)
@@ -204,9 +235,22 @@ class Allocator:
         self._on_cycle(cycle)
         return cycle
 
+    @property
+    def failing_seconds(self) -> float:
+        """How long no plan has succeeded, though one was asked for."""
+        return self._clock() - self._failing if self._failing is not None else 0.0
+
+    @property
+    def stuck_seconds(self) -> float:
+        """How long ago a call of the policy began that was left behind and has not come back."""
+        return self._guard.stuck_seconds
+
     def paused(self) -> str:
         """Who paused the allocator, or ""."""
         return self.elector.lease_annotations().get(PAUSED, "")
+
+    def _progress(self) -> None:
+        self.woke = self._clock()
 
     def _wait_for_caches(self, stop: threading.Event) -> None:
         while not stop.is_set() and not self.caches.wait_synced(1.0):
@@ -233,6 +277,7 @@ class Allocator:
             self._later,
             math.inf if release is None else release,
             self._cycled + 1.0 if self._unbound else math.inf,
+            self._planned + _AGAIN_SECONDS if self._failing is not None else math.inf,
         )
 
     def _heed_lease(self) -> bool:
@@ -278,6 +323,8 @@ class Allocator:
         if not reason and kind is WORKFLOW and new is not None and key in self._reported:
             # Many small changes are a large one: what counts is what the last plan knew.
             reason = f"{key} reports another speed" if _is_news(self._reported[key], new, fraction) else ""
+        if not reason and kind is POD and (new or old).job in self._promises.barred:
+            reason = f"a pod of {(new or old).job} {'is gone' if new is None else 'came'}"
         with self._wake:
             if reason:
                 self._reasons.plan.add(reason)
@@ -286,13 +333,34 @@ class Allocator:
 
     # --- carrying out -------------------------------------------------------------------------------------------------
 
+    def _world(self) -> World:
+        """What the caches show now. A node whose object is missing under pods of jobs counts as one that is silent."""
+        world = self.caches.world()
+        nodes = self._missing.among(world.nodes, world.pods, now=self._wall())
+        return world if nodes is world.nodes else replace(world, nodes=nodes)
+
     def _room(self, world: World) -> Room:
         """How the nodes are, and what is free on them beside all pods: counted anew when one of them has changed."""
         room, pods = self._counted
         if room.nodes is not world.nodes or pods is not world.pods:
             room = Room.of(world.nodes, world.pods)
             self._counted = room, world.pods
-        return room.at(self._wall(), lost_after_seconds=self.settings.lost_after_seconds)
+        now = self._wall()
+        return room.at(now, lost_after_seconds=self.settings.lost_after_seconds, ages=self._ages(world, now))
+
+    def _ages(self, world: World, now: float) -> dict[float, float]:
+        """How long ago times were that lie in the future: since they were first seen. Our clock may have been set back,
+        and what writes of nodes has another one."""
+        if world is not self._timed:
+            self._timed = world
+            known = (job.read.allocation for job in world.jobs.values())
+            self._times = {
+                *(node.not_ready_since for node in world.nodes.values() if node.not_ready_since is not None),
+                *(time for at in known if at is not None for time in (at.since, at.first)),
+            }
+        clock = self._clock()
+        self._ahead = {time: self._ahead.get(time, clock) for time in self._times if time > now}
+        return {time: clock - seen for time, seen in self._ahead.items()}
 
     def _time_has_come(self, world: World) -> list[str]:
         """Reasons to plan that only the time has made, and when there will be another one."""
@@ -301,19 +369,22 @@ class Allocator:
         reasons = [f"node {name} is silent" for name in sorted(lost - self._lost)]
         self._lost = lost
         reasons += [f"{job} is tried again" for job in self.applier.release()]
+        if self._clock() >= self._promises.due():
+            reasons.append("a place was not taken")
         silent = (
-            node.not_ready_since + self.settings.lost_after_seconds
+            self.settings.lost_after_seconds - room.age(node.not_ready_since)
             for node in world.nodes.values()
             if node.not_ready_since is not None and node.name not in lost
         )
         young = (
-            job.read.allocation.since + self.settings.between_rounds_seconds
+            self.settings.between_rounds_seconds - room.age(job.read.allocation.since)
             for job in world.jobs.values()
             if job.read.tree.recreated and job.read.allocation is not None
         )
-        now = self._wall()
-        left = min((time - now for time in (*silent, *young) if time > now), default=math.inf)
+        left = min((seconds for seconds in (*silent, *young) if seconds > 0), default=math.inf)
         self._later = self._clock() + left
+        if self._promises.due() > self._clock():
+            self._later = min(self._later, self._promises.due())
         return reasons
 
     def _take_over(self, world: World) -> World:
@@ -335,14 +406,14 @@ class Allocator:
             return world
         log.info("takes over", jobs=len(out), epoch=epoch)
         self.applier.apply(out, world.jobs)
-        return self.caches.world()
+        return self._world()
 
     def _settle(self, world: World) -> World:
         """Carry out, as often as that leads to more of it. Returns what the caches show then."""
         for _ in range(_SETTLE):
             if not self._carry_out(world):
                 break
-            world = self.caches.world()
+            world = self._world()
         return world
 
     def _carry_out(self, world: World) -> bool:
@@ -351,11 +422,15 @@ class Allocator:
         room = self._room(world)
         pace = Pace(self.settings.between_rounds_seconds)
         overdue = self._overdue(world)
+        unwritable = self.applier.unwritable(world.jobs)
         lost = {host for host in {pod.host for pod in world.pods} if host and room.is_lost(host)}
         out: list[Write] = []
         quiet: dict[str, Job] = {}
-        order = sorted(world.jobs.values(), key=lambda job: (-job.read.priority, job.read.created_seconds, job.key))
+        order = sorted(world.jobs.values(), key=_turn)
         for job in order:
+            if job.key in unwritable:
+                out += end_pods(job, room)
+                continue
             if self._is_quiet(job, lost, overdue):
                 quiet[job.key] = job
                 continue
@@ -397,7 +472,10 @@ class Allocator:
         # One that was not tried yet waits behind others: kube-scheduler binds some 50 a second.
         patience = {True: self.settings.bind_seconds, False: _UNTRIED * self.settings.bind_seconds}
         late = frozenset(uid for uid, since in self._unbound.items() if now - since > patience[waiting[uid].is_refused])
-        for node in {waiting[uid].pinned for uid in late}:
+        self._avoided = {node: known for node, known in self._avoided.items() if node in world.nodes}
+        # Whoever may create pods can make one that waits for any node: only what was sent there tells of the node.
+        sent = {pod.pinned for pod in (waiting[uid] for uid in late) if _was_sent(pod, world.jobs[pod.job])}
+        for node in sent & world.nodes.keys():
             until, pause = self._avoided.get(node, (-math.inf, 0.0))
             if now >= until:
                 pause = pause if now - until < _AVOID_SECONDS[1] else 0.0
@@ -408,9 +486,11 @@ class Allocator:
     def _say_problems(self, world: World) -> None:
         """Tell once why a job is held, and what of it was ignored."""
         problems = {}
+        left_out = self._memory.left_out.texts()
         for job in world.jobs.values():
             read = job.read
-            text = read.problem or read.complaint or reports.complaint(read.profilings)
+            held = read.problem or left_out.get(job.key, "")
+            text = held or read.complaint or _complaint(read.profilings)
             if read.tree.is_offloaded and not read.has_ended:
                 text = text or "Argo keeps its nodes in a database, where the allocator cannot read them"
             if job.is_full and not job.is_passed and not next_names(job):
@@ -418,7 +498,7 @@ class Allocator:
             if text and not read.has_ended:
                 problems[job.key] = text
                 if self._told_problems.get(job.key) != text:
-                    log.warning("held" if read.problem else "ignored", job=job.key, why=text)
+                    log.warning("held" if held else "ignored", job=job.key, why=text)
                     self.applier.tell(job, Note("Refused", text, is_warning=True), salt=text)
         self._told_problems = problems
         if world.queue_trouble:
@@ -430,9 +510,9 @@ class Allocator:
         """As `_plan`; a mistake of ours in it leaves everything as it is, and what runs runs on."""
         try:
             return self._plan(world)
-        except DiflowError:
-            raise
         except Exception as error:
+            if isinstance(error, DiflowError) and not isinstance(error, InvalidError):
+                raise
             self.last_trouble = f"there is no plan: {type(error).__name__}: {error}"
             self._report_policy(self.last_trouble)
             log.error("there is no plan", trace=traceback.format_exc(limit=-4))
@@ -442,21 +522,52 @@ class Allocator:
         """Ask the policy and write what it says. Returns (its seconds, whether anything was written)."""
         now = self._wall()
         self._reported = {job.key: job.read.profilings for job in world.jobs.values()}
-        shown = self._picture(world, now)
-        if not shown.standings:
-            self.last, self.last_trouble = None, ""
-            return 0.0, False
-        plan, spent, trouble = self._ask(shown.snapshot)
-        if not trouble and planning.left_in_place(shown, plan):
-            shown = self._picture(world, now, keep_cordoned=True)
+        world = self._give_back(world, now)
+        lapsed = self._promises.lapsed(world.jobs, self._room(world), now=self._clock())
+        spent = 0.0
+        at_fault: list[Job] = []
+        for turn in range(MOST_CULPRITS + 1):
+            shown = self._picture(world, now, lapsed)
+            if not shown.standings:
+                self.last, self.last_trouble = None, ""
+                return spent, False
             plan, more, trouble = self._ask(shown.snapshot)
             spent += more
-        self.last, self.last_trouble = (shown, plan), trouble
+            if not trouble and planning.left_in_place(shown, plan):
+                shown = self._picture(world, now, lapsed, keep_cordoned=True)
+                plan, more, trouble = self._ask(shown.snapshot)
+                spent += more
+            worst, is_known = None, True
+            if has_raised(trouble, self.policy.name):
+                worst, is_known = self._at_fault(world, shown, now, lapsed)
+            if worst is not None:
+                at_fault.append(worst)
+                self._leave_out(worst, trouble, now)
+            elif trouble and is_known:
+                self._memory.left_out.take_back(at_fault)  # the policy fails whichever jobs there are
+            if trouble and (worst is None or turn == MOST_CULPRITS):
+                self.last, self.last_trouble = (shown, plan), trouble
+                self._record(shown.snapshot, plan)
+                self._report_policy(trouble)
+                return spent, False
+            if worst is not None:
+                continue
+            failed: list[tuple[Job, Exception]] = []
+            free, use = planning.plan_writes(
+                shown,
+                plan,
+                now=now,
+                limit_seconds=self.settings.placement_limit_seconds,
+                failed=lambda job, error: failed.append((job, error)),  # noqa: B023 (called before the next turn)
+            )
+            if not failed:
+                break
+            for job, error in failed:
+                self._leave_out(job, error, now)
+        else:
+            raise InvalidError("no plan can be written, whichever jobs are left out")
+        self.last, self.last_trouble = (shown, plan), ""
         self._record(shown.snapshot, plan)
-        if trouble:
-            self._report_policy(trouble)
-            return spent, False
-        free, use = planning.plan_writes(shown, plan, now=now, limit_seconds=self.settings.placement_limit_seconds)
         log.info(
             "plan",
             policy=plan.policy,
@@ -466,13 +577,51 @@ class Allocator:
             waiting=int((plan.action == int(Action.WAIT)).sum()),
             seconds=round(spent, 4),
         )
-        if free and not self.applier.apply(free, world.jobs):
-            # What was to be freed stays taken: whoever was to get it must be thought over again.
+        rows = {standing.job.key: row for row, standing in enumerate(shown.standings)}
+        use.sort(key=lambda write: _turn(world.jobs[write.job]))
+        free.sort(key=lambda write: _turn(world.jobs[write.job]))
+        done = write_in_order(
+            free, use, Holdings(shown.snapshot, plan, rows), lambda some: self.applier.apply(some, world.jobs)
+        )
+        if done.refused:
+            log.info("conflict", refused=sorted({w.job for w in done.refused})[:4], waiting=len(done.waiting))
             self.ask("conflict")
-            return spent, True
-        if use and not self.applier.apply(use, world.jobs):
-            self.ask("conflict")
-        return spent, bool(free or use)
+        return spent, bool(done.tried)
+
+    def _give_back(self, world: World, now: float) -> World:
+        """Take back the places that were not taken in time. Returns what the caches show then."""
+        room = self._room(world)
+        planned = self._memory.left_out.without([*world.jobs.values()], now=now)
+        standings = self._memory.stand(planned, room, now=now, keep_cordoned=False)
+        expired = self._promises.look(standings, world.pods, room, now=self._clock())
+        out = [planning.give_back(one.standing, one.why, now=now, most=one.most) for one in expired]
+        writes = [write for write in out if write is not None and not self.applier.is_held(write.job)]
+        if not writes:
+            return world
+        self.applier.apply(writes, world.jobs)
+        return self._world()
+
+    def _leave_out(self, job: Job, error: Exception | str, now: float) -> None:
+        log.error("left out of plans", job=job.key, why=str(error))
+        self._memory.left_out.add(job, error, now=now)
+
+    def _at_fault(self, world: World, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
+        """The job with which the policy fails and without which it does not, if there is one; and whether there was
+        time enough to know that."""
+        ends = self._clock() + self.settings.policy_seconds
+        memory = planning.Memory()  # it is shown some of the jobs, and the others must not count as gone
+
+        def fails(some: Sequence[Job]) -> bool:
+            if self._clock() > ends:
+                raise TooLongError
+            part = replace(world, jobs={job.key: job for job in some})
+            snapshot = self._picture(part, now, lapsed, memory=memory).snapshot
+            return has_raised(self._ask(snapshot)[2], self.policy.name)
+
+        try:
+            return culprit([standing.job for standing in shown.standings], fails), True
+        except TooLongError:
+            return None, False
 
     def _report_policy(self, trouble: str) -> None:
         """Say that the last plan changes nothing, in the log and as an Event on the Lease: the same one for the same
@@ -483,12 +632,20 @@ class Allocator:
 
     def _ask(self, snapshot: Snapshot) -> tuple[Plan, float, str]:
         began = self._clock()
-        plan, trouble = guarded(
-            self.policy.optimize, snapshot, name=self.policy.name, limit_seconds=self.settings.policy_seconds
-        )
+        self._progress()
+        plan, trouble = self._guard.ask(self.policy.optimize, snapshot)
+        self._progress()
         return plan, self._clock() - began, trouble
 
-    def _picture(self, world: World, now: float, *, keep_cordoned: bool = False) -> Picture:
+    def _picture(
+        self,
+        world: World,
+        now: float,
+        lapsed: Lapsed,
+        *,
+        keep_cordoned: bool = False,
+        memory: planning.Memory | None = None,
+    ) -> Picture:
         return planning.picture(
             world.jobs.values(),
             world.nodes,
@@ -499,9 +656,24 @@ class Allocator:
             pools=self.settings.pools,
             keep_cordoned=keep_cordoned,
             fixed=self.applier.held(),
+            ending=self.applier.unwritable(world.jobs),
             avoid=frozenset(node for node, (until, _) in self._avoided.items() if self._clock() < until),
-            memory=self._memory,
+            memory=memory or self._memory,
+            lapsed=lapsed,
+            rules=world.rules,
         )
+
+
+def _was_sent(pod: PodRead, job: Job) -> bool:
+    """The job has this place, on the node that the pod waits for."""
+    at, place = job.read.allocation, pod.place
+    granted = pod.identity.uid not in {stray.identity.uid for stray in job.strays()}
+    return granted and place is not None and at is not None and at.node(place.task, place.index) == pod.pinned
+
+
+def _turn(job: Job) -> tuple[int, float, str]:
+    """Whose turn it is first: the higher priority's, then the older one's."""
+    return -job.read.priority, job.created_seconds, job.key
 
 
 def lead(allocator: Allocator, stop: threading.Event) -> None:
@@ -546,7 +718,17 @@ def _job_reason(key: str, old: JobRead | None, new: JobRead | None, fraction: fl
 
 
 def _is_news(before: str, now: JobRead, fraction: float) -> bool:
-    return reports.is_news(before, now.profilings, fraction=fraction)
+    try:
+        return reports.is_news(before, now.profilings, fraction=fraction)
+    except Exception:  # a report that cannot be read is no news: `_complaint` says so
+        return False
+
+
+def _complaint(profilings: str) -> str:
+    try:
+        return reports.complaint(profilings)
+    except Exception as error:  # whatever a job reports must not stop the others
+        return f"the parameter profilings cannot be read ({type(error).__name__}: {error})"[:200]
 
 
 def _finished(phases: Iterable[str]) -> int:

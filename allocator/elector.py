@@ -174,6 +174,13 @@ class Elector:
                 return False
             return True
 
+    def abandon(self, why: str) -> None:
+        """Lead no more, without a word to the server: others wait until the Lease has run out. For a process that hangs
+        and may have a write under way."""
+        with self._lock:
+            if self._leading:
+                self._leading, self._trouble = False, why
+
     # --- one step at a time -------------------------------------------------------------------------------------------
 
     def try_acquire(self) -> bool:

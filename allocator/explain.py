@@ -7,11 +7,11 @@ import numpy as np
 from diflow.allocator.arrays import BoolArray, IntArray
 from diflow.allocator.ledger import ancestors
 from diflow.allocator.packing import ANY_NUMBER
-from diflow.allocator.plan import Action, Plan, Why
-from diflow.allocator.shortage import NODES_NAMED, Leftover, amount, request
+from diflow.allocator.plan import NAMES_A_JOB, Action, Plan, Why
+from diflow.allocator.shortage import NODES_NAMED, Leftover, amount, amount_of, request
 from diflow.allocator.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.views import PODS
-from diflow.figures import counted, numbers
+from diflow.figures import counted, numbers, quantity
 
 STARTS = "starts: "
 """What the text of an admission begins with, which tells nothing of a job that has started."""
@@ -27,18 +27,47 @@ _TEXT: dict[Why, str] = {
     ),
     Why.NO_NODES: "waits: there is no node that is ready and schedulable",
     Why.NO_SUCH_QUEUE: "waits: its queue {queue!r} does not exist; create it, or name another one in spec.queue",
-    Why.QUEUE_CAP: "waits: queue {subject} is capped and has room for {1:more replica|}, the gang needs {0:g}",
-    Why.QUEUE_SHARE: "waits: queue {subject} holds what it deserves; {0:replica|} more would be above its share",
-    Why.RESERVED: "waits: the room is kept for {subject}, waiting longest; {1:g} of {0:replica|} would fit beside",
+    Why.ITS_TURN: (
+        "waits for room: its turn has come, and room is kept for it for {2:.0f} s more; {1:fits|fit} there now of the "
+        "{0:replica|} that its gang needs"
+    ),
+    Why.QUEUE_CAP: "waits: queue {subject} is capped at {cap} and has {left} of that left; the gang needs {amount0}",
+    Why.QUEUE_SHARE: "waits: queue {subject} holds {share} that it deserves, and the gang needs {need} more",
+    Why.OWN_SHARE: (
+        "waits: the own jobs of queue {subject} hold {share} that they deserve beside the queues below it, and the "
+        "gang needs {need} more"
+    ),
+    Why.NO_SURPLUS: (
+        "waits for room: its gang lacks {amount0}, and jobs of other queues that may be stopped hold {amount1} above "
+        "what those deserve"
+    ),
+    Why.GUARANTEED_ELSEWHERE: (
+        "waits for room: queue {subject} is guaranteed what it asks for, but its gang lacks {amount0}, and jobs of "
+        "other queues that may be stopped hold {amount1} above what those are guaranteed"
+    ),
+    Why.RESERVED: "waits: there is room for its {0:replica|}, but it is kept for {subject}, whose turn it is",
     Why.PREEMPTED_FOR_PRIORITY: (
         "gives way to {subject}, which has a higher priority; {0:replica is|replicas are} left to it"
     ),
-    Why.RECLAIMED: "its queue is above what it deserves: replicas go to {subject}; {0:is|are} left to it",
+    Why.RECLAIMED: (
+        "gives way to {subject}, whose queue held less of what it deserves; {0:replica is|replicas are} left to it"
+    ),
+    Why.RECLAIMED_BY_GUARANTEE: (
+        "gives way to {subject}, whose queue is guaranteed what it asks for; {0:replica is|replicas are} left to it"
+    ),
+    Why.SHARED_IN_QUEUE: (
+        "shares what it held above its minimum with {subject}, which starts in the same queue; "
+        "{0:replica is|replicas are} left to it"
+    ),
+    Why.GAVE_BACK_KEPT_ROOM: (
+        "gives back room that was kept for {subject}, which can start with it; {0:replica is|replicas are} left to it"
+    ),
+    Why.QUEUE_GUARANTEE: "starts: its queue is guaranteed {0:replica|} more",
     Why.GAIN: "speed {1:.2f} → {0:.2f} times its smallest configuration, at weight {2:.3g}: the best use of the room",
     Why.SHRUNK_FOR_OTHERS: "speed {1:.2f} → {0:.2f} times its smallest configuration: its room is worth more elsewhere",
     Why.GROWN: "grows to {0:replica|}: there is room for what its user asked for",
     Why.POLICY_FAILED: "waits: the policy gave no usable plan, so nothing is changed",
-    Why.PLACED_AGAIN: "is placed again with {0:replica|}, {1:g} before: pods are lost, or its limits changed",
+    Why.PLACED_AGAIN: "is placed again with {0:replica|}, {1:g} before",
     Why.NO_ROOM_ELSEWHERE: "keeps what it holds: placed anew it needs {0:replica|} on open nodes, and {1:fits|fit}",
     Why.TOO_SOON: "keeps {0:replica|}: {1:g} more would fit, but it was changed {2:.0f} s ago",
     Why.GAIN_TOO_SMALL: "keeps {0:replica|}: {1:g} more would fit, too few to be worth a restart of all",
@@ -51,7 +80,19 @@ _FOR_ANOTHER: dict[Why, str] = {
 }
 """Texts where the reason names a job."""
 
+_OF_A_RESOURCE = frozenset({Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.OWN_SHARE, Why.NO_SURPLUS, Why.GUARANTEED_ELSEWHERE})
+"""Reasons whose third value is a resource, and the others amounts of it."""
 _TOGETHER = "waits for room: each of its roles fits by itself, and not its {} replicas ({}) together"
+_WOULD_HELP = {
+    Why.QUEUE_SHARE: "when other jobs of that queue end, when its weight or guarantee is raised, or in another queue",
+    Why.OWN_SHARE: "when other jobs of that queue itself end, or in a queue below it",
+    Why.NO_SURPLUS: "when other queues hold more than they deserve, which jobs that start in idle room may lead to",
+    Why.GUARANTEED_ELSEWHERE: "when other queues hold more than they are guaranteed in jobs that may be stopped",
+    Why.ITS_TURN: "when all of its replicas fit in the room that is kept; it passes shares meanwhile, no guarantees",
+}
+"""What would have to change, beside that there is room."""
+_REFUSED = {Why.TOO_BIG: "can never start here", Why.NO_SUCH_QUEUE: "waits"}
+"""How the text begins where the snapshot says why the job may not be placed."""
 _ALL = "keeps what it holds: it has all that it may have"
 
 
@@ -75,10 +116,20 @@ class Explainer:
         why = Why(int(plan.why[job]))
         action = Action(int(plan.action[job]))
         words = (_FOR_ANOTHER if plan.subject[job] >= 0 and why in _FOR_ANOTHER else _TEXT)[why].format(
-            *numbers(plan.values[job]), subject=_subject(s, plan, job), queue=s.job_queue_name[job]
+            *numbers(plan.values[job]),
+            subject=_subject(s, plan, job),
+            queue=s.job_queue_name[job],
+            **(self._amounts(job) if why in _OF_A_RESOURCE else {}),
         )
+        if why is Why.RESERVED and plan.values[job, 2] > 0:
+            words += f", for {plan.values[job, 2]:.0f} s more at most"
+        refusal = s.refusal(job)
+        if refusal and why in _REFUSED:
+            words = f"{_REFUSED[why]}: {refusal}"
         if why is Why.KEPT and not self._below_maximum(job):
             words = _ALL
+        if why is Why.PLACED_AGAIN:
+            words += self._out_of_limits(job)
         need, fits = plan.values[job, :2].tolist()
         if why is Why.NO_ROOM and need <= fits:  # a gang of several roles
             roles = self._roles(job)
@@ -91,6 +142,40 @@ class Explainer:
         if action in (Action.ADMIT, Action.RESIZE) and not plan.bind_now[job]:
             later = " (once what it replaces has terminated)"
         return f"{s.job_names[job]}: {action.name.lower()}{later}: {words}"
+
+    def _amounts(self, job: int) -> dict[str, str]:
+        """The amounts of a reason that is about one resource, in words."""
+        s, plan = self.snapshot, self.plan
+        first, second, resource = plan.values[job].tolist()
+        r, name = int(resource), s.resources[int(resource)]
+        out = {
+            "amount0": amount_of(name, first),
+            "amount1": amount_of(name, second),
+            "left": amount_of(name, second),
+            "share": f"{quantity(name, first)} of the {amount_of(name, second)}",
+            "need": amount_of(name, self._gang(job)[r]),
+        }
+        if Why(int(plan.why[job])) is Why.QUEUE_CAP and plan.subject[job] >= 0:
+            out["cap"] = amount_of(name, float(s.queue_cap[int(plan.subject[job]), r]))
+        return out
+
+    def _gang(self, job: int) -> list[int]:
+        """R: what the job's gang asks for."""
+        s, roles = self.snapshot, self._roles(job)
+        out: list[int] = (s.role_min[roles, None] * s.role_request[roles]).sum(axis=0).tolist()
+        return out
+
+    def _out_of_limits(self, job: int) -> str:
+        """What its roles hold that is below their minimum now, and above their maximum."""
+        s = self.snapshot
+        held = np.bincount(s.held_role, weights=s.held_count, minlength=s.roles).astype(np.int64)
+        found = [
+            f"{s.role_names[r]} had {held[r]} and "
+            + (f"needs at least {s.role_min[r]}" if held[r] < s.role_min[r] else f"may have at most {s.role_max[r]}")
+            for r in self._roles(job)
+            if not s.role_min[r] <= held[r] <= s.role_max[r]
+        ]
+        return f": {', '.join(found)}" if found else ""
 
     def _short(self, job: int) -> str:
         """What one replica asks for and which nodes are short of what, for the role that fits worst."""
@@ -228,11 +313,16 @@ class Explainer:
             return []
         if why in (Why.TOO_BIG, Why.NO_NODES, Why.NO_SUCH_QUEUE):
             return []  # the first line says it all
-        if why in (Why.QUEUE_CAP, Why.QUEUE_SHARE):
-            return ["would start: when other jobs of its queue end, when the queue may hold more, or in another queue"]
+        if why is Why.QUEUE_CAP:
+            need, cap = self.plan.values[job, 0], s.queue_cap[self.plan.subject[job], int(self.plan.values[job, 2])]
+            ends = "with a smaller gang" if need > cap else "when other jobs of that queue end"
+            return [f"would start: {ends}, when the cap is raised, or in another queue"]
         if why is Why.RESERVED:
-            return ["would start: when that job has started, or with a higher priority than it has"]
+            end = ", when room is kept no longer" if self.plan.values[job, 2] > 0 else ""
+            return [f"would start: when that job has started{end}, or with a higher priority than it has"]
         out = []
+        if why in _WOULD_HELP:
+            out.append(f"would start: {_WOULD_HELP[why]}")
         role = self._worst(job)
         if role >= 0:
             found = self.leftover.fit(role)
@@ -279,12 +369,8 @@ def _jobs(which: BoolArray) -> str:
     return counted(int(which.sum()), "job")
 
 
-_NAMES_A_JOB = frozenset({Why.RESERVED, Why.PREEMPTED_FOR_PRIORITY, Why.RECLAIMED, Why.SHRUNK_FOR_OTHERS})
-"""Reasons whose subject is a job; that of the others is a queue."""
-
-
 def _subject(snapshot: Snapshot, plan: Plan, job: int) -> str:
-    index, names_a_job = int(plan.subject[job]), Why(int(plan.why[job])) in _NAMES_A_JOB
+    index, names_a_job = int(plan.subject[job]), Why(int(plan.why[job])) in NAMES_A_JOB
     if index < 0:
         return "another job" if names_a_job else "it is in"
     return repr((snapshot.job_names if names_a_job else snapshot.queue_names)[index])

@@ -21,7 +21,7 @@ from diflow.allocator.plan import Plan
 from diflow.allocator.policy import Policy, load_policy
 from diflow.allocator.profile import Profile
 from diflow.allocator.snapshot import Snapshot
-from diflow.errors import InvalidError, NotFoundError
+from diflow.errors import InvalidError
 from diflow.figures import counted
 
 MOST_BYTES: Final = 64 * 1024 * 1024
@@ -150,7 +150,7 @@ def line(snapshot: Snapshot, plan: Plan) -> str:
 def read(path: Path) -> Iterator[Entry]:
     """The entries of one file of a journal, the oldest first. A last line that was cut is left out.
 
-    Raises NotFoundError if it cannot be read, InvalidError with the number of a line that is no entry.
+    Raises InvalidError if it cannot be read, with the number of the line for one that is no entry.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
@@ -164,7 +164,7 @@ def read(path: Path) -> Iterator[Entry]:
                     raise InvalidError(f"{path}, line {number}: no entry of a journal ({error})") from None
                 yield entry
     except OSError as error:
-        raise NotFoundError(f"the journal {path} cannot be read: {error.strerror}") from None
+        raise InvalidError(f"the journal {path} cannot be read: {error.strerror}") from None
 
 
 def _decided(data: dict[str, Any]) -> dict[str, Any]:
@@ -177,8 +177,8 @@ def _decided(data: dict[str, Any]) -> dict[str, Any]:
 def compare(path: Path, policies: Sequence[str] = ()) -> Comparison:
     """Ask these policies at every snapshot of a journal; with none named, at each the one that decided there.
 
-    All of it is read before anything is told. Raises NotFoundError for a journal that cannot be read or holds no whole
-    entry, InvalidError for a line that is no entry and for a policy that is not there.
+    All of it is read before anything is told. Raises InvalidError for a journal that cannot be read or holds no whole
+    entry, for a line that is no entry and for a policy that is not there.
     """
     loaded = {name: load_policy(name) for name in policies}
     found: dict[str, list[Difference]] = {name: [] for name in policies}
@@ -190,7 +190,7 @@ def compare(path: Path, policies: Sequence[str] = ()) -> Comparison:
                 loaded[name] = load_policy(name)
             found.setdefault(name, []).extend(differences(entry, loaded[name]))
     if not cycles:
-        raise NotFoundError(f"the journal {path} holds no whole entry")
+        raise InvalidError(f"the journal {path} holds no whole entry")
     return Comparison(cycles, found)
 
 
@@ -246,6 +246,7 @@ def _snapshot(data: dict[str, Any]) -> Snapshot:
     if "class_preference" not in data:  # a journal of before it was read
         mask = data["class_nodes"]
         data = {**data, "class_preference": {**mask, "kind": "i", "data": [0] * len(mask["data"])}}
+    data = {"job_refusal": [], **data}  # a journal of before there were any
     values: dict[str, Any] = {}
     for f in _FIELDS:
         value = _array(data[f.name])

@@ -7,7 +7,7 @@ of few shapes cost microseconds each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -239,6 +239,16 @@ class Ledger:
     def restore(self, job: int, held: Placement) -> None:
         for role, (nodes, counts) in held.items():
             self.take(job, role, nodes, counts)
+
+    def held_by(self, jobs: Iterable[int]) -> dict[int, Placement]:
+        """What these jobs hold now, for `return_to`."""
+        return {job: {role: self.placement(role) for role in self.roles_of(job)} for job in jobs}
+
+    def return_to(self, held: Mapping[int, Placement]) -> None:
+        """Give each of these jobs what it held before, and nothing else."""
+        for job, placement in held.items():
+            self.release(job)
+            self.restore(job, {role: there for role, there in placement.items() if len(there[0])})
 
     def block(self, nodes: IntArray, amount: IntArray) -> IntArray:
         """Keep up to `amount` (len(nodes)×R) of what is free on these nodes from everybody; returns what is kept."""

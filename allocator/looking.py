@@ -12,16 +12,17 @@ from typing import Any
 
 from diflow.allocator import planning
 from diflow.allocator.carrying import Job
+from diflow.allocator.isolation import MOST_CULPRITS, culprit, told
+from diflow.allocator.missing import MissingNodes
 from diflow.allocator.plan import Plan
 from diflow.allocator.planning import Picture
-from diflow.allocator.policy import guarded, load_policy
+from diflow.allocator.policy import guarded, has_raised, load_policy
 from diflow.allocator.pools import Pools, heard
 from diflow.allocator.presence import Presence, home, presence
-from diflow.allocator.queues import read_queues
+from diflow.allocator.queues import QueueFile, read_file
 from diflow.allocator.reading import read_node, read_pod, read_workflow
 from diflow.allocator.room import Room
 from diflow.allocator.service import AllocatorSettings, allocator_settings
-from diflow.allocator.views import QueueView
 from diflow.allocator.world import LIVE, MANAGED, QUEUES_KEY, World, assemble
 from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.kube.api import Cluster
@@ -69,16 +70,22 @@ def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], f
     queues, trouble = _queues(cluster, settings)
     return see(
         assemble(
-            [job for job in jobs if not job.has_ended], nodes, [pod for pod in pods if pod.is_live], queues, trouble
+            [job for job in jobs if not job.has_ended],
+            nodes,
+            [pod for pod in pods if pod.is_live],
+            queues.queues,
+            trouble,
+            rules=queues.rules,
         ),
-        presence(cluster, namespace=place, now=wall()),
+        presence(cluster, namespace=namespace, now=wall()),
         settings,
         now=wall(),
     )
 
 
 def see(world: World, allocator: Presence, settings: AllocatorSettings, *, now: float) -> Seen:
-    """A world as the policy sees it."""
+    """A world as the policy sees it. A node that is missing under pods of jobs counts as missing since now."""
+    world = replace(world, nodes=MissingNodes().among(world.nodes, world.pods, now=now))
     return Seen(world, _picture(world, settings, _pools(allocator, settings), now), allocator, now, settings)
 
 
@@ -90,12 +97,26 @@ def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
     name = policy or seen.allocator.policy or seen.settings.policy
     asked = load_policy(name)
     shown = seen.picture
-    plan = _ask(asked, shown, seen)
+    out: dict[str, str] = {}
+    plan, trouble = _ask(asked, shown, seen)
+    while has_raised(trouble, asked.name) and len(out) < MOST_CULPRITS:
+        worst = culprit(
+            [standing.job for standing in shown.standings],
+            lambda some: has_raised(_ask(asked, _shown({j.key: j for j in some}, seen), seen)[1], asked.name),
+        )
+        if worst is None:
+            break
+        out[worst.key] = told(trouble)
+        shown = _shown({key: job for key, job in seen.world.jobs.items() if key not in out}, seen)
+        plan, trouble = _ask(asked, shown, seen)
+    if trouble:
+        raise InvalidError(trouble)
     if planning.left_in_place(shown, plan):
-        pools = _pools(seen.allocator, seen.settings)
-        shown = _picture(seen.world, seen.settings, pools, seen.now, keep_cordoned=True)
-        plan = _ask(asked, shown, seen)
-    return shown, plan
+        shown = _shown({key: job for key, job in seen.world.jobs.items() if key not in out}, seen, keep_cordoned=True)
+        plan, trouble = _ask(asked, shown, seen)
+        if trouble:
+            raise InvalidError(trouble)
+    return (replace(shown, left_out={**shown.left_out, **out}) if out else shown), plan
 
 
 def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
@@ -119,13 +140,15 @@ def used(seen: World) -> dict[str, dict[str, int]]:
     return out
 
 
-def _ask(policy: Any, shown: Picture, seen: Seen) -> Plan:
-    plan, trouble = guarded(
-        policy.optimize, shown.snapshot, name=policy.name, limit_seconds=seen.settings.policy_seconds
-    )
-    if trouble:
-        raise InvalidError(trouble)
-    return plan
+def _ask(policy: Any, shown: Picture, seen: Seen) -> tuple[Plan, str]:
+    return guarded(policy.optimize, shown.snapshot, name=policy.name, limit_seconds=seen.settings.policy_seconds)
+
+
+def _shown(jobs: Mapping[str, Job], seen: Seen, *, keep_cordoned: bool = False) -> Picture:
+    """What the policy is shown of these jobs alone; the pods of all others hold what they hold."""
+    pools = _pools(seen.allocator, seen.settings)
+    world = replace(seen.world, jobs=jobs)
+    return _picture(world, seen.settings, pools, seen.now, keep_cordoned=keep_cordoned)
 
 
 def _pools(allocator: Presence, settings: AllocatorSettings) -> Pools:
@@ -146,15 +169,16 @@ def _picture(
         now=now,
         pools=pools,
         keep_cordoned=keep_cordoned,
+        rules=world.rules,
     )
 
 
-def _queues(cluster: Cluster, settings: AllocatorSettings) -> tuple[tuple[QueueView, ...], str]:
+def _queues(cluster: Cluster, settings: AllocatorSettings) -> tuple[QueueFile, str]:
     try:
         found = cluster.find(CONFIG_MAP, settings.queues_config, namespace=settings.namespace)
     except UnauthorizedError as error:
-        return (), f"the queues cannot be read, so none are shown: {error}"
+        return QueueFile(), f"the queues cannot be read, so none are shown: {error}"
     try:
-        return tuple(read_queues(str(((found or {}).get("data") or {}).get(QUEUES_KEY) or "queues: []"))), ""
+        return read_file(str(((found or {}).get("data") or {}).get(QUEUES_KEY) or "queues: []")), ""
     except InvalidError as error:
-        return (), f"the queues cannot be understood, so none are shown: {error}"
+        return QueueFile(), f"the queues cannot be understood, so none are shown: {error}"

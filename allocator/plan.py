@@ -31,7 +31,22 @@ KEEP, ADMIT, RESIZE, PREEMPT, WAIT = map(int, Action)
 
 
 class Why(IntEnum):
-    """The reason of a decision; `explain.text` puts it into words with the three values beside it."""
+    """The reason of a decision; `explain.text` puts it into words with the three values beside it.
+
+    What the values of a reason to wait are (amounts in base units; r: the index of a resource):
+
+    | reasons | values | subject |
+    |---|---|---|
+    | NO_ROOM | replicas of a role that the gang needs, that fit | |
+    | ITS_TURN | replicas needed, that fit in the room kept, seconds that it is kept on | |
+    | RESERVED | replicas needed, that fit in all, seconds that room is kept on (0: no end) | for whom |
+    | QUEUE_CAP | amount needed, left below the cap, r | the queue that is capped |
+    | QUEUE_SHARE, OWN_SHARE | amount held, deserved, r | the queue (OWN_SHARE: its own jobs alone) |
+    | NO_SURPLUS | amount that the gang lacks, that others hold above what they deserve, r | its queue |
+    | GUARANTEED_ELSEWHERE | amount that the gang lacks, that others hold above guarantees, r | the queue |
+
+    Of a job that lost something they are the replicas left and those before, and the subject is who got something.
+    """
 
     KEPT = 0
     KEPT_NOT_PREEMPTIBLE = 1
@@ -54,6 +69,28 @@ class Why(IntEnum):
     NO_ROOM_ELSEWHERE = 21
     TOO_SOON = 22
     GAIN_TOO_SMALL = 23
+    QUEUE_GUARANTEE = 24
+    SHARED_IN_QUEUE = 25
+    GAVE_BACK_KEPT_ROOM = 26
+    RECLAIMED_BY_GUARANTEE = 27
+    ITS_TURN = 28
+    NO_SURPLUS = 29
+    GUARANTEED_ELSEWHERE = 30
+    OWN_SHARE = 31
+
+
+NAMES_A_JOB = frozenset(
+    {
+        Why.RESERVED,
+        Why.PREEMPTED_FOR_PRIORITY,
+        Why.RECLAIMED,
+        Why.RECLAIMED_BY_GUARANTEE,
+        Why.SHRUNK_FOR_OTHERS,
+        Why.SHARED_IN_QUEUE,
+        Why.GAVE_BACK_KEPT_ROOM,
+    }
+)
+"""Reasons whose subject is a job; that of the others is a queue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from diflow.allocator.plan import Plan, Why, keep_plan
 from diflow.allocator.settings import PolicySettings, policy_settings
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.validate import faults
-from diflow.errors import InvalidError, NotFoundError
+from diflow.errors import InvalidError
 
 GROUP = "diflow.policies"
 
@@ -56,8 +56,8 @@ def policy_names() -> list[str]:
 
 
 def load_policy(name: str, settings: PolicySettings | None = None) -> Policy:
-    """The policy of that name. Raises NotFoundError with the names there are, InvalidError if its package is broken or
-    a setting is wrong."""
+    """The policy of that name. Raises InvalidError with the names that there are, or if its package is broken or a
+    setting is wrong."""
     settings = settings or policy_settings()
     if name in _BUILT_IN:
         module, attribute = _BUILT_IN[name].split(":")
@@ -65,7 +65,7 @@ def load_policy(name: str, settings: PolicySettings | None = None) -> Policy:
     else:
         found = [entry for entry in entry_points(group=GROUP) if entry.name == name]
         if not found:
-            raise NotFoundError(f"there is no policy {name!r}: take one of {', '.join(policy_names())}")
+            raise InvalidError(f"there is no policy {name!r}: take one of {', '.join(policy_names())}")
         try:
             made = found[0].load()(settings)
         except Exception as error:  # another package's code: whatever it raises, the message names it
@@ -75,42 +75,64 @@ def load_policy(name: str, settings: PolicySettings | None = None) -> Policy:
     return made
 
 
-def guarded(
-    call: Callable[[Snapshot], Plan],
-    snapshot: Snapshot,
-    *,
-    name: str,
-    limit_seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> tuple[Plan, str]:
-    """Call a policy so that it cannot do harm: (plan, "") or (the plan that changes nothing, what went wrong).
+class Guard:
+    """Calls a policy so that it cannot do harm. A call that does not come back in time is left behind; until it has
+    come back no other one is begun, so there is one thread of them at most."""
 
-    It runs in a thread of its own; one that does not come back within the limit is left behind and its answer ignored.
-    """
-    box: list[Plan] = []
-    trouble: list[str] = []
+    def __init__(self, name: str, *, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._limit_seconds, self._clock = name, limit_seconds, clock
+        self._left: threading.Thread | None = None
+        self._since = 0.0
 
-    def run() -> None:
+    @property
+    def stuck_seconds(self) -> float:
+        """How long ago the call began that was left behind and has not come back; 0 if there is none."""
+        return self._clock() - self._since if self._left is not None and self._left.is_alive() else 0.0
+
+    def ask(self, call: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, str]:
+        """(plan, "") or (the plan that changes nothing, what went wrong)."""
+        name = self._name
+        if self.stuck_seconds:
+            return _nothing(snapshot, name), f"policy {name} has not come back from an earlier plan; nothing is changed"
+        box: list[Plan] = []
+        trouble: list[str] = []
+
+        def run() -> None:
+            try:
+                box.append(call(snapshot))
+            except Exception as error:  # a policy may be anybody's code; nothing it raises may stop the allocator
+                trouble.append(f"{type(error).__name__}: {error}")
+
+        began = self._clock()
+        worker = threading.Thread(target=run, name=f"policy-{name}", daemon=True)
+        worker.start()
+        worker.join(self._limit_seconds)
+        if worker.is_alive():
+            self._left, self._since = worker, began
+        if worker.is_alive() or self._clock() - began > self._limit_seconds:
+            words = f"policy {name} took longer than {self._limit_seconds:g} s; nothing is changed"
+            return _nothing(snapshot, name), words
+        if trouble:
+            return _nothing(snapshot, name), f"policy {name} failed ({trouble[0]}); nothing is changed"
         try:
-            box.append(call(snapshot))
-        except Exception as error:  # a policy may be anybody's code; nothing it raises may stop the allocator
-            trouble.append(f"{type(error).__name__}: {error}")
+            wrong = faults(snapshot, box[0])
+        except Exception as error:  # an object that is no plan at all
+            wrong = [f"{type(error).__name__}: {error}"]
+        if wrong:
+            return _nothing(snapshot, name), f"policy {name} returned a bad plan ({wrong[0]}); nothing is changed"
+        return box[0], ""
 
-    began = clock()
-    worker = threading.Thread(target=run, name=f"policy-{name}", daemon=True)
-    worker.start()
-    worker.join(limit_seconds)
-    if worker.is_alive() or clock() - began > limit_seconds:
-        return _nothing(snapshot, name), f"policy {name} took longer than {limit_seconds:g} s; nothing is changed"
-    if trouble:
-        return _nothing(snapshot, name), f"policy {name} failed ({trouble[0]}); nothing is changed"
-    try:
-        wrong = faults(snapshot, box[0])
-    except Exception as error:  # an object that is no plan at all
-        wrong = [f"{type(error).__name__}: {error}"]
-    if wrong:
-        return _nothing(snapshot, name), f"policy {name} returned a bad plan ({wrong[0]}); nothing is changed"
-    return box[0], ""
+
+def guarded(
+    call: Callable[[Snapshot], Plan], snapshot: Snapshot, *, name: str, limit_seconds: float
+) -> tuple[Plan, str]:
+    """Call a policy once so that it cannot do harm: as `Guard.ask`."""
+    return Guard(name, limit_seconds=limit_seconds).ask(call, snapshot)
+
+
+def has_raised(trouble: str, name: str) -> bool:
+    """Whether what `guarded` says is that the policy raised: not that it was late, nor that its plan was a bad one."""
+    return trouble.startswith(f"policy {name} failed ")
 
 
 def _nothing(snapshot: Snapshot, name: str) -> Plan:

@@ -83,6 +83,13 @@ class Where:
     tolerations: tuple[Toleration, ...] = ()
     preferred: tuple[tuple[int, tuple[Requirement, ...]], ...] = ()
 
+    @property
+    def size(self) -> int:
+        """How many labels, values and tolerations are compared with each node."""
+        terms = (*self.affinity, *(term for _, term in self.preferred))
+        lines = [line for term in terms for line in term]
+        return len(self.selector) + len(self.tolerations) + len(terms) + sum(1 + len(line.values) for line in lines)
+
     def admits(self, labels: Mapping[str, str], taints: tuple[Taint, ...]) -> bool:
         """Whether a pod with these conditions may run on a node with these labels and taints."""
         if any(labels.get(key) != value for key, value in self.selector):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -45,7 +45,8 @@ class Presence:
     """The allocator as its Lease and its ConfigMap show it.
 
     `unknown`: why its Lease cannot be read (""). `holder` is "" when nobody leads. `silent_seconds`: since the last
-    sign of life of a holder that has let its Lease run out. `pools`: as the holder says them.
+    sign of life of a holder that has let its Lease run out. `pools`: as the holder says them. `is_only_here`: no other
+    namespace could be looked into.
     """
 
     namespace: str
@@ -56,10 +57,20 @@ class Presence:
     paused: str = ""
     unknown: str = ""
     pools: str = ""
+    is_only_here: bool = False
 
     @property
     def is_running(self) -> bool:
         return bool(self.holder) and not self.silent_seconds
+
+    @property
+    def where(self) -> str:
+        """Where was looked for one, if that is not everywhere: for the end of a sentence."""
+        return (
+            f" in the namespace {self.namespace} (DIFLOW_ALLOCATOR_NAMESPACE names another)"
+            if self.is_only_here
+            else ""
+        )
 
     def text(self) -> str:
         """One line for people."""
@@ -71,7 +82,7 @@ class Presence:
             ago = _ago(self.silent_seconds)
             said = f"no allocator runs ({self.holder} was last heard of {ago} ago): nothing is decided"
         else:
-            said = "no allocator runs: nothing is decided"
+            said = f"no allocator runs{self.where}: nothing is decided"
         return f"PAUSED by {self.paused} ({said})" if self.paused else said
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,25 +96,56 @@ class Presence:
         }
 
 
-def home(cluster: Cluster) -> tuple[str, Mapping[str, str]]:
-    """(the allocator's namespace, what it says of itself where everybody may read it)."""
+def home(cluster: Cluster, *, elsewhere: bool = True) -> tuple[str, Mapping[str, str]]:
+    """(the allocator's namespace, what it says of itself where everybody may read it).
+
+    That is where DIFLOW_ALLOCATOR_NAMESPACE says, else where one leads (if it may be `elsewhere`); where none does,
+    where it was installed.
+    """
+    seen, said = _look(cluster, now=time.time(), elsewhere=elsewhere)
+    return seen.namespace, said
+
+
+def presence(cluster: Cluster, *, namespace: str | None = None, now: float) -> Presence:
+    """Look once. `now`: seconds since 1970. Raises what the cluster refuses, but for the right to read the Lease.
+
+    Without a `namespace`, an allocator that leads in another one than it was installed in is found, too, by a user who
+    may list Leases.
+    """
+    return _look(cluster, namespace=namespace, now=now)[0]
+
+
+def _look(
+    cluster: Cluster, *, namespace: str | None = None, now: float, elsewhere: bool = True
+) -> tuple[Presence, Mapping[str, str]]:
     try:
         found = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)
     except UnauthorizedError:
         found = None
-    said = (found or {}).get("data") or {}
-    return os.environ.get("DIFLOW_ALLOCATOR_NAMESPACE") or said.get("namespace") or NAMESPACE, said
-
-
-def presence(cluster: Cluster, *, namespace: str | None = None, now: float) -> Presence:
-    """Look once. `now`: seconds since 1970. Raises what the cluster refuses, but for the right to read the Lease."""
-    place, said = home(cluster)
-    place = namespace or place
+    said: Mapping[str, str] = (found or {}).get("data") or {}
+    named = namespace or os.environ.get("DIFLOW_ALLOCATOR_NAMESPACE")
+    place = named or said.get("namespace") or NAMESPACE
     policy = said.get("policy") or ""
     try:
         lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=place)
     except UnauthorizedError as error:
-        return Presence(place, policy, bool(said), unknown=str(error))
+        seen = Presence(place, policy, bool(said), unknown=str(error))
+    else:
+        seen = _of_lease(cluster, lease, place, said, now=now)
+    if named or seen.is_running or seen.unknown or not elsewhere:
+        return seen, said
+    try:
+        leases = cluster.list_all(LEASE, everywhere=True, fields=f"metadata.name={keys.ALLOCATOR}")
+    except UnauthorizedError:
+        return replace(seen, is_only_here=True), said
+    others = (_of_lease(cluster, one, one["metadata"].get("namespace") or "", said, now=now) for one in leases)
+    return next((other for other in others if other.is_running), seen), said
+
+
+def _of_lease(
+    cluster: Cluster, lease: Mapping[str, Any] | None, place: str, said: Mapping[str, str], *, now: float
+) -> Presence:
+    policy = said.get("policy") or ""
     if lease is None:
         return Presence(place, policy, bool(said))
     spec = lease.get("spec") or {}

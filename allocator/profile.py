@@ -30,8 +30,9 @@ class Profile:
     `observations`: a row for each configuration seen, with the columns named above: nodes, replicas, samples a replica
     and step, seconds of a step without synchronisation, seconds of a step with it, and the index of the node pool.
     `version` changes whenever anything else does, `observations_version` whenever the observations do: tables and fits
-    are remembered under them. `parameters` is the performance model fitted to these observations (goodput/model.py),
-    where somebody fitted it already; without it the policy fits.
+    are remembered under them. `parameters` is the performance model (goodput/model.py) where somebody fitted it
+    already: the job itself, or a simulator; without it the policy fits. `profiled_replicas` is the most replicas that
+    the job says it was run with, which the observations may not show.
     `fraction_done` is progress towards the job's own end (0..1), `work_done` the same in units of goodput
     (iterations of `initial_batch` samples). Either may be None: then nobody knows how much is left.
     `min_batch`: the smallest total batch that the job may use, where that is more than `initial_batch`.
@@ -41,6 +42,7 @@ class Profile:
     observations_version: int = 0
     observations: FloatArray = field(default_factory=_nothing)
     parameters: FloatArray | None = None
+    profiled_replicas: int = 0
     grad_sqr: float | None = None
     grad_var: float | None = None
     initial_batch: int = 1

@@ -7,6 +7,8 @@
         cap: {nvidia.com/gpu: 8}
       - name: vision-ann
         parent: vision
+    namespaces:
+      - {name: "vision-*", queues: [vision, "vision-*"], priorities: [normal]}
 
 Amounts are Kubernetes quantities; in snapshots cpu is in millicores, memory and storage in MiB, others in units.
 """
@@ -15,29 +17,40 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import yaml
 
 from diflow import names
+from diflow.allocator.access import NamespaceRule, read_rules
 from diflow.allocator.views import QueueView
 from diflow.errors import InvalidError
 
-_QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$")
+_QUANTITY = re.compile(
+    r"([0-9]{1,64}(?:\.[0-9]{0,64})?|\.[0-9]{1,64})(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?"
+)
 _SUFFIX = {
-    "": Decimal(1),
-    "m": Decimal("0.001"),
-    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTP", 1)},
-    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTP", 1)},
+    **{unit: Decimal(1000) ** -power for power, unit in enumerate("mun", 1)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
 }
 MOST = 10**15
 """Of a resource in base units: a million nodes of a million cores, or of 1,000 TiB."""
 _FIELDS = frozenset({"name", "weight", "guarantee", "cap", "parent"})
 
 
-def read_queues(text: str) -> list[QueueView]:
-    """The queues in this text. Raises InvalidError with the path of the first field that is wrong."""
+@dataclass(frozen=True, slots=True)
+class QueueFile:
+    """The queues, and who may use them (access.py)."""
+
+    queues: tuple[QueueView, ...] = ()
+    rules: tuple[NamespaceRule, ...] = ()
+
+
+def read_file(text: str) -> QueueFile:
+    """The queues and rules in this text. Raises InvalidError with the path of the first field that is wrong."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -46,9 +59,9 @@ def read_queues(text: str) -> list[QueueView]:
         raise InvalidError(f"cannot be read: {error}", path="queues.yaml") from None
     if not isinstance(data, dict) or not isinstance(data.get("queues"), list):
         raise InvalidError("must be a mapping with a list `queues`", path="queues.yaml")
-    beside = sorted(str(key) for key in data if key != "queues")
+    beside = sorted(str(key) for key in data if key not in ("queues", "namespaces"))
     if beside:
-        raise InvalidError("unknown field; known is queues", path=beside[0])
+        raise InvalidError("unknown field; known are namespaces and queues", path=beside[0])
     queues = [_queue(item, f"queues[{i}]") for i, item in enumerate(data["queues"])]
     known = {queue.name for queue in queues}
     if len(known) < len(queues):
@@ -64,15 +77,16 @@ def read_queues(text: str) -> list[QueueView]:
                 raise InvalidError(f"{queue.name!r} would be above itself", path=f"queues[{i}].parent")
             seen.add(above)
             above = parents[above]
-    return queues
+    return QueueFile(tuple(queues), read_rules(data.get("namespaces")))
 
 
 def amount(resource: str, quantity: object, path: str) -> int:
     """A Kubernetes quantity as a snapshot's whole number of this resource's base unit (rounded up)."""
-    found = _QUANTITY.match(str(quantity)) if isinstance(quantity, str | int | float) else None
+    found = _QUANTITY.fullmatch(str(quantity)) if isinstance(quantity, str | int | float) else None
     if found is None or isinstance(quantity, bool):
         raise InvalidError(f"must be a quantity such as 2, 500m or 4Gi, not {quantity!r}", path=path)
-    value = Decimal(found.group(1)) * _SUFFIX[found.group(2) or ""]
+    number, suffix, power = found.groups()
+    value = Decimal(number) * (_SUFFIX[suffix] if suffix else Decimal(10) ** int(power or 0))
     if resource == "cpu":
         value *= 1000
     elif resource in ("memory", "ephemeral-storage"):

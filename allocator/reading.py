@@ -7,22 +7,25 @@ on what somebody may have edited into an object: a job that cannot be understood
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, wraps
 from typing import Any
 
-from diflow import chain, keys, plain, scaling
+from diflow import bounds, keys, scaling
 from diflow.allocator import amounts
-from diflow.allocator.allocation import Allocation
 from diflow.allocator.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
+from diflow.allocator.views import PODS
 from diflow.errors import InvalidError
-from diflow.job import DIJob, Task
-from diflow.nodenames import NodeName, parse
-from diflow.observe import STOPS, read_nodes
+from diflow.job import DIJob, Task, read_annotation
 from diflow.settings import RenderSettings
+from diflow.state import untrusted
+from diflow.state.allocation import Allocation
+from diflow.state.memo import MIB, remembered
+from diflow.state.nodenames import NodeName, parse
+from diflow.state.nodes import nodes as nodes_of
+from diflow.state.parameters import ENDED, JobState
+from diflow.state.tree import Tree, read_tree
 
 Json = dict[str, Any]
 
@@ -33,11 +36,7 @@ _SAID_OTHERWISE = frozenset(
 )
 MOST_PREFERRED = 32
 """Preferred terms of a template that are read, the first ones: each is held against every node in each cycle."""
-_LIFE = re.compile(r"(\.[1-9][0-9]{0,8})?")
 _WEIGHTS = range(1, 101)
-_DONE = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
-_ENDED = frozenset({"Succeeded", "Failed", "Error"})
-_RAN = frozenset({"Running", "Succeeded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Identity:
 class PodRead:
     """A pod that holds something or will. `place` is its place in its job's tree, None for a foreign pod.
 
-    `owner` is the uid of its Workflow, "" if it names none: another of the same name is another job.
+    `owner` is the uid of its Workflow, "" if it names none: it is nobody's then, as that of another of the same name.
     """
 
     identity: Identity
@@ -80,6 +79,8 @@ class PodRead:
     """kube-scheduler has tried, and found no node for it."""
     containers: tuple[tuple[str, str], ...] = ()
     """(name, image) of each container that the kubelet has told of."""
+    has_run: bool = True
+    """One of its containers was started, so far as the kubelet has told: it may have something to save."""
 
     @property
     def is_gated(self) -> bool:
@@ -101,36 +102,6 @@ class PodRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
-    """What Argo's nodes say: the phase of each member ("round/task/member") in the latest restart of its round."""
-
-    members: Mapping[str, str] = field(default_factory=dict)
-    restart_of: Mapping[str, int] = field(default_factory=dict)
-    round_phase: Mapping[str, str] = field(default_factory=dict)
-    recreated: frozenset[str] = frozenset()
-    """Members of which a pod was taken away and made anew, in the latest restart of their round."""
-    restarts: int = 0
-    """How often the backoffLimit was drawn on, over all replicas and rounds."""
-    moves: int = 0
-    """How many pods were made anew without drawing on it."""
-    idle: frozenset[str] = frozenset()
-    """Rounds whose pods never got a node."""
-    count: int = 0
-    is_offloaded: bool = False
-
-    def is_done(self, member: str) -> bool:
-        return self.members.get(member, "") in _DONE
-
-    def failed(self, round_: str) -> list[str]:
-        """Members of a round whose tries are over."""
-        prefix = f"{round_}/"
-        return [m for m, phase in self.members.items() if phase in ("Failed", "Error") and m.startswith(prefix)]
-
-    def finished(self, member: str) -> bool:
-        return self.members.get(member, "") == "Succeeded"
-
-
-@dataclass(frozen=True, slots=True)
 class Role:
     """One task of a job as the allocator needs it. `low`..`high`: what it may be run with; `wanted`: asked for now."""
 
@@ -147,6 +118,8 @@ class Role:
 @dataclass(frozen=True, slots=True)
 class JobRead:
     """A job's Workflow. `problem`: why it is held (""), `complaint`: what of it was ignored ("").
+
+    `created_seconds` is when this Workflow was created, as the API server says.
 
     `name` is the job's; a job that has gone on in another Workflow has the name of its first one. `continues` is the
     key of the part before this one, `continued_in` the name of the one after it. Of a part that the job has left, only
@@ -185,6 +158,11 @@ class JobRead:
     complaint: str = ""
 
     @property
+    def limits(self) -> str:
+        """The least and the most replicas of each task that its user asks for, as text."""
+        return ",".join(f"{role.name}:{role.low}-{role.high}" for role in self.roles)
+
+    @property
     def key(self) -> str:
         return self.identity.key
 
@@ -197,7 +175,7 @@ class JobRead:
     def reschedules(self) -> int:
         """How often pods were made anew without drawing on it, and rounds that had a node were given up for new ones;
         over all Workflows so far."""
-        return self.rounds_before + self.tree.moves + sum(name not in self.tree.idle for name in self.rounds[:-1])
+        return self.rounds_before + self.tree.moves + self.tree.rounds_left(self.rounds)
 
     def member_text(self, task: str, index: int, *, round_: str | None = None) -> str:
         """The member of this index in its present life: `2`, or `2.1` when it came back."""
@@ -229,10 +207,69 @@ class NodeRead:
     not_ready_since: float | None
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
+    is_missing: bool = False
+    """Its object is gone, and pods are bound to it."""
 
     @property
     def is_open(self) -> bool:
         return self.is_schedulable and self.not_ready_since is None
+
+    @property
+    def trouble(self) -> str:
+        """Why no new pods may go there, for people; "" if they may."""
+        if self.is_missing:
+            return "is gone"
+        return "is not ready" if self.not_ready_since is not None else "" if self.is_schedulable else "is cordoned"
+
+
+def _held_if_hostile(read: Callable[[Mapping[str, Any]], JobRead]) -> Callable[[Mapping[str, Any]], JobRead]:
+    """Whatever is wrong with one Workflow becomes the `problem` of that job: what cannot be read, what raises while it
+    is read, and a job that is larger than diflow.bounds allows, of which nothing is kept."""
+
+    @wraps(read)
+    def careful(obj: Mapping[str, Any]) -> JobRead:
+        try:
+            found = read(obj)
+            problem = found.problem or too_large(found)
+        except Exception as error:  # a user's text reached code that did not expect it
+            return _unreadable(obj, error)
+        return found if problem == found.problem else replace(found, problem=problem, roles=(), granted={}, again={})
+
+    return careful
+
+
+def _unreadable(obj: Mapping[str, Any], error: Exception) -> JobRead:
+    """A job of which only the Workflow's identity is known. Its pods hold what they hold."""
+    identity, status = _identity(obj), obj.get("status")
+    phase = status.get("phase") if isinstance(status, dict) else ""
+    problem = f"its Workflow cannot be read ({_told(error)}): undo what was edited in it, or delete the job"
+    has_ended = isinstance(phase, str) and phase in ENDED
+    return JobRead(identity, 0.0, name=identity.name, has_ended=has_ended, problem="" if has_ended else problem)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def too_large(read: JobRead) -> str:
+    """Why a job is not planned for its size, in one sentence; "" if it is within all bounds."""
+    granted = sum(read.granted.get(read.current, {}).values())
+    replicas = max(sum(max(role.high, role.wanted) for role in read.roles), granted)
+    sizes = (
+        ("replicas in all", replicas, bounds.MOST_REPLICAS),
+        ("tasks", len(read.roles), bounds.MOST_TASKS),
+        (
+            "different resources",
+            len({name for role in read.roles for name in role.request} - {PODS}),
+            bounds.MOST_RESOURCES,
+        ),
+        ("host ports", sum(len(role.host_ports) for role in read.roles), bounds.MOST_PORTS),
+        ("conditions on nodes", max((role.where.size for role in read.roles), default=0), bounds.MOST_CONDITIONS),
+    )
+    for what, number, most in sizes:
+        if number > most:
+            return f"it has {number:,} {what}, and a job may have {most:,}: ask for fewer"
+    return ""
 
 
 def trim_pod(obj: Json) -> Json | None:
@@ -255,13 +292,14 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     job = labels.get("workflows.argoproj.io/workflow") or "" if labels.get(keys.OPERATOR) else ""
+    place = parse(job, annotations.get(_NODE_NAME) or "") if job else None
     return PodRead(
         identity=_identity(obj),
         job=f"{metadata.get('namespace')}/{job}" if job else "",
         owner=next(
             (o.get("uid") or "" for o in metadata.get("ownerReferences") or [] if o.get("kind") == "Workflow"), ""
         ),
-        place=parse(job, annotations.get(_NODE_NAME) or "") if job else None,
+        place=place,
         phase=status.get("phase") or "Pending",
         host=spec.get("nodeName") or "",
         pinned=(spec.get("nodeSelector") or {}).get(HOSTNAME) or "",
@@ -269,14 +307,26 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
         is_terminating=bool(metadata.get("deletionTimestamp")),
         is_stopping=(spec.get("activeDeadlineSeconds") or 2) <= 1,
         request=_shared(amounts.of_pod(spec)),
-        nodes=annotations.get(keys.NODES) or "",
-        rank=annotations.get(keys.RANK) or "",
-        replicas=annotations.get(keys.REPLICAS) or "",
+        nodes=_kept(annotations.get(keys.NODES), place),
+        rank=_kept(annotations.get(keys.RANK), place),
+        replicas=_kept(annotations.get(keys.REPLICAS), place),
         is_refused=any(condition.get("reason") == "Unschedulable" for condition in status.get("conditions") or []),
         containers=_alike(
             tuple((c.get("name") or "", c.get("image") or "") for c in status.get("containerStatuses") or [])
         ),
+        has_run=_has_run(status),
     )
+
+
+def _kept(text: Any, place: NodeName | None) -> str:
+    """An annotation that diflow keeps up to date in the pods of jobs; nothing of other pods, nor what is too long."""
+    return text if place is not None and isinstance(text, str) and len(text) <= bounds.MOST_HOST_BYTES else ""
+
+
+def _has_run(status: Mapping[str, Any]) -> bool:
+    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    states = [state for container in every for state in (container.get("state"), container.get("lastState")) if state]
+    return status.get("phase") not in (None, "Pending") or any({"running", "terminated"} & set(s) for s in states)
 
 
 def read_node(obj: Mapping[str, Any]) -> NodeRead:
@@ -286,7 +336,10 @@ def read_node(obj: Mapping[str, Any]) -> NodeRead:
         name=metadata["name"],
         allocatable=amounts.read(status.get("allocatable")),
         is_schedulable=not spec.get("unschedulable"),
-        not_ready_since=None if ready.get("status") == "True" else seconds(ready.get("lastTransitionTime") or ""),
+        # An object that was just made says nothing of it yet: it is silent since then, and not since ever.
+        not_ready_since=None
+        if ready.get("status") == "True"
+        else untrusted.seconds(ready.get("lastTransitionTime") or metadata.get("creationTimestamp")),
         labels=metadata.get("labels") or {},
         # What is said by the node's other fields already, and what Kubernetes lets all but BestEffort pods tolerate.
         taints=tuple(
@@ -297,149 +350,65 @@ def read_node(obj: Mapping[str, Any]) -> NodeRead:
     )
 
 
+@_held_if_hostile
 def read_workflow(obj: Mapping[str, Any]) -> JobRead:
     """A Workflow as the allocator sees it; with `problem` if it cannot be understood."""
-    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    annotations = metadata.get("annotations") or {}
-    before, before_uid = chain.continues(obj)
-    parameters = tuple(
-        (str(p.get("name", "")), str(p.get("value", "")))
-        for p in ((spec.get("arguments") or {}).get("parameters") or [])
-        if isinstance(p, dict)
-    )
+    state = JobState.parse(obj)
+    decision = state.decision
     base: Json = {
-        "identity": _identity(obj),
-        "created_seconds": seconds(chain.submitted(obj)),
-        "name": chain.job_name(obj),
-        "part": chain.part(obj),
-        "continues": f"{metadata.get('namespace')}/{before}" if before else "",
-        "continues_uid": before_uid,
-        "continued_in": chain.continued_in(obj),
-        "has_ended": status.get("phase") in _ENDED,
-        "is_stopping": spec.get("shutdown") in STOPS,
-        "is_suspended": bool(spec.get("suspend")),
-        "parameters": parameters,
-        "allocation": Allocation.parse(annotations.get(keys.ALLOCATION) or ""),
-        "decision": plain.mapping(annotations.get(keys.DECISION) or ""),
+        "identity": Identity(state.namespace, state.workflow, state.uid, state.version),
+        "created_seconds": untrusted.seconds(untrusted.sub(obj, "metadata").get("creationTimestamp")),
+        "name": state.name,
+        "part": state.part,
+        "continues": f"{state.namespace}/{state.continues}" if state.continues else "",
+        "continues_uid": state.continues_uid,
+        "continued_in": state.continued_in,
+        "has_ended": state.has_ended,
+        "is_stopping": state.is_stopping,
+        "is_suspended": state.is_suspended,
+        "parameters": state.parameters,
+        "allocation": state.allocation,
+        "decision": {"action": decision.action, "why": decision.why, "time": decision.time} if decision else {},
     }
     if base["continued_in"]:
         return JobRead(**base, rounds=(), current="")
     if base["has_ended"]:
         return JobRead(**base)
     try:
-        live, asked = _live(dict(parameters)), _asked(metadata, dict(parameters), annotations)
-        if not all(role.name in live["granted"][live["current"]] for role in asked["roles"]):
-            raise _edited(keys.PARAM_GRANTED, f"replicas of each task of round {live['current']}")
-        return JobRead(
-            **base,
-            **live,
-            **asked,
-            tree=read_tree(obj),
-            restarts_before=_number(annotations.get(keys.RESTARTS_BEFORE)),
-            rounds_before=_number(annotations.get(keys.ROUNDS_BEFORE)),
-            bounds=annotations.get(keys.BOUNDS) or "",
-        )
+        if state.problem:
+            raise InvalidError(state.problem)
+        roles = _roles(state)
     except InvalidError as error:
         return JobRead(**base, problem=str(error))
-
-
-def read_tree(obj: Mapping[str, Any]) -> Tree:
-    """The part of Argo's nodes that the allocator acts on."""
-    name = obj["metadata"]["name"]
-    nodes, offloaded = read_nodes(obj)
-    places = [(place, node) for node in nodes.values() if (place := parse(name, node.get("name") or "")) is not None]
-    restart_of: dict[str, int] = {}
-    for place, _ in places:
-        restart_of[place.round] = max(restart_of.get(place.round, 0), place.restart)
-    members: dict[str, str] = {}
-    round_phase: dict[str, str] = {}
-    alone: dict[tuple[str, int, str, str], int] = {}
-    recreated: set[str] = set()
-    moves = 0
-    idle: dict[str, bool] = {}
-    for place, node in places:
-        phase = node.get("phase") or "Pending"
-        if place.is_pod and node.get("type") == "Pod":
-            moves += place.uncounted > 0
-            idle[place.round] = idle.get(place.round, True) and not _had_node(node, phase)
-        if not place.task:
-            if not place.is_attempt_of_round:
-                round_phase[place.round] = phase
-            continue
-        key = f"{place.round}/{place.task}/{place.member}"
-        if place.counted:
-            at = (place.round, place.restart, place.task, place.member)
-            alone[at] = max(alone.get(at, 0), place.counted)
-        if place.restart != restart_of[place.round]:
-            continue
-        if place.is_member:
-            members[key] = phase
-        if place.is_pod and place.uncounted:
-            recreated.add(key)
-    return Tree(
-        members=members,
-        restart_of=restart_of,
-        round_phase=round_phase,
-        recreated=frozenset(recreated),
-        restarts=sum(alone.values()) + sum(restart_of.values()),
-        moves=moves,
-        idle=frozenset(name for name, is_idle in idle.items() if is_idle),
-        count=len(nodes),
-        is_offloaded=offloaded,
+    nodes, offloaded = nodes_of(obj)
+    return JobRead(
+        **base,
+        rounds=state.rounds,
+        current=state.current,
+        granted=state.granted,
+        released=state.released,
+        again=state.again,
+        roles=roles,
+        is_preemptible=state.is_preemptible,
+        priority=keys.WORKFLOW_PRIORITIES.get(state.priority, 0),
+        queue=state.queue,
+        backoff_limit=state.backoff_limit,
+        profilings=state.profilings,
+        complaint="; ".join(state.complaints),
+        tree=read_tree(nodes, is_offloaded=offloaded),
+        restarts_before=state.restarts_before,
+        rounds_before=state.rounds_before,
+        bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),
     )
 
 
-def _had_node(node: Mapping[str, Any], phase: str) -> bool:
-    return bool(node.get("hostNodeName") or (node.get("outputs") or {}).get("exitCode")) or phase in _RAN
-
-
-def seconds(time: str) -> float:
-    """Kubernetes' time as seconds since 1970; 0 for none."""
-    try:
-        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return 0.0
-
-
-def _live(parameters: Mapping[str, str]) -> Json:
-    """The parameters that only the allocator writes. Raises InvalidError if somebody else did."""
-    rounds = _parameter(parameters, keys.PARAM_ROUNDS, list)
-    current = parameters.get(keys.PARAM_CURRENT, "")
-    granted = _parameter(parameters, keys.PARAM_GRANTED, dict)
-    released = _parameter(parameters, keys.PARAM_RELEASED, list)
-    again = _parameter(parameters, keys.PARAM_AGAIN, dict, missing="{}")
-    if not rounds or not all(isinstance(r, str) and r for r in rounds) or len(set(rounds)) < len(rounds):
-        raise _edited(keys.PARAM_ROUNDS, 'a list of names such as ["1","2"]')
-    if current not in rounds:
-        raise _edited(keys.PARAM_CURRENT, f"one of {', '.join(rounds[-5:])}")
-    if not isinstance(granted.get(current), dict) or not all(
-        isinstance(counts, dict) and all(_is_count(n) for n in counts.values()) for counts in granted.values()
-    ):
-        raise _edited(keys.PARAM_GRANTED, 'replicas of each task by round, such as {"1":{"learner":1}}')
-    if not all(isinstance(item, str) for item in released):
-        raise _edited(keys.PARAM_RELEASED, "a list of texts")
-    if not all(isinstance(item, str) and _LIFE.fullmatch(item) for item in again.values()):
-        raise _edited(keys.PARAM_AGAIN, 'a mapping from members to lives, such as {"1/learner/2":".1"}')
-    return {
-        "rounds": tuple(rounds),
-        "current": current,
-        "granted": granted,
-        "released": frozenset(released),
-        "again": again,
-    }
-
-
-def _asked(metadata: Mapping[str, Any], parameters: Mapping[str, str], annotations: Mapping[str, str]) -> Json:
-    """What the user asks for."""
-    labels = metadata.get("labels") or {}
-    job = _dijob(annotations.get(keys.DIJOB) or "")
-    complaints: list[str] = []
-    wanted = _wanted(parameters.get(keys.PARAM_REPLICAS, ""), job, complaints)
-    bounds = _bounds(annotations.get(keys.BOUNDS) or "", job, complaints)
-    roles = []
+def _roles(state: JobState) -> tuple[Role, ...]:
+    """What the user asks for. Raises InvalidError if the DIJob does not hold."""
+    job = read_annotation(state.dijob)
+    out = []
     for i, task in enumerate(job.tasks):
-        found = scaling.asked(job, i, wanted=wanted, bounds=bounds)
-        roles.append(
+        found = scaling.asked(job, i, wanted=state.wanted, bounds=state.bounds)
+        out.append(
             Role(
                 task.name,
                 *_pod_of(job, i),
@@ -449,58 +418,10 @@ def _asked(metadata: Mapping[str, Any], parameters: Mapping[str, str], annotatio
                 wanted=found.wanted,
             )
         )
-    return {
-        "roles": tuple(roles),
-        "is_preemptible": job.preemptible,
-        "priority": keys.WORKFLOW_PRIORITIES.get(job.priority, 0),
-        "queue": labels.get(keys.QUEUE) or job.queue or "",
-        "backoff_limit": job.backoff_limit,
-        "profilings": parameters.get(keys.PARAM_PROFILINGS, ""),
-        "complaint": "; ".join(complaints),
-    }
+    return tuple(out)
 
 
-def _wanted(text: str, job: DIJob, complaints: list[str]) -> dict[str, int]:
-    names = {task.name for task in job.tasks}
-    try:
-        given = json.loads(text) if text else {}
-        if not isinstance(given, dict) or not all(name in names and _is_count(n) for name, n in given.items()):
-            raise ValueError
-    except (ValueError, RecursionError):
-        complaints.append(f"the parameter {keys.PARAM_REPLICAS} is not a number of at least 1 for tasks of this job")
-        return {}
-    return given
-
-
-def _bounds(text: str, job: DIJob, complaints: list[str]) -> dict[str, tuple[int, int]]:
-    if not text:
-        return {}
-    names = {task.name for task in job.tasks}
-    try:
-        given = json.loads(text)
-        out = {}
-        for name, item in given.items():
-            low, high = item["min"], item["max"]
-            if name not in names or not _is_count(low) or not _is_count(high) or low > high:
-                raise ValueError
-            out[name] = (low, high)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        complaints.append(f"the annotation {keys.BOUNDS} is not a minimum and a maximum for tasks of this job")
-        return {}
-    return out
-
-
-@lru_cache(maxsize=4096)
-def _dijob(text: str) -> DIJob:
-    try:
-        return DIJob.from_manifest(json.loads(text))
-    except InvalidError as error:
-        raise InvalidError(f"the annotation {keys.DIJOB} is no valid job any more ({error})") from None
-    except (ValueError, RecursionError):
-        raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
-
-
-@lru_cache(maxsize=4096)
+@remembered(most_bytes=8 * MIB)  # what is made of a text takes up to 16 times as much
 def _pod_of_task(text: str) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
     spec = json.loads(text)
     ports = tuple(
@@ -554,34 +475,7 @@ def _term(term: Mapping[str, Any]) -> tuple[Requirement, ...]:
     )
 
 
-def _parameter(parameters: Mapping[str, str], name: str, kind: type, *, missing: str = "") -> Any:
-    try:
-        value = json.loads(parameters.get(name, missing))
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, kind):
-        raise _edited(name, "JSON as diflow writes it")
-    return value
-
-
-def _edited(name: str, wanted: str) -> InvalidError:
-    return InvalidError(
-        f"the parameter {name} is not what diflow wrote: it must be {wanted}; put it back, or delete the job"
-    )
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= keys.MOST_REPLICAS
-
-
-def _number(value: Any) -> int:
-    try:
-        return max(0, int(value))
-    except (TypeError, ValueError):
-        return 0
-
-
-@lru_cache(maxsize=8192)
+@remembered(most_bytes=16 * MIB, size=lambda items: 200 + sum(100 + len(name) for name, _ in items))
 def _interned(items: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
     return dict(items)
 

@@ -3,7 +3,8 @@
     {"observed": [[nodes, replicas, samples a replica, seconds without sync, seconds a step], ...],
      "speed": samples a second, "replicas": 4, "nodes": 2, "batch": samples a replica,
      "initBatchSize": 128, "maxBatchSize": 1024, "localBszBounds": [32, 256], "gradientAccumulation": true,
-     "gradParams": {"norm": 1.0, "var": 2.0}, "progress": 0.4}
+     "gradParams": {"norm": 1.0, "var": 2.0}, "perfParams": {"alpha_c": ..., ..., "gamma": 1.5},
+     "maxProfiledReplicas": 4, "progress": 0.4}
 
 The names are those of AdaptDL's hints where it has them. Everything may be missing, and whatever cannot be true is left
 out: it is users' programs that write it.
@@ -13,19 +14,21 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from diflow import plain
-from diflow.allocator.arrays import frozen
+from diflow import perfmodel
+from diflow.allocator.arrays import FloatArray, frozen
+from diflow.allocator.goodput.model import TINY, step_seconds
 from diflow.allocator.profile import COLUMNS, MOST_OBSERVATIONS, Profile, clean
+from diflow.state import reports, untrusted
+from diflow.state.memo import MIB, remembered
 
 _LONGEST = 262_144
 
 
-@lru_cache(maxsize=8192)
+@remembered(most_bytes=32 * MIB)
 def profile(text: str) -> Profile | None:
     """The profile in this text, None if nothing of it can be used."""
     data = _mapping(text)
@@ -33,39 +36,36 @@ def profile(text: str) -> Profile | None:
         return None
     rows = clean(_rows(data))
     sqr, var = _noise(data)
-    low, high = _pair(data.get("localBszBounds"))
+    given = data.get("localBszBounds")
+    low, high = _pair(given)
+    is_open = isinstance(given, list) and len(given) == 2 and given[1] is None  # then the whole batch is the bound
     initial = _whole(data.get("initBatchSize")) or max(1, low or 1)
     largest = _whole(data.get("maxBatchSize")) or max(initial, (high or 1) * 1024)
-    progress = plain.number(data.get("progress"))
-    if not len(rows) and sqr is None and progress is None:
+    progress = untrusted.number(data.get("progress"))
+    model = perfmodel.parameters(data.get("perfParams"))
+    if not len(rows) and sqr is None and progress is None and model is None:
         return None
     return Profile(
         version=zlib.crc32(text.encode()),
         observations_version=zlib.crc32(rows.tobytes()),
         observations=rows,
+        parameters=None if model is None else frozen(np.maximum(np.array(model), TINY)),
+        profiled_replicas=_whole(data.get("maxProfiledReplicas")) or 0,
         grad_sqr=sqr,
         grad_var=var,
         initial_batch=initial,
         max_batch=max(initial, largest),
         min_local_batch=max(1, low or 1),
-        max_local_batch=max(1, low or 1, high or initial),
+        max_local_batch=max(1, low or 1, high or (max(initial, largest) if is_open else initial)),
         accumulation=bool(data.get("gradientAccumulation", True)),
         fraction_done=progress if progress is not None and 0 <= progress <= 1 else None,
     )
 
 
-@lru_cache(maxsize=8192)
+@remembered(most_bytes=32 * MIB)
 def speed(text: str) -> float | None:
-    """Samples a second that the job says it does now, None if it says nothing usable."""
-    data = _mapping(text)
-    said = plain.number(data.get("speed"))
-    if said is not None and said > 0:
-        return said
-    rows = clean(_rows(data))
-    if not len(rows):
-        return None
-    last = rows[-1]
-    return float(last[1] * last[2] / last[4])
+    """Samples a second that the job does now, None if it says nothing usable (`diflow.state.reports`)."""
+    return reports.speed(_mapping(text))
 
 
 def is_news(before: str, after: str, *, fraction: float) -> bool:
@@ -73,14 +73,28 @@ def is_news(before: str, after: str, *, fraction: float) -> bool:
     if before == after:
         return False
     old, new = speed(before), speed(after)
-    if old is None or new is None:
-        return old is not new
-    if abs(new - old) > fraction * old:
+    if (old is None) != (new is None):
+        return True
+    if old is not None and new is not None and abs(new - old) > fraction * old:
         return True
     one, other = profile(before), profile(after)
-    return (one is None) != (other is None) or (
-        one is not None and other is not None and len(one.observations) != len(other.observations)
-    )
+    if one is None or other is None:
+        return one is not other
+    return len(one.observations) != len(other.observations) or _is_other_model(one, other, fraction=fraction)
+
+
+def _is_other_model(one: Profile, other: Profile, *, fraction: float) -> bool:
+    if one.parameters is None or other.parameters is None:
+        return one.parameters is not other.parameters
+    before, after = _steps_of(one), _steps_of(other)
+    return bool((np.abs(after - before) > fraction * before).any())
+
+
+def _steps_of(profile: Profile) -> FloatArray:
+    """Seconds of a step that a job's own model foretells, at places that tell two models apart."""
+    replicas, several = np.array([1.0, 2.0, 8.0, 2.0, 8.0]), np.array([False, False, False, True, True])
+    batch = np.full(len(replicas), float(profile.min_local_batch))
+    return step_seconds(np.asarray(profile.parameters), several, replicas, batch, np.zeros(len(replicas)))
 
 
 def complaint(text: str) -> str:
@@ -95,12 +109,12 @@ def _rows(data: Mapping[str, Any]) -> Any:
     observed = data.get("observed")
     for item in observed[-MOST_OBSERVATIONS:] if isinstance(observed, list) else []:
         if isinstance(item, list) and len(item) in (COLUMNS - 1, COLUMNS):
-            numbers = [plain.number(value) for value in item]
+            numbers = [untrusted.number(value) for value in item]
             if all(number is not None for number in numbers):
                 rows.append([float(n) for n in numbers if n is not None] + [0.0] * (COLUMNS - len(item)))
-    said, replicas = plain.number(data.get("speed")), _whole(data.get("replicas"))
+    said, replicas = untrusted.number(data.get("speed")), _whole(data.get("replicas"))
     if not rows and said is not None and said > 0 and replicas:
-        batch = plain.number(data.get("batch")) or 1.0
+        batch = untrusted.number(data.get("batch")) or 1.0
         step = replicas * batch / said
         rows.append([float(_whole(data.get("nodes")) or 1), float(replicas), batch, step, step, 0.0])
     return frozen(np.array(rows, dtype=np.float64).reshape(len(rows), COLUMNS))
@@ -110,7 +124,7 @@ def _noise(data: Mapping[str, Any]) -> tuple[float | None, float | None]:
     given = data.get("gradParams")
     if not isinstance(given, Mapping):
         return None, None
-    return plain.number(given.get("norm")), plain.number(given.get("var"))
+    return untrusted.number(given.get("norm")), untrusted.number(given.get("var"))
 
 
 def _pair(value: Any) -> tuple[int | None, int | None]:
@@ -120,9 +134,9 @@ def _pair(value: Any) -> tuple[int | None, int | None]:
 
 
 def _mapping(text: str) -> Mapping[str, Any]:
-    return plain.mapping(text) if len(text) <= _LONGEST else {}
+    return untrusted.mapping(text) if len(text) <= _LONGEST else {}
 
 
 def _whole(value: Any) -> int | None:
-    number = plain.number(value)
+    number = untrusted.number(value)
     return int(number) if number is not None and 1 <= number <= 1e9 else None

@@ -9,16 +9,26 @@ from diflow.allocator import amounts
 from diflow.allocator.reading import NodeRead, PodRead
 
 _NONE: Mapping[str, int] = {}
+_NO_AGES: Mapping[float, float] = {}
+
+
+def trouble(node: NodeRead | None) -> str:
+    """What is wrong with a node, for people; "" if new pods may go there."""
+    return "is gone" if node is None else node.trouble
 
 
 @dataclass(slots=True)
 class Room:
-    """The working copy that admissions of one cycle draw from. `lost`: nodes that are gone or silent for too long."""
+    """The working copy that admissions of one cycle draw from. `lost`: nodes that are gone or silent for too long.
+
+    `ages`: how long ago times were that lie in the future, as another clock wrote them or ours has been set back.
+    """
 
     nodes: Mapping[str, NodeRead]
     free: dict[str, amounts.Amounts] = field(default_factory=dict)
     lost_after_seconds: float = 60.0
     now_seconds: float = 0.0
+    ages: Mapping[float, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -34,13 +44,18 @@ class Room:
             at = free.get(pod.where)
             if at is not None:
                 for name, amount in pod.request.items():
-                    at[name] = at.get(name, 0) - amount
+                    if name in at:  # of what the node does not have nothing is free anyway
+                        at[name] -= amount
         return cls(nodes, free, lost_after_seconds, now_seconds)
 
-    def at(self, now_seconds: float, *, lost_after_seconds: float) -> Room:
+    def at(self, now_seconds: float, *, lost_after_seconds: float, ages: Mapping[float, float] = _NO_AGES) -> Room:
         """A copy to draw from at this time."""
         free = {name: dict(amounts_) for name, amounts_ in self.free.items()}
-        return Room(self.nodes, free, lost_after_seconds, now_seconds)
+        return Room(self.nodes, free, lost_after_seconds, now_seconds, ages)
+
+    def age(self, time: float) -> float:
+        """How many seconds ago this time was."""
+        return self.now_seconds - time if time <= self.now_seconds else self.ages.get(time, 0.0)
 
     def is_lost(self, name: str) -> bool:
         """The node's object is gone, or the node has been silent for so long that its pods count as lost."""
@@ -48,7 +63,14 @@ class Room:
         if node is None:
             return True
         silent = node.not_ready_since
-        return silent is not None and self.now_seconds - silent >= self.lost_after_seconds
+        return silent is not None and self.age(silent) >= self.lost_after_seconds
+
+    def trouble(self, name: str) -> str:
+        """What is wrong with a node, for people; "" if new pods may go there."""
+        node = self.nodes.get(name)
+        if node is not None and not node.is_missing and node.not_ready_since is not None and self.is_lost(name):
+            return f"has been silent for {self.age(node.not_ready_since):.0f} s"
+        return trouble(node)
 
     def is_open(self, name: str) -> bool:
         """New pods may go there."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from diflow.allocator.environment import from_environment
 from diflow.allocator.pools import PoolLabel, Pools, PoolSpeed
 from diflow.allocator.views import POOL_LABEL
+from diflow.environment import from_environment
 
 
 class AllocatorSettings(BaseSettings):
     """What an administrator may change about the daemon (environment: DIFLOW_ALLOCATOR_...)."""
 
-    model_config = SettingsConfigDict(env_prefix="DIFLOW_ALLOCATOR_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="DIFLOW_ALLOCATOR_", frozen=True, extra="ignore", allow_inf_nan=False)
 
     policy: str = "fit"
     """The policy, by name: one of diflow's or of the entry-point group `diflow.policies`. `fit` surprises nobody."""
@@ -61,6 +61,11 @@ class AllocatorSettings(BaseSettings):
 
     bind_seconds: float = Field(30.0, gt=0)
     """A pod that kube-scheduler has not bound for so long after its admission is taken back, and placed anew."""
+
+    promise_seconds: float = Field(300.0, ge=10)
+    """A place that a job was given and does not take for so long is given back: its pods were not made, or what was to
+    leave does not. So long is also the grace period of others' pods that a place waits for; most save a checkpoint in
+    less, and one who needs longer loses nothing by it."""
 
     placement_limit_seconds: float = Field(300.0, gt=0)
     """A gang that waits longer says so once more, as a warning."""

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from diflow.allocator.environment import from_environment
+from diflow.environment import from_environment
 
 JobOrder = Literal["priority", "gang", "drf", "created"]
 QueueOrder = Literal["proportion", "created"]
@@ -19,11 +19,25 @@ Step = Literal["allocate", "backfill", "preempt", "reclaim"]
 class PolicySettings(BaseSettings):
     """What an administrator may change about the policies (environment: DIFLOW_POLICY_...)."""
 
-    model_config = SettingsConfigDict(env_prefix="DIFLOW_POLICY_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="DIFLOW_POLICY_", frozen=True, extra="ignore", allow_inf_nan=False)
 
     reserve_after_seconds: float = Field(300.0, ge=0)
     """How long the first waiting gang is passed by smaller jobs before room is kept for it. Five periods of a minute:
     long enough that ordinary churn places most gangs, short beside any training job."""
+
+    reserve_for_seconds: float = Field(1800.0, ge=0)
+    """How long room is kept for that gang at first; after a pause of `reserve_after_seconds` twice as long, and so on,
+    so that whatever runs ends within one of them. Half an hour is long beside most small jobs and short beside the
+    idle room that a job of days would cause. With `fair` preemptible jobs borrow the room meanwhile. 0 keeps none."""
+
+    most_stops: int = Field(3, ge=0)
+    """How often `fair` moves a job so that others get their shares; then it keeps its minimum until it ends. Higher
+    priorities and guarantees still stop it. Each stop costs a restart and the work since the last checkpoint."""
+
+    ageing_seconds: float = Field(0.0, ge=0)
+    """`fair` raises a waiting job's priority by one for each so many seconds of waiting, up to the highest of any job;
+    0 does not. With it no job waits behind a steady flow of higher priorities for longer than this times the
+    priorities between, and then as the oldest of its priority."""
 
     least_seconds_between_resizes: float = Field(120.0, ge=0)
     """How long `fit` leaves a preemptible job alone before it grows into room that came free. A resize restarts all its

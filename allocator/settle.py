@@ -7,14 +7,24 @@ the place where a policy comes to rest, or the first plan if it does not within 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
-from diflow.allocator.plan import KEEP, Plan, carry_out, changes, keep_plan, make_plan
+from diflow.allocator.arrays import frozen
+from diflow.allocator.plan import KEEP, NAMES_A_JOB, Plan, Why, carry_out, changes, keep_plan, make_plan
 from diflow.allocator.snapshot import Snapshot
 
 ROUNDING = 1e-9
 """A measure this part lower is the same: sums in another order."""
+_OF_REPLICAS = tuple(
+    int(why)
+    for why in (
+        *(Why.FITS, Why.GROWN, Why.PLACED_AGAIN, Why.PREEMPTED_FOR_PRIORITY, Why.RECLAIMED),
+        *(Why.RECLAIMED_BY_GUARANTEE, Why.SHARED_IN_QUEUE, Why.GAVE_BACK_KEPT_ROOM, Why.SHRUNK_FOR_OTHERS),
+    )
+)
+"""Reasons whose numbers are replicas, of those that hold some."""
 ROUNDS = 8
 MOST_JOBS = 200
 """Above this number of jobs a plan is taken as it is: single replicas weigh little there, and time is short."""
@@ -34,23 +44,61 @@ def followed(
         again = look(carry_out(snapshot, plan))
         if again is None or not changes(again):
             return plan
-        if _leaves_home(snapshot, again):
+        if leaves_home(snapshot, again):
             return plan
-        # A job that the second look leaves alone keeps the reason of the first.
-        kept = again.action == KEEP
-        plan = make_plan(
-            snapshot,
-            plan.policy,
-            again.role,
-            again.node,
-            again.count,
-            why=np.where(kept, plan.why, again.why),
-            values=np.where(kept[:, None], plan.values, again.values),
-            subject=np.where(kept, plan.subject, again.subject),
-        )
+        plan = joined(snapshot, plan, again)
         if not changes(plan):
             break
     return plan
+
+
+def joined(snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
+    """One plan for both: `again` is of the snapshot after `plan` was carried out."""
+    # A job that the second one leaves alone keeps the reason of the first.
+    kept = again.action == KEEP
+    return make_plan(
+        snapshot,
+        plan.policy,
+        again.role,
+        again.node,
+        again.count,
+        why=np.where(kept, plan.why, again.why),
+        values=np.where(kept[:, None], plan.values, again.values),
+        subject=np.where(kept, plan.subject, again.subject),
+    )
+
+
+def recounted(snapshot: Snapshot, plan: Plan) -> Plan:
+    """The plan with the numbers of replicas in its reasons as its beginning and its end have them.
+
+    Each step towards it told what it did itself; what one took another may have given back.
+    """
+    s = snapshot
+    held = np.bincount(s.role_job, weights=s.held_by_role(), minlength=s.jobs)
+    then = np.bincount(s.role_job[plan.role], weights=plan.count, minlength=s.jobs)
+    counts = np.isin(plan.why, _OF_REPLICAS) & (~np.isin(plan.why, tuple(NAMES_A_JOB)) | (plan.subject >= 0))
+    # One step may have left a job alone that another one had moved.
+    counts |= np.isin(plan.why, (int(Why.KEPT), int(Why.KEPT_NOT_PREEMPTIBLE))) & (plan.action != KEEP)
+    told = np.flatnonzero(counts & (then > 0))
+    if not len(told):
+        return plan
+    why, values, subject = plan.why.copy(), plan.values.copy(), plan.subject.copy()
+    for job in told.tolist():
+        before, after, reason = held[job], then[job], Why(int(why[job]))
+        if plan.action[job] == KEEP:
+            why[job] = int(Why.KEPT if s.job_preemptible[job] else Why.KEPT_NOT_PREEMPTIBLE)
+        elif before == 0:
+            wanted = values[job, 1] if reason is Why.FITS else s.role_desired[s.role_job == job].sum()
+            why[job], values[job] = int(Why.FITS), (after, max(after, wanted), 0)
+        elif after > before:
+            why[job], values[job] = int(reason if reason is Why.PLACED_AGAIN else Why.GROWN), (after, before, 0)
+        else:
+            # Who was stopped may start again elsewhere with as many.
+            lost = reason in NAMES_A_JOB and (after < before or reason is Why.PREEMPTED_FOR_PRIORITY)
+            why[job], values[job] = int(reason if lost else Why.PLACED_AGAIN), (after, before, 0)
+        if Why(int(why[job])) not in NAMES_A_JOB:
+            subject[job] = -1
+    return replace(plan, why=frozen(why), values=frozen(values), subject=frozen(subject))
 
 
 def no_worse_than_keeping(
@@ -74,7 +122,7 @@ def is_no_worse(value: float, kept: float) -> bool:
     return value >= kept - ROUNDING * abs(kept)
 
 
-def _leaves_home(snapshot: Snapshot, plan: Plan) -> bool:
+def leaves_home(snapshot: Snapshot, plan: Plan) -> bool:
     """Whether a job that cannot leave its nodes would be elsewhere: stopped in one step, started again in the next."""
     if not snapshot.job_pinned.any():
         return False

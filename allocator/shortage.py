@@ -13,7 +13,7 @@ from diflow.allocator.arrays import IntArray
 from diflow.allocator.packing import slots
 from diflow.allocator.plan import Plan
 from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import PODS
+from diflow.allocator.views import NOT_OFFERED, PODS
 from diflow.figures import counted, quantity
 
 NODES_NAMED = 3
@@ -113,7 +113,16 @@ def amount(resource: str, value: int) -> str:
         return f"host port {resource.partition('/')[2]}"
     if resource == PODS:
         return counted(value, "pod")
+    if resource == NOT_OFFERED:
+        return "a resource that no node offers"
     return f"{value} {resource}"
+
+
+def amount_of(resource: str, value: float) -> str:
+    """As `amount`, for what need not be a whole number: a share of 1,333.3 of cpu is "1.33 cpu"."""
+    if float(value).is_integer():
+        return amount(resource, int(value))
+    return f"{quantity(resource, value)} {resource}"
 
 
 def _nodes(count: int) -> str:

@@ -68,6 +68,7 @@ class Snapshot:
     | role_job, role_request, role_min, role_max, role_desired | G.. | a gang is min..max replicas of each role |
     | role_class | G | row of class_nodes and class_preference |
     | class_nodes, class_preference | K×N | where pods of a class may run; how much each node is preferred (0: not) |
+    | job_refusal | J or 0 | why a job may not be placed whatever is free, "" if it may; none at all if all may |
     | held_role, held_node, held_count | A | the present allocation, sorted by role, then node |
     """
 
@@ -110,11 +111,16 @@ class Snapshot:
     held_role: IntArray
     held_node: IntArray
     held_count: IntArray
+    job_refusal: tuple[str, ...] = ()
     memo: Memo = field(default_factory=Memo, repr=False)
 
     @property
     def jobs(self) -> int:
         return len(self.job_names)
+
+    def refusal(self, job: int) -> str:
+        """Why a job may not be placed, whatever is free; "" if it may."""
+        return self.job_refusal[job] if self.job_refusal else ""
 
     @property
     def nodes(self) -> int:

@@ -2,35 +2,36 @@
 
     /metrics   counters and times, in Prometheus' text form
     /healthz   200 while the loop turns; 503 when it has stood still for too long: restart the process
-    /readyz    200 while the daemon leads with good caches, or stands by; 503 with the reason otherwise
+    /readyz    200 while the daemon leads with good caches and its last plan was one, or stands by; 503 with the reason
+               otherwise
 
 It decides nothing, and a reader that is slow or absent never holds the loop up.
 """
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, make_wsgi_app
 
+from diflow.allocator import pages
 from diflow.allocator.plan import Action
-from diflow.errors import InvalidError
 
 if TYPE_CHECKING:
     from diflow.allocator.daemon import Allocator, Cycle
     from diflow.allocator.elector import Elector
 
-# One cycle may send thousands of writes, and wait for the policy's time limit; more than this is a loop that hangs.
-STILL_SECONDS: Final = 180.0
+# A loop that has come no further for so long, beyond the policy's own time limit, hangs. Each answer to a write is a
+# step further, so this is a matter of one request.
+STILL_SECONDS: Final = 30.0
+# A call of the policy that has not come back for so long never will: only a new process is rid of its thread.
+STUCK_SECONDS: Final = 60.0
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _WATCH_SECONDS: Final = 5.0
 
@@ -61,6 +62,10 @@ class Telemetry:
         self._refused = Gauge("refused_jobs", "Jobs left alone for now, as writes for them were refused.", **here)
         self._leader = Gauge("leader", "1 while this process leads.", **here)
         self._paused = Gauge("paused", "1 while somebody has paused the allocator.", **here)
+        self._failing = Gauge(
+            "failing_seconds", "How long no plan has succeeded, though one was asked for; 0 while all is well.", **here
+        )
+        self._failing.set_function(lambda: self._allocator.failing_seconds if self._allocator is not None else 0.0)
         self._leader.set_function(lambda: float(elector.is_leader()))
         self._paused.set_function(lambda: float(self._allocator is not None and bool(self._allocator.paused())))
         self._refused.set_function(lambda: float(len(self._allocator.applier.refusals)) if self._allocator else 0.0)
@@ -92,14 +97,19 @@ class Telemetry:
         if self._allocator is None or not self._elector.is_leader():
             return ""  # one that waits to lead does nothing, which is right
         still = self._clock() - self._allocator.woke
-        return f"the loop has stood still for {still:.0f} s" if still > STILL_SECONDS else ""
+        if still > STILL_SECONDS + self._allocator.settings.policy_seconds:
+            return f"the loop has stood still for {still:.0f} s"
+        stuck = self._allocator.stuck_seconds
+        return f"the policy has not come back for {stuck:.0f} s" if stuck > STUCK_SECONDS else ""
 
     def readiness(self) -> tuple[bool, str]:
         """(whether it does its work, in words)."""
         if not self._elector.is_leader():
             trouble = self._elector.trouble
             return not trouble, trouble or f"standing by; {self._elector.holder or 'nobody'} leads"
-        trouble = self._allocator.caches.trouble() if self._allocator is not None else "starting"
+        if self._allocator is None:
+            return False, "starting"
+        trouble = self.health() or self._allocator.caches.trouble() or self._allocator.last_trouble
         return not trouble, trouble or "leading"
 
     # --- over HTTP ----------------------------------------------------------------------------------------------------
@@ -133,21 +143,22 @@ class Telemetry:
         if not port:
             yield
             return
-        with _bound(port, self.app()) as server:
-            threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-            try:
-                yield
-            finally:
-                server.shutdown()
+        with pages.serving(port, self.app()):
+            yield
 
     def tell_troubles(self, stop: threading.Event) -> None:
-        """Log, in a thread, what keeps this process from leading or from seeing the cluster; once each, and its end."""
+        """Log, in a thread, what keeps this process from leading or from seeing the cluster; once each, and its end.
+
+        A leader that hangs gives the lead up: another process leads after the length of the Lease.
+        """
         threading.Thread(target=self._tell_troubles, args=(stop,), name="troubles", daemon=True).start()
 
     def _tell_troubles(self, stop: threading.Event) -> None:
         log = structlog.get_logger("diflow.allocator")
         told = ""
         while not stop.wait(self._watch_seconds):
+            if ill := self.health():
+                self._elector.abandon(ill)
             good, text = self.readiness()
             if text == told:
                 continue
@@ -156,36 +167,3 @@ class Telemetry:
                 log.info("ready", state=text)
             else:
                 log.warning("not ready", why=text)
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's own looks the host's name up, which takes seconds without DNS
-        self.server_name, self.server_port = "", self.server_address[1]
-        self.setup_environ()
-
-
-class _DualServer(_Server):
-    address_family = socket.AF_INET6
-
-    def server_bind(self) -> None:
-        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        super().server_bind()
-
-
-def _bound(port: int, app: Any) -> WSGIServer:
-    kinds: list[type[_Server]] = [_DualServer, _Server] if socket.has_dualstack_ipv6() else [_Server]
-    why = ""
-    for kind in kinds:  # a machine may have IPv6 built in and switched off
-        try:
-            return make_server("", port, app, server_class=kind, handler_class=_Silent)
-        except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or str(error)
-    raise InvalidError(f"port {port} for metrics cannot be used: {why}")
-
-
-class _Silent(WSGIRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        """Probes come every few seconds: they are no news."""

@@ -18,13 +18,23 @@ from diflow.allocator.arrays import BoolArray, FloatArray, IntArray, frozen, int
 from diflow.allocator.predicates import NODE_NAME, Taint, Where
 from diflow.allocator.profile import Profile
 from diflow.allocator.snapshot import UNLIMITED, Snapshot
+from diflow.bounds import MOST_COUNT, MOST_MOVES, MOST_PORT_COLUMNS, MOST_RESOURCES
 from diflow.errors import InvalidError
 
 _EMPTY: Mapping[str, int] = MappingProxyType({})
 _NO_SPEEDS: Mapping[str, float] = MappingProxyType({})
+_NO_AGES: Mapping[float, float] = MappingProxyType({})
+_NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
 DEFAULT_QUEUE = "default"
 PODS = "pods"
+NOT_OFFERED = "not offered"
+"""The resource that stands for all that no node offers: each node has 0 of it, and who asks for any asks for 1."""
+_PORT = "hostport/"
+MOST_REQUEST = 10**9
+"""Of one resource a replica, unless a node has more than half of that: the sum over two thousand replicas of each of a
+million jobs is still below 2**63."""
+_NAMES_TOLD = 3
 POOL_LABEL = "nvidia.com/gpu.product"
 """The node label that names a pool of like nodes; the builder takes another on request."""
 
@@ -74,7 +84,7 @@ class RoleView:
     wanted: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        ports = {f"hostport/{port}": 1 for port in self.host_ports}
+        ports = {f"{_PORT}{port}": 1 for port in self.host_ports}
         least, maximum, desired = max(1, self.minimum), self.maximum, self.desired
         most = max(least, next((n for n in (maximum, desired) if n is not None), 1))
         wanted = next((n for n in (desired, maximum) if n is not None), 1)
@@ -115,14 +125,19 @@ def build(
     queues: Iterable[QueueView] = (),
     *,
     now_seconds: float = 0.0,
+    ages: Mapping[float, float] = _NO_AGES,
     pool_label: str = POOL_LABEL,
     pool_speed: Mapping[str, float] = _NO_SPEEDS,
+    refused: Mapping[str, str] = _NO_TEXTS,
 ) -> Snapshot:
     """The snapshot of these objects.
 
     Without any queue there is one, `default`, for all jobs. A job of a queue that does not exist has queue -1.
     Pods that a job holds on a node that is gone are left out: they are lost. `pool_speed` says how fast a pool is, for
-    where a job is to start. Raises InvalidError for two objects of one name and for negative amounts.
+    where a job is to start. `ages` says of times that lie in the future how many seconds ago they were.
+    `refused`: by the job's name, why it may not use its queue; it has queue -1, too.
+    The arrays have a column for each resource of the nodes, one for all others that jobs ask for, and at most
+    MOST_PORT_COLUMNS for host ports. Raises InvalidError for two objects of one name and for negative amounts.
     """
     ordered_nodes = _by_name(nodes, "node")
     ordered_jobs = _by_name(jobs, "job")
@@ -130,9 +145,8 @@ def build(
     ordered_queues = said or [QueueView(DEFAULT_QUEUE)]
     roles = [(j, role) for j, job in enumerate(ordered_jobs) for role in job.roles]
     limited = any(PODS in node.allocatable for node in ordered_nodes)
-    requests = [role.asks for _, role in roles]
-    resources = _resource_names(ordered_nodes, requests)
-    ports = {name for name in resources if name.startswith("hostport/")}
+    requests, resources, refusals = _requests(ordered_nodes, ordered_jobs, refused)
+    ports = {name for name in resources if name.startswith(_PORT)}
     pools = sorted({node.labels.get(pool_label, "") for node in ordered_nodes}) or [""]
     queue_index = {queue.name: i for i, queue in enumerate(ordered_queues)}
     node_index = {node.name: i for i, node in enumerate(ordered_nodes)}
@@ -156,29 +170,38 @@ def build(
         queue_guarantee=_table([q.guarantee for q in ordered_queues], resources, 0),
         queue_cap=_table([q.cap for q in ordered_queues], resources, UNLIMITED),
         job_names=tuple(job.name for job in ordered_jobs),
-        job_queue=frozen(ints([queue_index.get(job.queue, -1) if said else 0 for job in ordered_jobs], (count,))),
+        job_queue=frozen(
+            ints(
+                [
+                    -1 if job.name in refused else (queue_index.get(job.queue, -1) if said else 0)
+                    for job in ordered_jobs
+                ],
+                (count,),
+            )
+        ),
         job_queue_name=tuple(job.queue for job in ordered_jobs),
         job_priority=frozen(ints([job.priority for job in ordered_jobs], (count,))),
         job_preemptible=frozen(np.array([job.preemptible for job in ordered_jobs], dtype=np.bool_)),
         job_pinned=frozen(np.array([job.pinned for job in ordered_jobs], dtype=np.bool_)),
         job_created_seconds=frozen(np.array([job.created_seconds for job in ordered_jobs], dtype=np.float64)),
-        job_started_seconds=_times([job.started_seconds for job in ordered_jobs]),
-        job_changed_seconds=_times([job.changed_seconds for job in ordered_jobs]),
-        job_restarts=frozen(ints([job.restarts for job in ordered_jobs], (count,))),
+        job_started_seconds=_times([_past(job.started_seconds, now_seconds, ages) for job in ordered_jobs]),
+        job_changed_seconds=_times([_past(job.changed_seconds, now_seconds, ages) for job in ordered_jobs]),
+        job_restarts=frozen(ints([min(max(0, job.restarts), MOST_MOVES) for job in ordered_jobs], (count,))),
         job_service_seconds=frozen(np.array([_service(job, now_seconds) for job in ordered_jobs], dtype=np.float64)),
         job_profile=tuple(job.profile for job in ordered_jobs),
         role_names=tuple(role.name for _, role in roles),
         role_job=frozen(ints([j for j, _ in roles], (len(roles),))),
         role_request=_table(requests, resources, 0, **({PODS: 1} if limited else {})),
-        role_min=frozen(ints([role.least for _, role in roles], (len(roles),))),
-        role_max=frozen(ints([role.most for _, role in roles], (len(roles),))),
-        role_desired=frozen(ints([role.wanted for _, role in roles], (len(roles),))),
+        role_min=frozen(ints([min(role.least, MOST_COUNT) for _, role in roles], (len(roles),))),
+        role_max=frozen(ints([min(role.most, MOST_COUNT) for _, role in roles], (len(roles),))),
+        role_desired=frozen(ints([min(role.wanted, MOST_COUNT) for _, role in roles], (len(roles),))),
         role_class=class_of,
         class_nodes=classes,
         class_preference=preference,
         held_role=frozen(held[0]),
         held_node=frozen(held[1]),
         held_count=frozen(held[2]),
+        job_refusal=refusals,
     )
 
 
@@ -196,9 +219,56 @@ def _service(job: JobView, now_seconds: float) -> float:
     return max(0.0, now_seconds - job.started_seconds) if job.started_seconds is not None else 0.0
 
 
-def _resource_names(nodes: Sequence[NodeView], requests: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
-    names = set[str]().union(*(node.allocatable for node in nodes), *requests)
-    return tuple(sorted(names)) or (PODS,)
+def _requests(
+    nodes: Sequence[NodeView], jobs: Sequence[JobView], refused: Mapping[str, str]
+) -> tuple[list[Mapping[str, int]], tuple[str, ...], tuple[str, ...]]:
+    """What a replica of each role asks for, in the resources that there are; their names; and why each job may not be
+    placed, or () where all may.
+
+    Whatever names jobs invent, there is one column for all of them.
+    """
+    offered = set[str]().union(*(node.allocatable for node in nodes))
+    asked = set[str]().union(*(role.asks for job in jobs for role in job.roles))
+    ports = sorted(name for name in asked if name.startswith(_PORT))
+    column = {port: port for port in ports}
+    if len(ports) > MOST_PORT_COLUMNS:
+        column = {port: f"{_PORT}group {_number(port) % MOST_PORT_COLUMNS}" for port in ports}
+    known = offered | set(column.values())
+    strange = asked - offered - set(ports)
+    if strange and not nodes:  # nothing is placed, and the first names are as good as any
+        known |= set(sorted(strange)[:MOST_RESOURCES])
+        strange -= known
+    largest = {name: max((node.allocatable.get(name, 0) for node in nodes), default=0) for name in known}
+    most = {name: max(MOST_REQUEST, 2 * amount) for name, amount in largest.items()}
+    out: list[Mapping[str, int]] = []
+    refusals = [refused.get(job.name, "") for job in jobs]
+    is_plain = not strange and len(ports) <= MOST_PORT_COLUMNS
+    for j, job in enumerate(jobs):
+        missing = set[str]()
+        for role in job.roles:
+            asks = role.asks
+            if is_plain and all(amount <= most[name] for name, amount in asks.items()):
+                out.append(asks)
+                continue
+            missing |= {name for name, amount in asks.items() if name in strange and amount}
+            kept = {column.get(name, name): min(amount, most[column.get(name, name)])
+                    for name, amount in asks.items() if name not in strange}  # fmt: skip
+            out.append({**kept, NOT_OFFERED: 1} if any(asks[name] for name in strange & asks.keys()) else kept)
+        if missing and nodes:
+            refusals[j] = refusals[j] or _not_offered(missing)
+    if any(NOT_OFFERED in asks for asks in out):
+        known.add(NOT_OFFERED)
+    return out, tuple(sorted(known)) or (PODS,), tuple(refusals) if any(refusals) else ()
+
+
+def _not_offered(names: Iterable[str]) -> str:
+    found = sorted(names)
+    more = f" and {len(found) - _NAMES_TOLD} more resources" if len(found) > _NAMES_TOLD else ""
+    return f"no node offers {', '.join(name[:64] for name in found[:_NAMES_TOLD])}{more}"
+
+
+def _number(port: str) -> int:
+    return int(port.removeprefix(_PORT))
 
 
 def _table(rows: Sequence[Mapping[str, int]], resources: tuple[str, ...], missing: int, **everywhere: int) -> IntArray:
@@ -222,6 +292,10 @@ def _times(values: Sequence[float | None]) -> FloatArray:
     out = np.array([-1.0 if value is None else value for value in values], dtype=np.float64)
     frozen(out)
     return out
+
+
+def _past(time: float | None, now_seconds: float, ages: Mapping[float, float]) -> float | None:
+    return now_seconds - ages[time] if time is not None and time in ages else time
 
 
 def _positive(value: float) -> float:

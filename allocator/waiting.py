@@ -114,19 +114,23 @@ Kept = list[tuple[IntArray, IntArray]]
 """What is kept for somebody: (nodes, amounts)."""
 
 
-def reserve(ledger: Ledger, job: int) -> Kept:
+def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
     """Keep room for the job's minimum on the nodes where least is missing. Empty if no set of nodes could hold it.
 
     Nodes are taken in the order of their free room for the job, until they could hold it if they were empty. Room
     kept is only ever filled by the job itself, so what is missing never grows from one cycle to the next; smaller
-    jobs may use what the job would leave over even there.
+    jobs may use what the job would leave over even there. `borrowed` (N×R): what counts as free for that choice, as
+    those who have it give it back.
     """
     s = ledger.snapshot
     kept: Kept = []
     for role in ledger.roles_of(job):
         need = int(s.role_min[role])
         whole = empty_slots(s, role)
-        now = np.minimum(ledger.room(role), whole)
+        now = ledger.room(role)
+        if borrowed is not None:
+            now = slots(ledger.free + borrowed, s.role_request[role], s.eligible(role))
+        now = np.minimum(now, whole)
         order = np.lexsort((-whole, -now))
         order = order[whole[order] > 0]
         if len(order) == 0 or int(np.minimum(whole[order], 2**40).sum()) < need:
@@ -152,55 +156,83 @@ def start(ledger: Ledger, job: int) -> bool:
     return ledger.try_gang(job, wanted) is not None or ledger.try_gang(job, minimum_gang(ledger, job)) is not None
 
 
-def explain_waiting(
-    ledger: Ledger,
-    job: int,
-    reserved_for: int,
-    marks: Reasons,
-) -> None:
-    """Why a job that could run on an empty cluster does not run on this one."""
+Told = tuple[Why, tuple[float, float, float], int]
+"""A reason, the numbers of its text, and the queue or job that it names (-1: none)."""
+
+
+def cap_that_binds(ledger: Ledger, job: int) -> Told | None:
+    """The cap of the job's queue, or of one above it, that its gang would break: that which leaves it least."""
+    facts = ledger.facts
+    queue = facts.job_queue[job]
+    if not facts.capped or queue < 0:
+        return None
+    found: Told | None = None
+    least = 1.0
+    need = ledger.amount(minimum_gang(ledger, job))
+    for q in facts.chains[queue]:
+        for r, amount in enumerate(need):
+            left = max(0, facts.caps[q][r] - ledger.used[q][r])
+            if amount > left and left / amount < least:
+                least = left / amount
+                found = Why.QUEUE_CAP, (float(amount), float(left), float(r)), q
+    return found
+
+
+def fitting(ledger: Ledger, job: int, role: int) -> int:
+    """Replicas of the role for which there is room, whatever caps say."""
+    return int(np.minimum(ledger.room_for(job, role), 2**31).sum())
+
+
+def worst_role(ledger: Ledger, job: int) -> int:
+    """The role of which the largest part of the gang's minimum does not fit, the first of equal ones."""
     low = ledger.facts.role_min
-    roles = ledger.roles_of(job)
-    if ledger.capped:
-        for r in roles:
-            if ledger.queue_room(job, r) < low[r]:
-                need = low[max(roles, key=low.__getitem__)]
-                marks.set(job, Why.QUEUE_CAP, (need, ledger.queue_room(job, r), 0.0), ledger.facts.job_queue[job])
-                return
-    role = max(roles, key=low.__getitem__)
-    fits = min(ledger.most(job, role), 2**31)
-    if reserved_for >= 0:
-        # Without the reservation it might have fitted: say which gang it waits for.
-        marks.set(job, Why.RESERVED, (low[role], fits, 0.0), reserved_for)
-    else:
-        marks.set(job, Why.NO_ROOM, (low[role], fits, 0.0))
+    return max(ledger.roles_of(job), key=lambda r: ((low[r] - fitting(ledger, job, r)) / max(1, low[r]), -r))
 
 
-class Waiting:
-    """Explains many jobs one after the other: those of one kind at once, as long as nothing changes."""
+def room_told(ledger: Ledger, job: int) -> tuple[float, float]:
+    """Replicas of its worst role that the gang needs, and that fit."""
+    role = worst_role(ledger, job)
+    return float(ledger.facts.role_min[role]), float(min(fitting(ledger, job, role), 2**31))
 
-    def __init__(self, ledger: Ledger, marks: Reasons) -> None:
-        self._ledger, self._marks = ledger, marks
-        self._kinds, self._pinned = ledger.facts.kinds, ledger.facts.pinned
-        self._seen = ledger.changes
-        self._known: dict[tuple[int, int, int | None], tuple[int, tuple[float, float, float], int]] = {}
 
-    def explain(self, job: int, reserved_for: int) -> None:
-        """As `explain_waiting`."""
-        ledger, marks = self._ledger, self._marks
-        if self._pinned[job]:
-            explain_waiting(ledger, job, reserved_for, marks)
-            return
-        if self._seen != ledger.changes:
-            self._seen = ledger.changes
-            self._known.clear()
-        key = (self._kinds[job], reserved_for, ledger.pool_of.get(job))
-        known = self._known.get(key)
-        if known is None:
-            explain_waiting(ledger, job, reserved_for, marks)
-            self._known[key] = (marks.why[job], marks.values[job], marks.subject[job])
-        else:
-            marks.set(job, *known)
+def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_seconds: float = 0.0) -> Told:
+    """Why a job that could run on an empty cluster does not run beside this ledger, in which nothing is kept.
+
+    `reserved_for`: the job for which room is kept, for `left_seconds` more (0: that is not told). It is named only
+    where the gang would fit without that.
+    """
+    cap = cap_that_binds(ledger, job)
+    if cap is not None:
+        return cap
+    need, fits = room_told(ledger, job)
+    if reserved_for not in (-1, job) and ledger.fits(job, minimum_gang(ledger, job)):
+        return Why.RESERVED, (need, fits, left_seconds), reserved_for
+    return Why.NO_ROOM, (need, fits, 0.0), -1
+
+
+def told_impossible(ledger: Ledger, job: int, reason: Reason) -> Told:
+    """A reason for which the job can never start, as it is told beside this ledger: a cap with what it leaves."""
+    queue = ledger.facts.job_queue[job]
+    cap = cap_that_binds(ledger, job) if reason[0] is Why.QUEUE_CAP else None
+    return cap or (*reason, queue)
+
+
+def broken_gangs(snapshot: Snapshot) -> BoolArray:
+    """J: jobs that hold something, but less than their minimum: pods are lost, or the minimum was raised."""
+    s = snapshot
+    held = s.held_by_role()
+    return s.jobs_of(s.held_role) & s.jobs_of(held < s.role_min) & ~s.jobs_of(held > s.role_max)
+
+
+def make_whole(ledger: Ledger, order: IntArray, considered: BoolArray, marks: Reasons) -> None:
+    """Give gangs that hold less than their minimum what is missing, if it fits beside what they have."""
+    s, count, low = ledger.snapshot, ledger.count, ledger.facts.role_min
+    broken = broken_gangs(s) & considered & (s.job_queue >= 0)
+    for j in order[broken[order]].tolist() if broken.any() else ():
+        roles = ledger.roles_of(j)
+        before = sum(count[r] for r in roles)
+        if ledger.try_gang(j, {r: max(0, low[r] - count[r]) for r in roles}) is not None:
+            marks.set(j, Why.PLACED_AGAIN, (float(sum(count[r] for r in roles)), float(before), 0.0))
 
 
 def grow_in_place(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -9,9 +10,11 @@ from typing import Any
 
 from diflow import keys
 from diflow.allocator import reading
+from diflow.allocator.access import NamespaceRule
 from diflow.allocator.carrying import Job
-from diflow.allocator.queues import read_queues
+from diflow.allocator.queues import QueueFile, read_file
 from diflow.allocator.reading import JobRead, NodeRead, PodRead
+from diflow.allocator.seal import Seal
 from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.views import QueueView
 from diflow.errors import InvalidError
@@ -27,26 +30,36 @@ LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 _NO_JOBS: Mapping[str, Job] = MappingProxyType({})
 
+_SPARE = 1000
+
 Told = Callable[[Kind, str, Any, Any], None]
 """(kind, key, what was read before, what is read now): None where there was or is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All that the allocator sees at one moment. `queue_trouble`: why the queues' text was not taken, or ""."""
+    """All that the allocator sees at one moment. `queue_trouble`: why the queues' text was not taken, or "". `rules`:
+    which namespaces may use which queues."""
 
     jobs: Mapping[str, Job]
     nodes: Mapping[str, NodeRead]
     pods: tuple[PodRead, ...]
     queues: tuple[QueueView, ...] = ()
     queue_trouble: str = ""
+    rules: tuple[NamespaceRule, ...] = ()
 
 
 class Caches:
-    """Local copies of the jobs' Workflows, all live pods, the nodes and the queues, kept by list and watch."""
+    """Local copies of the jobs' Workflows, all live pods, the nodes and the queues, kept by list and watch.
 
-    def __init__(self, cluster: Cluster, settings: AllocatorSettings, *, told: Told, **options: Any) -> None:
+    `seal`: what tells the allocator's own allocations; without it all are believed, as for those who only look.
+    """
+
+    def __init__(
+        self, cluster: Cluster, settings: AllocatorSettings, *, told: Told, seal: Seal | None = None, **options: Any
+    ) -> None:
         self._settings = settings
+        self._seal = seal
         space: dict[str, Any] = (
             {"namespace": settings.watched_namespace} if settings.watched_namespace else {"everywhere": True}
         )
@@ -57,7 +70,7 @@ class Caches:
 
             return Reflector(cluster, kind, trim=trim, on_change=on_change, **chosen, **options)
 
-        self.workflows = reflector(WORKFLOW, reading.trim_workflow, labels=MANAGED, **space)
+        self.workflows = reflector(WORKFLOW, self._trim_workflow, labels=MANAGED, **space)
         self.pods = reflector(POD, reading.trim_pod, everywhere=True, fields=LIVE)
         self.nodes = reflector(NODE, reading.trim_node, everywhere=True)
         self.queues = reflector(
@@ -70,9 +83,11 @@ class Caches:
         self._kept: Sequence[Mapping[Key, Json] | None] = (None,) * len(self._all.members)
         self._pods = Pods((), {}, {})
         self._world = World({}, {}, ())
-        self._good_queues: tuple[QueueView, ...] = ()
+        self._good_queues = QueueFile()
 
     def start(self) -> None:
+        if self._seal is not None:
+            self._seal.load()
         self._all.start()
 
     def stop(self) -> None:
@@ -81,6 +96,19 @@ class Caches:
     def wait_synced(self, timeout: float) -> bool:
         """Wait until all have been listed. False if that took longer than `timeout` seconds each."""
         return self._all.wait_synced(timeout)
+
+    def _trim_workflow(self, obj: Json) -> Json | None:
+        """As `reading.trim_workflow`. An allocation that somebody else wrote is not there."""
+        kept = reading.trim_workflow(obj)
+        if self._seal is None or kept is None or kept["read"].allocation is None:
+            return kept
+        read: JobRead = kept["read"]
+        annotations = obj["metadata"]["annotations"]
+        proof = str(annotations.get(keys.PROOF) or "")
+        if self._seal.is_ours(read.identity.uid, str(annotations[keys.ALLOCATION]), proof):
+            return kept
+        told = f"the annotation {keys.ALLOCATION} was not written by the allocator as it stands, and is ignored"
+        return {**kept, "read": replace(read, allocation=None, complaint=read.complaint or told)}
 
     def trouble(self) -> str:
         """Why nothing may be decided now; "" when all caches are good."""
@@ -98,7 +126,7 @@ class Caches:
         is_new = [now is not then for now, then in zip(kept, self._kept, strict=True)]
         if not any(is_new):
             return self._world
-        former, queues = self._world, self._queues()
+        former, (queues, queue_trouble) = self._world, self._queues()
         reads: dict[str, JobRead] = {item["read"].key: item["read"] for item in workflows.values()}
         owners = _owners(reads)
         if is_new[3] or owners != self._pods.owners:
@@ -107,20 +135,24 @@ class Caches:
             _jobs(reads, self._pods, most_nodes=self._settings.most_nodes, former=former.jobs),
             {item["read"].name: item["read"] for item in nodes.values()} if is_new[0] else former.nodes,
             self._pods.all,
-            *queues,
+            queues.queues,
+            queue_trouble,
+            queues.rules,
         )
         self._kept = kept
+        if self._seal is not None and len(self._seal) > 2 * len(reads) + _SPARE:
+            self._seal.keep({read.identity.uid for read in reads.values()})
         return self._world
 
-    def _queues(self) -> tuple[tuple[QueueView, ...], str]:
+    def _queues(self) -> tuple[QueueFile, str]:
         for item in self.queues.items().values():
             try:
-                self._good_queues = tuple(read_queues(item["read"]))
+                self._good_queues = read_file(item["read"])
             except InvalidError as error:
                 return self._good_queues, str(error)
             return self._good_queues, ""
-        self._good_queues = ()
-        return (), ""
+        self._good_queues = QueueFile()
+        return self._good_queues, ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +170,9 @@ class Pods:
         for pod in pods:
             if pod.place is None:
                 seen.append(pod)
-            elif pod.job in owners and pod.owner not in ("", owners[pod.job]):
-                # What is left of an earlier job of this name is nobody's any more, and holds its room all the same.
+            elif pod.job in owners and pod.owner != owners[pod.job]:
+                # What is left of an earlier job of this name is nobody's, as is what only carries a job's labels. It
+                # holds its room all the same.
                 seen.append(replace(pod, job="", place=None))
             else:
                 seen.append(pod)
@@ -154,6 +187,7 @@ def assemble(
     queues: tuple[QueueView, ...] = (),
     queue_trouble: str = "",
     *,
+    rules: tuple[NamespaceRule, ...] = (),
     most_nodes: int = 0,
     former: Mapping[str, Job] = _NO_JOBS,
 ) -> World:
@@ -165,7 +199,7 @@ def assemble(
     reads = {read.key: read for read in workflows}
     sorted_pods = Pods.of(pods, _owners(reads))
     jobs = _jobs(reads, sorted_pods, most_nodes=most_nodes, former=former)
-    return World(jobs, {node.name: node for node in nodes}, sorted_pods.all, queues, queue_trouble)
+    return World(jobs, {node.name: node for node in nodes}, sorted_pods.all, queues, queue_trouble, rules)
 
 
 def _owners(reads: Mapping[str, JobRead]) -> dict[str, str]:
@@ -173,12 +207,8 @@ def _owners(reads: Mapping[str, JobRead]) -> dict[str, str]:
 
 
 def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: Mapping[str, Job]) -> Mapping[str, Job]:
-    before = {key: found for key, read in reads.items() if read.continues and (found := _before(read, reads))}
-    after = {
-        found.key: reads[key]
-        for key, found in sorted(before.items())
-        if found.continued_in in ("", reads[key].identity.name)
-    }
+    chains = _Chains(reads, pods.by_job)
+    after = chains.after
     jobs: dict[str, Job] = {}
     for key, read in reads.items():
         mine, old = pods.by_job.get(key, ()), former.get(key)
@@ -190,53 +220,104 @@ def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: 
         job = Job(
             read,
             mine,
-            before=before.get(key),
+            before=chains.before.get(key),
             after=after.get(key),
-            old_pods=_old_pods(read, reads, pods.by_job) if read.continues else (),
+            old_pods=chains.old_pods(read),
             is_full=bool(most_nodes) and read.is_preemptible and read.tree.count >= most_nodes,
-            known_as=_known_as(read, reads, after),
+            known_as=chains.known_as(read),
+            submitted_seconds=chains.submitted(read),
         )
         jobs[key] = old if old is not None and old.is_made_of(job) else job
     return jobs
 
 
+class _Chains:
+    """Which Workflow continues which, and what the jobs are called.
+
+    The annotations that say so can be edited by users, so they may form circles and forks. Of several Workflows that
+    name one predecessor, one is its successor; and a chain is followed only where both ends name each other, and only
+    from its newest Workflow. Each Workflow is then visited once, however the annotations are written.
+    """
+
+    def __init__(self, reads: Mapping[str, JobRead], pods: Mapping[str, Sequence[PodRead]]) -> None:
+        self._reads, self._pods = reads, pods
+        self._orphans: dict[str, dict[str, list[PodRead]]] = {}
+        self.before = {key: found for key, read in reads.items() if (found := _before(read, reads)) is not None}
+        self.after = {
+            found.key: reads[key]
+            for key, found in sorted(self.before.items())
+            if found.continued_in in ("", reads[key].identity.name)
+        }
+        claims = sorted((read.continues, read.continues_uid, key) for key, read in reads.items() if read.continues)
+        self._heirs = {(continued, uid): key for continued, uid, key in claims if continued not in reads}
+        current = [read for read in reads.values() if not self._is_passed(read)]
+        self._keys = {read.key for read in current}
+        self._names = Counter(_named(read) for read in current)
+
+    def old_pods(self, read: JobRead) -> tuple[PodRead, ...]:
+        """Live pods of the Workflows before this one, if it is the newest of its job."""
+        out: list[PodRead] = []
+        at = read
+        while at.continues and not read.continued_in:
+            before = self.before.get(at.key)
+            if before is None:
+                if self._heirs.get((at.continues, at.continues_uid)) == at.key:
+                    out += self._orphaned(at.continues).get(at.continues_uid, ())
+                break
+            if self.after.get(before.key) is not at:
+                break
+            out += self._pods.get(before.key, ())
+            if before.continued_in != at.identity.name:
+                break
+            at = before
+        return tuple(out)
+
+    def submitted(self, read: JobRead) -> float | None:
+        """When the first Workflow of this one's chain was created; None if that is this one.
+
+        A Workflow's own word (`diflow/submitted`) is not believed, as who writes it writes himself to the front. Only
+        a predecessor that is there and names this one proves an age; without it the job is as old as its Workflow.
+        """
+        at: JobRead = read
+        oldest: float | None = None
+        seen = {read.key}
+        while not read.continued_in and (before := self.before.get(at.key)) is not None and before.key not in seen:
+            if before.continued_in != at.identity.name:
+                break
+            seen.add(before.key)
+            at, oldest = before, before.created_seconds
+        return oldest
+
+    def known_as(self, read: JobRead) -> str:
+        """The key of the job that has gone on in this Workflow, or "": also when another job has that name by now. No
+        two Workflows in which jobs are now have the same."""
+        if read.name in ("", read.identity.name):
+            return ""
+        title = "/".join(_named(read))
+        if self._is_passed(read):
+            return title
+        return "" if title in self._keys or self._names[_named(read)] > 1 else title
+
+    def _is_passed(self, read: JobRead) -> bool:
+        return bool(read.continued_in) or read.key in self.after
+
+    def _orphaned(self, key: str) -> Mapping[str, Sequence[PodRead]]:
+        """Live pods of a Workflow that is gone, by the uid that it had."""
+        if key not in self._orphans:
+            by_owner = self._orphans[key] = {}
+            for pod in self._pods.get(key, ()):
+                by_owner.setdefault(pod.owner, []).append(pod)
+        return self._orphans[key]
+
+
 def _before(read: JobRead, reads: Mapping[str, JobRead]) -> JobRead | None:
     """The Workflow that this one continues, if it is there: the same, and not another one of its name."""
-    found = reads.get(read.continues) if read.continues else None
+    found = reads.get(read.continues) if read.continues and read.continues != read.key else None
     return found if found is not None and found.identity.uid == read.continues_uid else None
 
 
-def _old_pods(
-    read: JobRead, reads: Mapping[str, JobRead], of_job: Mapping[str, Sequence[PodRead]]
-) -> tuple[PodRead, ...]:
-    """Live pods of the Workflows before this one."""
-    out: list[PodRead] = []
-    at: JobRead | None = read
-    for _ in range(read.part):
-        if at is None or not at.continues:
-            break
-        out += (pod for pod in of_job.get(at.continues, ()) if pod.owner in ("", at.continues_uid))
-        at = _before(at, reads)
-    return tuple(out)
-
-
-def _known_as(read: JobRead, reads: Mapping[str, JobRead], after: Mapping[str, JobRead]) -> str:
-    """The key of the job that has gone on in this Workflow, or "": also when another job has that name by now."""
-    if read.name in ("", read.identity.name):
-        return ""
-    title = f"{read.identity.namespace}/{read.name}"
-    if read.continued_in or read.key in after:
-        return title
-    others = [
-        other
-        for other in reads.values()
-        if other.identity.namespace == read.identity.namespace
-        and other.name == read.name
-        and other.key != read.key
-        and not other.continued_in
-        and other.key not in after
-    ]
-    return "" if others else title
+def _named(read: JobRead) -> tuple[str, str]:
+    return read.identity.namespace, read.name or read.identity.name
 
 
 def _trim_queues(obj: Json) -> Json | None:

@@ -132,9 +132,12 @@ class Tables:
             if seen is None or not seen.is_of(profile.observations):
                 seen = self._seen[names[j]] = _Seen(profile.observations)
             rows = seen.rows
-            data[j, PARAMETERS:] = (seen.largest, seen.several, *_limits(profile), _left(profile))
-            data[j, :PARAMETERS] = np.nan
             given, fit = profile.parameters, self._fits.get(names[j])
+            # A model with no observations beside it is the job's own, which says what several nodes cost.
+            several = seen.several or (given is not None and not len(rows))
+            largest = max(seen.largest, profile.profiled_replicas)
+            data[j, PARAMETERS:] = (largest, several, *_limits(profile), _left(profile))
+            data[j, :PARAMETERS] = np.nan
             if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
                 data[j, :PARAMETERS] = given
             elif fit is not None and fit[0] == profile.observations_version:

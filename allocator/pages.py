@@ -1,0 +1,125 @@
+"""The daemon's small HTTP server: a bounded number of connections, threads and seconds, whoever asks.
+
+The standard library's server takes a thread for each connection and waits for a request as long as the client likes.
+Here a connection has some seconds for all that it does, and when there are too many the oldest one makes room: the
+kubelet's probes get through beside clients that say nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from socketserver import TCPServer
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from diflow.errors import InvalidError
+
+MOST_CONNECTIONS: Final = 32
+"""At once, with a thread each, so that none waits for another: Prometheus and the kubelet have one or two each."""
+CONNECTION_SECONDS: Final = 10.0
+"""For a connection from its first packet to its end, however slowly it sends or takes."""
+_LOOK_SECONDS: Final = 0.25
+
+
+@contextmanager
+def serving(port: int, app: Any) -> Iterator[WSGIServer]:
+    """Serve a WSGI application on this port of all addresses, in threads. Raises InvalidError if the port is taken."""
+    with _bound(port, app) as server:
+        threading.Thread(target=server.serve_forever, args=(_LOOK_SECONDS,), name="pages", daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+class _Server(WSGIServer):
+    request_queue_size = 128
+
+    def __init__(self, *given: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(MOST_CONNECTIONS, thread_name_prefix="page")
+        self._open: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(*given)
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's own looks the host's name up, which takes seconds without DNS
+        self.server_name, self.server_port = "", self.server_address[1]
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            # A mapping keeps the order in which they came.
+            excess = list(self._open)[: max(0, len(self._open) + 1 - MOST_CONNECTIONS)]
+            self._open[request] = self._clock()
+        for oldest in excess:
+            self._hang_up(oldest)
+        self._threads.submit(self._answer, request, client_address)
+
+    def service_actions(self) -> None:
+        """Called a few times a second, and after each connection that comes."""
+        ends = self._clock() - CONNECTION_SECONDS
+        with self._lock:
+            late = [request for request, since in self._open.items() if since <= ends]
+        for request in late:
+            self._hang_up(request)
+
+    def server_close(self) -> None:
+        with self._lock:
+            left = list(self._open)
+        for request in left:
+            self._hang_up(request)
+        super().server_close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news."""
+
+    def _answer(self, request: socket.socket, client_address: Any) -> None:
+        try:
+            with self._lock:
+                is_open = request in self._open
+            if is_open:
+                self.finish_request(request, client_address)
+        except Exception:
+            self.handle_error(request, client_address)
+        finally:
+            with self._lock:
+                self._open.pop(request, None)
+            self.shutdown_request(request)
+
+    def _hang_up(self, request: socket.socket) -> None:
+        """Whoever reads from it or writes to it goes on at once, and closes it."""
+        with self._lock:
+            self._open.pop(request, None)
+        with suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+
+class _DualServer(_Server):
+    address_family = socket.AF_INET6
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Probes come every few seconds: they are no news."""
+
+
+def _bound(port: int, app: Any) -> WSGIServer:
+    kinds: list[type[_Server]] = [_DualServer, _Server] if socket.has_dualstack_ipv6() else [_Server]
+    why = ""
+    for kind in kinds:  # a machine may have IPv6 built in and switched off
+        try:
+            return make_server("", port, app, server_class=kind, handler_class=_Silent)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+    raise InvalidError(f"port {port} for metrics cannot be used: {why}")
