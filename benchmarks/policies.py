@@ -1,9 +1,12 @@
 """Quality and speed of the policies against published figures, as text and JSON; non-zero when one falls behind.
 
     python -m benchmarks.policies --data ../shared/data/pollux [--out out/policies] [--laws 2000] [--full]
+    python -m benchmarks.policies --only streams [--streams 20] [--policy fair]
 
 Quality replays the four workloads; `--full` adds other restart costs, noise, interference, and half and double load.
 Speed is CPU time of one call on one core. Laws counts snapshots on which each policy was judged, and broken laws.
+Streams plays random streams of jobs in three queues at three loads; it alone is judged against the aims themselves.
+Quality alone needs the data.
 """
 
 from __future__ import annotations
@@ -15,19 +18,22 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from benchmarks import streams
 from benchmarks.policies_speed import SIZES, measure
 from diflow.allocator.policy import load_policy
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.simulator.metrics import Metrics, metrics
 from diflow.allocator.simulator.replay import World, replay
+from diflow.allocator.simulator.streams import Kind, Offers
 from diflow.allocator.simulator.truth import load, read_workload
 
 POLLUX = {"1": 2089.0, "2": 3323.0, "3": 2188.0, "4": 2721.0}
 """Mean completion time of Pollux's published runs, s; p99 over all eight published workloads 46,882 s."""
+PARTS = ("quality", "speed", "laws", "streams")
 RANGES = Path(__file__).with_name("policies_ranges.json")
 CALLS = {40: 60, 500: 20, 10_000: 5}
 VARIANTS: tuple[tuple[str, Callable[[World], World]], ...] = (
@@ -43,20 +49,44 @@ VARIANTS: tuple[tuple[str, Callable[[World], World]], ...] = (
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with traces/ and workloads/")
+    parser.add_argument("--data", type=Path, help="folder with traces/ and workloads/")
     parser.add_argument("--out", type=Path, default=Path("out/policies"))
     parser.add_argument("--laws", type=int, default=1000, help="random snapshots to judge each policy on")
     parser.add_argument("--full", action="store_true", help="other worlds too")
     parser.add_argument("--skip-speed", action="store_true")
+    parser.add_argument("--only", choices=PARTS, action="append", help="this part alone; again for another one")
+    parser.add_argument("--streams", type=int, default=200, help="random streams at each load")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the streams")
+    parser.add_argument("--load", type=float, action="append", help="of the streams; again for another one")
+    parser.add_argument("--policy", action="append", help="to play the streams under; again for another one")
+    parser.add_argument("--offers", choices=get_args(Offers), default="shares", help="what the streams' queues offer")
+    parser.add_argument("--elastic", type=float, default=0.0, help="part of the streams' jobs that can shrink")
+    parser.add_argument("--priorities", type=int, default=1, help="how many priorities the streams' jobs have")
     given = parser.parse_args(arguments)
+    parts = given.only or [part for part in PARTS if part != "speed" or not given.skip_speed]
+    if "quality" in parts and given.data is None:
+        parser.error("--data is needed: the folder with traces/ and workloads/ (or --only streams, which needs none)")
     ranges = json.loads(RANGES.read_text())
     behind: list[str] = []
-    result: dict[str, Any] = {"quality": quality(given.data, ranges["quality"], behind)}
-    if given.full:
-        result["worlds"] = worlds(given.data)
-    if not given.skip_speed:
+    result: dict[str, Any] = {}
+    if "quality" in parts:
+        result["quality"] = quality(given.data, ranges["quality"], behind)
+        if given.full:
+            result["worlds"] = worlds(given.data)
+    if "speed" in parts:
         result["speed"] = speed(ranges, behind)
-    result["laws"] = laws(given.laws, behind)
+    if "laws" in parts:
+        result["laws"] = laws(given.laws, behind)
+    if "streams" in parts:
+        result["streams"] = streams.measure(
+            given.policy or list(streams.POLICIES),
+            behind,
+            streams=given.streams,
+            first_seed=given.first_seed,
+            loads=given.load or streams.LOADS,
+            kind=Kind(offers=given.offers, elastic=given.elastic, priorities=tuple(range(given.priorities))),
+            say=_say,
+        )
     result["behind"] = behind
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "policies.json").write_text(json.dumps(result, indent=2) + "\n")

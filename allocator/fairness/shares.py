@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray, frozen
 from diflow.allocator.snapshot import Snapshot
+
+ROUNDING = 1e-6
+"""Amounts that differ by less are the same: shares are sums of floating-point numbers."""
 
 
 def water_fill(total: float, weight: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
@@ -62,26 +67,50 @@ def _total_room(snapshot: Snapshot) -> IntArray:
     return out
 
 
-def deserved_by(snapshot: Snapshot, within: BoolArray | None = None, *, wanted: IntArray | None = None) -> FloatArray:
-    """Q×R: what each queue deserves, if its jobs (`within`, J: only these) ask for what they desire, or for `wanted`
-    replicas of each role.
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """What queues deserve, and where they compete.
 
-    Remembered, as it mostly is the same for all snapshots that a plan leads to. Not to be written to.
+    | field | shape | meaning |
+    |---|---|---|
+    | deserved | Q×R | what each queue deserves of each resource, its children's part included |
+    | contended | (Q+1)×R | whether the queues below one want more of a resource than it deserves; last row: the top |
+    """
+
+    deserved: FloatArray
+    contended: BoolArray
+
+
+def shares_by(snapshot: Snapshot, within: BoolArray | None = None, *, wanted: IntArray | None = None) -> Shares:
+    """The shares if the queues' jobs (`within`, J: only these) ask for what they desire, or for `wanted` replicas of
+    each role.
+
+    Remembered, as they mostly are the same for all snapshots that a plan leads to. Not to be written to.
     """
     total = total_room(snapshot)
     wanted = snapshot.role_desired if wanted is None else wanted
     sources = (snapshot.facts, snapshot.queue_weight, snapshot.queue_guarantee)
-    known: dict[tuple[bytes, ...], FloatArray] = snapshot.memo.get("deserved", sources, dict)
+    known: dict[tuple[bytes, ...], Shares] = snapshot.memo.get("shares", sources, dict)
     everybody = within is None or bool(within.all())
     key = (total.tobytes(), wanted.tobytes(), b"" if everybody or within is None else within.tobytes())
     if key not in known:
         demand = queue_demand(snapshot, wanted, within=None if everybody else within)
-        known[key] = frozen(deserved(snapshot, demand, total))
+        known[key] = shares(snapshot, demand, total)
     return known[key]
 
 
+def deserved_by(snapshot: Snapshot, within: BoolArray | None = None, *, wanted: IntArray | None = None) -> FloatArray:
+    """Q×R: what each queue deserves. As `shares_by`."""
+    return shares_by(snapshot, within, wanted=wanted).deserved
+
+
 def deserved(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) -> FloatArray:
-    """Q×R: what each queue deserves of each resource, its children's part included.
+    """Q×R: what each queue deserves of each resource, its children's part included. As `shares`."""
+    return shares(snapshot, demand, total).deserved
+
+
+def shares(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) -> Shares:
+    """What each queue deserves of each resource, and where queues compete for one.
 
     `demand` (Q×R) is what the queue's own jobs ask for. A parent divides what it deserves among its children and
     its own jobs (which count as one more child of weight 1).
@@ -111,8 +140,9 @@ def deserved(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None
         floors[q] = np.minimum(np.maximum(low, snapshot.queue_guarantee[q]), wants[q])
 
     out = np.zeros((queues, resources))
+    contended = np.zeros((queues + 1, resources), dtype=np.bool_)
 
-    def divide(members: list[int], amount: FloatArray, own: FloatArray | None) -> None:
+    def divide(parent: int, members: list[int], amount: FloatArray, own: FloatArray | None) -> None:
         if not members:
             return
         weight = snapshot.queue_weight[members]
@@ -120,19 +150,20 @@ def deserved(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None
         if own is not None and own.any():
             weight = np.append(weight, 1.0)
             low, high = np.vstack([low, np.zeros(resources)]), np.vstack([high, own])
-        if (high.sum(axis=0) <= amount).all():
+        contended[parent] = high.sum(axis=0) > amount + ROUNDING
+        if not contended[parent].any():
             share = high
         else:
             parts = (water_fill(float(amount[r]), weight, low[:, r], high[:, r]) for r in range(resources))
             share = np.column_stack(list(parts))
         out[members] = share[: len(members)]
         for q in members:
-            divide(children[q], out[q], np.minimum(demand[q], snapshot.queue_cap[q]).astype(np.float64))
+            divide(q, children[q], out[q], np.minimum(demand[q], snapshot.queue_cap[q]).astype(np.float64))
 
     for q in roots:
         gather(q)
-    divide(roots, (total_room(snapshot) if total is None else total).astype(np.float64), None)
-    return out
+    divide(-1, roots, (total_room(snapshot) if total is None else total).astype(np.float64), None)
+    return Shares(frozen(out), frozen(contended))
 
 
 def queue_demand(snapshot: Snapshot, wanted: IntArray, *, within: BoolArray | None = None) -> IntArray:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +17,10 @@ MayTake = Callable[[int, list[int]], bool]
 """Whether so much (by resource) may be taken from this job."""
 FEW_STEPS = 8
 """Steps after which a search counts as a long one."""
+MOST_ALONE = 32
+"""Jobs of which each is tried as the only victim, where a search found several replicas of a gang or more."""
+MOST_NODES = 32
+"""Nodes of a role among which that is sought where one replica less is of most use."""
 MOST_STEPS = 512
 """Steps of one search. A gang that needs more victims than that waits for room instead."""
 
@@ -27,6 +32,16 @@ class _Step:
     job: int
     taken: Placement
     counts: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """For whom room is sought, how many more replicas of its roles, and among whom, as in `make_room`."""
+
+    job: int
+    want: dict[int, int]
+    candidates: Sequence[int]
+    may_take: MayTake
 
 
 def order_of_victims(snapshot: Snapshot) -> IntArray:
@@ -44,30 +59,82 @@ def make_room(
     candidates: Sequence[int],
     may_take: MayTake,
     *,
+    surplus_only: bool = False,
     is_hopeless: Callable[[], bool] = lambda: False,
 ) -> list[int] | None:
     """Evict until `want` fits, and start it. Returns the victims, or None with nothing changed.
 
-    Room that is idle is counted first. Candidates come in the order in which they are to suffer; each loses replicas
-    above its minimum one by one (the last ones first), then the rest of its gang at once. Afterwards every eviction
-    that turns out not to be needed is taken back, the largest first. `may_take(job, amount)` may refuse an eviction.
+    Room that is idle is counted first. Candidates come in the order in which they are to suffer, low priorities first.
+    Of each priority all first lose replicas above their minimum one by one (the last ones first); only then, and unless
+    `surplus_only`, the rest of a gang at once. Afterwards every eviction that turns out not to be needed is taken back,
+    the largest first. `may_take(job, amount)` may refuse an eviction.
     `is_hopeless` is asked, with nothing changed, before the search becomes a long one: most end after a few steps.
     """
     if ledger.try_gang(job, want) is not None:
         return []
+    search = _Search(job, want, candidates, may_take)
     for most_steps in (FEW_STEPS, MOST_STEPS):
-        steps = _evict(ledger, job, want, candidates, may_take, most_steps=most_steps)
+        steps = _evict(ledger, search, most_steps=most_steps, surplus_only=surplus_only)
         if ledger.fits(job, want):
             break
         for step in reversed(steps):
             ledger.restore(step.job, step.taken)
         if len(steps) < most_steps or is_hopeless():
-            return None
+            alone = _one_victim(ledger, search, surplus_only=surplus_only) if steps and not is_hopeless() else None
+            if alone is None:
+                return None
+            steps = alone
+            break
     else:
         return None
     _take_back(ledger, job, want, steps)
+    steps = _fewer(ledger, search, steps)
     ledger.try_gang(job, want)
     return sorted({step.job for step in steps})
+
+
+def _one_victim(ledger: Ledger, search: _Search, *, surplus_only: bool) -> list[_Step] | None:
+    """Evictions of one job alone that are enough, where those of several were refused in the end: what the first ones
+    gave may have been of no use, and all that their queue had to give. The ledger is as after these evictions."""
+    for victim in search.candidates[:MOST_ALONE]:
+        steps = _evict(ledger, replace(search, candidates=[victim]), most_steps=MOST_STEPS, surplus_only=surplus_only)
+        if steps and ledger.fits(search.job, search.want):
+            return steps
+        for step in reversed(steps):
+            ledger.restore(step.job, step.taken)
+    return None
+
+
+def _fewer(ledger: Ledger, search: _Search, found: list[_Step]) -> list[_Step]:
+    """The eviction of a single gang in the place of those found, where that stops fewer replicas and no higher
+    priority; the same otherwise. The ledger is as after the evictions that are returned."""
+    best, size = found, sum(_replicas(step) for step in found)
+    if size < 2 or all(ledger.holds(step.job) for step in found):
+        return found
+    highest = max(ledger.facts.priority[step.job] for step in found)
+    useful = _useful_nodes(ledger, search.job, search.want)
+    for victim in search.candidates[:MOST_ALONE]:
+        held = sum(ledger.count[r] for r in ledger.roles_of(victim)) + sum(
+            _replicas(step) for step in best if step.job == victim
+        )
+        if held >= size or ledger.facts.priority[victim] > highest:
+            continue
+        for step in reversed(best):
+            ledger.restore(step.job, step.taken)
+        alone = _whole_step(ledger, victim, useful, search)
+        if alone is not None and ledger.fits(search.job, search.want):
+            best, size = [alone], _replicas(alone)
+            continue
+        if alone is not None:
+            ledger.restore(victim, alone.taken)
+        for step in best:
+            for role, (nodes, counts) in step.taken.items():
+                ledger.give(step.job, role, nodes, counts)
+    return best
+
+
+def _replicas(step: _Step) -> int:
+    return sum(step.counts.values())
 
 
 class Reach:
@@ -144,30 +211,27 @@ def _most_to_take(ledger: Ledger, over: FloatArray) -> IntArray:
     return out
 
 
-def _evict(
-    ledger: Ledger,
-    job: int,
-    want: dict[int, int],
-    candidates: Iterable[int],
-    may_take: MayTake,
-    *,
-    most_steps: int,
-) -> list[_Step]:
+def _evict(ledger: Ledger, search: _Search, *, most_steps: int, surplus_only: bool) -> list[_Step]:
     """Evictions, one after the other, until the gang fits or nobody is left."""
+    job, want, candidates = search.job, search.want, search.candidates
     steps: list[_Step] = []
     useful = _useful_nodes(ledger, job, want)
     everywhere = bool(useful.all())
-    for victim in candidates:
-        # A victim that holds nothing where the gang may run is of no use.
-        if not everywhere and not any(useful[ledger.placement(role)[0]].any() for role in ledger.roles_of(victim)):
-            continue
-        while len(steps) < most_steps:
-            step = _next_step(ledger, victim, useful, may_take)
-            if step is None:
-                break
-            steps.append(step)
-            if ledger.fits(job, want):
-                return steps
+    priority = ledger.facts.priority
+    ways = (_surplus_step,) if surplus_only else (_surplus_step, _whole_step)
+    levels = [list(level) for _, level in itertools.groupby(candidates, key=priority.__getitem__)]
+    for level, next_step in itertools.product(levels, ways):
+        for victim in level:
+            # A victim that holds nothing where the gang may run is of no use.
+            if not everywhere and not any(useful[ledger.placement(role)[0]].any() for role in ledger.roles_of(victim)):
+                continue
+            while len(steps) < most_steps:
+                step = next_step(ledger, victim, useful, search)
+                if step is None:
+                    break
+                steps.append(step)
+                if ledger.fits(job, want):
+                    return steps
     return steps
 
 
@@ -190,6 +254,9 @@ def _take_back(ledger: Ledger, job: int, want: dict[int, int], steps: list[_Step
 
 def _useful_nodes(ledger: Ledger, job: int, want: dict[int, int]) -> BoolArray:
     out = np.zeros(ledger.snapshot.nodes, dtype=np.bool_)
+    if not ledger.within_caps(job, want):
+        # What holds its queue at its cap is in the way wherever it is.
+        return ~out
     for role in want:
         out |= ledger.snapshot.eligible(role)
     if ledger.snapshot.job_pinned[job] and ledger.home(job).any():
@@ -197,24 +264,53 @@ def _useful_nodes(ledger: Ledger, job: int, want: dict[int, int]) -> BoolArray:
     return out
 
 
-def _next_step(ledger: Ledger, victim: int, useful: BoolArray, may_take: MayTake) -> _Step | None:
-    """Take one replica above the minimum, or the whole gang when there is none; None if nothing may be taken."""
+def _surplus_step(ledger: Ledger, victim: int, useful: BoolArray, search: _Search) -> _Step | None:
+    """Take one replica above the minimum; None if there is none, or it may not be taken."""
     facts = ledger.facts
-    if ledger.within_limits(victim):
-        for role in reversed(facts.roles_of[victim]):
-            if ledger.count[role] <= facts.role_min[role]:
-                continue
-            nodes, _ = ledger.placement(role)
-            there = nodes[useful[nodes]]
-            if len(there) and may_take(victim, facts.request[role]):
-                one = {role: (there[-1:].copy(), _ONE)}
-                ledger.give(victim, role, *one[role])
-                return _Step(victim, one, {role: 1})
+    if not ledger.within_limits(victim):
+        return None
+    for role in reversed(facts.roles_of[victim]):
+        if ledger.count[role] <= facts.role_min[role]:
+            continue
+        nodes, _ = ledger.placement(role)
+        there = nodes[useful[nodes]]
+        if len(there) and search.may_take(victim, facts.request[role]):
+            one = {role: (_best_node(ledger, search, role, there), _ONE)}
+            ledger.give(victim, role, *one[role])
+            return _Step(victim, one, {role: 1})
+    return None
+
+
+def _best_node(ledger: Ledger, search: _Search, role: int, there: IntArray) -> IntArray:
+    """Of these nodes the one where the fewest replicas less let one more of what is wanted fit, the last of them."""
+    if len(there) == 1:
+        return there
+    facts = ledger.facts
+    given = facts.request[role]
+    wanted = [facts.asks[facts.shape[r]] for r in search.want]
+    best, fewest = int(there[-1]), MOST
+    for node in there[:-MOST_NODES:-1].tolist():
+        free = ledger.free[node].tolist()
+        for asks in wanted:
+            fits = min((max(0, free[r]) // amount for r, amount in asks), default=0)
+            missing = [((fits + 1) * amount - free[r], given[r]) for r, amount in asks if (fits + 1) * amount > free[r]]
+            steps = max((-(-short // each) if each else MOST for short, each in missing), default=MOST)
+            if steps < fewest:
+                best, fewest = node, steps
+        if fewest == 1:
+            break
+    return np.array([best], dtype=np.int64)
+
+
+def _whole_step(ledger: Ledger, victim: int, useful: BoolArray, search: _Search) -> _Step | None:
+    """Take all that is left of the gang; None if that may not be taken."""
+    del useful
+    facts = ledger.facts
     # What cannot leave its nodes may shrink, but would have nowhere to come back to.
     if not ledger.holds(victim) or facts.pinned[victim]:
         return None
     counts = {role: ledger.count[role] for role in facts.roles_of[victim]}
-    if not may_take(victim, ledger.amount(counts)):
+    if not search.may_take(victim, ledger.amount(counts)):
         return None
     return _Step(victim, ledger.release(victim), counts)
 

@@ -25,9 +25,20 @@ from diflow.allocator.fairness.giving_way import make_way
 from diflow.allocator.ledger import Ledger, Placement
 from diflow.allocator.plan import Plan, Why, evictions
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import followed, no_worse_than_keeping
+from diflow.allocator.settle import followed, no_worse_than_keeping, recounted
 from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.waiting import Feasibility, Kept, Reasons, explain_waiting, minimum_gang, reserve, start
+from diflow.allocator.turns import Oldest, turn, waits_since
+from diflow.allocator.waiting import (
+    Feasibility,
+    Kept,
+    Reasons,
+    Told,
+    explain_waiting,
+    minimum_gang,
+    reserve,
+    start,
+    told_impossible,
+)
 
 AGAIN, GROW, START = 0, 1, 2
 """What is done in a priority, in this order."""
@@ -37,8 +48,6 @@ MOST_TRANSACTIONS = 200
 FREELY, GENTLY, STILL = 0, 1, 2
 """What a cycle does to those who run: it takes from them; it takes from nobody; nor does it place anybody again whose
 gang is whole."""
-Told = tuple[Why, tuple[float, float, float], int]
-"""A reason, the numbers of its text, and whom it names."""
 RANKS = 4
 """Priorities that the measure tells apart (the lower ones count as one)."""
 
@@ -58,6 +67,9 @@ class FitPolicy:
         return Cycle(snapshot, self._settings, considered=only).run(self.name)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
+        return recounted(snapshot, self._optimize(snapshot))
+
+    def _optimize(self, snapshot: Snapshot) -> Plan:
         cycle = Cycle(snapshot, self._settings)
         plan = cycle.run(self.name)
         # Who still waits may fit in another way beside those that start.
@@ -140,6 +152,9 @@ class Cycle:
         self.blame: dict[int, tuple[Why, int]] = {}
         self.impossible: dict[int, tuple[Why, tuple[float, float, float]]] = {}
         self.too_small: set[int] = set()
+        self.since = waits_since(s)
+        self.oldest: Oldest | None = None
+        """The gang whose turn it is."""
         self.reserved_for = -1
         self.kept: Kept = []
         self.spared: BoolArray | None = None
@@ -257,15 +272,18 @@ class Cycle:
         return fits
 
     def _waits(self, job: int) -> None:
-        """Not now; the gang that waits longest gets room kept for it."""
+        """Not now; when its turn has come, the gang that waits longest gets room kept for it."""
         s = self.snapshot
         self.waiting.append(job)
-        waited = s.now_seconds - s.job_created_seconds[job]
-        if self.reserved_for >= 0 or waited < self.settings.reserve_after_seconds:
+        if self.oldest is not None:
             return
-        explain_waiting(self.ledger, job, -1, self.marks)
-        if self.marks.why[job] == int(Why.NO_ROOM):
-            self._reserve(job)
+        found = turn(job, waits_since=float(self.since[job]), now=s.now_seconds, size=1.0, settings=self.settings)
+        if found is None:
+            return
+        if explain_waiting(self.ledger, job)[0] is Why.NO_ROOM:
+            self.oldest = found
+            if found.keeps_room:
+                self._reserve(job)
 
     def _reserve(self, job: int) -> None:
         self.kept = reserve(self.ledger, job)
@@ -448,15 +466,10 @@ class Cycle:
         most = np.bincount(
             s.role_job, weights=np.where(s.job_preemptible[s.role_job], s.role_max, s.role_desired), minlength=s.jobs
         )
-        room: dict[tuple[int, int], int] = {}
-        waiting = np.flatnonzero(after == 0).tolist()
-        for j in waiting if self.kept else ():
-            if j != self.reserved_for and self._kind(j) not in room:
-                room[self._kind(j)] = self._fitting(j)
         self._lift()
         told: dict[tuple[int, int], Told] = {}
-        for j in waiting:
-            self._explain_waiting(j, before, room.get(self._kind(j), 0), told)
+        for j in np.flatnonzero(after == 0).tolist():
+            self._explain_waiting(j, before, after, told)
         for j in np.flatnonzero(after > 0).tolist():
             why, subject = self.blame.get(j, (Why.KEPT, -1))
             if not self.ran[j]:
@@ -465,10 +478,14 @@ class Cycle:
                 held = {r: ledger.placement(r) for r in ledger.roles_of(j)}
                 need = max(self._within(minimum_gang(ledger, j), self._on_open(held)).values())
                 self.marks.set(j, why, (float(need), self._fitting(j), 0.0))
-            elif why != Why.KEPT:
-                self.marks.set(j, why, (after[j], before[j], 0.0), subject)
-            elif after[j] > before[j]:
+            elif after[j] > before[j] and (why == Why.KEPT or subject >= 0):
+                # It may have lost something meanwhile: it has more than that now.
                 self.marks.set(j, Why.GROWN, (after[j], before[j], most[j]))
+            elif why != Why.KEPT:
+                lost = subject < 0 or after[j] < before[j] or why == Why.PREEMPTED_FOR_PRIORITY
+                self.marks.set(
+                    j, why if lost else Why.PLACED_AGAIN, (after[j], before[j], 0.0), subject if lost else -1
+                )
         self._explain_not_growing(after)
 
     def _fitting(self, job: int) -> int:
@@ -479,25 +496,22 @@ class Cycle:
         """What tells apart jobs that wait for different things: for one that cannot leave its nodes itself."""
         return self.ledger.facts.kinds[job], job if self.ledger.facts.pinned[job] else -1
 
-    def _explain_waiting(self, job: int, before: IntArray, beside: int, told: dict[tuple[int, int], Told]) -> None:
-        s, ledger = self.snapshot, self.ledger
+    def _explain_waiting(self, job: int, before: IntArray, after: IntArray, told: dict[tuple[int, int], Told]) -> None:
+        ledger = self.ledger
+        why, subject = self.blame.get(job, (Why.NO_ROOM, -1))
+        stopped = why == Why.PREEMPTED_FOR_PRIORITY and before[job] > 0 and after[subject] > before[subject]
+        # What would fit again but for the room that is kept for another one waits for that.
+        if stopped and not (self.oldest is not None and ledger.fits(job, minimum_gang(ledger, job))):
+            self.marks.set(job, why, (0.0, before[job], 0.0), subject)
+            return
         if job in self.impossible:
-            self.marks.set(job, *self.impossible[job], int(s.job_queue[job]))
+            self.marks.set(job, *told_impossible(ledger, job, self.impossible[job]))
             return
         kind = self._kind(job)
-        if kind in told:
-            self.marks.set(job, *told[kind])
-        else:
-            explain_waiting(ledger, job, -1, self.marks)
-            told[kind] = Why(self.marks.why[job]), self.marks.values[job], self.marks.subject[job]
-        why, subject = self.blame.get(job, (Why.NO_ROOM, -1))
-        if self.marks.why[job] != int(Why.NO_ROOM):
-            return
-        if self.reserved_for not in (-1, job) and ledger.fits(job, minimum_gang(ledger, job)):
-            need = float(max(s.role_min[ledger.roles_of(job)]))
-            self.marks.set(job, Why.RESERVED, (need, float(beside), 0.0), self.reserved_for)
-        elif why == Why.PREEMPTED_FOR_PRIORITY:
-            self.marks.set(job, why, (0.0, before[job], 0.0), subject)
+        if kind not in told:
+            left = max(0.0, self.oldest.until - self.snapshot.now_seconds) if self.oldest is not None else 0.0
+            told[kind] = explain_waiting(ledger, job, self.reserved_for, left_seconds=left)
+        self.marks.set(job, *told[kind])
 
     def _explain_not_growing(self, after: IntArray) -> None:
         """Jobs that keep what they have although there is room: they were resized lately, or would gain too little."""

@@ -27,19 +27,28 @@ from diflow.allocator.ledger import Ledger, Placement
 from diflow.allocator.packing import ANY_NUMBER
 from diflow.allocator.plan import KEEP, PREEMPT, RESIZE, WAIT, Plan, Why, keep_plan
 from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import followed, is_no_worse
+from diflow.allocator.settle import followed, is_no_worse, recounted
 from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.turns import turn, waits_since
 from diflow.allocator.waiting import (
     Feasibility,
     Kept,
     Reasons,
-    Waiting,
+    Told,
+    broken_gangs,
+    explain_waiting,
     grow_in_place,
+    make_whole,
     minimum_gang,
     reserve,
     start_order,
+    told_impossible,
 )
 
+MOST_PRIORITIES = 32
+"""Steps of priority that a weight tells apart."""
+WIDEST_STEP = 8
+"""Steps that two neighbouring priorities are apart at most, where the range of all is wider than that."""
 SERVED_FACTOR = 1e3
 """What the minimum of the job that waited longest is worth, in largest weights: more than anything else reaches."""
 LONGEST_HORIZON = 7200.0
@@ -93,14 +102,33 @@ class GoodputPolicy:
             case = self._last = Case(snapshot, self._settings, self._tables, None, None)
         return case
 
-    def plan(self, snapshot: Snapshot, *, considered: BoolArray | None = None, quota: Quota | None = None) -> Plan:
-        """The plan; `quota` gives the most that each queue's jobs may hold together (Q×R), if somebody decides that."""
+    def within(self, snapshot: Snapshot, quota: IntArray, *, moved: BoolArray) -> Plan:
+        """The best plan in which each queue's jobs hold no more than its quota (Q×R) together, whether or not that is
+        worth more than what they hold now. `moved`: as in `plan`."""
+        case = Case(snapshot, self._settings, self._tables, None, quota, moved=moved)
+        return case.reach(*case.aim(), self.name)
+
+    def plan(
+        self,
+        snapshot: Snapshot,
+        *,
+        considered: BoolArray | None = None,
+        quota: Quota | None = None,
+        moved: BoolArray | None = None,
+    ) -> Plan:
+        """The plan; `quota` gives the most that each queue's jobs may hold together (Q×R), if somebody decides that.
+
+        `moved` (J): jobs that have to start or restart anyway: another size costs them nothing.
+        """
 
         allowed = quota(snapshot) if quota else None
-        case = Case(snapshot, self._settings, self._tables, considered, allowed)
-        plan = case.solve(self.name)
+        case = Case(snapshot, self._settings, self._tables, considered, allowed, moved=moved)
         if considered is not None:
-            return plan
+            return case.solve(self.name)
+        return recounted(snapshot, self._followed(case, quota))
+
+    def _followed(self, case: Case, quota: Quota | None) -> Plan:
+        snapshot, plan = case.snapshot, case.solve(self.name)
 
         def look(present: Snapshot) -> Plan | None:
             allowed = quota(present) if quota else None
@@ -133,6 +161,7 @@ class Case:
         quota: IntArray | None,
         *,
         before: Case | None = None,
+        moved: BoolArray | None = None,
     ) -> None:
         self.snapshot, self.settings, self.quota = snapshot, settings, quota
         self.facts = snapshot.facts
@@ -158,7 +187,8 @@ class Case:
         )
         base = np.where(self.table.goodput[:, 0] > 0, self.table.goodput[:, 0], 1.0)
         self.speed = self.table.goodput / base[:, None]
-        self.present_speed = self.table.present / base
+        # A gang that is not whole does nothing.
+        self.present_speed = np.where(broken_gangs(snapshot), 0.0, self.table.present / base)
         self.spread_speed = self.table.spread / base
         # A job whose reports make no sense of its own minimum is still worth starting.
         hopeless = self.table.goodput.max(axis=1, initial=0.0) <= 0
@@ -174,12 +204,13 @@ class Case:
         # What it is worth that a job runs at all, beside how fast: nothing, but for those that waited too long.
         self.bonus = np.zeros(snapshot.jobs)
         self.starved = self._longest_waiting()
-        self.reserved_for = -1
+        self.reserved_for = self.kept_for = -1
         self.kept: Kept = []
         self._keep: Plan | None = None
-        self._aimed: tuple[Problem, IntArray] | None = None
+        self._aimed: tuple[IntArray, Problem] | None = None
         self._reached: tuple[Plan, Ledger] | None = None
         self._somebody_fits: bool | None = None
+        self._since: FloatArray | None = None
         self._totals: list[tuple[Plan, float]] = []
         # What a move leaves of the speed: it must pay off in what is left of the job, or before the next change. Who
         # was left alone for long will be for as long again, so far as anybody knows.
@@ -187,6 +218,8 @@ class Case:
         still = np.where(changed >= 0, snapshot.now_seconds - changed, 0.0)
         horizon = np.maximum(np.minimum(still, LONGEST_HORIZON), settings.horizon_seconds)
         self.penalty = self._left_by_a_move(self.rows, horizon[:, None])
+        if moved is not None:
+            self.penalty[moved] = 1.0
 
     def _left_by_a_move(self, jobs: IntArray, horizon: FloatArray | float) -> FloatArray:
         """The part of the coming time, up to `horizon` seconds, that is not lost by a move to each configuration."""
@@ -214,7 +247,12 @@ class Case:
         if settings.patience > 0:
             age = np.maximum(snapshot.now_seconds - snapshot.job_created_seconds, 0.0)
             weight = weight * np.exp2(settings.patience * age / (age + left))
-        priority = np.clip(snapshot.job_priority - snapshot.job_priority.min(initial=0), 0, 32)
+        priority = snapshot.job_priority - snapshot.job_priority.min(initial=0)
+        if priority.max(initial=0) > MOST_PRIORITIES:
+            # PriorityClasses are often hundreds apart: the lower ones would all be one, and the upper ones too.
+            levels, at = np.unique(priority, return_inverse=True)
+            steps = np.minimum(np.diff(levels, prepend=levels[:1]), WIDEST_STEP)
+            priority = np.minimum(np.cumsum(steps)[at], MOST_PRIORITIES)
         return weight * np.power(settings.priority_factor, priority), left
 
     def _longest_waiting(self) -> int:
@@ -304,7 +342,7 @@ class Case:
         free = self.view.free_to_move
         if self._somebody_may_start():
             return False
-        return not free.any() or bool((self._aim()[1] == self.view.held)[free].all())
+        return not free.any() or bool((self.aim()[0] == self.view.held)[free].all())
 
     def rests_after(self, plan: Plan) -> bool:
         """Whether `is_at_rest` holds when the plan, which `solve` gave, was carried out. False is not certain.
@@ -322,7 +360,7 @@ class Case:
         # Jobs that hold something though they could not start any more count for what their queue deserves.
         if any(self._feasible.reason(j) is not None for j in (plan.action == PREEMPT).nonzero()[0].tolist()):
             return False
-        problem = self._aim()[0]
+        problem = self.aim()[1]
         value = self._value_after(problem, plan)
         if value is None or self._knapsacks is None or self._exact is None:
             return False
@@ -347,7 +385,7 @@ class Case:
         """Whether the ledger holds a solution that was found exactly: no other counts are worth more."""
         if self._aimed is None or self._exact is None:
             return False
-        return bool((ledger.replicas[self.gangs.elastic] == self._aimed[1])[self.view.free_to_move].all())
+        return bool((ledger.replicas[self.gangs.elastic] == self._aimed[0])[self.view.free_to_move].all())
 
     def _somebody_may_start(self, ledger: Ledger | None = None) -> bool:
         """Whether a job that waits may start, or one that cannot be moved may grow; False is certain.
@@ -380,22 +418,22 @@ class Case:
         short = snapshot.jobs_of(ledger.replicas < snapshot.role_desired)
         return any(
             ledger.most(j, role) > 0 and (self._quota_room(ledger, j, role) > 0 or not ledger.within_limits(j))
-            for j in (running & short & ~snapshot.job_preemptible).nonzero()[0].tolist()
+            for j in (short & (running & ~snapshot.job_preemptible | broken_gangs(snapshot))).nonzero()[0].tolist()
             for role in facts.roles_of[j]
         )
 
-    def _aim(self) -> tuple[Problem, IntArray]:
-        """The problem, and the replicas of each job's elastic role that solve it."""
+    def aim(self) -> tuple[IntArray, Problem]:
+        """The replicas of each job's elastic role that solve the problem, and the problem."""
         if self._aimed is None:
             problem = self.problem()
-            self._aimed = problem, self._choose(problem)
+            self._aimed = self._choose(problem), problem
         return self._aimed
 
     def solve(self, name: str) -> Plan:
         """The better of the best plan found and the one that keeps everything and starts whoever fits."""
         if not self.view.free_to_move.any():
             return self.keep(name)
-        problem, target = self._aim()
+        target, problem = self.aim()
         if (target == self.view.held)[self.view.free_to_move].all():
             return self.keep(name)
         plan = self.reach(target, problem, name)
@@ -427,7 +465,8 @@ class Case:
             return None
         marks = Reasons(snapshot)
         ledger = self._ledger()
-        self.reserved_for, self.kept = -1, []
+        self.reserved_for = self.kept_for = -1
+        self.kept = []
         places = dict(zip(movable, found[1], strict=True))
         now = {j: self._present(j) for j in movable}
         changed = [j for j in movable if (places[j] or ()) != now[j]]
@@ -439,6 +478,9 @@ class Case:
                 ledger.take(j, self.gangs.elastic_list[j], nodes, counts)
         self._explain(ledger, np.array(changed, dtype=np.int64), marks)
         self._fill(ledger, marks)
+        for nodes, amount in self.kept:
+            ledger.unblock(nodes, amount)
+        self._tell_waiting(ledger, marks)
         return marks.plan(ledger, name)
 
     def _options(self, problem: Problem, ledger: Ledger, job: int) -> Searched:
@@ -485,16 +527,19 @@ class Case:
         if not ledger.pool_of:
             self._somebody_may_start(ledger)
         marks = Reasons(self.snapshot)
-        self.reserved_for, self.kept = -1, []
+        self.reserved_for = self.kept_for = -1
+        self.kept = []
+        make_whole(ledger, start_order(self.snapshot), self._allowed(), marks)
         self._place(ledger, target, marks)
         self._fill(ledger, marks)
         self._grow_in_place(ledger, marks)
         if problem is not None and not self._is_solved(ledger) and self._raise(ledger, problem, marks):
             # A job that was raised may lie elsewhere now: whoever waits may fit, or waits for another reason.
             self._fill(ledger, marks)
-        plan = marks.plan(ledger, name)
         for nodes, amount in self.kept:
             ledger.unblock(nodes, amount)
+        self._tell_waiting(ledger, marks)
+        plan = marks.plan(ledger, name)
         self._reached = plan, ledger
         return plan
 
@@ -574,7 +619,7 @@ class Case:
                 changed = changed[changed != self.starved]
                 self._explain(ledger, np.array([self.starved]), marks)
             else:
-                self.kept = reserve(ledger, self.starved)
+                self.kept = self._keep_room(ledger, self.starved)
                 self.reserved_for = self.starved if self.kept else -1
         if not len(changed):
             return
@@ -632,21 +677,20 @@ class Case:
         snapshot, facts, gangs = self.snapshot, self.facts, self.gangs
         if _holding(ledger).all():
             return
-        reserved_for = self._try_the_starved_again(ledger, marks)
+        reserved_for = oldest = self._try_the_starved_again(ledger, marks)
         order = start_order(snapshot)
         order = order[~_holding(ledger)[order]]
-        waited = snapshot.now_seconds - snapshot.job_created_seconds[order]
+        waited = snapshot.now_seconds - waits_since(snapshot)[order]
         long = (waited >= self.settings.reserve_after_seconds).tolist()
         considered = None if self.considered is None else self.considered.tolist()
         # Where no queue has a limit, what one job of a shape does not find, no other of that shape does.
         limited = facts.capped or self._quota is not None
+        before = snapshot.held_by_role()
         failed: dict[tuple[int, int], int] = {}
-        waiting = Waiting(ledger, marks)
         for j, is_long in zip(order.tolist(), long, strict=True):
             queue = facts.job_queue[j]
             impossible = self._feasible.reason(j) if queue >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
             if impossible is not None:
-                marks.set(j, impossible[0], impossible[1], queue)
                 continue
             low, role = gangs.low_list[j], gangs.elastic_list[j]
             key = (facts.shape[role], queue if limited else -1)
@@ -654,20 +698,57 @@ class Case:
             may_start = not over and j != reserved_for and (considered is None or considered[j])
             if may_start and failed.get(key, 2**62) > low:
                 if self._start(ledger, j):
-                    marks.set(j, Why.FITS, (float(ledger.count[role]), float(gangs.wanted[j]), 0.0))
+                    got = sum(ledger.count[r] for r in facts.roles_of[j])
+                    if self.view.running[j]:
+                        held = sum(int(before[r]) for r in facts.roles_of[j])
+                        marks.set(j, Why.PLACED_AGAIN, (float(got), float(held), 0.0))
+                    else:
+                        marks.set(j, Why.FITS, (float(got), float(gangs.wanted[j] + got - ledger.count[role]), 0.0))
                     continue
                 if len(gangs.wants[j]) == 1:
                     failed[key] = low
-            if j == reserved_for:
-                marks.set(j, Why.NO_ROOM, (float(low), 0.0, 0.0))
-            elif over:
-                marks.set(j, Why.QUEUE_SHARE, (float(low), 0.0, 0.0), queue)
-            else:
-                waiting.explain(j, reserved_for)
-            if is_long and reserved_for < 0 and marks.why[j] == Why.NO_ROOM and (kept := reserve(ledger, j)):
-                self.kept += kept
-                reserved_for = j
-                failed.clear()
+            if is_long and oldest < 0 and not over and explain_waiting(ledger, j)[0] is Why.NO_ROOM:
+                # One gang at a time has its turn, whether room is kept for it just now or not.
+                oldest = j
+                if kept := self._keep_room(ledger, j):
+                    self.kept += kept
+                    reserved_for = j
+                    failed.clear()
+        self.kept_for = reserved_for
+
+    def _tell_waiting(self, ledger: Ledger, marks: Reasons) -> None:
+        """Why those wait that hold nothing now. Nothing is kept from anybody any more."""
+        facts, kept_for = self.facts, self.kept_for
+        if kept_for >= 0 and ledger.holds(kept_for):
+            kept_for = -1
+        # The pool that a newcomer was thought of in is no limit: it goes to another one where it does not fit.
+        pools, ledger.pool_of = ledger.pool_of, {}
+        told: dict[int, Told] = {}
+        for j in np.flatnonzero(~_holding(ledger)).tolist():
+            kind = facts.kinds[j]
+            if facts.pinned[j] or kind not in told:
+                told[kind] = self._told_waiting(ledger, j, kept_for)
+            marks.set(j, *told[kind])
+        ledger.pool_of = pools
+
+    def _told_waiting(self, ledger: Ledger, job: int, kept_for: int) -> Told:
+        queue = self.facts.job_queue[job]
+        impossible = self._feasible.reason(job) if queue >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
+        if impossible is not None:
+            return told_impossible(ledger, job, impossible)
+        told = explain_waiting(ledger, job, kept_for)
+        fits = told[0] is Why.NO_ROOM and self._quota is not None and ledger.fits(job, minimum_gang(ledger, job))
+        return (self._above_quota(ledger, job) if fits else None) or told
+
+    def _above_quota(self, ledger: Ledger, job: int) -> Told | None:
+        """The quota that the gang would break, though there is room for it."""
+        queue = self.facts.job_queue[job]
+        assert self._quota is not None
+        allowed, used = self._quota[queue], ledger.used[queue]
+        for r, more in enumerate(ledger.amount(minimum_gang(ledger, job))):
+            if more and used[r] + more > allowed[r]:
+                return Why.QUEUE_SHARE, (float(used[r]), float(allowed[r]), float(r)), queue
+        return None
 
     def _start(self, ledger: Ledger, job: int) -> bool:
         """Start the job with its minimum: inside one node, over several, or wherever else it may go."""
@@ -692,6 +773,14 @@ class Case:
             self.kept = reserve(ledger, job)
         return self.reserved_for
 
+    def _keep_room(self, ledger: Ledger, job: int) -> Kept:
+        """Room that is kept for the job; none before its turn, or in a pause of it."""
+        s = self.snapshot
+        if self._since is None:
+            self._since = waits_since(s)
+        found = turn(job, waits_since=float(self._since[job]), now=s.now_seconds, size=1.0, settings=self.settings)
+        return reserve(ledger, job) if found is not None and found.keeps_room else []
+
     def _minimum(self, ledger: Ledger, job: int) -> bool:
         ledger.pool_of.pop(job, None)
         want = minimum_gang(ledger, job)
@@ -701,10 +790,12 @@ class Case:
 
     def _grow_in_place(self, ledger: Ledger, marks: Reasons) -> None:
         """Give those that cannot be moved what their users ask for, of what is idle."""
-        everyone = np.ones(self.snapshot.jobs, dtype=np.bool_)
-        allowed = everyone if self.considered is None else self.considered
         beside = None if self._quota is None else partial(self._quota_room, ledger)
-        grow_in_place(ledger, start_order(self.snapshot), allowed, marks, beside)
+        grow_in_place(ledger, start_order(self.snapshot), self._allowed(), marks, beside)
+
+    def _allowed(self) -> BoolArray:
+        """J: whom anything may be given."""
+        return np.ones(self.snapshot.jobs, dtype=np.bool_) if self.considered is None else self.considered
 
     def _raise(self, ledger: Ledger, problem: Problem, marks: Reasons) -> bool:
         """Use what placement left over: raise jobs that are being placed anyway, best slope first. Whether any was."""

@@ -56,7 +56,7 @@ class TiresiasPolicy:
                 continue
             reason = feasible.reason(j) if snapshot.job_queue[j] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
             if reason is None:
-                explain_waiting(ledger, j, -1, marks)
+                marks.set(j, *explain_waiting(ledger, j))
             else:
                 marks.set(j, *reason)
         return marks.plan(ledger, self.name)

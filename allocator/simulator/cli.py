@@ -185,7 +185,7 @@ def _last(path: Path) -> journals.Entry:
     for last in journals.read(path):  # noqa: B007
         pass
     if last is None:
-        raise NotFoundError(f"the journal {path} holds no whole entry")
+        raise InvalidError(f"the journal {path} holds no whole entry")
     return last
 
 

@@ -17,7 +17,8 @@ from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 from scipy.spatial import QhullError
 
 from diflow.allocator.arrays import FloatArray, IntArray
-from diflow.errors import InvalidError, NotFoundError
+from diflow.errors import InvalidError
+from diflow.state import untrusted
 
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 MOST_LOCAL = {"yolov3": 8}
@@ -120,12 +121,12 @@ class Application:
 
 
 def load(folder: Path) -> dict[str, Application]:
-    """Every application in the folder. Raises NotFoundError when there is none, InvalidError naming a broken file."""
+    """Every application in the folder. Raises InvalidError when there is none, or that names a broken file."""
     if not folder.is_dir():
-        raise NotFoundError(f"there is no folder {folder}: give the folder of the profiles with --profiles")
+        raise InvalidError(f"there is no folder {folder}: give the folder of the profiles with --profiles")
     found = sorted(path for path in folder.iterdir() if (path / "placements.csv").is_file())
     if not found:
-        raise NotFoundError(f"{folder} holds no APP/placements.csv: give the folder of the profiles with --profiles")
+        raise InvalidError(f"{folder} holds no APP/placements.csv: give the folder of the profiles with --profiles")
     return {path.name: _application(path) for path in found}
 
 
@@ -157,9 +158,9 @@ def _application(folder: Path) -> Application:
             f"{folder}: placements.csv and scalability.csv must vary in nodes, replicas and local_bsz"
         ) from None
     validation = sorted(
-        (int(size), _read(path, ("progress", "grad_sqr", "grad_var")))
+        (size, _read(path, ("progress", "grad_sqr", "grad_var")))
         for path in folder.glob("validation-*.csv")
-        if (size := path.stem.removeprefix("validation-")).isdecimal() and int(size) > 0
+        if (size := untrusted.whole(path.stem.removeprefix("validation-")))
     )
     if len(validation) < 2:
         raise InvalidError(f"{folder} needs validation-B.csv of two batch sizes B at least")
@@ -205,7 +206,7 @@ def _rows(path: Path, columns: tuple[str, ...], what: str) -> list[_Row]:
             head = reader.fieldnames or ()
             rows = [_Row(f"{path}, line {reader.line_num}", row) for row in reader]
     except OSError as error:
-        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from None
+        raise InvalidError(f"{path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error):
         raise InvalidError(f"{path} is no {what}: it is no CSV text; {needs}") from None
     missing = [column for column in columns if column not in head]
@@ -233,7 +234,8 @@ def _number(row: _Row, column: str) -> float:
 
 def _whole(row: _Row, column: str) -> int:
     text = (row.cells[column] or "").strip()
-    if not text.isdecimal() or not 1 <= (value := int(text[:20])) <= MOST_COUNT:
+    value = untrusted.whole(text, digits=20)
+    if value is None or not 1 <= value <= MOST_COUNT:
         raise InvalidError(f"{row.where}: {column} must be a whole number from 1 to {MOST_COUNT:,}, not {text[:40]!r}")
     return value
 
@@ -252,7 +254,7 @@ class Arrival:
 def read_workload(path: Path) -> list[Arrival]:
     """The workload in this CSV (name, time, application, num_replicas, batch_size), in the order of arrival.
 
-    Raises NotFoundError for a file that cannot be read, InvalidError with the line of the first mistake.
+    Raises InvalidError for a file that cannot be read, or with the line of the first mistake.
     """
     arrivals: dict[str, Arrival] = {}
     for row in _rows(path, ("name", "time", "application", "num_replicas", "batch_size"), "workload"):

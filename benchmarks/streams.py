@@ -1,0 +1,167 @@
+"""Streams of jobs under `fair` and under what it is compared with, beside the aims.
+
+A part of `python -m benchmarks.policies`; `--only streams` runs it alone, and needs no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figures import aligned
+from diflow.allocator.policy import load_policy
+from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
+from diflow.allocator.simulator.playing import Plans, Played, play
+from diflow.allocator.simulator.streams import FULL, Kind, random_stream
+
+LOADS = (0.6, 1.0, FULL)
+JUDGED = "fair"
+"""The policy that the aims are for."""
+POLICIES = (JUDGED, KubeBatchPolicy.name)
+PROCESSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A figure that is to be `at_least` or at most `bound`: its mean over the streams, or in each of them.
+
+    It is for the streams of each of `loads` by themselves, or, `together`, for those of all loads.
+    """
+
+    bound: float
+    at_least: bool = False
+    each: bool = False
+    loads: tuple[float, ...] = LOADS
+    together: bool = False
+
+    def beyond(self, values: Sequence[float]) -> int:
+        """How many of the values, or of their mean, are beyond the bound."""
+        judged = values if self.each else [float(np.mean(values))]
+        return sum(value < self.bound if self.at_least else value > self.bound for value in judged)
+
+    def is_missed(self, values: Sequence[float]) -> bool:
+        return self.beyond(values) > 0
+
+    def __str__(self) -> str:
+        whose = " of all loads" if self.together else ""
+        return f"{'each' if self.each else 'mean'}{whose} {'≥' if self.at_least else '≤'} {self.bound:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A figure of a stream, and how it is printed."""
+
+    name: str
+    of: Callable[[Played], float]
+    digits: int = 0
+    aim: Aim | None = None
+
+
+def _met(queue: int) -> Callable[[Played], float]:
+    return lambda played: played.met[queue]
+
+
+ROWS: tuple[Row, ...] = (
+    *(
+        Row(f"deserved that is met, weight {weight}", _met(q), 3, Aim(0.90, at_least=True, loads=(FULL,)))
+        for q, weight in enumerate(Kind().weights)
+    ),
+    Row("used of what is possible", lambda p: p.utilisation, 3, Aim(0.95, at_least=True)),
+    Row("used of all", lambda p: p.busy, 3),
+    Row("mean wait, s", lambda p: p.mean_wait_seconds, 0, Aim(800, together=True)),
+    Row("mean wait of all, s", lambda p: p.mean_wait_of_all_seconds),
+    Row("jobs never started", lambda p: p.never_started),
+    Row("longest wait, s", lambda p: p.longest_wait_seconds, 0, Aim(3600, each=True, loads=(0.6,))),
+    Row("longest wait that could be ended, s", lambda p: p.longest_open_wait_seconds),
+    Row("evictions though nobody came or ended", lambda p: p.quiet_evictions, 0, Aim(0, each=True)),
+    Row("stops of the job most stopped", lambda p: p.most_stops, 0, Aim(3, each=True)),
+    Row("cycles with idle room too long", lambda p: p.late_idle_cycles, 0, Aim(0, each=True)),
+    Row("cycles with idle room for a waiting job", lambda p: p.idle_cycles),
+    Row("stops", lambda p: p.stops),
+    Row("restarts", lambda p: p.restarts),
+    Row("jobs ended", lambda p: p.ended),
+    Row("a call of the policy, ms", lambda p: 1000 * float(np.mean(p.decision_seconds or [0.0])), 1),
+)
+
+
+def measure(
+    policies: Sequence[str],
+    behind: list[str],
+    *,
+    streams: int = 200,
+    first_seed: int = 0,
+    loads: Sequence[float] = LOADS,
+    kind: Kind | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Play each stream under each policy and print a table for each load, and one for all of them together.
+
+    Aims that `fair` misses go to `behind`; one for all loads together is judged when all of LOADS are played.
+    """
+    kind = kind or Kind()
+    asked = [
+        (name, replace(kind, load=load), seed)
+        for load in loads
+        for seed in range(first_seed, first_seed + streams)
+        for name in policies
+    ]
+    with ProcessPoolExecutor(PROCESSES) as pool:
+        played = list(pool.map(_one, asked, chunksize=5))
+    out: dict[str, Any] = {}
+    for load in (*loads, None):
+        chosen = (load,) if load is not None else loads
+        values = {
+            name: [v for v, (other, of, _) in zip(played, asked, strict=True) if other == name and of.load in chosen]
+            for name in policies
+        }
+        title = f"load {load:g}" if load is not None else "all loads together"
+        if load is not None or set(loads) == set(LOADS):
+            say(f"\n{title}, {streams * len(chosen)} streams: least, mean, most")
+            say(_table(load, values, behind))
+        out[title] = {
+            name: {row.name: _range([v[at] for v in found]) for at, row in enumerate(ROWS)}
+            for name, found in values.items()
+        }
+    return out
+
+
+def _one(asked: tuple[str, Kind, int]) -> list[float]:
+    """The figures of one stream under one policy. Runs in a process of its own."""
+    name, kind, seed = asked
+    played = play(random_stream(seed, kind), policy_of(name))
+    return [float(row.of(played)) for row in ROWS]
+
+
+def policy_of(name: str) -> Plans:
+    """The policy of this name, or the baseline that is there for comparison only."""
+    return KubeBatchPolicy() if name == KubeBatchPolicy.name else load_policy(name)
+
+
+def _table(load: float | None, values: dict[str, list[list[float]]], behind: list[str]) -> str:
+    """`load`: None for all of them together."""
+    lines = [["", *[cell for name in values for cell in (name, "", "")], "aim", ""]]
+    for at, row in enumerate(ROWS):
+        cells = [row.name]
+        for found in values.values():
+            cells += [f"{value:.{row.digits}f}" for value in _range([v[at] for v in found])]
+        aim = row.aim if row.aim is not None and (row.aim.together or load in row.aim.loads) else None
+        judged = [v[at] for v in values.get(JUDGED, [])]
+        beyond = aim.beyond(judged) if aim is not None and judged else 0
+        # An aim for all loads together stands beside each of them, where it is no more than a comparison.
+        counts = aim is not None and aim.together == (load is None)
+        if aim is not None and beyond and counts:
+            where = f"at load {load:g}" if load is not None else "at all loads together"
+            behind.append(f"streams {where}: {row.name}: the aim is {aim}")
+        verdict = "MISSED" if counts else "beyond it here"
+        if aim is not None and aim.each:
+            verdict += f" in {beyond}"
+        lines.append([*cells, str(aim) if aim else "", verdict if beyond else ""])
+    return aligned(lines)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float, float]:
+    return min(values), float(np.mean(values)), max(values)
