@@ -20,8 +20,8 @@ from diflow import keys, names
 from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import ACCESS_REVIEW, WORKFLOW, Kind
-from diflow.server.cache import Cache
-from diflow.server.errors import forbidden, from_diflow, unauthorized, unavailable
+from diflow.server.cache import Cache, JobView
+from diflow.server.errors import forbidden, from_diflow, gone, unauthorized, unavailable
 from diflow.server.identity import Identity, User, claims
 from diflow.server.pool import Pool
 from diflow.server.reading import PodRead
@@ -37,10 +37,15 @@ log = structlog.get_logger("diflow.server")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who may. `name` is for the log; `pod` is the pod of the job that asks, None for a person."""
+    """Somebody who may. `name` is for the log; `pod` is the pod of the job that asks, None for a person.
+
+    `is_foreign`: it is a pod of another job of the namespace, known by its address alone, which may ask about this job
+    and report nothing about it.
+    """
 
     name: str
     pod: PodRead | None = None
+    is_foreign: bool = False
 
 
 class Access:
@@ -71,11 +76,12 @@ class Access:
     async def caller(self, token: str, *, namespace: str, job: str, verb: Verb, address: str = "") -> Caller:
         """Who may do this with this job. `token` is "" if none was shown; `address` is the caller's.
 
-        Raises ApiError: 401, 403, 429, or 503 where it cannot be known now.
+        Raises ApiError: 401, 403, 429, 410 for a pod of an earlier round of this job, or 503 where it cannot be known
+        now, as for a pod of a later round than the job's Workflow has here.
         """
         self.check_fresh()
         if not token:
-            return self._by_address(namespace, address)
+            return self._by_address(namespace, job, address)
         said = claims(token)
         wanted = names.audience(namespace, job)
         if wanted in said.audiences:
@@ -86,7 +92,11 @@ class Access:
             raise forbidden()  # of another job
         user = await self._identity.user(token, address=address, said=said)
         if not await self.may(user, verb, namespace=namespace, name=job, address=address):
-            raise forbidden()
+            # The same whether there is such a job or not: the cluster judges by the names alone.
+            raise forbidden(
+                f"{user.name} may not do that with this job, if there is one: it needs the right to {verb} "
+                f"workflows.argoproj.io in namespace {namespace}"
+            )
         return Caller(user.name)
 
     def check_fresh(self) -> None:
@@ -160,16 +170,29 @@ class Access:
             or not uid
             or pod.uid != uid
             or not user.name.startswith(f"system:serviceaccount:{namespace}:")
-            or not view.has(pod)
         ):
             raise forbidden()
+        _check_round(view, pod)
         return Caller(f"pod {namespace}/{name}", pod)
 
-    def _by_address(self, namespace: str, address: str) -> Caller:
+    def _by_address(self, namespace: str, job: str, address: str) -> Caller:
         pod = self._cache.pod_at(address) if self._unproven_pods and address else None
         if pod is None:
             raise unauthorized("show a token: Authorization: Bearer ...")
         view = self._cache.job(namespace, pod.job)
-        if pod.namespace != namespace or view is None or not view.has(pod):
+        if pod.namespace != namespace or view is None:
             raise forbidden()
-        return Caller(f"pod {namespace}/{pod.name}, by its address", pod)
+        _check_round(view, pod)
+        name = f"pod {namespace}/{pod.name}, by its address"
+        return Caller(name, pod) if pod.job == job else Caller(name, is_foreign=True)
+
+
+def _check_round(view: JobView, pod: PodRead) -> None:
+    """Raises ApiError: 410 for a pod of an earlier round of its job, 503 for one of a later round than is known here,
+    403 for one that is none of its pods."""
+    if view.had(pod):
+        raise gone(f"this pod is of an earlier round: the job is in round {view.workflow.current}")
+    if view.will_have(pod):
+        raise unavailable(f"round {pod.round} of the job is not known here yet: ask again")
+    if not view.has(pod):
+        raise forbidden()

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from diflow.server.cache import JobKey
-from diflow.server.core import Core, Endpoint
-from diflow.server.errors import ApiError, bad_request
+from diflow.server.core import Core, Endpoint, check_not_over
+from diflow.server.desires import check_readable
+from diflow.server.errors import ApiError, bad_request, gone
 from diflow.server.exchange import Exchange
 from diflow.server.folding import HINTS, Report
 from diflow.server.models import Hints
-from diflow.server.v2alpha1 import checked, plain_json
+from diflow.server.v2alpha1 import checked
+from diflow.state import untrusted
 
 TIMEOUT_SECONDS: Final = 30.0
 
@@ -36,7 +38,7 @@ class AdaptDL:
     async def hints(self, exchange: Exchange) -> None:
         """Take what rank 0 reports of the whole job."""
         namespace, name = exchange.parameters["namespace"], exchange.parameters["name"]
-        view, caller = await self._core.job(exchange, namespace, name, "patch")
+        view, caller = await self._core.reported(exchange, namespace, name)
         given = await exchange.json(self._core.settings.body_bytes, constants=True)
         body = checked(Hints, given)
         if caller.pod is None or view.rank_of(caller.pod) is not None:
@@ -47,12 +49,14 @@ class AdaptDL:
         """Wait until all replicas of a group have an address: a list of them by rank, without ports.
 
         The group is how often the job was started anew: 0 in its first round, 1 in the second. While the state of the
-        cluster is not known this waits, too, as nobody could bear another answer than "not yet".
+        cluster is not known this waits, too, as nobody could bear another answer than "not yet". When the job has
+        ended, or the group is over, the wait ends with 410, at which AdaptDL's processes end as well.
         """
         namespace, name = exchange.parameters["namespace"], exchange.parameters["name"]
         group = exchange.parameters["group"]
         seconds = min(_timeout(exchange), self._core.settings.poll_seconds)
-        if not group.isdigit() or len(group) > 9:
+        starts = untrusted.whole(group)
+        if starts is None:
             raise bad_request("the group is a whole number: how often the job was started anew")
         ends = self._core.clock() + seconds
         key: JobKey = (namespace, name)
@@ -60,23 +64,26 @@ class AdaptDL:
             raise _not_yet()
         await self._core.job(exchange, namespace, name, "get")
 
-        def look() -> list[str] | None:
+        def look() -> bytes | None:
             if not self._core.cache.is_fresh():
                 return None
             view = self._core.cache.job(*key)
-            if view is None or view.workflow.current != str(int(group) + 1) or not view.members:
+            if view is None:
                 return None
-            found = [pod.address if pod is not None else "" for pod in view.members]
-            return found if all(found) else None
+            check_not_over(view)
+            check_readable(view.workflow)
+            if (untrusted.whole(view.workflow.current) or 0) > starts + 1:
+                raise gone(f"group {starts} is over: the job is in round {view.workflow.current}")
+            return view.discover_answer if view.workflow.current == str(starts + 1) else None
 
         left = ends - self._core.clock()
         found = await exchange.unless_gone(self._core.discovery.wait(key, look, seconds=left))
         if found is None:
             raise _not_yet()
-        await exchange.answer(plain_json(found))
+        await exchange.answer(found)
 
-    def _fresh(self) -> list[str] | None:
-        return [] if self._core.cache.is_fresh() else None
+    def _fresh(self) -> bool | None:
+        return True if self._core.cache.is_fresh() else None
 
 
 def _not_yet() -> ApiError:
@@ -89,6 +96,7 @@ def _timeout(exchange: Exchange) -> float:
     given = [value for part in query.split("&") for name, _, value in (part.partition("="),) if name == "timeout"]
     if not given:
         return TIMEOUT_SECONDS
-    if not (given[-1].isascii() and given[-1].isdigit()) or len(given[-1]) > 6:
+    seconds = untrusted.whole(given[-1], digits=6)
+    if seconds is None:
         raise bad_request("timeout is a whole number of seconds")
-    return float(given[-1])
+    return float(seconds)

@@ -34,6 +34,7 @@ from diflow.server.exchange import Exchange
 from diflow.server.frame import Answered, Frame
 from diflow.server.identity import Identity
 from diflow.server.pool import Pool
+from diflow.server.queueing import JobWrites
 from diflow.server.reporting import Reporter
 from diflow.server.settings import ServerSettings
 from diflow.server.v2alpha1 import V2Alpha1
@@ -127,7 +128,7 @@ def make_core(
             cluster, cache, reports, between_seconds=settings.write_seconds, clock=clock, wall=wall, sleep=pause
         ),
         discovery=Discovery(cache, most=waiters),
-        writes=writes,
+        writes=JobWrites(writes),
         buckets=Buckets(rate=settings.job_rate, burst=settings.job_burst, clock=clock),
         pools=(reviews, writes, reports),
         clock=clock,

@@ -1,7 +1,7 @@
 """A local copy of the jobs and of their pods, indexed by what people call a job.
 
 Answers to reads come from here, and the API server is not asked. The copy says how old it is (`trouble`): from one that
-is too old nobody is answered. A job that has gone on in another Workflow is one job (`diflow.chain`).
+is too old nobody is answered. A job that has gone on in another Workflow is one job (`diflow.state.chain`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from diflow import chain, keys
+from diflow import keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.kube.reflector import Json, Key, Reflector
 from diflow.kube.reflectors import Reflectors
 from diflow.server import envelope
 from diflow.server.reading import PodRead, WorkflowRead, address, read_pod, read_workflow
+from diflow.state import chain, untrusted
 
 MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
@@ -42,6 +43,8 @@ class JobView:
     members: tuple[PodRead | None, ...]
     pods: tuple[PodRead, ...]
     """All pods of the current round, those that are being replaced too."""
+    earlier: frozenset[tuple[str, str]] = frozenset()
+    """(name, uid) of the Workflows in which the job was before."""
 
     @cached_property
     def addresses(self) -> list[str]:
@@ -52,6 +55,12 @@ class JobView:
     def replicas_answer(self) -> bytes:
         """The whole body of the answer to GET replicas: it is asked for far more often than it changes."""
         return envelope.success("successfully get replicas", self.addresses)
+
+    @cached_property
+    def discover_answer(self) -> bytes | None:
+        """The whole body of the answer to /discover, None while a replica has no address: hundreds may wait for it."""
+        found = [pod.address if pod is not None else "" for pod in self.members]
+        return envelope.bare(found) if found and all(found) else None
 
     def rank_of(self, pod: PodRead) -> int | None:
         """The rank over the whole job of a pod of the current round, None if it is none of its members."""
@@ -79,6 +88,21 @@ class JobView:
             and pod.round == self.workflow.current
             and bool(pod.round)
         )
+
+    def had(self, pod: PodRead) -> bool:
+        """This pod is of an earlier round of this job."""
+        if pod.namespace != self.namespace:
+            return False
+        if pod.workflow != self.workflow.name or pod.owner != self.workflow.uid:
+            return (pod.workflow, pod.owner) in self.earlier
+        was, now = _rounds(pod, self.workflow)
+        return 1 <= was < now
+
+    def will_have(self, pod: PodRead) -> bool:
+        """This pod says that it is of a round of this job which is not known here yet: pods and Workflows come by
+        watches of their own, and the one of Workflows may be behind."""
+        was, now = _rounds(pod, self.workflow)
+        return pod.namespace == self.namespace and pod.job == self.name and was > now >= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +293,7 @@ class Cache:
         parts = self._parts.get(key)
         if not parts:
             return None
-        newest = {w["metadata"]["name"] for w in chain.newest([part.link for part in parts.values()])}
-        workflow = max(
-            (part for name, part in parts.items() if name in newest or len(parts) == 1),
-            key=lambda part: chain.part(part.link),
-            default=None,
-        )
+        workflow = _present(parts, key[1])
         if workflow is None:
             return None
         current = [
@@ -287,7 +306,34 @@ class Cache:
         for pod in sorted(current, key=lambda p: (not p.is_ending, p.created, p.name)):
             best[pod.task, pod.index] = pod
         members = tuple(best.get((task, i)) for task, count in workflow.counts.items() for i in range(count))
-        return JobView(key[0], key[1], workflow, members, tuple(current))
+        at = chain.part(workflow.link)
+        earlier = frozenset((part.name, part.uid) for part in parts.values() if chain.part(part.link) < at)
+        return JobView(key[0], key[1], workflow, members, tuple(current), earlier)
+
+
+def _present(parts: Mapping[str, WorkflowRead], job: str) -> WorkflowRead | None:
+    """The Workflow in which the job is now: the one that has its name, or the last of those that follow it.
+
+    A label is enough to be among `parts`, so one counts only where both ends of the link name each other. Where the
+    first Workflow is gone, it is the newest of the others.
+    """
+    at = parts.get(job)
+    if at is None:
+        newest = {w["metadata"]["name"] for w in chain.newest([part.link for part in parts.values()])}
+        left = (part for name, part in parts.items() if name in newest or len(parts) == 1)
+        return max(left, key=lambda part: chain.part(part.link), default=None)
+    for _ in parts:
+        after = parts.get(chain.continued_in(at.link))
+        if after is None or after is at or chain.continues(after.link) != (at.name, at.uid):
+            break
+        at = after
+    return at
+
+
+def _rounds(pod: PodRead, workflow: WorkflowRead) -> tuple[int, int]:
+    """The number of a pod's round, and of that in which the job is; 0 for what is none."""
+    was, now = untrusted.whole(pod.round), untrusted.whole(workflow.current)
+    return was if was is not None and pod.round == str(was) else 0, now or 0
 
 
 def _read(kept: Json | None) -> Any:

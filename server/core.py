@@ -15,13 +15,14 @@ from diflow.errors import DiflowError
 from diflow.server.access import Access, Caller, Verb
 from diflow.server.buckets import Buckets
 from diflow.server.cache import Cache, JobView
-from diflow.server.desires import Desires
+from diflow.server.desires import Desires, check_readable
 from diflow.server.discovery import Discovery
-from diflow.server.errors import ApiError, not_found, too_many
+from diflow.server.errors import ApiError, forbidden, gone, not_found, too_many
 from diflow.server.exchange import Exchange
 from diflow.server.frame import late
 from diflow.server.identity import Identity
 from diflow.server.pool import Pool
+from diflow.server.queueing import JobWrites
 from diflow.server.reporting import Reporter
 from diflow.server.settings import ServerSettings
 
@@ -43,7 +44,7 @@ class Core:
     desires: Desires
     reporter: Reporter
     discovery: Discovery
-    writes: Pool
+    writes: JobWrites
     buckets: Buckets
     pools: tuple[Pool, ...] = ()
     clock: Callable[[], float] = time.monotonic
@@ -93,6 +94,15 @@ class Core:
         wait = self.buckets.take((namespace, name))
         if wait:
             raise too_many(f"too many requests for job {namespace}.{name}", after_seconds=wait)
+        check_readable(view.workflow)
+        return view, caller
+
+    async def reported(self, exchange: Exchange, namespace: str, name: str) -> tuple[JobView, Caller]:
+        """The same, for a report: the job has not ended, and a pod that asks is its own. Raises ApiError: 403, 410."""
+        view, caller = await self.job(exchange, namespace, name, "patch")
+        if caller.is_foreign:
+            raise forbidden("reports about a job are taken from its own pods, and this one is of another job")
+        check_not_over(view)
         return view, caller
 
     async def _probe(self) -> None:
@@ -113,6 +123,12 @@ class Core:
                 continue
             self.authoriser = ""
             return
+
+
+def check_not_over(view: JobView) -> None:
+    """Raises ApiError (410) if the job has ended: then it has no replicas, and gets none."""
+    if view.workflow.is_over:
+        raise gone(f"job {view.namespace}.{view.name} has ended")
 
 
 class Endpoint:

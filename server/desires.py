@@ -8,26 +8,27 @@ to whichever server: the keys stand in an annotation that is written with the nu
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from diflow import chain, keys
+from diflow import keys
 from diflow.asking import Standing, standing
+from diflow.bounds import MOST_REPLICAS
 from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
-from diflow.job import canonical_json
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.scaling import Bounds, scales, submitted_range, with_number
+from diflow.notes import Noted, Notes
+from diflow.scaling import Bounds, check_size, scales, submitted_range, with_number
 from diflow.server.cache import Cache
 from diflow.server.errors import ApiError, bad_request, conflict, from_diflow, not_found, unavailable, unprocessable
-from diflow.server.reading import TaskRead, WorkflowRead, elastic, read_workflow
+from diflow.server.reading import WorkflowRead, elastic, read_workflow
+from diflow.state import chain
+from diflow.state.parameters import TaskState
 
 MANAGER: Final = "diflow-server"
-KEYS_KEPT: Final = 64
 _TRIES: Final = 8
 _PAUSE_SECONDS: Final = 0.05
 _LONGEST_SECONDS: Final = 8.0
@@ -59,31 +60,6 @@ class Ask:
         return hashlib.sha256(f"{self.by} {self.task}".encode(errors="surrogatepass")).hexdigest()[:8]
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
-    """The server's own memory in the Workflow: which requests were carried out (digest of the key → of what was
-    asked), and the range that a task had before a number became its bound (see `step`)."""
-
-    done: Mapping[str, str] = field(default_factory=dict)
-    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, text: str) -> Notes:
-        """The notes in an annotation; none of them if somebody made it unreadable."""
-        try:
-            given = json.loads(text) if text else {}
-            done = {str(key): str(value) for key, value in given.get("done", [])}
-            ranges = {str(task): (int(low), int(high)) for task, (low, high) in given.get("ranges", {}).items()}
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            return cls()
-        return cls(done, ranges)
-
-    def text(self) -> str:
-        """As the annotation has it: the newest keys only."""
-        done = list(self.done.items())[-KEYS_KEPT:]
-        return canonical_json({"done": done, "ranges": dict(self.ranges)})
-
-
 def step(
     stands: Standing, ask: Ask, notes: Notes, *, running: Mapping[str, int]
 ) -> tuple[dict[str, int], Bounds, Notes]:
@@ -94,7 +70,7 @@ def step(
     Raises ApiError: 400 for a task that is not there, 409 below the minimum, 422 above the maximum.
     """
     job = stands.job
-    plain = [TaskRead(task.name, task.replicas, task.min_replicas, task.max_replicas) for task in job.tasks]
+    plain = [TaskState(task.name, task.replicas, task.min_replicas, task.max_replicas) for task in job.tasks]
     name = ask.task or elastic(plain, bounds=stands.bounds)
     index = next((i for i, task in enumerate(job.tasks) if task.name == name), None)
     if index is None:
@@ -102,30 +78,36 @@ def step(
     task = job.tasks[index]
     wanted = stands.wanted.get(name, task.replicas)
     if not job.preemptible:
-        low, high, base = task.min_replicas or 1, task.max_replicas or keys.MOST_REPLICAS, wanted
+        low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, wanted
     else:
         bounds = stands.bounds.get(name)
         # A number that is the submitted one is not read as a bound, so it was made one; the job's own range is noted.
-        is_own = bounds is not None and bounds[1] == wanted == task.replicas and name in notes.ranges
-        if bounds is not None and bounds[1] == task.replicas and name in notes.ranges:
-            low, high = notes.ranges[name]
-        else:
-            low, high = bounds or submitted_range(job, index, scaling=scales(job, stands.bounds))
-        base = wanted if wanted != task.replicas or is_own else running.get(name, wanted)
+        own = notes.range_of(name, bounds)
+        low, high = own or bounds or submitted_range(job, index, scaling=scales(job, stands.bounds))
+        base = wanted if wanted != task.replicas or own else running.get(name, wanted)
     target = base + ask.by
     if ask.by < 0 and target < low:
-        raise conflict(f"task {name} would have {target} replicas, and its minimum is {low}")
-    if ask.by > 0 and target > high:
-        raise unprocessable(f"task {name} would have {target} replicas, and its maximum is {high}")
+        raise conflict(f"task {name} has {base} replicas and its minimum is {low}: {-ask.by:,} cannot be removed")
+    if ask.by > 0 and target > high and high < MOST_REPLICAS:
+        raise unprocessable(f"task {name} has {base} replicas and its maximum is {high}: {ask.by:,} cannot be added")
     if ask.by == 0:
         return dict(stands.wanted), stands.bounds, notes
+    if target > MOST_REPLICAS:
+        raise unprocessable(
+            f"task {name} has {base} replicas: {ask.by:,} cannot be added, as at most {MOST_REPLICAS:,} replicas are "
+            "allowed of a job in all"
+        )
     try:
         stands.check_hostnames(index, target, path="replicas")
     except InvalidError as error:
         raise unprocessable(str(error)) from None
     new_wanted, new_bounds = with_number(job, index, target, wanted=stands.wanted, bounds=stands.bounds)
+    try:
+        check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=ask.namespace, path="replicas")
+    except InvalidError as error:
+        raise unprocessable(str(error)) from None
     if new_bounds != stands.bounds:
-        notes = Notes(notes.done, {**notes.ranges, name: (low, high)})
+        notes = Notes(notes.done, {**notes.ranges, name: Noted((low, high), new_bounds[name])})
     return new_wanted, new_bounds, notes
 
 
@@ -186,6 +168,7 @@ class Desires:
         workflow = self._read(ask)
         read = read_workflow(workflow)
         self._check(read, ask)
+        check_readable(read)
         try:
             stands = standing(workflow)
         except (ConflictError, InvalidError) as error:
@@ -228,6 +211,12 @@ class Desires:
         check_generation(read, ask.generation)
         if not read.is_gang:
             raise conflict("the job has scheduling none: Argo alone runs it, and nothing acts on other numbers")
+
+
+def check_readable(read: WorkflowRead) -> None:
+    """Raises ApiError (409) if what stands in the job's Workflow cannot be understood."""
+    if read.problem:
+        raise conflict(f"job {read.namespace}.{read.job} cannot be read: {read.problem}")
 
 
 def check_generation(read: WorkflowRead, generation: str | None) -> None:

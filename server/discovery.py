@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from diflow.server.cache import Cache, JobKey
 from diflow.server.errors import unavailable
 
 _LOOK_SECONDS: Final = 1.0
+
+Found = TypeVar("Found")
 
 
 class Discovery:
@@ -40,7 +42,7 @@ class Discovery:
             for event in events:
                 event.set()
 
-    async def wait(self, key: JobKey, look: Callable[[], list[str] | None], *, seconds: float) -> list[str] | None:
+    async def wait(self, key: JobKey, look: Callable[[], Found | None], *, seconds: float) -> Found | None:
         """What `look` finds, asked anew at each change of this job; None after `seconds`.
 
         Raises ApiError (503) if too many wait already, and whatever `look` raises.

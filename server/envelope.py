@@ -25,6 +25,11 @@ def failure(message: str, data: Any = None) -> bytes:
     return _dump({"success": False, "code": 1, "message": plain(message), "data": data})
 
 
+def bare(data: Any) -> bytes:
+    """The body of an answer with no envelope around it, for clients that know none."""
+    return _dump(data)
+
+
 def plain(text: str) -> str:
     """Text for a message: one line of bounded length, with neither apostrophes nor quotation marks."""
     line = _UNSAFE.sub(" ", text.translate(_QUOTES))

@@ -57,9 +57,9 @@ def unauthorized(message: str) -> ApiError:
     return ApiError(401, message, headers={"WWW-Authenticate": 'Bearer realm="diflow"'})
 
 
-def forbidden() -> ApiError:
-    """403: this caller may not, and is not told whether there is such a job."""
-    return ApiError(403, "this caller may not do that with this job, if there is one")
+def forbidden(message: str = "this caller may not do that with this job, if there is one") -> ApiError:
+    """403: this caller may not. The message must not tell whether there is such a job."""
+    return ApiError(403, message)
 
 
 def not_found(message: str) -> ApiError:
@@ -70,6 +70,11 @@ def not_found(message: str) -> ApiError:
 def conflict(message: str) -> ApiError:
     """409: not in the state that the job is in."""
     return ApiError(409, message)
+
+
+def gone(message: str) -> ApiError:
+    """410: over for good, the job or this round of it. Whoever asked need not ask again."""
+    return ApiError(410, message)
 
 
 def unprocessable(message: str, faults: Sequence[Fault] = ()) -> ApiError:

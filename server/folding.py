@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from diflow import plain
-from diflow.server.models import Hints, Profiling
+from diflow.server.models import Hints, Profiling, validate
+from diflow.state import untrusted
 
 Json = dict[str, Any]
 
@@ -30,6 +30,10 @@ WHOLE: Final = -1
 """In the place of a rank: a report about several replicas together."""
 HINTS: Final = -2
 """The same: hints of AdaptDL, beside what that replica reports otherwise."""
+_LONGEST_NAME: Final = 63
+_HIGHEST: Final = 1e18  # of anything that a replica reports (bytes of memory): see models.py
+_HIGHEST_OF_ROW: Final = 1e9
+_OF_RANK: Final = ("speed", "step", "batch", "stepSeconds", "syncSeconds", "memoryBytes")
 _HINTS: Final = tuple(field.alias or name for name, field in Hints.model_fields.items())
 
 
@@ -64,9 +68,9 @@ def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float
 
     `now` is seconds since 1970.
     """
-    said = plain.mapping(before)
+    said = untrusted.mapping(before)
     ranks = _known_ranks(said, shape)
-    out: Json = {name: said[name] for name in _HINTS if said.get(name) is not None}
+    out = _known_hints(said)
     rows = _known_rows(said)
     fresh: set[tuple[float, ...]] = set()
     whole: Profiling | None = None
@@ -85,9 +89,11 @@ def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float
             whole = whole or body
         elif mine := _of_rank(report.task, body):
             ranks[str(rank)] = {**ranks.get(str(rank), {}), **mine}
-    if "progress" not in out and _is_number(said.get("progress")):
+    if "progress" not in out and _within(said.get("progress"), 1):
         out["progress"] = said["progress"]
     out |= _whole(whole, shape) if whole is not None else _together(ranks, shape)
+    if "perfParams" in out:  # which tell a speed only with the place that the job has
+        out = {"replicas": shape.replicas, "nodes": min(shape.nodes, shape.replicas), **out}
     measured = _row(out, whole, ranks, shape)
     if measured is not None and _configuration(measured) not in fresh:
         _add_row(rows, measured)
@@ -103,7 +109,7 @@ def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float
 
 def written_at(text: str) -> float:
     """When the text was folded (seconds since 1970), 0 if it does not say."""
-    at: Any = plain.mapping(text).get("at")
+    at: Any = untrusted.mapping(text).get("at")
     return float(at) if _is_number(at) else 0.0
 
 
@@ -204,20 +210,39 @@ def _known_ranks(said: Mapping[str, Any], shape: Shape) -> dict[str, Json]:
     given = said.get("ranks")
     if said.get("round") != shape.round or not isinstance(given, dict):
         return {}
-    return {rank: told for rank, told in given.items() if rank.isdecimal() and len(rank) < 7 and isinstance(told, dict)}
+    known = {rank: _known_rank(told) for rank, told in given.items() if untrusted.whole(rank, digits=6) is not None}
+    return {rank: told for rank, told in known.items() if told}
+
+
+def _known_rank(told: Any) -> Json:
+    """What a rank said before, as far as this server may have written it: others may write here, too."""
+    if not isinstance(told, dict) or not isinstance(told.get("task"), str) or len(told["task"]) > _LONGEST_NAME:
+        return {}
+    return {"task": told["task"], **{name: told[name] for name in _OF_RANK if _within(told.get(name), _HIGHEST)}}
+
+
+def _known_hints(said: Mapping[str, Any]) -> Json:
+    """The hints that were said before and still may be."""
+    out: Json = {}
+    for name in _HINTS:
+        if said.get(name) is not None:
+            hint, _ = validate(Hints, {name: said[name]})
+            out |= hint.model_dump(by_alias=True, exclude_none=True) if hint is not None else {}
+    return out
 
 
 def _known_rows(said: Mapping[str, Any]) -> list[list[float]]:
     given = said.get("observed")
     rows = [r for r in given if isinstance(r, list)] if isinstance(given, list) else []
-    return [row for row in rows if len(row) in (5, 6) and all(_is_number(n) for n in row)][-ROWS_KEPT:]
+    return [row for row in rows if len(row) in (5, 6) and all(_within(n, _HIGHEST_OF_ROW) for n in row)][-ROWS_KEPT:]
 
 
 def _speed(told: Mapping[str, Any]) -> float | None:
     if _is_number(told.get("speed")) and told["speed"] > 0:
         return float(told["speed"])
-    batch, step = told.get("batch"), told.get("stepSeconds")
-    return float(batch) / float(step) if _is_number(batch) and _is_number(step) and step > 0 else None  # type: ignore[arg-type,operator]
+    batch, step = untrusted.number(told.get("batch")), untrusted.number(told.get("stepSeconds"))
+    speed = batch / step if batch is not None and step else math.inf
+    return speed if 0 < speed < _HIGHEST else None
 
 
 def _short(number: float) -> float:
@@ -226,8 +251,13 @@ def _short(number: float) -> float:
     return int(short) if abs(short) < 1e15 and short == int(short) else short
 
 
+def _within(value: Any, highest: float) -> bool:
+    number = untrusted.number(value)
+    return number is not None and 0 <= number <= highest
+
+
 def _is_number(value: Any) -> bool:
-    return plain.number(value) is not None
+    return untrusted.number(value) is not None
 
 
 def _dump(value: Any) -> str:

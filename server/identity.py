@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from cachetools import TLRUCache, TTLCache
 
-from diflow import plain
 from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import TOKEN_REVIEW
 from diflow.server.buckets import Buckets
 from diflow.server.errors import ApiError, from_diflow, too_many, unauthorized
 from diflow.server.pool import Pool
+from diflow.state import untrusted
 
 LONGEST_TOKEN: Final = 8192
 _POD_NAME: Final = "authentication.kubernetes.io/pod-name"
@@ -77,7 +77,7 @@ def claims(token: str) -> Claims:
         return Claims()
     said = payload.get("aud")
     audiences = said if isinstance(said, list) else [said]
-    return Claims(tuple(a for a in audiences if isinstance(a, str)), plain.number(payload.get("exp")))
+    return Claims(tuple(a for a in audiences if isinstance(a, str)), untrusted.number(payload.get("exp")))
 
 
 class Identity:

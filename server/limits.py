@@ -7,7 +7,8 @@ nothing, where a timer for each would have to be made and taken back.
 
 Each refusal is an answer in the envelope of the API, with a request id, and ends the connection:
 
-    400  not HTTP (also a Content-Length beside chunks, or two of them)
+    400  not HTTP (also a Content-Length beside chunks, or two of them), or not one Host
+    405  a method that HTTP does not know
     408  the head or the body has not come in time
     413  the body is too long: declared or counted; the rest is not read
     431  the head is too long
@@ -19,13 +20,15 @@ It knows nothing of routes, but for which of them wait on purpose.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import itertools
 import json
 import math
+import re
 import secrets
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,9 +52,65 @@ _DISCARDED_BYTES: Final = 256 * 1024
 # Chunks have a frame, which counts as well: a body of single bytes is six times as long on the wire.
 _FRAMING: Final = 8
 _MOST_FIELDS: Final = 100
+# A network (the pods of one node, as clusters mostly number them) may have twice what one address may.
+_NETWORK_SHARE: Final = 2
+# A request that has not come whole for so long is dropped first when there is no room. Most come in milliseconds.
+GRACE_SECONDS: Final = 1.0
+# Whether a client has sent something just now is asked of the kernel: of so many at a time.
+_LOOKS: Final = 8
 _POLLS: Final = ("/discover/",)
+# The first line of a request whose method the parser does not know.
+_REQUEST: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32} [!-~]+ HTTP/1\.[01]\r?\n")
+_METHODS: Final = b"DELETE, GET, HEAD, POST, PUT"
 
 log = structlog.get_logger("diflow.server")
+
+
+class Origins:
+    """How many connections come from each address and each network; `most` of one address (0: no limit)."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counts: dict[str, int] = {}
+
+    def refusal(self, address: str) -> str:
+        """Why no further connection may come from this address, or ""."""
+        if not self._most:
+            return ""
+        if self._counts.get(address, 0) >= self._most:
+            return f"more than {self._most} connections from one address"
+        network, most = _network(address), _NETWORK_SHARE * self._most
+        if self._counts.get(network, 0) >= most:
+            return f"more than {most} connections from the network {network}"
+        return ""
+
+    def add(self, address: str) -> None:
+        for origin in (address, _network(address)):
+            self._counts[origin] = self._counts.get(origin, 0) + 1
+
+    def remove(self, address: str) -> None:
+        for origin in (address, _network(address)):
+            count = self._counts.get(origin, 0) - 1
+            if count > 0:
+                self._counts[origin] = count
+            else:
+                self._counts.pop(origin, None)
+
+
+def plain_address(peer: object) -> str:
+    """The address of a socket's other end, as IPv4 has it on a socket for both; "" if there is none."""
+    return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) and peer else ""
+
+
+def _network(address: str) -> str:
+    """The network of an address: /24, and /64 of IPv6."""
+    if ":" not in address:
+        return f"{address.rpartition('.')[0]}.0/24"
+    try:
+        bits = int(ipaddress.IPv6Address(address)) >> 64
+    except ValueError:
+        return address
+    return f"{ipaddress.IPv6Address(bits << 64)}/64"
 
 
 class Connections:
@@ -66,9 +125,11 @@ class Connections:
         self.ending = False
         self.open: set[Connection] = set()
         self.idle: dict[Connection, None] = {}  # the one that has been idle for longest comes first
+        self.polls: dict[Connection, None] = {}  # the one that has waited on purpose for longest comes first
         self.leaving: set[Connection] = set()
         self.orphans: set[Connection] = set()
-        self.addresses: dict[str, int] = {}
+        self.unfinished: dict[Connection, float] = {}  # since when a whole request is waited for, the longest first
+        self._origins = Origins(settings.connections_per_address)
 
     @property
     def busy(self) -> int:
@@ -77,17 +138,34 @@ class Connections:
 
     def enter(self, connection: Connection, address: str) -> str:
         """Let a connection in, or give the reason why not."""
-        most = self.settings.connections_per_address
-        if most and self.addresses.get(address, 0) >= most:
-            return f"more than {most} connections from one address"
-        if len(self.open) + len(self.orphans) >= self.settings.connections:
-            longest = next((c for c in itertools.islice(self.idle, 8) if not c.has_unread()), None)
-            if longest is None:
-                return "too many connections"
-            longest.leave()
+        if why := self._origins.refusal(address):
+            return why
+        is_full = len(self.open) + len(self.orphans) >= self.settings.connections
+        if is_full and not self._make_room(connection.loop.time()):
+            return "too many connections"
         self.open.add(connection)
-        self.addresses[address] = self.addresses.get(address, 0) + 1
+        self._origins.add(address)
         return ""
+
+    def _make_room(self, now: float) -> bool:
+        """End one connection for another. First goes who has not sent a whole request for a while: that costs a client
+        nothing. Else who asks nothing, who waits on purpose (it asks again), and at last who has just begun."""
+        if (slow := self._unfinished(until=now - GRACE_SECONDS)) is not None:
+            slow.drop()
+        elif (idle := _silent(self.idle)) is not None:
+            idle.leave()
+        elif self.polls:
+            next(iter(self.polls)).end_poll()
+        elif (new := self._unfinished(until=now)) is not None:
+            new.drop()
+        else:
+            return False
+        return True
+
+    def _unfinished(self, *, until: float) -> Connection | None:
+        """The connection that has been without a whole request for longest, and at least since then."""
+        before = itertools.takewhile(lambda item: item[1] <= until, self.unfinished.items())
+        return _silent(connection for connection, _ in before if connection.may_be_dropped)
 
     def left(self, connection: Connection, address: str) -> None:
         """Count a connection no longer, that had been let in."""
@@ -95,11 +173,9 @@ class Connections:
             return
         self.open.discard(connection)
         self.idle.pop(connection, None)
-        count = self.addresses.get(address, 0) - 1
-        if count > 0:
-            self.addresses[address] = count
-        else:
-            self.addresses.pop(address, None)
+        self.polls.pop(connection, None)
+        self.unfinished.pop(connection, None)
+        self._origins.remove(address)
 
     def sweep(self, now: float) -> None:
         """End what has taken too long. `now` is the loop's time."""
@@ -183,7 +259,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         peer = transport.get_extra_info("peername")
-        self._address = str(peer[0]).removeprefix("::ffff:") if peer else ""  # as IPv4 has it, on a socket for both
+        self._address = plain_address(peer)
         self.client = (self._address, int(peer[1])) if peer else None
         self._real = transport
         self._exit = _Exit(self, transport)
@@ -192,7 +268,9 @@ class Connection(HttpToolsProtocol):
         why = self._pool.enter(self, self._address)
         if not why:
             self.connections.add(self)
-            self.read_by = self.loop.time() + self._limits.header_seconds
+            now = self.loop.time()
+            self.read_by = now + self._limits.header_seconds
+            self._pool.unfinished[self] = now
             return
         self._pool.on_refusal(503, why)
         if len(self._pool.leaving) >= self._limits.refusals:
@@ -237,6 +315,23 @@ class Connection(HttpToolsProtocol):
             self._real.write_eof()
             self._real.resume_reading()
 
+    @property
+    def may_be_dropped(self) -> bool:
+        """A request is waited for, and nobody waits for the answer to an earlier one."""
+        return not self._is_deaf and not self.pipeline and (self._task is None or self._own is self._running)
+
+    def drop(self) -> None:
+        """End it for another one, while its request has not come whole."""
+        why = "too many connections, and this request has not come whole"
+        has_answer = self._own is not None and self._own.response_started
+        if has_answer or len(self._pool.leaving) >= self._limits.refusals:
+            self._pool.on_refusal(503, why)
+            self._is_deaf = True
+            self._pool.left(self, self._address)
+            self.abort()
+            return
+        self._refuse(503, why)
+
     def _is_unread(self) -> bool:
         return self.flow.read_paused or self.has_unread()
 
@@ -280,14 +375,19 @@ class Connection(HttpToolsProtocol):
             return
         self._raw_bytes += len(data)
         self._chunk_bytes = len(data)
+        begins = not self._is_reading
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             # What was asked for is answered in plain HTTP. The parser reads nothing after it.
             self._is_deaf = True
             self.answer_once_more()
-        except httptools.HttpParserError:
-            if not self._is_deaf:
+        except httptools.HttpParserError as error:
+            if self._is_deaf:
+                pass
+            elif isinstance(error, httptools.HttpParserInvalidMethodError) and begins and _REQUEST.match(data):
+                self._refuse(405, "there is no such method here")
+            else:
                 self._refuse(400, "this is not an HTTP request")
         if self._is_deaf:
             return
@@ -303,8 +403,10 @@ class Connection(HttpToolsProtocol):
         if self._is_deaf:
             return
         if not self._is_reading and self._served:  # the first one's time runs from the connection
-            self.read_by = self.loop.time() + self._limits.header_seconds
+            now = self.loop.time()
+            self.read_by = now + self._limits.header_seconds
             self._pool.idle.pop(self, None)
+            self._pool.unfinished[self] = now
         self._is_reading = self._in_head = True
         self._is_too_long = False
         self._head_bytes = self._fields = self._body_bytes = 0
@@ -334,6 +436,10 @@ class Connection(HttpToolsProtocol):
         self.read_by = self.loop.time() + self._limits.body_seconds
         if self._is_too_long:
             self._refuse(431, f"the head is longer than {self._limits.header_bytes} bytes")
+            return
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
+            self._refuse(400, "a request of HTTP/1.1 has one Host field")
             return
         if self._declared() > self._limits.body_bytes:
             self._refuse(413, f"the body is longer than {self._limits.body_bytes} bytes")
@@ -370,6 +476,7 @@ class Connection(HttpToolsProtocol):
         self._is_reading = False
         self._own = None
         self.read_by = math.inf
+        self._pool.unfinished.pop(self, None)
         if self._running is self.cycle and self._task is not None:
             self.answer_by = self._answer_by(self.cycle)
         elif self._task is None and not self.pipeline:
@@ -379,6 +486,8 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
+        if _is_poll(cycle):
+            self._pool.polls[self] = None
         self.answer_by = math.inf if cycle.more_body else self._answer_by(cycle)
         self._task = self.loop.create_task(self._run(cycle, app))
         self.tasks.add(self._task)
@@ -405,6 +514,7 @@ class Connection(HttpToolsProtocol):
         if self._running is cycle and self._task is not None:
             self.tasks.discard(self._task)
             self._task = None
+            self._pool.polls.pop(self, None)
             self._pool.orphans.discard(self)
 
     def _failed(self, cycle: RequestResponseCycle, error: BaseException) -> None:
@@ -490,6 +600,7 @@ class Connection(HttpToolsProtocol):
         """Refuse the request that is being read, and read nothing more. Those before it are answered first."""
         self._pool.on_refusal(status, why)
         self._is_deaf = True
+        self._pool.unfinished.pop(self, None)
         own, self._own = self._own, None
         if own is not None and own is not self._running:
             self.pipeline = deque(waiting for waiting in self.pipeline if waiting[0] is not own)
@@ -519,11 +630,17 @@ class Connection(HttpToolsProtocol):
             (b"content-length", str(len(body)).encode()),
             (b"x-request-id", secrets.token_hex(8).encode()),
             *([(b"retry-after", str(_RETRY_AFTER_SECONDS).encode())] if status == 503 else []),
+            *([(b"allow", _METHODS)] if status == 405 else []),
             (b"connection", b"close"),
         ]
         head = b"".join(b"%s: %s\r\n" % field for field in fields)
         line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
         self._real.write(line + head + b"\r\n" + body)
+
+
+def _silent(connections: Iterable[Connection]) -> Connection | None:
+    """One of the first of these that has sent nothing just now."""
+    return next((c for c in itertools.islice(connections, _LOOKS) if not c.has_unread()), None)
 
 
 class _Exit:

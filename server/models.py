@@ -7,18 +7,18 @@ users send more than anybody reads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
+from diflow.bounds import MOST_REPLICAS
 from diflow.server.errors import Fault
 
 Model = TypeVar("Model", bound=BaseModel)
 
 MOST_ROWS = 256
 _MOST_SAMPLES = 1_000_000_000
-_MOST_REPLICAS = 100_000
 
 
 class _Body(BaseModel):
@@ -42,7 +42,9 @@ Coefficient = Annotated[float, Field(ge=0, le=1e9)]
 class ReplicasRequest(_Body):
     """How many replicas to add or to remove, and of which task."""
 
-    replicas: int = Field(ge=0, description="How many. 0 changes nothing.", examples=[1])
+    replicas: Annotated[int, Field(ge=0)] | None = Field(
+        0, description="How many. 0 changes nothing, and neither does a body without it.", examples=[1]
+    )
     task: str | None = Field(
         None,
         max_length=63,
@@ -59,7 +61,11 @@ class GradParams(_Body):
 
 
 class PerfParams(_Body):
-    """AdaptDL's model of a step's time. It is kept as it is; diflow fits its own from `observed`."""
+    """AdaptDL's model of a step's time, in seconds (Pollux, OSDI 2021).
+
+    The policy `goodput` plans with it as it is, and fits its own from `observed` where there is none. A model whose
+    seconds are above 1e6, or whose gamma is not from 1 to 10, is kept and not used.
+    """
 
     model_config = ConfigDict(alias_generator=None)
 
@@ -76,10 +82,10 @@ class _Hints(_Body):
     init_batch_size: Whole | None = Field(None, description="Samples in a batch that the job began with.")
     max_batch_size: Whole | None = Field(None, description="Samples in a batch at most.")
     global_batch_size: Whole | None = Field(None, description="Samples in a batch now.")
-    local_bsz_bounds: Annotated[list[Whole], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="The fewest and the most samples in the batch of one replica."
+    local_bsz_bounds: Annotated[list[Whole | None], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="The fewest and the most samples in the batch of one replica. null: no bound on that side."
     )
-    max_profiled_replicas: Annotated[int, Field(ge=0, le=_MOST_REPLICAS)] | None = Field(
+    max_profiled_replicas: Annotated[int, Field(ge=0, le=MOST_REPLICAS)] | None = Field(
         None, description="The most replicas that the job has been run with."
     )
     gradient_accumulation: bool | None = Field(None, description="Whether several batches may make one step.")
@@ -88,8 +94,8 @@ class _Hints(_Body):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        bounds = self.local_bsz_bounds
-        if bounds and bounds[0] > bounds[1]:
+        low, high = self.local_bsz_bounds or (None, None)
+        if low is not None and high is not None and low > high:
             raise ValueError("localBszBounds: the first must not be above the second")
         return self
 
@@ -126,11 +132,11 @@ class Profiling(_Hints):
     sync_seconds: Annotated[float, Field(ge=0, lt=1e6)] | None = Field(
         None, description="Seconds of a step that are synchronisation."
     )
-    replicas: Annotated[int, Field(ge=1, le=_MOST_REPLICAS)] | None = Field(
+    replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = Field(
         None,
         description="Without `rank`: of how many replicas of the elastic task it tells. With it: how many the job has.",
     )
-    nodes: Annotated[int, Field(ge=1, le=_MOST_REPLICAS)] | None = Field(
+    nodes: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = Field(
         None, description="On how many nodes they are. By default as many as the cluster shows."
     )
     observed: Annotated[list[Row], Field(max_length=MOST_ROWS)] | None = Field(
@@ -140,7 +146,7 @@ class Profiling(_Hints):
     memory_bytes: Annotated[int, Field(ge=0, le=10**18)] | None = Field(
         None, description="The most memory that this replica has used."
     )
-    rank: Annotated[int, Field(ge=0, le=_MOST_REPLICAS)] | None = Field(
+    rank: Annotated[int, Field(ge=0, le=MOST_REPLICAS)] | None = Field(
         None, description="Whom it is about. Of a pod the rank is known; then it only says that it is about that pod."
     )
     round: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
@@ -198,15 +204,86 @@ class Envelope(BaseModel):
 
 
 def validate(model: type[Model], value: Any, *, prefix: str = "") -> tuple[Model | None, list[Fault]]:
-    """(the model, []), or (None, what is wrong with the fields of `value`)."""
+    """(the model, []), or (None, what is wrong with the fields of `value`).
+
+    Keys are taken in any case, as DI-orchestrator's decoder takes them.
+    """
+    faults: list[Fault] = []
+    named = _named(model, value, prefix, faults)
+    if faults:
+        return None, faults[:20]
     try:
-        return model.model_validate(value), []
+        return model.model_validate(named), []
     except ValidationError as error:
         return None, [_fault(item, prefix) for item in error.errors(include_url=False, include_input=False)[:20]]
 
 
+def _named(model: type[BaseModel], value: Any, prefix: str, faults: list[Fault]) -> Any:
+    """The value with the names of its fields as the model has them; what is there twice goes into `faults`."""
+    if not isinstance(value, dict):
+        return value
+    fields = {
+        (field.alias or name).casefold(): (field.alias or name, field) for name, field in model.model_fields.items()
+    }
+    out: dict[str, Any] = {}
+    seen: dict[str, str] = {}
+    for key, item in value.items():
+        name, field = fields.get(key.casefold(), (key, None))
+        path = f"{prefix}.{name}" if prefix else name
+        if name in seen:
+            faults.append(Fault(path, f"is in the body twice: as {seen[name]} and as {key}"))
+        seen[name] = key
+        inner = _inner(field.annotation) if field is not None else None
+        out[name] = _named(inner, item, path, faults) if inner is not None else item
+    return out
+
+
+def _inner(annotation: Any) -> type[BaseModel] | None:
+    """The model in an annotation such as `GradParams | None`."""
+    options = (annotation, *get_args(annotation))
+    return next((each for each in options if isinstance(each, type) and issubclass(each, BaseModel)), None)
+
+
+_WORDS: Final[Mapping[str, str]] = {
+    "missing": "is missing",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "string_unicode": "is not valid unicode",
+    "string_too_long": "must have at most {max_length} characters",
+    "list_type": "must be a list",
+    "model_type": "must be a JSON object",
+    "model_attributes_type": "must be a JSON object",
+    "dict_type": "must be a JSON object",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have {min_length} items or more",
+    "too_long": "must have at most {max_length} items",
+}
+"""The kinds of pydantic's errors that these models can have, in our words."""
+
+
+def _words(item: Mapping[str, Any]) -> str:
+    kind, about = str(item["type"]), item.get("ctx") or {}
+    if kind == "value_error":
+        return str(about.get("error") or "cannot be so")
+    return _WORDS.get(kind, "cannot be so").format(**{name: _shown(value) for name, value in about.items()})
+
+
+def _shown(bound: Any) -> str:
+    """A bound for people: `1,000`, `1e+15`."""
+    if isinstance(bound, int | float) and bound == int(bound) and abs(bound) < 1e12:
+        return f"{int(bound):,}"
+    return f"{bound:g}" if isinstance(bound, float) else str(bound)
+
+
 def _fault(item: Mapping[str, Any], prefix: str) -> Fault:
-    message = str(item["msg"]).removeprefix("Value error, ")
+    message = _words(item)
     path = _path(item["loc"])
     if not path and ": " in message:  # a rule over several fields names the one that is to be mended
         path, message = message.split(": ", 1)

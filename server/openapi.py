@@ -29,12 +29,14 @@ What jobs of diflow, and the people who own them, ask for and tell.
 
 A pod of a job shows the token in its file `/var/run/secrets/diflow/token`, as `Authorization: Bearer ...`: a
 service-account token that is bound to the pod and whose audience names the job. It is for this job alone, and for as
-long as the pod is there and of the job's current round. A person shows a token of the cluster's API server, and may do
-with a job what the cluster lets him do with its Workflow (`get workflows.argoproj.io` to look, `patch` to change).
+long as the pod is there and of the job's current round; a pod of an earlier round is answered with 410. A person shows
+a token of the cluster's API server, and may do with a job what the cluster lets him do with its Workflow (`get
+workflows.argoproj.io` to look, `patch` to change); a 403 names the right that is missing.
 Who may not see a job is told 403, whether it is there or not; 404 is for who may.
 
 Clients that know nothing of tokens (DI-engine's, AdaptDL's) are served only where `DIFLOW_SERVER_UNPROVEN_PODS` is set:
-then a pod of a job without a token is known by its address, and may ask for the jobs of its own namespace. The
+then a pod of a job without a token is known by its address, and may ask for the jobs of its own namespace, but report
+about its own job alone. The
 containers of a job with the annotation `diflow/adaptdl: "true"` get the variables that AdaptDL's clients read.
 
 ## The envelope
@@ -48,7 +50,8 @@ of AdaptDL know, where they are well. A message has neither apostrophes nor quot
 *For replicas:* what was asked for stands in the cluster, and no crash of the server takes it back. Whether the cluster
 has room for it is another matter: the allocator acts on it. With an `Idempotency-Key` a request that is sent again
 (after a time-out, to another server, after a restart) is carried out once; the last 64 keys of a job are known. An
-answer of 503 may mean that it was done: ask again with the same key.
+answer of 503 may mean that it was done: ask again with the same key. Requests of one job are carried out one after the
+other; at most 64 of them wait.
 
 *For reports* (profilings, hints): the report was checked and taken. It is written within about a second, in one write
 with what the other replicas of the job report meanwhile; of each rank the newest report counts. A server that is told
@@ -61,13 +64,18 @@ A job is the same job when it goes on in another Workflow. Its *generation* is t
 that names another generation is answered with 409: its replicas are gone. The *group* of AdaptDL's clients counts from
 0: it is the generation less one.
 
+A job that has ended has no replicas and takes no reports: both are answered with 410, and so is a wait for the
+addresses of a group that is over. A request for more or fewer replicas of it is answered with 409.
+
 ## Which task, and how many
 
-Replicas are added to or removed from the named task, else the elastic one (the first that has room between its
+Keys of a body are taken in any case, and a body without a number asks for none. Replicas are added to or removed from
+the named task, else the elastic one (the first that has room between its
 `minReplicas` and `maxReplicas`), else the last one. A job that is not preemptible gets what was asked for, between its
 minimum (1 if it names none) and its maximum. A preemptible job gets what the allocator gives it: what was asked for is
 the most that it may have, counted from what it has now until somebody has asked for a number, and then from that.
-A job with `scheduling: none` is answered with 409, as nobody would act on it.
+A job with `scheduling: none` is answered with 409, as nobody would act on it, and so is one that cannot be read or is
+larger than any job may be (docs/limits.md).
 
 ## Limits
 
@@ -84,6 +92,7 @@ ERRORS: Final[dict[int, str]] = {
     405: "Not with this method.",
     408: "Not yet: ask again.",
     409: "Not in the state that the job is in: another generation, below the minimum, ended, or with scheduling none.",
+    410: "Over for good, so do not ask again: the job has ended, or the pod that asks is of an earlier round.",
     413: "The body is too large.",
     415: "The body is not JSON in UTF-8.",
     422: "It can be understood, and cannot be so. `data.errors` has the paths of the fields.",
@@ -187,7 +196,7 @@ def _replicas(suffix: str) -> Json:
         "The last 64 of a job are known.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
     }
-    changed = (400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 500, 503)
+    changed = (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)
     return {
         "parameters": parameters,
         "get": {
@@ -195,7 +204,7 @@ def _replicas(suffix: str) -> Json:
             "tags": ["v2alpha1"],
             "summary": "The addresses of a job's replicas",
             "description": "`podIP:port`, by rank over the whole job. The port is that named `di-port`, else 22270.",
-            "responses": _responses("Replicas", (400, 401, 403, 404, 405, 409, 429, 500, 503)),
+            "responses": _responses("Replicas", (400, 401, 403, 404, 405, 409, 410, 429, 500, 503)),
         },
         "post": {
             "operationId": f"addReplicas{suffix}",
@@ -229,7 +238,7 @@ def _profilings(suffix: str) -> Json:
             "summary": "Report about a replica's work",
             "description": "Under `data` or bare. Of each rank the newest report counts.",
             "requestBody": _body(either),
-            "responses": _responses("Done", (400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 500, 503)),
+            "responses": _responses("Done", (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)),
         },
     }
 
@@ -244,7 +253,7 @@ def _hints() -> Json:
             "requestBody": _body({"$ref": _REF.format(model="Hints")}),
             "responses": {
                 "200": {"description": "Taken. The body is empty.", "headers": _headers(200)},
-                **_responses("", (400, 401, 403, 404, 405, 413, 415, 422, 429, 500, 503)),
+                **_responses("", (400, 401, 403, 404, 405, 410, 413, 415, 422, 429, 500, 503)),
             },
         },
     }
@@ -280,7 +289,7 @@ def _discover() -> Json:
                     "headers": _headers(200),
                     "content": {_JSON: {"schema": addresses}},
                 },
-                **_responses("", (400, 401, 403, 404, 405, 408, 429, 500, 503)),
+                **_responses("", (400, 401, 403, 404, 405, 408, 410, 429, 500, 503)),
             },
         },
     }

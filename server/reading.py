@@ -5,29 +5,18 @@ Nothing here raises on what somebody may have edited into an object. Thousands o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from diflow import chain, keys
+from diflow import keys
+from diflow.state import chain, untrusted
+from diflow.state.parameters import LONGEST_PROFILINGS, JobState, TaskState
 
 Json = dict[str, Any]
 
+_HIGHEST_PORT: Final = 65_535
 _WORKFLOW: Final = "workflows.argoproj.io/workflow"
-_ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
-# Longer than what this server writes; whoever wrote more gets a new one.
-_LONGEST_PROFILINGS: Final = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRead:
-    """One task as it was submitted."""
-
-    name: str
-    replicas: int
-    low: int | None = None
-    high: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +24,8 @@ class WorkflowRead:
     """One Workflow of a job. `counts`: how many replicas of each task run in the current round, in the tasks' order.
 
     `profilings` is None where it is none of this server's own texts, `profilings_at` the place of that parameter among
-    all, None if there is none. `more` is what others want kept.
+    all, None if there is none. `more` is what others want kept. `problem` is why the job cannot be served, "" if it
+    can: then it has no tasks here.
     """
 
     namespace: str
@@ -44,7 +34,7 @@ class WorkflowRead:
     job: str
     version: str = field(compare=False)
     link: Mapping[str, Any]
-    tasks: tuple[TaskRead, ...]
+    tasks: tuple[TaskState, ...]
     bounds: Mapping[str, tuple[int, int]]
     is_gang: bool
     has_ended: bool
@@ -54,6 +44,12 @@ class WorkflowRead:
     profilings: str | None
     profilings_at: int | None
     more: Any = None
+    problem: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """The job has ended here, and goes on in no other Workflow."""
+        return self.has_ended and not chain.continued_in(self.link)
 
     @property
     def elastic(self) -> str:
@@ -88,43 +84,41 @@ class PodRead:
 
 def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
     """A Workflow of diflow's, as the server sees it."""
-    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    parameters = [p for p in (spec.get("arguments") or {}).get("parameters") or [] if isinstance(p, dict)]
-    values = {str(p.get("name") or ""): str(p.get("value") or "") for p in parameters}
-    at = next((i for i, p in enumerate(parameters) if p.get("name") == keys.PARAM_PROFILINGS), None)
-    tasks = _tasks(annotations.get(keys.DIJOB) or "")
-    current = values.get(keys.PARAM_CURRENT, "")
-    granted = _counts(_mapping(values.get(keys.PARAM_GRANTED, "")).get(current))
-    again = {k: v for k, v in _mapping(values.get(keys.PARAM_AGAIN, "")).items() if isinstance(v, str)}
-    released = frozenset(str(item) for item in _list(values.get(keys.PARAM_RELEASED, "")))
-    profilings = parameters[at].get("value") if at is not None else None
-    is_ours = isinstance(profilings, str) and len(profilings) <= _LONGEST_PROFILINGS
+    state = JobState.parse(obj)
+    tasks = state.tasks if not state.problem else ()
+    at = next((i for i, (name, _) in enumerate(state.parameters) if name == keys.PARAM_PROFILINGS), None)
     return WorkflowRead(
-        namespace=str(metadata.get("namespace") or ""),
-        name=str(metadata["name"]),
-        uid=str(metadata.get("uid") or ""),
-        job=chain.job_name(obj),
-        version=str(metadata.get("resourceVersion") or ""),
-        link=_link(metadata),
+        namespace=state.namespace,
+        name=state.workflow,
+        uid=state.uid,
+        job=state.name,
+        version=state.version,
+        link=chain.link(obj),
         tasks=tasks,
-        bounds=read_bounds(annotations.get(keys.BOUNDS) or ""),
-        is_gang=labels.get(keys.SCHEDULING) == "gang",
-        has_ended=status.get("phase") in _ENDED,
-        current=current,
-        granted=granted,
-        counts={t.name: _running(t.name, granted.get(t.name, 0), current, again, released) for t in tasks},
-        profilings=profilings if is_ours else None,
+        bounds=state.bounds,
+        is_gang=state.is_gang,
+        has_ended=state.has_ended,
+        current=state.current if tasks else "",
+        granted=state.granted.get(state.current, {}) if tasks else {},
+        counts={task.name: state.running(task.name) for task in tasks},
+        profilings=_profilings(obj),
         profilings_at=at,
+        problem=state.problem,
         more=more,
     )
+
+
+def _profilings(obj: Mapping[str, Any]) -> str | None:
+    """The parameter as it stands, which a patch is going to test; None if it is none of this server's own texts."""
+    given = untrusted.mappings(untrusted.sub(obj, "spec", "arguments").get("parameters"))
+    value = next((p.get("value") for p in given if p.get("name") == keys.PARAM_PROFILINGS), None)
+    return value if isinstance(value, str) and len(value) <= LONGEST_PROFILINGS else None
 
 
 def read_pod(obj: Mapping[str, Any], *, more: Any = None) -> PodRead:
     """A pod of a job, as the server sees it."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    index = annotations.get(keys.TASK_RANK) or ""
     return PodRead(
         namespace=str(metadata.get("namespace") or ""),
         name=str(metadata["name"]),
@@ -136,7 +130,7 @@ def read_pod(obj: Mapping[str, Any], *, more: Any = None) -> PodRead:
         ),
         round=labels.get(keys.ROUND) or "",
         task=labels.get(keys.TASK_NAME) or "",
-        index=int(index) if index.isdecimal() and len(index) < 7 else -1,
+        index=index if (index := untrusted.whole(annotations.get(keys.TASK_RANK))) is not None else -1,
         address=str(status.get("podIP") or ""),
         port=_port(spec),
         node=str(spec.get("nodeName") or ""),
@@ -147,7 +141,7 @@ def read_pod(obj: Mapping[str, Any], *, more: Any = None) -> PodRead:
     )
 
 
-def elastic(tasks: Sequence[TaskRead], *, bounds: Mapping[str, tuple[int, int]]) -> str:
+def elastic(tasks: Sequence[TaskState], *, bounds: Mapping[str, tuple[int, int]]) -> str:
     """The task whose replicas come and go: the first one with room between its bounds, else the last one.
 
     It is the one that the policies resize, too; of a preemptible job that names no bounds that is the last one.
@@ -156,90 +150,20 @@ def elastic(tasks: Sequence[TaskRead], *, bounds: Mapping[str, tuple[int, int]])
     return next(roomy, tasks[-1].name if tasks else "")
 
 
-def read_bounds(text: str) -> dict[str, tuple[int, int]]:
-    """The annotation `diflow/bounds`; nothing of it if it cannot be understood."""
-    try:
-        return {name: (int(item["min"]), int(item["max"])) for name, item in _mapping(text).items()}
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return {}
-
-
 def address(host: str, port: int) -> str:
     """`host:port`, of an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _has_room(task: TaskRead, bounds: Mapping[str, tuple[int, int]]) -> bool:
+def _has_room(task: TaskState, bounds: Mapping[str, tuple[int, int]]) -> bool:
     low, high = bounds.get(task.name) or (task.low or task.replicas, task.high or task.replicas)
     return low < high
-
-
-def _link(metadata: Mapping[str, Any]) -> Json:
-    """As much of the metadata as `diflow.chain` reads to find the Workflow in which a job is now."""
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    return {
-        "metadata": {
-            **{name: metadata.get(name) for name in ("namespace", "name", "uid")},
-            "labels": {k: labels[k] for k in (keys.CHAIN, keys.PART) if k in labels},
-            "annotations": {
-                k: annotations[k] for k in (keys.CONTINUES, keys.CONTINUES_UID, keys.CONTINUED_IN) if k in annotations
-            },
-        }
-    }
-
-
-def _tasks(dijob: str) -> tuple[TaskRead, ...]:
-    spec = _mapping(dijob).get("spec")
-    given = spec.get("tasks") if isinstance(spec, dict) else None
-    out = []
-    for task in given if isinstance(given, list) else []:
-        if isinstance(task, dict):
-            name = task.get("name") or task.get("type") or ""
-            replicas = _count(task.get("replicas")) or 1
-            out.append(TaskRead(str(name), replicas, _count(task.get("minReplicas")), _count(task.get("maxReplicas"))))
-    return tuple(out)
-
-
-def _running(task: str, count: int, current: str, again: Mapping[str, str], released: frozenset[str]) -> int:
-    """How many are meant to run: what is granted, less the released tail."""
-    while released and count > 0:
-        index = count - 1
-        if f"{current}/{task}/{index}{again.get(f'{current}/{task}/{index}', '')}" not in released:
-            break
-        count = index
-    return count
-
-
-def _counts(value: Any) -> dict[str, int]:
-    given = value if isinstance(value, dict) else {}
-    return {str(name): count for name, number in given.items() if (count := _count(number)) is not None}
-
-
-def _count(value: Any) -> int | None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_whole and 1 <= value <= keys.MOST_REPLICAS else None
 
 
 def _port(spec: Mapping[str, Any]) -> int:
     for container in spec.get("containers") or []:
         for port in container.get("ports") or []:
-            if port.get("name") == keys.PORT_NAME and _count(port.get("containerPort")):
-                return int(port["containerPort"])
+            number = port.get("containerPort")
+            if port.get("name") == keys.PORT_NAME and type(number) is int and 1 <= number <= _HIGHEST_PORT:
+                return number
     return keys.PORT
-
-
-def _mapping(text: str) -> Mapping[str, Any]:
-    value = _json(text)
-    return value if isinstance(value, dict) else {}
-
-
-def _list(text: str) -> list[Any]:
-    value = _json(text)
-    return value if isinstance(value, list) else []
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text) if text else None
-    except (ValueError, RecursionError):
-        return None

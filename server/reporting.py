@@ -26,10 +26,14 @@ from diflow.server.errors import ApiError, unavailable
 from diflow.server.folding import Report, Shape, fold, written_at
 from diflow.server.pool import Pool
 from diflow.server.reading import WorkflowRead, read_workflow
+from diflow.state import untrusted
 
 _TRIES: Final = 4
 _BACKOFF_SECONDS: Final = (1.0, 30.0)
 _LATEST_SECONDS: Final = 5.0
+# Below so many jobs nothing has to be forgotten.
+_TIDY_AT: Final = 256
+_VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
 # A test in a JSON patch may compare the texts as they are encoded, which for other characters can be done in several
 # ways. What this server writes is plain.
 _PLAIN: Final = re.compile(r"[ !-%'-;=?-~]*")
@@ -75,6 +79,7 @@ class Reporter:
         self._sleep = sleep
         self._waiting: dict[JobKey, _Waiting] = {}
         self._written: dict[JobKey, tuple[str, str, int]] = {}
+        self._tidy_at = _TIDY_AT
         self._closing = False
         self.writes = 0
         """Writes that the API server has accepted."""
@@ -84,11 +89,18 @@ class Reporter:
         """Reports that were taken and are not written yet."""
         return sum(len(waiting.reports) for waiting in self._waiting.values())
 
+    @property
+    def jobs(self) -> int:
+        """Jobs of which something is remembered."""
+        return len(self._waiting.keys() | self._written.keys())
+
     def take(self, view: JobView, rank: int, report: Report) -> None:
         """Take a report, in the place of an older one of that rank. Raises ApiError (503) if there are too many."""
         key = (view.namespace, view.name)
         waiting = self._waiting.get(key)
         if waiting is None:
+            if len(self._waiting) >= self._tidy_at:
+                self._forget_gone()
             if len(self._waiting) >= self._most_jobs:
                 self._tidy()
             if len(self._waiting) >= self._most_jobs:
@@ -170,12 +182,25 @@ class Reporter:
         if waiting.round == round_:
             waiting.reports = {**taken, **waiting.reports}
 
+    def _forget_gone(self) -> None:
+        """Forget the jobs that are no more, whenever twice as many are known as were left the last time."""
+        for key in self._idle():
+            view = self._cache.job(*key)
+            if view is None or view.workflow.has_ended:
+                self._forget(key)
+        self._tidy_at = max(_TIDY_AT, 2 * len(self._waiting))
+
     def _tidy(self) -> None:
         """Forget the jobs that have nothing waiting."""
-        idle = [key for key, waiting in self._waiting.items() if waiting.writer is None and not waiting.reports]
-        for key in idle:
-            del self._waiting[key]
-            self._written.pop(key, None)
+        for key in self._idle():
+            self._forget(key)
+
+    def _idle(self) -> list[JobKey]:
+        return [key for key, waiting in self._waiting.items() if waiting.writer is None and not waiting.reports]
+
+    def _forget(self, key: JobKey) -> None:
+        del self._waiting[key]
+        self._written.pop(key, None)
 
     # --- in a thread --------------------------------------------------------------------------------------------------
 
@@ -213,13 +238,15 @@ class Reporter:
 
     def _remember(self, key: JobKey, read: WorkflowRead, text: str, answer: dict[str, Any]) -> None:
         version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
-        if version.isdecimal():
-            self._written[key] = (read.uid, text, int(version))
+        number = untrusted.whole(version, digits=_VERSION_DIGITS)
+        if number is not None:
+            self._written[key] = (read.uid, text, number)
 
     def _newest(self, key: JobKey, read: WorkflowRead) -> WorkflowRead:
         """The Workflow as of our own last write, where the cache does not show that yet."""
         uid, text, version = self._written.get(key, ("", "", 0))
-        if uid == read.uid and read.version.isdecimal() and int(read.version) < version:
+        known = untrusted.whole(read.version, digits=_VERSION_DIGITS)
+        if uid == read.uid and known is not None and known < version:
             return replace(read, profilings=text)
         return read
 

@@ -35,7 +35,7 @@ from uvicorn.lifespan.on import LifespanOn
 from uvicorn.server import ServerState
 
 from diflow.errors import InvalidError
-from diflow.server.limits import SWEEP_SECONDS, Connection, Connections
+from diflow.server.limits import GRACE_SECONDS, SWEEP_SECONDS, Connection, Connections, Origins, plain_address
 from diflow.server.telemetry import App, Pages, Telemetry
 from diflow.server.tls import Certificates
 from diflow.version import __version__
@@ -249,7 +249,8 @@ class Listener:
         self._certificates = certificates
         self._server: asyncio.AbstractServer | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self.handshakes: set[asyncio.Task[None]] = set()
+        self.handshakes: dict[asyncio.Task[None], float] = {}  # since when, the one that takes longest first
+        self._origins = Origins(connections.settings.connections_per_address)
         self._make = partial(
             Connection,
             connections,
@@ -289,18 +290,36 @@ class Listener:
         limits = self._connections.settings
         while True:
             try:
-                sock, _ = await loop.sock_accept(self._socket)
+                sock, peer = await loop.sock_accept(self._socket)
             except OSError as error:
                 log.warning("a connection cannot be accepted", why=str(error))
                 await asyncio.sleep(0.1)
                 continue
-            if len(self._connections.open) + len(self.handshakes) >= limits.connections + limits.refusals:
+            address = plain_address(peer)
+            why = self._origins.refusal(address)
+            if not why and len(self._connections.open) + len(self.handshakes) >= limits.connections + limits.refusals:
+                why = self._make_room(loop.time())
+            if why:
                 sock.close()  # no words without a handshake, and that is what there is no room for
-                self._connections.on_refusal(503, "too many connections")
+                self._connections.on_refusal(503, why)
                 continue
             task = loop.create_task(self._shake_hands(sock, certificates))
-            self.handshakes.add(task)
-            task.add_done_callback(self.handshakes.discard)
+            self.handshakes[task] = loop.time()
+            self._origins.add(address)
+            task.add_done_callback(partial(self._has_shaken_hands, address))
+
+    def _make_room(self, now: float) -> str:
+        """End the handshake that has taken longest; or the reason why there is no room."""
+        task, began = next(iter(self.handshakes.items()), (None, now))
+        if task is None or now - began < GRACE_SECONDS:
+            return "too many connections"
+        del self.handshakes[task]
+        task.cancel()
+        return ""
+
+    def _has_shaken_hands(self, address: str, task: asyncio.Task[None]) -> None:
+        self.handshakes.pop(task, None)
+        self._origins.remove(address)
 
     async def _shake_hands(self, sock: socket.socket, certificates: Certificates) -> None:
         loop = asyncio.get_running_loop()
@@ -313,7 +332,7 @@ class Listener:
                 ssl_handshake_timeout=limits.header_seconds,
                 ssl_shutdown_timeout=limits.linger_seconds,
             )
-        except (OSError, EOFError) as error:  # among them all of ssl's: a scanner, or somebody who left
+        except (OSError, EOFError, asyncio.CancelledError) as error:  # among them all of ssl's: a scanner, for example
             sock.close()
             log.debug("no handshake", why=str(error))
 

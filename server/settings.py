@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from diflow.errors import InvalidError
+from diflow.environment import from_environment
 
 
 class ServerSettings(BaseSettings):
     """What an administrator may change about the server (environment: DIFLOW_SERVER_...)."""
 
-    model_config = SettingsConfigDict(env_prefix="DIFLOW_SERVER_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="DIFLOW_SERVER_", frozen=True, extra="ignore", allow_inf_nan=False)
 
     # --- where ---------------------------------------------------------------------------------------------------
 
@@ -91,11 +91,13 @@ class ServerSettings(BaseSettings):
     # --- limits of connections -----------------------------------------------------------------------------------
 
     connections: int = Field(1024, ge=1)
-    """Open at once. At the limit the one that has been idle for longest makes room; if none is, the new one is told
-    503. A thousand cost about 10 MiB, with TLS 50 MiB."""
+    """Open at once. At the limit the one makes room that has been without a whole request for longest (it is told 503),
+    else the one that has been idle for longest, else the one that has waited on purpose for longest (it is told 408:
+    ask again); if there is none, the new one is told 503. A thousand cost about 10 MiB, with TLS 50 MiB."""
 
     connections_per_address: int = Field(256, ge=0)
-    """Of these, from one address: a single pod cannot take them all. 0: no such limit, as behind a proxy."""
+    """Of these, from one address: a single pod cannot take them all; and twice as many from one network (/24, or /64 of
+    IPv6), which mostly is one node. 0: no such limits, as behind a proxy."""
 
     refusals: int = Field(256, ge=0)
     """Connections beyond the limit that are answered at once; those beyond this, too, are reset."""
@@ -147,9 +149,4 @@ class ServerSettings(BaseSettings):
 
 def server_settings(**given: object) -> ServerSettings:
     """Settings from the environment and `given`. Raises InvalidError that names the variable."""
-    try:
-        return ServerSettings(**given)  # type: ignore[arg-type]
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = f"DIFLOW_SERVER_{str(first['loc'][0]).upper()}" if first["loc"] else ""
-        raise InvalidError(str(first["msg"]).removeprefix("Value error, "), path=name) from None
+    return from_environment(ServerSettings, given)

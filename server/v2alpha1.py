@@ -6,23 +6,24 @@ current round: whoever names another one speaks of pods that are gone.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, Final
 
 from diflow.server import envelope
-from diflow.server.core import Core, Endpoint
+from diflow.server.core import Core, Endpoint, check_not_over
 from diflow.server.desires import Ask, check_generation
-from diflow.server.errors import Fault, bad_request, unprocessable
+from diflow.server.errors import Fault, bad_request, not_found, unprocessable
 from diflow.server.exchange import Exchange
 from diflow.server.folding import WHOLE, Report
 from diflow.server.models import Model, Profiling, ReplicasRequest, validate
 from diflow.server.strictjson import not_finite
+from diflow.state import untrusted
 
 PREFIXES: Final = ("/v2alpha1/job", "/v2alpha1")
 """With and without `/job`: both are in the field. The longer one is matched first."""
 
 _KEY: Final = re.compile(r"[!-~]{1,255}")
+_SLASHED: Final = re.compile(r"[^/.]+/[^/.]+")
 _ADDED: Final = envelope.success("successfully add replicas")
 _DELETED: Final = envelope.success("successfully delete replicas")
 _REPORTED: Final = envelope.success("successfully report profilings")
@@ -30,15 +31,15 @@ _REPORTED: Final = envelope.success("successfully report profilings")
 
 def parse_id(text: str) -> tuple[str, str, str | None]:
     """(namespace, name, generation or None) of a job's id. Raises ApiError (400)."""
-    parts = text.split("/") if "/" in text else text.split(".")
     is_slashed = "/" in text
+    parts = text.split("/") if is_slashed else text.split(".")
     generation = parts[2] if len(parts) == 3 and not is_slashed else None
-    good = len(parts) == 2 or generation is not None
+    good = generation is not None or (len(parts) == 2 and "." not in parts[1])
     if good and all(0 < len(part) <= 253 and part.isascii() and part.isprintable() for part in parts):
         if generation is None:
             return parts[0], parts[1], None
-        if generation.isdigit() and len(generation) < 10:
-            return parts[0], parts[1], str(int(generation))
+        if (number := untrusted.whole(generation)) is not None:
+            return parts[0], parts[1], str(number)
     raise bad_request(f"job id {text} must be in namespace.name format")
 
 
@@ -68,8 +69,9 @@ class V2Alpha1:
 
     async def get(self, exchange: Exchange) -> None:
         """The addresses of a job's replicas by rank. A body is not read: some clients send `{}`."""
-        namespace, name, generation = parse_id(exchange.parameters["id"])
+        namespace, name, generation = _id(exchange)
         view, _ = await self._core.job(exchange, namespace, name, "get")
+        check_not_over(view)
         check_generation(view.workflow, generation)
         await exchange.answer(view.replicas_answer)
 
@@ -84,7 +86,7 @@ class V2Alpha1:
         await exchange.answer(_DELETED)
 
     async def _ask(self, exchange: Exchange, sign: int) -> None:
-        namespace, name, generation = parse_id(exchange.parameters["id"])
+        namespace, name, generation = _id(exchange)
         view, _ = await self._core.job(exchange, namespace, name, "patch")
         check_generation(view.workflow, generation)
         key = exchange.header(b"idempotency-key")
@@ -96,13 +98,13 @@ class V2Alpha1:
         request, faults = validate(ReplicasRequest, given)
         if request is None:
             raise bad_request("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
-        ask = Ask(namespace, name, sign * request.replicas, request.task or "", generation, key)
-        await self._core.writes.run(lambda: self._core.desires.write(ask))
+        ask = Ask(namespace, name, sign * (request.replicas or 0), request.task or "", generation, key)
+        await self._core.writes.run((namespace, name), lambda: self._core.desires.write(ask))
 
     async def report(self, exchange: Exchange) -> None:
         """Take what a replica reports about itself."""
-        namespace, name, generation = parse_id(exchange.parameters["id"])
-        view, caller = await self._core.job(exchange, namespace, name, "patch")
+        namespace, name, generation = _id(exchange)
+        view, caller = await self._core.reported(exchange, namespace, name)
         check_generation(view.workflow, generation)
         body = await read_report(exchange, self._core.settings.body_bytes)
         if body.round is not None and str(body.round) != view.workflow.current:
@@ -117,12 +119,24 @@ class V2Alpha1:
         await exchange.answer(_REPORTED)
 
 
+def _id(exchange: Exchange) -> tuple[str, str, str | None]:
+    """The job's id in the path. Raises ApiError: 400, and 404 where the path is no route of jobs at all."""
+    text = exchange.parameters["id"]
+    # `/v2alpha1/jobs/ns.name/...` matches the short form of the route, as an id may have a slash: no name has a dot.
+    if str(exchange.scope["path"]).startswith("/v2alpha1/jobs/") and not _SLASHED.fullmatch(text):
+        raise not_found("there is nothing at this path")
+    return parse_id(text)
+
+
 async def read_report(exchange: Exchange, limit: int) -> Profiling:
     """The report in a body, under `data` or bare. Raises ApiError."""
     given = await exchange.json(limit, constants=True)
     prefix = ""
-    if isinstance(given, dict) and "data" in given:
-        given, prefix = given["data"], "data"
+    wrapped = [key for key in given if key.casefold() == "data"] if isinstance(given, dict) else []
+    if len(wrapped) > 1:
+        raise unprocessable("data: is in the body twice", [Fault("data", "is in the body twice")])
+    if wrapped:
+        given, prefix = given[wrapped[0]], "data"
     return checked(Profiling, given, prefix=prefix)
 
 
@@ -138,8 +152,3 @@ def checked(model: type[Model], given: Any, *, prefix: str = "") -> Model:
     if body is None:
         raise unprocessable("; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3]), faults)
     return body
-
-
-def plain_json(value: Any) -> bytes:
-    """A value with no envelope around it, for clients that know none."""
-    return json.dumps(value, separators=(",", ":")).encode()

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlencode
 
-from diflow import chain
 from diflow.server.page import amounts
 from diflow.server.page.amounts import Amounts
 from diflow.server.page.facts import JobFacts, NodeFacts, PodFacts
+from diflow.state import chain, untrusted
 from diflow.status import ENDED, PHASES
 
 JOBS_A_PAGE: Final = 25
@@ -97,6 +97,8 @@ class World:
 class JobLine:
     """A job with the replicas that it holds on each node (of the pods that are there), and its colour.
 
+    `wanted` is the most that is asked for.
+
     `trouble` is why pods of it do not start that have a place, "" if there is no such reason.
     """
 
@@ -107,6 +109,12 @@ class JobLine:
     observed: int
     nodes: tuple[tuple[str, int], ...]
     trouble: str = ""
+
+    @property
+    def asked_text(self) -> str:
+        """What is asked for of all tasks together, such as `3` or `2–8`."""
+        low = sum(task.low for task in self.facts.tasks)
+        return str(self.wanted) if low == self.wanted else f"{low}–{self.wanted}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +265,7 @@ def _line(job: JobFacts, pods: Sequence[PodFacts], colours: Mapping[str, int]) -
     return JobLine(
         facts=job,
         colour=colours.get(job.uid, -1),
-        wanted=sum(task.wanted for task in job.tasks),
+        wanted=sum(task.high for task in job.tasks),
         granted=sum(task.granted for task in job.tasks),
         observed=sum(task.observed for task in job.tasks),
         nodes=tuple(sorted(nodes.items())),
@@ -357,8 +365,10 @@ def _opened(lines: Iterable[JobLine], pods: Mapping[str, Sequence[PodFacts]], ke
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """gpu-2 comes before gpu-10."""
-    return [(int(part) if part.isdecimal() else -1, part) for part in _DIGITS.split(name[:_LONGEST])]
+    return [
+        (-1 if (number := untrusted.whole(part)) is None else number, part) for part in _DIGITS.split(name[:_LONGEST])
+    ]
 
 
 def _page(text: str) -> int:
-    return max(1, min(int(text), _MOST_PAGES)) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+    return max(1, min(untrusted.whole(text) or 1, _MOST_PAGES))

@@ -92,14 +92,14 @@ def sign_in(*, nonce: str, problem: str = "", is_open: bool = False) -> str:
     )  # fmt: skip
 
 
-def message(title: str, words: str, *, nonce: str) -> str:
-    """A page that says only what went wrong. It tries again by itself."""
+def message(title: str, words: str, *, nonce: str, reload: bool = True) -> str:
+    """A page that says only what went wrong. `reload`: it tries again by itself."""
     return _document(
         f"diflow: {title}",
         el("header", el("h1", _logo(), "diflow")),
         el("main", el("h2", title), el("p", words), el("p", el("a", "Try again", href="./")), class_="sign"),
         nonce=nonce,
-        reload=True,
+        reload=reload,
     )
 
 

@@ -20,7 +20,7 @@ _MOST_ROUNDS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From `at` on (seconds since 1970): replicas that run, by task, and pods that are there and do not run."""
+    """From `at` on (seconds since 1970): replicas that run, by task, and replicas whose pods only wait or start."""
 
     at: int
     running: tuple[int, ...]
@@ -42,7 +42,7 @@ class History:
 
     @property
     def peak(self) -> int:
-        """The most pods at any time, running or not."""
+        """The most replicas at any time, running or not."""
         return max((step.total + step.waiting for step in self.steps), default=0)
 
 
@@ -55,14 +55,14 @@ def history(
     the time at which it got its nodes. All in seconds since 1970.
     """
     column = {task: i for i, task in enumerate(tasks)}
-    changes: list[tuple[int, int, int, int]] = []  # (time, column, running, waiting)
+    changes: list[tuple[int, tuple[int, int], int, int]] = []  # (time, replica, running, waiting)
     rounds: dict[str, int] = {}
     starts = _starts(attempts)
     for attempt in attempts:
         made = seconds(attempt.created)
         if made <= 0:
             continue
-        place = column.get(attempt.task, 0)
+        place = (column.get(attempt.task, 0), attempt.index)
         began = int(max(made, begin))
         rounds[attempt.round] = min(rounds.get(attempt.round, began), began)
         ended = int(max(_end(attempt, starts), began)) if attempt.phase in ("Succeeded", "Failed") else 0
@@ -77,9 +77,13 @@ def history(
             changes.append((ended, place, 0, -1))
     steps = [Step(int(begin), (0,) * len(column), 0)]
     running, waiting = [0] * len(column), 0
+    # Of a replica there may be two pods for a while: the next one waits until the last one has left.
+    pods: dict[tuple[int, int], tuple[int, int]] = {}
     for at, place, run, wait in sorted(changes, key=lambda change: change[0]):
-        running[place] += run
-        waiting += wait
+        before = pods.get(place, (0, 0))
+        after = pods[place] = (before[0] + run, before[1] + wait)
+        running[place[0]] += (after[0] > 0) - (before[0] > 0)
+        waiting += _waits(after) - _waits(before)
         step = Step(at, tuple(running), waiting)
         if steps[-1].at == at:
             steps[-1] = step
@@ -87,6 +91,11 @@ def history(
             steps.append(step)
     begun = sorted(rounds.values())[1:]
     return History(tuple(tasks), _thinned(steps), tuple(begun[-_MOST_ROUNDS:]))
+
+
+def _waits(pods: tuple[int, int]) -> bool:
+    """A replica with so many pods that run and that do not is one that only waits."""
+    return pods[1] > 0 and pods[0] == 0
 
 
 def _starts(attempts: Sequence[Attempt]) -> list[tuple[int, float]]:

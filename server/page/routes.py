@@ -149,8 +149,8 @@ class _Door:
 
     async def sign_in(self, request: Request) -> Response:
         nonce = secrets.token_urlsafe(18)
-        if not session.is_own(request):
-            return _refused(nonce)
+        if why := session.why_foreign(request):
+            return _refused(nonce, why)
         try:
             token = await session.sent_token(request)
         except session.TooLargeError:
@@ -166,8 +166,8 @@ class _Door:
         return _guarded(response)
 
     async def sign_out(self, request: Request) -> Response:
-        if not session.is_own(request):
-            return _refused(secrets.token_urlsafe(18))
+        if why := session.why_foreign(request):
+            return _refused(secrets.token_urlsafe(18), why)
         response = RedirectResponse("./", status_code=303)
         session.forget(response, request)
         return _guarded(response)
@@ -233,9 +233,10 @@ def _signed_out(request: Request, nonce: str, *, problem: str = "", status: int 
     return _guarded(response, nonce=nonce)
 
 
-def _refused(nonce: str) -> Response:
-    words = "This was sent by another site's page. Open the page here and try again."
-    return _guarded(HTMLResponse(frame.message("Refused", words, nonce=nonce), status_code=403), nonce=nonce)
+def _refused(nonce: str, why: str) -> Response:
+    return _guarded(
+        HTMLResponse(frame.message("Refused", why, nonce=nonce, reload=False), status_code=403), nonce=nonce
+    )
 
 
 def _unavailable(nonce: str) -> Response:

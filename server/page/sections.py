@@ -115,7 +115,7 @@ def _overview(board: Board) -> Markup:
     tiles = [
         _tile("Jobs", str(active), "active", _counts(totals)),
         _tile(
-            "Replicas", str(totals.observed), f"of {totals.granted} granted run", f"{totals.wanted} asked for",
+            "Replicas", str(totals.observed), f"of {totals.granted} granted run", f"{totals.wanted} asked for at most",
             part=(totals.observed, totals.granted),
         ),
         _tile(
@@ -257,13 +257,19 @@ def _jobs(board: Board, now: float) -> Markup:
     )
 
 
+_GRANTED: Final = (
+    "granted: the places that the job’s Workflow names. Whoever may change the Workflow can write them; only the "
+    "allocator can verify that it gave them, and it believes no others."
+)
+
+
 def _key() -> Markup:
     return el(
         "p",
         el("span", "", class_="chip runkey"), "replicas that run ",
         el("span", "", class_="chip waitkey"), "pods that wait or start ",
-        el("span", "", class_="chip wantkey"), "asked for ",
-        el("span", "numbers: run / granted / asked", class_="numkey"),
+        el("span", "", class_="chip wantkey"), "asked for at most ",
+        el("span", "numbers: run / granted / asked", class_="numkey", title=_GRANTED),
         class_="dim small key",
     )  # fmt: skip
 
@@ -272,7 +278,9 @@ def _job_row(line: JobLine, ask: Ask, now: float) -> Markup:
     job = line.facts
     end = job.finished or now
     begin = job.history.steps[0].at if job.history.steps else job.submitted
-    words = f"{line.observed} replicas run, {line.granted} granted, {line.wanted} asked for; peak {job.history.peak}"
+    words = (
+        f"{line.observed} replicas run, {line.granted} granted, {line.asked_text} asked for; peak {job.history.peak}"
+    )
     over = spark(job.history, wanted=0 if job.has_ended else line.wanted, begin=begin, end=end, words=words)
     times = "once" if job.restarts == 1 else f"{job.restarts} times"
     return _row(
@@ -317,10 +325,16 @@ def _age(line: JobLine, now: float) -> Markup:
 def _task(task: TaskFacts, *, has_ended: bool) -> Markup:
     if has_ended:
         return el(
-            "span", el("span", task.name, class_="task"), " ", el("span", task.wanted, class_="num dim"), class_="block"
+            "span",
+            el("span", task.name, class_="task"),
+            " ",
+            el("span", task.range_text, class_="num dim"),
+            class_="block",
         )
     short = task.observed < task.granted
-    numbers = join(el("b", task.observed, class_="warn-text" if short else None), f" / {task.granted} / {task.wanted}")
+    numbers = join(
+        el("b", task.observed, class_="warn-text" if short else None), f" / {task.granted} / {task.range_text}"
+    )
     return el("span", el("span", task.name, class_="task"), " ", el("span", numbers, class_="num"), class_="block")
 
 
@@ -424,11 +438,11 @@ def _opened(opened: Opened, ask: Ask, *, now: float, argo_url: str) -> Markup:
         ),
         el("dl", *_terms(line, now, link=link, command=command), class_="terms"),
         _table(
-            "Replicas by task", "tasks", ["Task", "Run", "Granted", "Asked for", "May have"],
+            "Replicas by task", "tasks", ["Task", "Run", "Granted", "Asked for"],
             [
                 _row(
                     f"t-{task.name}", ("Task", task.name), ("Run", str(task.observed)), ("Granted", str(task.granted)),
-                    ("Asked for", str(task.wanted)), ("May have", task.range_text),
+                    ("Asked for", task.range_text),
                 )
                 for task in job.tasks
             ],

@@ -20,6 +20,7 @@ LONGEST_TOKEN: Final = 3800
 """Characters. Browsers drop a cookie of more than 4,096 bytes with its name and attributes, without a word."""
 _LONGEST_FORM: Final = 3 * LONGEST_TOKEN  # each character may be sent as three
 _LONGEST_SECONDS: Final = 12 * 3600
+_HERE: Final = "Open this page at its own address, and sign in there."
 _TOKEN: Final = re.compile(rf"[A-Za-z0-9._~+/=-]{{1,{LONGEST_TOKEN}}}")
 
 
@@ -66,14 +67,45 @@ def lifetime(token: str, *, now: float) -> int:
     return max(0, min(_LONGEST_SECONDS, int(end - now)))
 
 
-def is_own(request: Request) -> bool:
-    """The request was sent by this very page, as browsers say, and not by another site's."""
+def why_foreign(request: Request) -> str:
+    """Why a form is not taken as sent by this very page, and what to do; "" if it is, as browsers say.
+
+    Browsers leave Sec-Fetch-Site out where the connection is not encrypted, and say the Origin of a POST. Older ones,
+    and some behind a proxy, say only the Referer. What says nothing of these is no browser, or one that was made
+    silent: another site's page cannot be told from this one then.
+    """
     site = request.headers.get("sec-fetch-site")
+    host = request.headers.get("host", "").lower()
     if site is not None:
-        return site in ("same-origin", "none")
-    # Browsers leave that header out where the connection is not encrypted; the origin of a POST they always say.
-    origin = urlsplit(request.headers.get("origin", ""))
-    return origin.scheme in ("http", "https") and origin.netloc.lower() == request.headers.get("host", "").lower()
+        return "" if site in ("same-origin", "none") else f"The form was sent by another site\u2019s page. {_HERE}"
+    said = next((request.headers[name] for name in ("origin", "referer") if request.headers.get(name)), "")
+    if not said:
+        return (
+            "The request does not say which page sent it: it has no Sec-Fetch-Site, Origin or Referer. Every browser "
+            "sends one of them, so a proxy or an extension may have removed it: let it pass. A script need not sign "
+            "in: it sends Authorization: Bearer TOKEN with each request."
+        )
+    if said == "null":
+        return (
+            "The browser does not say which page sent the form (Origin: null), as for a page in a closed frame, from a "
+            f"file, or behind a redirect. {_HERE}"
+        )
+    sender = _netloc(said)
+    if sender and sender == host:
+        return ""
+    return (
+        f"The form was sent by a page of {sender[:100] or 'another kind'}, and this server was asked as {host[:100]}. "
+        f"{_HERE} A proxy before this server has to pass on the Host that the browser asked for."
+    )
+
+
+def _netloc(url: str) -> str:
+    """The host and port of a page's address; "" if it is none of the web."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return parts.netloc.lower() if parts.scheme in ("http", "https") else ""
 
 
 async def sent_token(request: Request) -> str:
