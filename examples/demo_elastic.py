@@ -21,81 +21,68 @@ from typing import Any
 from diflow import DiflowError, DIJob, keys
 from diflow.kube import jobs
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import POD
+from diflow.state.parameters import JobState
 from elastic.film import EVERY_SECONDS, Film, Frame, Recorder
 from elastic.picture import draw
-from stage import ROOT, DemoError, Target, ask, cluster, made_here, our_own, present, present_kubeconfig, say
+from fakestage import (
+    ALLOCATOR,
+    SYSTEM,
+    empty_nodes,
+    end_work,
+    fake_pod,
+    install_allocator,
+    set_in_allocator,
+    with_fake_nodes,
+)
+from stage import ROOT, DemoError, Target, exit_code, say
 
 NAMESPACE = "demo-elastic"
-SYSTEM = "diflow-system"
 NODES = ("fake-00000", "fake-00001", "fake-00002")
 GPUS = 4
 JOBS = ("vision", "language", "urgent")
 PICTURE = ROOT / "out" / "elastic.png"
 
 # A resize of a real job costs it a restart, so the allocator leaves it alone for two minutes; nobody would watch that.
-_QUICK = {"DIFLOW_POLICY_LEAST_SECONDS_BETWEEN_RESIZES": "5", "DIFLOW_ALLOCATOR_PERIOD_SECONDS": "10"}
+_QUICK = {
+    "DIFLOW_POLICY_LEAST_SECONDS_BETWEEN_RESIZES": "5",
+    "DIFLOW_ALLOCATOR_PERIOD_SECONDS": "10",
+    "DIFLOW_ALLOCATOR_LOST_AFTER_SECONDS": "5",  # a minute by default, for a node that is removed, too
+}
 _PATIENCE_SECONDS = 180.0
 _PLATEAU_SECONDS = 8.0
-_DURATION = "kwok.x-k8s.io/duration"
-_DEPLOYMENT = "deployment/diflow-allocator"
 
 
 def main() -> int:
     """Run the demo; returns 0 if all jobs succeeded and none used a restart up."""
+    return exit_code(_run, left=f"the jobs stay where they are: diflow list -n {NAMESPACE}")
+
+
+def _run() -> int:
     started = time.monotonic()
-    try:
-        target = _target()
-        os.environ["KUBECONFIG"] = str(target.kubeconfig)
-        with _prepared(target):
-            play = Play(target, Cluster.connect())
-            say(f"ready after {time.monotonic() - started:.0f} s; the film begins")
-            play.run()
-        return play.tell()
-    except (DemoError, DiflowError) as error:
-        say(f"error: {error}")
-        return getattr(error, "exit_code", 5)
-    except KeyboardInterrupt:
-        say(f"ended; the jobs stay where they are: diflow list -n {NAMESPACE}")
-        return 130
-
-
-# --- where --------------------------------------------------------------------------------------------------------
-
-
-def _target() -> Target:
-    given = present_kubeconfig()
-    if given is None or not made_here(given):
-        if given is not None:
-            say(f"the cluster of {given} is left alone: this demo removes nodes, and brings its own fake ones")
-        return our_own()
-    target = present(given)
-    ask(
-        f"Use the cluster {target.name} of {given}: install manifests/ and manifests/allocator there, and make its "
-        "fake nodes anew?"
+    target = with_fake_nodes(
+        question="install manifests/ and manifests/allocator there, and make its fake nodes anew",
+        otherwise="this demo removes nodes, and brings its own fake ones",
     )
-    cluster("load-image", "--name", target.name)
-    return target
+    os.environ["KUBECONFIG"] = str(target.kubeconfig)
+    with _prepared(target):
+        play = Play(target, Cluster.connect())
+        say(f"ready after {time.monotonic() - started:.0f} s; the film begins")
+        play.run()
+    return play.tell()
 
 
 @contextmanager
 def _prepared(target: Target) -> Iterator[None]:
     """Three empty fake nodes, a namespace, and the allocator at its quick pace while the block runs."""
     run = target.run_kubectl
-    for folder in ("manifests", "manifests/allocator"):
-        run("apply", "-k", str(ROOT / folder))
-    run("set", "env", "-n", SYSTEM, _DEPLOYMENT, *(f"{name}={value}" for name, value in _QUICK.items()))
-    run("create", "namespace", NAMESPACE) if not run("get", "namespace", NAMESPACE, "--ignore-not-found") else None
-    run("apply", "-n", NAMESPACE, "-k", str(ROOT / "manifests" / "jobs"))
-    run("delete", "workflows", "-n", NAMESPACE, "--all")
-    cluster("fake-nodes", "--name", target.name, "--count", "0")
-    cluster("fake-nodes", "--name", target.name, "--count", str(len(NODES)), "--gpus", str(GPUS))
-    run("rollout", "status", "-n", SYSTEM, _DEPLOYMENT, "--timeout=180s")
-    try:
+    install_allocator(target)
+    with set_in_allocator(target, _QUICK):
+        if not run("get", "namespace", NAMESPACE, "--ignore-not-found"):
+            run("create", "namespace", NAMESPACE)
+        run("apply", "-n", NAMESPACE, "-k", str(ROOT / "manifests" / "jobs"))
+        run("delete", "workflows", "-n", NAMESPACE, "--all")
+        empty_nodes(target, count=len(NODES), gpus=GPUS)
         yield
-    finally:
-        with suppress(DemoError):
-            run("set", "env", "-n", SYSTEM, _DEPLOYMENT, *(f"{name}-" for name in _QUICK))
 
 
 # --- what -----------------------------------------------------------------------------------------------------------
@@ -103,7 +90,7 @@ def _prepared(target: Target) -> Iterator[None]:
 
 def job(name: str, *, replicas: int, low: int | None = None, high: int | None = None, seconds: str = "1h") -> DIJob:
     """A job of fake pods with a GPU each, which run so long. With bounds it is preemptible, else of high priority."""
-    task: dict[str, Any] = {"name": "worker", "replicas": replicas, "template": _template(seconds)}
+    task: dict[str, Any] = {"name": "worker", "replicas": replicas, "template": fake_pod(seconds)}
     spec: dict[str, Any] = {"backoffLimit": 0, "tasks": [task]}
     if low is None:
         spec["priority"] = "high"
@@ -118,25 +105,6 @@ def job(name: str, *, replicas: int, low: int | None = None, high: int | None = 
             "spec": spec,
         }
     )
-
-
-def _template(seconds: str) -> dict[str, Any]:
-    gpu = {"nvidia.com/gpu": 1}
-    container = {
-        "name": "di-container",
-        "image": "docker.io/library/busybox:local",
-        "command": ["sleep", "infinity"],
-        "resources": {"requests": {"cpu": "1", "memory": "1Gi", **gpu}, "limits": gpu},
-    }
-    return {
-        "metadata": {"annotations": {_DURATION: seconds}},
-        "spec": {
-            "terminationGracePeriodSeconds": 1,
-            "nodeSelector": {"kwok.x-k8s.io/node": "fake"},
-            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
-            "containers": [container],
-        },
-    }
 
 
 @dataclass
@@ -208,7 +176,7 @@ class Play:
             if time.monotonic() > ends:
                 raise DemoError(
                     f"not within {_PATIENCE_SECONDS:.0f} s: {what}. See: diflow list -n {NAMESPACE}; "
-                    f"diflow explain JOB -n {NAMESPACE}; kubectl logs -n {SYSTEM} {_DEPLOYMENT}"
+                    f"diflow explain JOB -n {NAMESPACE}; kubectl logs -n {SYSTEM} {ALLOCATOR}"
                 )
             time.sleep(0.2)
         self._say(what)
@@ -222,26 +190,8 @@ class Play:
         self.target.run_kubectl("create", "-f", "-", stdin=json.dumps(body))
 
     def _finish(self, name: str) -> None:
-        """The work is done: all replicas end with exit code 0."""
-        ends = time.monotonic() + _PATIENCE_SECONDS
-        change = {"metadata": {"annotations": {_DURATION: "1s"}}}
-        while True:
-            found = jobs.get(name, namespace=NAMESPACE, cluster=self.cluster)
-            if found.status.ended:
-                self._say(f"{name} has ended: {found.status.phase}")
-                return
-            if time.monotonic() > ends:
-                raise DemoError(
-                    f"{name} has not ended within {_PATIENCE_SECONDS:.0f} s: diflow describe {name} -n {NAMESPACE}"
-                )
-            for pod in found.pods:
-                metadata = pod["metadata"]
-                if (metadata.get("annotations") or {}).get(_DURATION) == "1h" and pod["status"].get(
-                    "phase"
-                ) == "Running":
-                    with suppress(DiflowError):
-                        self.cluster.patch(POD, metadata["name"], change, namespace=NAMESPACE)
-            time.sleep(0.5)
+        found = end_work(self.cluster, name, namespace=NAMESPACE, patience_seconds=_PATIENCE_SECONDS)
+        self._say(f"{name} has ended: {found.status.phase}")
 
     def _say(self, text: str) -> None:
         say(f"[{self.recorder.now:5.0f} s] {text}")
@@ -253,7 +203,7 @@ class Play:
         print(f"{'JOB':<10} {'PHASE':<10} {'RESTARTS':>8} {'ROUNDS':>6} {'REPLICAS':>9}  GPU-SECONDS")
         for name in JOBS:
             found = jobs.get(name, namespace=NAMESPACE, cluster=self.cluster)
-            rounds = len(json.loads(found.parameter(keys.PARAM_ROUNDS)))
+            rounds = len(JobState.parse(found.workflow).rounds)
             counts = [frame.running(name) for frame in film.frames if frame.running(name)]
             spread = f"{min(counts, default=0)}-{max(counts, default=0)}"
             print(

@@ -7,9 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from diflow import DiflowError
 
 ROOT = Path(__file__).resolve().parents[1]
 ARGO_VERSION = "4.0.2"
@@ -80,6 +83,18 @@ def cluster(*arguments: str) -> str:
     if done.returncode != 0:
         raise DemoError(f"python3 -m cluster {' '.join(arguments)} ended with {done.returncode}; see above")
     return done.stdout
+
+
+def exit_code(play: Callable[[], int], *, left: str) -> int:
+    """Run a demo; returns its exit code. `left`: what stays when somebody ends it with Ctrl-C."""
+    try:
+        return play()
+    except (DemoError, DiflowError) as error:
+        say(f"error: {error}")
+        return getattr(error, "exit_code", 5)
+    except KeyboardInterrupt:
+        say(f"ended; {left}")
+        return 130
 
 
 def _known_clusters() -> list[dict[str, Any]]:

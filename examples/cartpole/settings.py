@@ -91,7 +91,7 @@ def _address(text: str) -> Address:
     host, colon, port = text.rpartition(":")
     if not colon:
         return Address(text, DEFAULT_PORT)
-    if not port.isdecimal() or not 0 < int(port) < 2**16 or not host:
+    if not (port.isascii() and port.isdecimal() and len(port) < 6) or not 0 < int(port) < 2**16 or not host:
         raise SettingError(f"`{text}` in DI_NODES is not a host or host:port")
     return Address(host, int(port))
 

@@ -1,0 +1,178 @@
+"""`make demo-hostile`: one namespace tries all that it can write against the allocator while another submits jobs.
+
+The nodes are fake (kwok answers for them, and runs nothing), all else is real: Kubernetes, Argo, the allocator in its
+pods. It ends with a table, and with exit code 1 if a job of the honest namespace was not placed in time.
+
+It uses the cluster of the present kubeconfig if `python3 -m cluster` made it, and asks before it changes anything there
+(YES=1 answers). Otherwise it starts the one-machine cluster of `cluster/`, which needs root.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from diflow import DiflowError, DIJob, keys
+from diflow.kube import jobs
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import EVENT, WORKFLOW
+from fakestage import SYSTEM, empty_nodes, fake_pod, install_allocator, with_fake_nodes
+from hostile.attacks import ATTACKS, Attack, Tenant
+from stage import ROOT, DemoError, Target, exit_code, say
+
+HONEST, HOSTILE = "demo-honest", "demo-hostile"
+NODES, GPUS = 4, 4
+IN_TIME_SECONDS = 10.0
+"""From `submit` to the allocation of an honest job. Without an attack it takes about a second."""
+_PATIENCE_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
+_TOLD_SECONDS = 3.0
+_MEMORY = re.compile(r"^process_resident_memory_bytes (\S+)", re.MULTILINE)
+_UNREADABLE = "-"
+
+
+def main() -> int:
+    """Run the demo. Returns 0 if every honest job was placed in time."""
+    return exit_code(_run, left=f"what was made stays in the namespaces {HONEST} and {HOSTILE}")
+
+
+def _run() -> int:
+    target = with_fake_nodes(
+        question="install manifests/ and manifests/allocator there, and fake nodes",
+        otherwise="this demo attacks its allocator, and brings its own fake nodes",
+    )
+    os.environ["KUBECONFIG"] = str(target.kubeconfig)
+    with _prepared(target):
+        return Play(target, Cluster.connect()).run()
+
+
+@contextmanager
+def _prepared(target: Target) -> Iterator[None]:
+    """Empty fake nodes, two namespaces, and the allocator, while the block runs."""
+    run = target.run_kubectl
+    install_allocator(target)
+    for namespace in (HONEST, HOSTILE):
+        run("delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
+        run("create", "namespace", namespace)
+        run("apply", "-n", namespace, "-k", str(ROOT / "manifests" / "jobs"))
+    empty_nodes(target, count=NODES, gpus=GPUS)
+    try:
+        yield
+    finally:
+        with suppress(DemoError):
+            run("delete", "namespace", HOSTILE, HONEST, "--wait=false")
+
+
+# --- what -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """How it went beside one attack. `seconds` is None if the honest job was not placed at all."""
+
+    item: str
+    what: str
+    seconds: float | None
+    memory_mib: str
+    told: str
+
+    @property
+    def is_good(self) -> bool:
+        return self.seconds is not None and self.seconds <= IN_TIME_SECONDS
+
+
+@dataclass
+class Play:
+    """The attacks, one after the other and beside each other: none is taken back before the end."""
+
+    target: Target
+    cluster: Cluster
+
+    def run(self) -> int:
+        """Returns the exit code."""
+        tenant = Tenant(self.cluster, HOSTILE, fake_pod())
+        self._place("warm-up")  # the allocator's pods have just started: their first look is not what is measured
+        rows = [self._row("", "no attack yet", [])]
+        try:
+            for attack in ATTACKS:
+                rows.append(self._beside(attack, tenant))
+        finally:
+            tenant.stop.set()
+        print(table(rows))
+        return 0 if all(row.is_good for row in rows) else 1
+
+    def _beside(self, attack: Attack, tenant: Tenant) -> Row:
+        say(f"{attack.item}: {attack.what}")
+        try:
+            made = attack.do(tenant)
+        except DiflowError as error:  # refused at the door: that is an answer, too
+            return self._row(attack.item, attack.what, [], told=f"refused by the API server: {error}")
+        return self._row(attack.item, attack.what, made)
+
+    def _row(self, item: str, what: str, made: list[str], *, told: str = "") -> Row:
+        seconds = self._place(f"honest-{item or 'first'}")
+        if made:
+            time.sleep(_TOLD_SECONDS)
+        return Row(item, what, seconds, self._memory(), told or self._told(made))
+
+    def _place(self, name: str) -> float | None:
+        """Submit an honest job. Returns after how many seconds it had its place, None if it got none; ends it then."""
+        job = {
+            "apiVersion": keys.API_VERSION,
+            "kind": keys.KIND,
+            "metadata": {"name": name, "namespace": HONEST},
+            "spec": {"tasks": [{"name": "worker", "replicas": 2, "template": fake_pod()}]},
+        }
+        began = time.monotonic()
+        jobs.submit(DIJob.from_manifest(job), cluster=self.cluster)
+        placed = None
+        while placed is None and time.monotonic() - began < _PATIENCE_SECONDS:
+            found = self.cluster.get(WORKFLOW, name, namespace=HONEST)["metadata"]["annotations"]
+            if json.loads(found.get(keys.ALLOCATION) or "{}").get("nodes"):
+                placed = time.monotonic() - began
+            time.sleep(_LOOK_SECONDS)
+        say(f"   {name} " + (f"is placed after {placed:.1f} s" if placed is not None else "is not placed"))
+        jobs.delete(name, namespace=HONEST, cluster=self.cluster)
+        return placed
+
+    def _memory(self) -> str:
+        """Of the process that leads, in MiB."""
+        with suppress(DemoError):
+            lease = json.loads(self.target.run_kubectl("get", "lease", "-n", SYSTEM, keys.ALLOCATOR, "-o", "json"))
+            pod = str(lease["spec"].get("holderIdentity") or "").rpartition("-")[0]
+            path = f"/api/v1/namespaces/{SYSTEM}/pods/{pod}:8080/proxy/metrics"
+            if found := _MEMORY.search(self.target.run_kubectl("get", "--raw", path)):
+                return f"{float(found[1]) / 2**20:.0f}"
+        return _UNREADABLE
+
+    def _told(self, made: list[str]) -> str:
+        """What the owner of these Workflows was told: the newest Event of the allocator, else the last decision."""
+        if not made:
+            return ""
+        found = self.cluster.list_all(EVENT, namespace=HOSTILE)
+        texts = [
+            f"{event['reason']}: {event['message']}"
+            for event in sorted(found, key=jobs.event_time)
+            if event["involvedObject"].get("name") in made and jobs.is_allocators(event)
+        ]
+        return texts[-1] if texts else "nothing: it is as any other job"
+
+
+def table(rows: list[Row]) -> str:
+    """The rows for people."""
+    out = [f"{'':2} {'ATTACK':50} {'HONEST JOB':12} {'MEMORY':>8}  ITS OWNER IS TOLD"]
+    for row in rows:
+        placed = "NOT PLACED" if row.seconds is None else f"{row.seconds:.1f} s" + ("" if row.is_good else " LATE")
+        told = row.told if len(row.told) <= 110 else f"{row.told[:107]}..."
+        out.append(f"{row.item:2} {row.what:50} {placed:12} {row.memory_mib:>4} MiB  {told}".rstrip())
+    return "\n".join(out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The stage of a demo of the allocator: the real Kubernetes, Argo and allocator, on fake nodes.
+
+kwok answers for the nodes, and runs nothing. A fake pod runs as long as its annotation says, so the jobs' programs are
+played from here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from diflow import DiflowError
+from diflow.kube import jobs
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD
+from stage import ROOT, DemoError, Target, ask, cluster, made_here, our_own, present, present_kubeconfig, say
+
+SYSTEM = "diflow-system"
+ALLOCATOR = "deployment/diflow-allocator"
+_LIFE = "kwok.x-k8s.io/duration"
+_FOR_EVER = "1h"
+
+
+def with_fake_nodes(*, question: str, otherwise: str) -> Target:
+    """The cluster of the present kubeconfig if `python3 -m cluster` made it and somebody agrees, else one of our own.
+
+    `otherwise`: why any other cluster is left alone.
+    """
+    given = present_kubeconfig()
+    if given is None or not made_here(given):
+        if given is not None:
+            say(f"the cluster of {given} is left alone: {otherwise}")
+        return our_own()
+    target = present(given)
+    ask(f"Use the cluster {target.name} of {given}: {question}?")
+    cluster("load-image", "--name", target.name)
+    return target
+
+
+def install_allocator(target: Target) -> None:
+    """Apply diflow's manifests and the allocator's."""
+    for folder in ("manifests", "manifests/allocator"):
+        target.run_kubectl("apply", "-k", str(ROOT / folder))
+
+
+def empty_nodes(target: Target, *, count: int, gpus: int) -> None:
+    """So many fake nodes in the place of those that are there, and the allocator at work on them."""
+    cluster("fake-nodes", "--name", target.name, "--count", "0")
+    cluster("fake-nodes", "--name", target.name, "--count", str(count), "--gpus", str(gpus))
+    target.run_kubectl("rollout", "status", "-n", SYSTEM, ALLOCATOR, "--timeout=180s")
+
+
+@contextmanager
+def set_in_allocator(target: Target, variables: Mapping[str, str]) -> Iterator[None]:
+    """The allocator has these environment variables while the block runs."""
+    run = target.run_kubectl
+    run("set", "env", "-n", SYSTEM, ALLOCATOR, *(f"{name}={value}" for name, value in variables.items()))
+    try:
+        yield
+    finally:
+        with suppress(DemoError):
+            run("set", "env", "-n", SYSTEM, ALLOCATOR, *(f"{name}-" for name in variables))
+
+
+def fake_pod(seconds: str = _FOR_EVER) -> dict[str, Any]:
+    """The template of a fake pod with a GPU, which runs so long."""
+    gpu = {"nvidia.com/gpu": 1}
+    container = {
+        "name": "di-container",
+        "image": "docker.io/library/busybox:local",
+        "command": ["sleep", "infinity"],
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi", **gpu}, "limits": gpu},
+    }
+    return {
+        "metadata": {"annotations": {_LIFE: seconds}},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "nodeSelector": {"kwok.x-k8s.io/node": "fake"},
+            "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
+            "containers": [container],
+        },
+    }
+
+
+def end_work(at: Cluster, name: str, *, namespace: str, patience_seconds: float) -> jobs.Job:
+    """The work of a job of fake pods is done: all replicas end with exit code 0. Returns the job when it has ended."""
+    ends = time.monotonic() + patience_seconds
+    change = {"metadata": {"annotations": {_LIFE: "1s"}}}
+    while True:
+        found = jobs.get(name, namespace=namespace, cluster=at)
+        if found.status.ended:
+            return found
+        if time.monotonic() > ends:
+            raise DemoError(
+                f"{name} has not ended within {patience_seconds:.0f} s: diflow describe {name} -n {namespace}"
+            )
+        for pod in found.pods:
+            metadata = pod["metadata"]
+            lives_on = (metadata.get("annotations") or {}).get(_LIFE) == _FOR_EVER
+            if lives_on and pod["status"].get("phase") == "Running":
+                with suppress(DiflowError):
+                    at.patch(POD, metadata["name"], change, namespace=namespace)
+        time.sleep(0.5)
