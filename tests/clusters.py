@@ -193,10 +193,10 @@ def _prepared(found: TestCluster) -> TestCluster:
 
 
 def _hurried(found: TestCluster) -> TestCluster:
-    """Let Argo look at a Workflow again after 2 s, not 10: each test waits for that several times."""
+    """Let Argo look at a Workflow again after 1 s, not 10: each test waits for that several times."""
     controller = "deployment/workflow-controller"
     with alone(found):
-        found.kubectl("set", "env", "-n", "argo", controller, "DEFAULT_REQUEUE_TIME=2s")
+        found.kubectl("set", "env", "-n", "argo", controller, "DEFAULT_REQUEUE_TIME=1s")
         found.kubectl("rollout", "status", "-n", "argo", controller, "--timeout=280s")
     return found
 

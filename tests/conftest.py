@@ -1,8 +1,10 @@
 """What all tests share: the real clusters, and how a run is spread over processes.
 
 Tests on a real cluster (marked `cluster`) wait most of their time, so `make test` runs some of them side by side, in
-processes of pytest-xdist which share one cluster for each version of Argo. What needs a cluster for itself, such as all
-of its node's processors or an allocator, is in the `xdist_group` "node": its tests run one after the other.
+processes of pytest-xdist which share one cluster for each version of Argo. Tests of one `xdist_group` run one after the
+other: those that need much of the node's processors are the group "node", and those that share a fixture that is slow
+to make, such as an allocator, are a group for each such fixture. The long groups start first, so that none is left
+alone at the end (`_GROUPS`; xdist's own order, by the number of tests, is turned off in the Makefile).
 
 A test on a real cluster that fails is run once more, with a fresh namespace, and counts as passed if it holds then. The
 clusters share their machine with whatever else runs there, and a machine that stands still for a while is no fault of
@@ -18,6 +20,10 @@ from tests import clusters
 from tests.clusters import TestCluster, cluster_of_run
 
 _VERSIONS = {"argo40": "4.0.2", "argo37": "3.7.3"}
+# The longest first, apart from the order of those that take two minutes or less.
+_GROUPS = (
+    "allocator", "allocator-fake", "node", "server", "argo40", "argo37", "installed", "successor", "roles", "browser",
+)  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,8 +42,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _is_live(item) and "findings" not in item.fixturenames:  # type: ignore[attr-defined]
             item.add_marker(pytest.mark.flaky(reruns=1))
     # Side by side, the short tests fill up the time that is left at the end; else, that in which the clusters start.
-    live_first = not _is_main(config)
-    items.sort(key=lambda item: _is_live(item) != live_first)
+    if _is_main(config):
+        items.sort(key=_is_live)
+    else:
+        items.sort(key=lambda item: (_place(item), not _is_live(item)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -90,6 +98,17 @@ def argo37() -> TestCluster:
 
 def _is_main(config: pytest.Config) -> bool:
     return not hasattr(config, "workerinput")
+
+
+def _place(item: pytest.Item) -> int:
+    """The place of a test's group among the groups that start first."""
+    marker = item.get_closest_marker("xdist_group")
+    if marker is None:
+        return len(_GROUPS)
+    (group,) = marker.args
+    if group not in _GROUPS:
+        raise pytest.UsageError(f"{item.nodeid}: tests/conftest.py does not say when the group {group!r} starts")
+    return _GROUPS.index(group)
 
 
 def _is_live(item: pytest.Item) -> bool:

@@ -28,7 +28,7 @@ def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         made = of_caches(caches)
         nodes, _, workflows, pods = ([item["read"] for item in (items or {}).values()] for items in caches._kept)
         given = (workflows, nodes, pods, made.queues, made.queue_trouble)
-        afresh = world.assemble(*given, most_nodes=caches._settings.most_nodes)
+        afresh = world.assemble(*given, rules=made.rules, most_nodes=caches._settings.most_nodes)
         worlds += 1
         if made != afresh:
             wrong.append(f"{made} is {afresh}")

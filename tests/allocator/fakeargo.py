@@ -23,8 +23,8 @@ from diflow.allocator import amounts
 from diflow.job import DIJob
 from diflow.kube.kinds import NODE, POD, WORKFLOW
 from diflow.roster import roster
+from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
 from diflow.workflows import render
-from diflow.workflows.expressions import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
 from tests.allocator.faults import Time
 from tests.unit.fakeapi import FakeApi
 
@@ -33,6 +33,7 @@ Json = dict[str, Any]
 EPOCH = 1_767_225_600.0
 """Where the simulated clock's zero lies on the wall clocks."""
 DEADLINE = "Pod was active on the node longer than the specified deadline"
+MOUNT_SECONDS = 120.0  # for which a kubelet waits for volumes before it looks at a pod again
 FOR_EVER = 10.0**9
 _HOST = "kubernetes.io/hostname"
 _WORKFLOW_LABEL = "workflows.argoproj.io/workflow"
@@ -157,6 +158,8 @@ class FakeCluster:
     `runs` says of each pod how long it runs. `grace_seconds`: from the wish to end a pod to its end. `wait_request`:
     what Argo's own containers ask for beside the user's. `frozen`: Argo's controller is away. `lag_seconds`: how old
     the copies of the Workflows are on which Argo works; the pods it sees as they are, as its two watches may differ.
+    `set_back_seconds`: how far the clock of the allocator's machine is behind all others. `quota`: the pods that a job
+    may have, by its name.
     `refuses`: nodes to which kube-scheduler binds nothing, for reasons that are not in their objects.
     """
 
@@ -174,9 +177,16 @@ class FakeCluster:
         self.grace_seconds = grace_seconds
         self.wait_request = dict(wait_request or {})
         self.frozen = False
+        self.set_back_seconds = 0.0
         self.lag_seconds = 0.0
         self.refuses: set[str] = set()
+        self.mounts = True
+        """Whether volumes can be mounted. A pod that comes while they cannot never starts, and its kubelet, which waits
+        for them, heeds a deadline only after MOUNT_SECONDS."""
+        self._hung: dict[str, float] = {}
         self.service_seconds = 3.0
+        self.quota: dict[str, int] = {}
+        """How many live pods of a job the API server lets Argo make."""
         self._trees: dict[str, _Tree] = {}
         self._copies: dict[str, list[tuple[float, Json]]] = {}
         self._kubelet: dict[str, _Kubelet] = {}
@@ -187,7 +197,8 @@ class FakeCluster:
     # --- what tests do ------------------------------------------------------------------------------------------------
 
     def wall(self) -> float:
-        return EPOCH + self.time.now()
+        """The time on the clock of the allocator's machine."""
+        return EPOCH + self.time.now() - self.set_back_seconds
 
     def node(self, name: str, **allocatable: Any) -> None:
         """A machine; amounts as Kubernetes writes them (cpu="4", gpu="8")."""
@@ -385,7 +396,7 @@ class FakeCluster:
     # --- Argo ---------------------------------------------------------------------------------------------------------
 
     def _reconcile(self, obj: Json) -> None:
-        if (obj.get("status") or {}).get("phase") in _DONE:
+        if (obj.get("status") or {}).get("phase") in _DONE or obj["spec"].get("suspend"):
             return
         metadata = obj["metadata"]
         tree = self._trees.setdefault(metadata["uid"], _Tree(metadata["uid"], self.time.now()))
@@ -511,7 +522,7 @@ class FakeCluster:
         if not latest.pods:
             if live.is_stopping:
                 latest.retry_phase = "Failed"
-            else:
+            elif len(self.of(live.name)) < self.quota.get(live.name, 10**9):
                 self._make_pod(live, round_, member, latest)
             return
         node = latest.pods[-1]
@@ -522,7 +533,8 @@ class FakeCluster:
         elif self.time.now() >= node.finished + min(60.0, 2.0 ** (len(latest.pods) - 1)):
             # Argo asks whether to go on only after the pause, which a pod without a container's end does not have.
             if live.is_wanted(round_.of, member) and _is_uncounted(live, round_, member.task, node.message):
-                self._make_pod(live, round_, member, latest)
+                if len(self.of(live.name)) < self.quota.get(live.name, 10**9):
+                    self._make_pod(live, round_, member, latest)
             else:
                 latest.retry_phase = "Failed"
 
@@ -636,6 +648,9 @@ class FakeCluster:
             if node is None or not _is_ready(node) or _WORKFLOW_LABEL not in (pod["metadata"].get("labels") or {}):
                 continue
             known = self._kubelet.get(uid)
+            if known is None and (uid in self._hung or not self.mounts):
+                self._wait_for_volumes(pod)
+                continue
             if known is None:
                 seconds, code = self.runs(pod)
                 known = self._kubelet[uid] = _Kubelet(now, now + seconds, code)
@@ -656,6 +671,20 @@ class FakeCluster:
                 self._change_pod(pod, {"phase": "Failed", "reason": "DeadlineExceeded", "message": known.stop_message})
             else:
                 self._change_pod(pod, {"phase": "Failed", "exitCode": known.stop_code})
+
+    def _wait_for_volumes(self, pod: Json) -> None:
+        uid, now = pod["metadata"]["uid"], self.time.now()
+        if uid not in self._hung:
+            self._hung[uid] = FOR_EVER
+            waiting = {"image": "x", "state": {"waiting": {"reason": "ContainerCreating"}}}
+            names = [container["name"] for container in pod["spec"]["containers"]]
+            self._change_pod(pod, {"phase": "Pending", "containerStatuses": [{"name": n, **waiting} for n in names]})
+        elif pod["spec"].get("activeDeadlineSeconds") == 1 or "deletionTimestamp" in pod["metadata"]:
+            self._hung[uid] = ends = min(self._hung[uid], now + MOUNT_SECONDS)
+            if now >= ends and "deletionTimestamp" in pod["metadata"]:
+                self.api.remove(POD, pod["metadata"]["name"])
+            elif now >= ends:
+                self._change_pod(pod, {"phase": "Failed", "reason": "DeadlineExceeded", "message": DEADLINE})
 
     def _look_at_nodes(self) -> None:
         """More on a machine than it has: kube-scheduler would never do it."""
@@ -738,7 +767,7 @@ def _read(obj: Json) -> _Live:
         again=again,
         released=parameters["released"],
         round_limit=_limit(templates[keys.TEMPLATE_ROUND]),
-        replica_limit=_limit(templates[f"replica-{fans[0]}"]),
+        replica_limit=_limit(templates[f"replicaOf-{fans[0]}"]),
         backoff_limit=json.loads(obj["metadata"]["annotations"][keys.DIJOB])["spec"].get("backoffLimit", 3),
         is_stopping=obj["spec"].get("shutdown") in ("Stop", "Terminate"),
     )

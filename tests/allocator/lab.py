@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import urllib3
 
 from diflow import DIJob, Task
+from diflow.allocator import seal
 from diflow.allocator.daemon import Allocator, Cycle
 from diflow.allocator.elector import Elector
 from diflow.allocator.policy import Policy, load_policy
@@ -25,7 +26,7 @@ from diflow.allocator.settings import PolicySettings
 from diflow.allocator.world import MANAGED
 from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
+from diflow.kube.kinds import CONFIG_MAP, NODE, POD, SECRET, WORKFLOW, Kind
 from tests.allocator.fakeargo import FOR_EVER, FakeCluster, Runs, is_gated
 from tests.allocator.faults import Time, eventually
 from tests.unit.fakeapi import Answer, FakeApi, Request, chosen, is_inside, serving
@@ -72,7 +73,7 @@ class Line:
 
     def writes(self) -> list[tuple[str, str, int]]:
         """The patches of jobs and pods that were answered."""
-        return [one for one in self.sent if one[0] == "PATCH"]
+        return [one for one in self.sent if one[0] == "PATCH" and "/secrets/" not in one[1]]
 
     def _check(self) -> None:
         if self.is_dead:
@@ -230,6 +231,7 @@ class Lab:
         self.api, self.direct = api, direct
         self.time = Time()
         self.cluster = FakeCluster(api, self.time, runs=runs, **options)
+        self.api.add(SECRET, {"metadata": {"name": seal.NAME}}, namespace="diflow-system")
         self.policy = policy or load_policy("fit", PolicySettings(least_seconds_between_resizes=5.0))
         self.settings = settings or AllocatorSettings(writers=1, debounce_seconds=0.0)
         self.daemon: Daemon | None = None

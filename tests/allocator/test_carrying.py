@@ -14,7 +14,7 @@ from diflow.allocator.carrying import Job, Pace, carry_out, timestamp
 from diflow.allocator.room import Room
 from diflow.allocator.writes import Write
 from diflow.roster import roster
-from diflow.workflows.expressions import UNCOUNTED_MESSAGES
+from diflow.state.failures import UNCOUNTED_MESSAGES
 from tests.allocator.values import CPU, NOW, job, node, pod, read, role, room, tree
 
 

@@ -45,7 +45,7 @@ def end_of(prepare: Play, scenes: list[Play], crash: Crash, *, lag_seconds: floa
 
     `lag_seconds`: how old the copies of the Workflows are on which Argo works.
     """
-    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, between_rounds_seconds=3.0)
+    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, between_rounds_seconds=3.0, lost_after_seconds=0.0)
     with lab(settings=settings) as at:
         at.cluster.node("a", cpu=4)
         at.cluster.node("b", cpu=4)

@@ -452,6 +452,23 @@ def test_the_loss_is_told_even_while_a_renewal_hangs(api: FakeApi) -> None:
     eventually(lambda: not elector_threads())
 
 
+def test_a_process_that_hangs_gives_its_lead_up_and_the_next_one_waits_until_the_lease_has_run_out(
+    api: FakeApi,
+) -> None:
+    clock = Time()
+    first, second = leading(api, "a", clock), elector(api, "b", clock)
+    assert not second.try_acquire()
+    first.abandon("the loop has stood still for 50 s")
+    with pytest.raises(LostLeadershipError, match="the loop has stood still for 50 s"):
+        first.check()
+    assert not first.renew()
+    assert not first.release(), "it may have a write under way: others wait"
+    clock.move(14.9)
+    assert not second.try_acquire()
+    clock.move(0.2)
+    assert second.try_acquire()
+
+
 def test_a_release_is_not_told_as_a_loss(api: FakeApi) -> None:
     free(api)
     lost = list[str]()

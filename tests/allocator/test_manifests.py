@@ -11,7 +11,7 @@ import yaml
 
 from diflow import keys
 from diflow.allocator.presence import NAMESPACE, presence
-from diflow.allocator.queues import read_queues
+from diflow.allocator.queues import read_file
 from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.world import QUEUES_KEY
 from diflow.cli.allocating import run as run_allocator
@@ -104,7 +104,7 @@ def test_users_learn_where_the_allocator_is_and_its_policy(diflow: Cli) -> None:
 def test_the_example_of_queues_can_be_read() -> None:
     example = yaml.safe_load((FOLDER / "queues.yaml").read_text())
     assert example["metadata"]["name"] == AllocatorSettings().queues_config
-    queues = read_queues(example["data"][QUEUES_KEY])
+    queues = read_file(example["data"][QUEUES_KEY]).queues
     assert {queue.name for queue in queues} == {"default", "vision", "language", "evaluation"}
 
 

@@ -194,6 +194,23 @@ def test_what_a_job_keeps_when_a_node_goes(
     assert standing.is_displaced is (held == {})
 
 
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        (GONE, "as node b is gone"),
+        (SILENT, "as node b has been silent for 600 s"),
+        (CORDONED, "as node b is cordoned"),
+    ],
+)
+def test_a_job_that_is_placed_anew_says_what_happened_to_its_node(nodes: tuple[NodeRead, ...], words: str) -> None:
+    doing = job(read(nodes=PLACED, is_preemptible=True), pod("w-0", on="a"), pod("w-1", on="b"))
+    looked = shown(doing, nodes=nodes)
+    writes = [write for part in plan_writes(looked, plan(looked.snapshot, w={"a": 2}), now=NOW) for write in part]
+    (note,) = [write.note for write in writes if write.note]
+    assert note.reason == "Rescheduled"
+    assert words in note.message, note.message
+
+
 def test_a_job_that_could_leave_a_cordoned_node_only_for_nothing_stays() -> None:
     doing = job(read(nodes=PLACED, is_preemptible=True), pod("w-0", on="a"), pod("w-1", on="b"))
     looked = shown(doing, nodes=CORDONED)
@@ -213,7 +230,7 @@ def test_a_job_is_admitted_in_its_round_when_it_gets_what_its_round_has() -> Non
     assert free == []
     parameters, at = written(write)
     assert parameters == {}
-    assert at == {"round": "1", "nodes": {"w": ["b", "b"]}, "since": NOW, "first": NOW, "moves": 0}
+    assert at == {"round": "1", "nodes": {"w": ["b", "b"]}, "since": NOW, "first": NOW, "moves": 0, "asked": "w:1-2"}
     assert write.note is not None
     assert write.note.reason == "Admitted"
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diflow.allocator.allocation import Allocation
 from diflow.allocator.reading import JobRead, read_node, read_workflow
+from diflow.state.allocation import Allocation
 from diflow.status import derive
 from diflow.workflows import render
 from tests.allocator.lab import job, task

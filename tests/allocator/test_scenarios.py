@@ -10,6 +10,7 @@ import pytest
 
 from diflow.allocator.policy import load_policy
 from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.settings import PolicySettings
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Lab, job, lab, task
@@ -199,7 +200,9 @@ def test_a_lost_node_takes_nothing_from_replicas_that_had_finished(at: Lab) -> N
         assert name in ("worker-1", "worker-2")
         at.cluster.remove_node(node)
     at.cluster.node("d", cpu=8)
-    at.until(lambda: at.cluster.running("one") == {"worker-1": "d", "worker-2": "d"}, "both run on the new node")
+    at.until(
+        lambda: at.cluster.running("one") == {"worker-1": "d", "worker-2": "d"}, "both run on the new node", seconds=100
+    )
     assert json.loads(at.cluster.parameters("one")["granted"]) == {"1": {"worker": 3}}
     ends(at, "one")
 
@@ -645,3 +648,39 @@ def test_a_change_after_a_lull_is_seen_to_at_once_and_what_comes_in_its_wake_is_
             allocator._wait(Stop())
             assert waited == gathers
             allocator.turn()
+
+
+def test_a_new_round_does_not_wait_for_pods_that_never_ran() -> None:
+    with lab() as found:
+        found.cluster.node("one", cpu="4")
+        found.cluster.mounts = False
+        found.cluster.submit(job("job", task(replicas=2, min_replicas=1, max_replicas=4), preemptible=True))
+        found.until(lambda: len(found.cluster.of("job")) == 4, "its pods hang in ContainerCreating")
+        found.rest()
+        assert found.cluster.running("job") == {}, "and nobody ends what only takes long"
+        found.cluster.mounts = True
+        found.cluster.annotate("job", bounds=json.dumps({"worker": {"min": 2, "max": 2}}))
+        found.until(lambda: len(found.cluster.running("job")) == 2, "the new round runs at once", seconds=20)
+
+
+def test_what_its_user_asks_for_does_not_wait_for_the_guard_against_thrashing() -> None:
+    with lab(policy=load_policy("fit", PolicySettings(least_seconds_between_resizes=600.0))) as found:
+        found.cluster.node("one", cpu="8")
+        found.cluster.submit(job("job", task(replicas=2, min_replicas=1, max_replicas=2), preemptible=True))
+        found.until(lambda: len(found.cluster.running("job")) == 2, "it runs")
+        for most in (4, 6, 3):
+            found.cluster.annotate("job", bounds=json.dumps({"worker": {"min": 1, "max": most}}))
+            found.until(lambda: len(found.cluster.running("job")) == most, f"{most} replicas", seconds=30)  # noqa: B023
+
+
+def test_the_allocators_own_idea_to_grow_waits_for_the_guard() -> None:
+    with lab(policy=load_policy("fit", PolicySettings(least_seconds_between_resizes=300.0))) as found:
+        found.cluster.node("one", cpu="4")
+        found.cluster.submit(job("job", task(replicas=2, min_replicas=1, max_replicas=2), preemptible=True))
+        found.until(lambda: len(found.cluster.running("job")) == 2, "it runs")
+        found.cluster.annotate("job", bounds=json.dumps({"worker": {"min": 1, "max": 8}}))
+        found.until(lambda: len(found.cluster.running("job")) == 4, "it has all there is", seconds=30)
+        found.cluster.node("two", cpu="4")
+        found.rest(seconds=100)
+        assert len(found.cluster.running("job")) == 4, "what was asked for was looked at: now it is left alone"
+        found.until(lambda: len(found.cluster.running("job")) == 8, "and grows later", seconds=400)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from diflow import DIJob, chain, keys
+from diflow import DIJob, keys
 from diflow.allocator.service import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
+from diflow.state import chain
 from diflow.status import derive
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from diflow import keys
-from diflow.allocator.allocation import Allocation
 from diflow.allocator.carrying import Job
 from diflow.allocator.predicates import Where
-from diflow.allocator.reading import Identity, JobRead, NodeRead, PodRead, Role, Tree
+from diflow.allocator.reading import Identity, JobRead, NodeRead, PodRead, Role
 from diflow.allocator.room import Room
-from diflow.nodenames import parse
+from diflow.state.allocation import Allocation
+from diflow.state.nodenames import parse
+from diflow.state.tree import Tree
 
 NOW = 1_000_000.0
 CPU = {"cpu": 1000, "pods": 1}

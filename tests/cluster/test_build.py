@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from cluster import build
+from cluster import build, commands, config
 from cluster.errors import ClusterError
-from cluster.parts import ALL_PARTS, ETCD, KUBERNETES, Part, Program
+from cluster.parts import ALL_PARTS, ARGO, ETCD, KUBERNETES, Part, Program
 from cluster.paths import PACKAGE
+from cluster.plan import Plan
+from cluster.progress import Progress
 
 
 def quiet(_: str) -> None:
@@ -48,11 +53,10 @@ def test_a_changed_checksum_file_changes_the_key(tmp_path: Path) -> None:
     assert build.part_key(ETCD, copy) != before
 
 
-def test_a_changed_link_flag_or_cgo_changes_the_key() -> None:
+def test_a_changed_link_flag_or_program_changes_the_key() -> None:
     before = build.part_key(KUBERNETES)
     assert build.part_key(dataclasses.replace(KUBERNETES, ldflags="-s")) != before
-    static = tuple(dataclasses.replace(program, cgo=False) for program in KUBERNETES.programs)
-    assert build.part_key(dataclasses.replace(KUBERNETES, programs=static)) != before
+    assert build.part_key(dataclasses.replace(KUBERNETES, programs=KUBERNETES.programs[1:])) != before
 
 
 @pytest.mark.parametrize("part", ALL_PARTS, ids=lambda part: part.name)
@@ -65,6 +69,18 @@ def test_each_program_from_another_module_is_a_tool_of_its_go_mod(part: Part) ->
     text = (PACKAGE / "go" / part.name / "go.mod").read_text()
     for program in part.programs:
         assert program.package == "." or program.package in text
+
+
+def test_coredns_has_every_plugin_that_the_corefile_names() -> None:
+    corefile = config.corefile(Plan("x", "/nowhere", "10.230.0.0/16", "none", {}))
+    named = set(re.findall(r"^    (\w+)", corefile, re.MULTILINE))
+    compiled = set(re.findall(r"coredns/plugin/(\w+)", (PACKAGE / "go" / "coredns" / "main.go").read_text()))
+    assert {"kubernetes", "template"} <= named
+    assert named == compiled
+
+
+def test_both_versions_of_argo_take_turns_because_they_share_most_packages() -> None:
+    assert {part.family for part in ARGO.values()} == {"argo"}
 
 
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="no Go on this machine")
@@ -84,11 +100,55 @@ def test_a_program_is_built_once_and_then_taken_from_the_cache(hello: Part, cach
 
 
 @needs_go
+def test_the_programs_of_a_part_are_built_together_and_one_alone_where_no_more_is_needed(hello: Part) -> None:
+    folder = build.PACKAGE / "go" / "hello"
+    for name in ("one", "two"):
+        (folder / "cmd" / name).mkdir(parents=True)
+        (folder / "cmd" / name / "main.go").write_text(f'package main\n\nfunc main() {{ println("{name}") }}\n')
+    both = tuple(Program(name, f"example.invalid/hello/cmd/{name}") for name in ("one", "two"))
+    part = dataclasses.replace(hello, programs=both)
+    assert build.build_one(part, "two", quiet) == build.binary(part, "two")
+    assert not build.is_built(part)
+    build.build([part], quiet)
+    assert build.is_built(part)
+    for name in ("one", "two"):
+        said = subprocess.run([build.binary(part, name)], capture_output=True, text=True, check=True).stderr
+        assert said == f"{name}\n"
+    assert sorted(path.name for path in build.part_folder(part).iterdir()) == ["one", "two"]
+
+
+@needs_go
+def test_a_program_stays_where_it_was_put_although_the_checkout_changes_meanwhile(hello: Part) -> None:
+    build.build([hello], quiet)
+    built = build.binary(hello, "hello")
+    with (build.PACKAGE / "go" / "hello" / "main.go").open("a") as file:
+        file.write("// changed by somebody else\n")
+    assert build.binary(hello, "hello") == built
+    assert build.is_built(hello)
+
+
+@needs_go
 def test_a_build_that_fails_names_its_log_and_leaves_no_binary(hello: Part, tmp_path: Path) -> None:
     (tmp_path / "package" / "go" / "hello" / "main.go").write_text("package main\n\nfunc main() { nonsense() }\n")
-    with pytest.raises(ClusterError, match=r"building hello failed: .*nonsense.*build-hello-hello\.log"):
+    with pytest.raises(ClusterError, match=r"building hello failed: .*nonsense.*build-hello\.log"):
         build.build([hello], quiet)
     assert list(build.part_folder(hello).iterdir()) == []
+
+
+def test_the_image_is_made_while_the_programs_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, done = threading.Event(), []
+
+    def compile_(parts: Iterable[Part], _: Progress) -> None:
+        assert begun.wait(60), "the image waits for the programs"
+        done.append([part.name for part in parts])
+
+    monkeypatch.setattr(commands.lifecycle, "require_root", lambda: None)
+    monkeypatch.setattr(commands.packages, "require", lambda *_: None)
+    monkeypatch.setattr(commands.build, "build", compile_)
+    monkeypatch.setattr(commands.diflowimage, "base_image", lambda _: begun.set())
+    monkeypatch.setattr(commands, "_seed", lambda *_: done.append("seed"))
+    commands.build_everything(["4.0.2"], quiet)
+    assert done == [["etcd", "kubernetes", "argo-4.0.2", "coredns", "kwok"], "seed"]
 
 
 def test_without_go_the_message_says_to_install_it(hello: Part, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from diflow.conformance import TITLES, Finding
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import POD, SERVICE, WORKFLOW
+from diflow.kube.kinds import POD, WORKFLOW
+from tests.builders import SERVICE
 from tests.clusters import TestCluster, wait_until
 
 pytestmark = pytest.mark.cluster

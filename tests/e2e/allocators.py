@@ -16,7 +16,7 @@ from typing import Any
 
 from diflow import DIJob, Task, keys
 from diflow.status import JobStatus, derive
-from diflow.workflows import to_yaml
+from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, alone, wait_until
 from tests.e2e.live import Live
@@ -239,11 +239,13 @@ def zone(live: Live, name: str) -> Iterator[Zone]:
         made.close()
 
 
-def submit(live: Live, job: DIJob) -> str:
+def submit(live: Live, job: DIJob, *, suspended: bool = False) -> str:
     """Create the job's Workflow, in the place of one that the first try of a test left."""
+    body = render(job)
+    body["spec"].update({"suspend": True} if suspended else {})
     live.kubectl("delete", "workflow", job.name, "--ignore-not-found")
     wait_until("nothing is left of an earlier one", lambda: not live.pods(job.name))
-    live.kubectl("create", "-f", "-", stdin=to_yaml(job))
+    live.kubectl("create", "-f", "-", stdin=json.dumps(body))
     return job.name
 
 

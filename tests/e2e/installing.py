@@ -45,7 +45,10 @@ def _move(obj: dict[str, Any], *, home: str, watched: str, setting: str) -> None
         obj["roleRef"]["name"] += f"-{watched}"
     only = {"name": setting, "value": watched}
     if kind == "Deployment":
-        obj["spec"]["template"]["spec"]["containers"][0].setdefault("env", []).append(only)
+        container = obj["spec"]["template"]["spec"]["containers"][0]
+        container.setdefault("env", []).append(only)
+        # What it would reserve, the pods of other tests may have meanwhile: they share a node of a few processors.
+        container["resources"]["requests"]["cpu"] = "10m"
     if kind == "CronWorkflow":
         obj["spec"]["workflowSpec"]["templates"][0]["container"]["env"].append(only)
     if kind == "ConfigMap" and "namespace" in obj["data"]:

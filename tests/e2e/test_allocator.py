@@ -41,6 +41,8 @@ from tests.e2e.allocators import (
 from tests.e2e.live import ENDED, Live, pod_name
 
 pytestmark = pytest.mark.xdist_group("allocator")
+# A process of its own for the tests on fake nodes, with a namespace and an allocator of its own.
+on_fake_nodes = pytest.mark.xdist_group("allocator-fake")
 
 _PATIENT = "trap 'echo saving; exit 143' TERM; "
 
@@ -75,6 +77,7 @@ def nodes(live: Live, request: pytest.FixtureRequest) -> Iterator[Zone]:
         yield made
 
 
+@on_fake_nodes
 def test_a_gang_starts_whole_or_not_at_all_and_says_why_it_waits(live: Live, nodes: Zone) -> None:
     nodes.add("one", cpu=2)
     name = submit(live, nodes.job("gang", 3, seconds=5))
@@ -125,6 +128,7 @@ def test_a_resize_touches_only_the_difference(live: Live) -> None:
     assert "Resized" in live.cluster.run(sys.executable, "-m", "diflow", "describe", name, "-n", live.namespace)
 
 
+@on_fake_nodes
 def test_a_preemptible_job_gives_way_to_a_higher_priority_and_comes_back(live: Live, nodes: Zone) -> None:
     nodes.add("only", cpu=4)
     low = submit(live, nodes.job("low", 2, bounds=(2, 4), seconds=25, backoff_limit=0))
@@ -138,6 +142,7 @@ def test_a_preemptible_job_gives_way_to_a_higher_priority_and_comes_back(live: L
     assert json.loads(_parameter(live, low, keys.PARAM_ROUNDS))[-1] == _parameter(live, low, keys.PARAM_CURRENT)
 
 
+@on_fake_nodes
 def test_a_stop_that_argo_sees_before_its_reason_counts_for_nothing(live: Live, nodes: Zone, running: Daemon) -> None:
     """Argo watches pods and Workflows apart, so it may judge a pod's end by a Workflow in which the round still counts.
 
@@ -170,6 +175,7 @@ def test_the_passing_of_a_jobs_own_deadline_is_its_failure(live: Live) -> None:
     assert len(live.pods(late)) == 1, "it is not tried again"
 
 
+@on_fake_nodes
 def test_a_preemptible_job_shrinks_for_a_newcomer_and_grows_with_the_cluster(live: Live, nodes: Zone) -> None:
     nodes.add("first", cpu=4)
     one = submit(live, nodes.job("one", 1, bounds=(1, 6), seconds=40, backoff_limit=0))
@@ -184,6 +190,7 @@ def test_a_preemptible_job_shrinks_for_a_newcomer_and_grows_with_the_cluster(liv
     assert {reason for reason, _ in events(live, one)} >= {"Admitted", "Resized"}
 
 
+@on_fake_nodes
 def test_the_commands_say_why_a_job_waits_and_pause_and_resize(live: Live, nodes: Zone, tmp_path: Path) -> None:
     nodes.add("n", cpu=3)
     runs = submit(live, nodes.job("runs", 1, bounds=(1, 3), seconds=900))
@@ -213,6 +220,7 @@ def test_the_commands_say_why_a_job_waits_and_pause_and_resize(live: Live, nodes
     live.delete(runs)
 
 
+@on_fake_nodes
 def test_a_job_goes_on_when_its_node_is_removed_or_cordoned(live: Live, nodes: Zone) -> None:
     nodes.add("a", "b", cpu=3)
     moves = submit(live, nodes.job("moves", 2, bounds=(1, 4), seconds=20, backoff_limit=0))
@@ -234,6 +242,7 @@ def test_a_job_goes_on_when_its_node_is_removed_or_cordoned(live: Live, nodes: Z
     assert status(live, moves).restarts == status(live, fixed).restarts == 0
 
 
+@on_fake_nodes
 def test_a_job_goes_on_when_its_node_is_silent(live: Live, nodes: Zone) -> None:
     nodes.add("a", "b", cpu=3)
     moves = submit(live, nodes.job("away", 2, bounds=(1, 4), backoff_limit=0))
@@ -271,7 +280,7 @@ def _begin_reports(live: Live, *names: str, on: str) -> None:
         }
         metadata = {"name": node_id, "namespace": live.namespace, "labels": labels}
         body = {"apiVersion": "argoproj.io/v1alpha1", "kind": "WorkflowTaskResult", "metadata": metadata}
-        live.cluster.kubectl("create", "-f", "-", stdin=json.dumps(body))
+        live.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(body))
 
     def is_awaited() -> bool:
         found = {node["id"]: node for name in names for node in live.nodes(name)}
@@ -342,6 +351,7 @@ def test_restarts_are_counted_over_all_replicas(live: Live) -> None:
     assert "backoffLimit is 2" in status(live, name).message
 
 
+@on_fake_nodes
 def test_an_allocator_that_is_killed_in_a_resize_leaves_it_to_the_next(
     live: Live, nodes: Zone, running: Daemon
 ) -> None:
@@ -363,6 +373,7 @@ def test_an_allocator_that_is_killed_in_a_resize_leaves_it_to_the_next(
     wait_until("nothing is left of it", lambda: not live.pods(name))
 
 
+@on_fake_nodes
 def test_of_two_allocators_one_writes_and_a_frozen_one_never_again(
     live: Live, nodes: Zone, running: Daemon, tmp_path: Path
 ) -> None:
@@ -401,6 +412,7 @@ def test_without_an_allocator_jobs_run_on_and_plain_ones_start_and_end(live: Liv
     assert live.ended(name) == "Succeeded"
 
 
+@on_fake_nodes
 def test_a_workflow_that_somebody_edited_into_nonsense_is_held_and_others_go_on(live: Live, nodes: Zone) -> None:
     nodes.add("n", cpu=4)
     broken = submit(live, nodes.job("broken", 1, seconds=600))
@@ -438,9 +450,9 @@ def _stop_as_superseded(live: Live, name: str) -> set[str]:
     """Write to the job's pods what the allocator would, if another round were the current one; returns which fields."""
     workflow, pods = live.workflow(name), [pod for raw in live.pods(name) if (pod := read_pod(raw)).is_live]
     given = {item["name"]: item for item in workflow["spec"]["arguments"]["parameters"]}
-    for parameter, value in ((keys.PARAM_ROUNDS, '["0"]'), (keys.PARAM_CURRENT, "0")):
+    for parameter, value in ((keys.PARAM_ROUNDS, '["9"]'), (keys.PARAM_CURRENT, "9")):
         given[parameter]["value"] = value
-    given[keys.PARAM_GRANTED]["value"] = json.dumps({"0": {"worker": 1}})
+    given[keys.PARAM_GRANTED]["value"] = json.dumps({"9": {"worker": 1}})
     read = read_workflow(workflow)
     assert not read.problem
     known = {node["metadata"]["name"]: read_node(node) for node in live.cluster.get("nodes")["items"]}

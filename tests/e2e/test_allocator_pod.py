@@ -19,7 +19,7 @@ from tests.e2e import installing
 from tests.e2e.allocators import events
 from tests.e2e.live import Live, pod_name
 
-pytestmark = pytest.mark.xdist_group("node")
+pytestmark = pytest.mark.xdist_group("installed")
 
 _PODS = "app.kubernetes.io/name=diflow-allocator"
 

@@ -222,3 +222,15 @@ def environment(pod: Pod) -> dict[str, str]:
 
 def uid(pod: Pod | None) -> str:
     return str(pod["metadata"]["uid"]) if pod else ""
+
+
+def test_tasks_named_as_words_of_argos_language_run_and_know_each_other(either: Live) -> None:
+    tasks = ("and", "not", "replica-a", "a")
+    told = " && ".join(f"echo {names.nodes_variable(task)}=${names.nodes_variable(task)}" for task in tasks)
+    name = either.submit(job(*(task("none", told, name=one) for one in tasks), name="words"))
+    assert either.ended(name) == "Succeeded"
+    pods = either.pods(name)
+    assert sorted(pod["metadata"]["labels"][keys.TASK_NAME] for pod in pods) == sorted(tasks)
+    for pod in pods:
+        found = dict(line.split("=", 1) for line in either.logs(pod_name(pod)).splitlines() if line.startswith("DI_"))
+        assert found == {names.nodes_variable(one): names.host(name, either.namespace, one, 0) for one in tasks}

@@ -18,7 +18,7 @@ from tests.e2e import installing
 from tests.e2e.allocators import Daemon, daemon, kept_alive, status, submit, until_running
 from tests.e2e.live import Live, pod_name
 
-pytestmark = [pytest.mark.xdist_group("node"), pytest.mark.usefixtures("running")]
+pytestmark = [pytest.mark.xdist_group("server"), pytest.mark.usefixtures("running")]
 
 _IMAGE = "docker.io/diflow/diflow:0.1.0"
 # They end, or fail, when a file tells them to, and leave in order when they are stopped.

@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from diflow import chain, keys
+from diflow import keys
 from diflow.kube import jobs
 from diflow.kube.kinds import NODE, POD, WORKFLOW
+from diflow.state import chain
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e.allocators import Daemon, Zone, daemon, kept_alive, submit, until_running, zone
 from tests.e2e.live import ENDED, Live
 
-pytestmark = pytest.mark.xdist_group("allocator")
+pytestmark = pytest.mark.xdist_group("successor")
 
 # Two replicas make some twelve nodes a round: the second round begins in a Workflow of its own.
 _MOST = "10"

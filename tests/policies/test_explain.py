@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diflow.allocator import explain
-from diflow.allocator.plan import Plan
+from diflow.allocator.plan import Plan, Why
 from diflow.allocator.policy import load_policy
 from diflow.allocator.shortage import amount
 from diflow.allocator.snapshot import Snapshot
@@ -56,7 +56,7 @@ def test_a_cap_and_a_gang_that_is_too_big_are_named() -> None:
     capped = details("capped")
     assert "queue 'small' is capped" in capped[0]
     assert "limit: queue 'small' may hold 2 cpu, and holds 0 cpu" in capped
-    assert capped[-1].startswith("would start: when other jobs of its queue end")
+    assert capped[-1].startswith("would start: with a smaller gang, when the cap is raised")
     assert "can never start here: its gang needs 40 replicas and the whole cluster takes 12" in details("huge")[0]
 
 
@@ -100,6 +100,14 @@ def test_one_replica_is_no_replicas() -> None:
     assert "has 1 replica instead of 3: 'new' needs room" in low
     assert "it gets 2 of the 2 replicas it asks for" in new
     assert "its gang needs 1 replica at once and 0 fit now" in one
+
+
+@pytest.mark.parametrize("policy", ["fit", "fair"])
+def test_a_job_that_starts_with_more_than_its_minimum_is_told_all_that_it_gets(policy: str) -> None:
+    job = JobView("new", (RoleView("w", {"cpu": 1000}, minimum=2, maximum=5, desired=5),))
+    snapshot = build([NodeView("n", {"cpu": 4000})], [job], now_seconds=1000.0)
+    (new,) = explain.lines(snapshot, load_policy(policy).optimize(snapshot))
+    assert "starts: it gets 4 of the 5 replicas it asks for" in new
 
 
 def test_a_gang_whose_roles_do_not_fit_together_says_so() -> None:
@@ -147,3 +155,9 @@ def test_amounts_are_in_the_units_of_kubernetes() -> None:
     assert amount("nvidia.com/gpu", 2) == "2 nvidia.com/gpu"
     assert amount("hostport/8080", 1) == "host port 8080"
     assert amount("pods", 1) == "1 pod"
+
+
+@pytest.mark.parametrize("why", list(explain._TEXT), ids=lambda why: why.name)
+def test_a_reason_names_the_one_thing_that_happened(why: Why) -> None:
+    said = explain._TEXT[why].split(";")[0]  # behind it stands what to do
+    assert " or " not in said

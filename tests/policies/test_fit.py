@@ -263,6 +263,7 @@ def test_a_job_on_a_closed_node_is_not_resized_in_place() -> None:
 def test_the_rest_of_a_gang_that_lost_pods_starts_again_or_makes_room() -> None:
     whole = planned(nodes(2, 4), [elastic("a", 3, 4, {"n1": 2})])
     assert sizes(*whole) == {"a": 4}
+    assert told(*whole, "a").endswith("with 4 replicas, 2 before: w had 2 and needs at least 3")
     snapshot, plan = planned(nodes(2), [elastic("a", 3, 4, {"n1": 2}), elastic("b", 2, 2, created_seconds=NOW)])
     assert sizes(snapshot, plan) == {"b": 2}
     assert plan.action[0] == Action.PREEMPT
@@ -272,6 +273,9 @@ def test_a_maximum_that_was_lowered_is_followed_at_once() -> None:
     snapshot, plan = planned(nodes(4, 4), [elastic("a", 1, 3, {"n1": 2, "n2": 4}, changed_seconds=NOW)])
     assert held(snapshot, plan) == {"a": {"n2": 3}}
     assert why(snapshot, plan, "a") == Why.PLACED_AGAIN
+    assert told(snapshot, plan, "a").endswith(
+        ": is placed again with 3 replicas, 6 before: w had 6 and may have at most 3"
+    )
     # On a node that takes no new pods it could not start again with fewer.
     job = elastic("a", 2, 3, {"n1": 4})
     snapshot, plan = planned(nodes(4, 1, closed=(1,)), [job])

@@ -12,13 +12,13 @@ import pytest
 from diflow.allocator import explain, policy
 from diflow.allocator.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes, keep_plan, make_plan
 from diflow.allocator.policies.fit import FitPolicy
-from diflow.allocator.policy import guarded, load_policy
+from diflow.allocator.policy import Guard, guarded, load_policy
 from diflow.allocator.profile import Profile
 from diflow.allocator.settings import PolicySettings, policy_settings
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.validate import faults
 from diflow.allocator.views import JobView, NodeView, QueueView, RoleView, build
-from diflow.errors import InvalidError, NotFoundError
+from diflow.errors import InvalidError
 
 NAMES = ("fit", "fair", "goodput", "fair+goodput", "tiresias", "optimus")
 
@@ -52,6 +52,31 @@ def test_a_policy_that_is_late_changes_nothing() -> None:
     stop.set()
     assert changes(plan) == 0
     assert "longer than 0.05 s" in trouble
+
+
+def test_of_calls_that_do_not_come_back_there_is_one_at_most() -> None:
+    stop = threading.Event()
+    now = [0.0]
+
+    def slow(snapshot: Snapshot) -> Plan:
+        stop.wait(60)
+        return keep_plan(snapshot, "slow")
+
+    guard = Guard("stuck", limit_seconds=0.01, clock=lambda: now[0])
+    for _ in range(20):
+        now[0] += 5.0
+        plan, trouble = guard.ask(slow, cluster())
+        assert changes(plan) == 0
+    (left,) = [thread for thread in threading.enumerate() if thread.name == "policy-stuck"]
+    assert "has not come back from an earlier plan" in trouble
+    assert guard.stuck_seconds == 95.0
+    stop.set()
+    left.join(30)
+    assert guard.stuck_seconds == 0.0
+    assert guard.ask(FitPolicy().optimize, cluster())[1] in (
+        "",
+        "policy slow took longer than 0.01 s; nothing is changed",
+    )
 
 
 def test_a_bad_plan_changes_nothing() -> None:
@@ -154,7 +179,7 @@ def test_weights_of_zero_everywhere_still_share() -> None:
 
 
 def test_an_unknown_policy_is_told_the_names() -> None:
-    with pytest.raises(NotFoundError, match="there is no policy 'magic': take one of fair, fair"):
+    with pytest.raises(InvalidError, match="there is no policy 'magic': take one of fair, fair"):
         load_policy("magic")
 
 

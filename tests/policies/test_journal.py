@@ -13,7 +13,7 @@ from diflow.allocator.plan import Plan
 from diflow.allocator.policies.fit import FitPolicy
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.views import JobView, NodeView, RoleView, build
-from diflow.errors import InvalidError, NotFoundError
+from diflow.errors import InvalidError
 from tests.policies.generators import snapshots
 
 
@@ -129,7 +129,7 @@ def test_a_line_that_is_no_entry_is_named(tmp_path: Path, text: str) -> None:
         file.write(text + "\n")
     with pytest.raises(InvalidError, match="line 2: no entry of a journal"):
         list(journal.read(path))
-    with pytest.raises(NotFoundError, match="cannot be read"):
+    with pytest.raises(InvalidError, match="cannot be read"):
         list(journal.read(tmp_path / "nothing"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.queues import read_queues
+from diflow.allocator.queues import read_file
 from diflow.allocator.views import QueueView
 from diflow.errors import InvalidError
 
@@ -16,8 +16,8 @@ def test_queues_are_read_with_their_amounts_in_base_units() -> None:
       - {name: vision-ann, parent: vision}
     """
     with pytest.raises(InvalidError):
-        read_queues(text.replace("5500m", "3"))
-    assert read_queues(text) == [
+        read_file(text.replace("5500m", "3"))
+    assert list(read_file(text).queues) == [
         QueueView("vision", 2.0, {"cpu": 4000, "nvidia.com/gpu": 1}, {"cpu": 5500, "memory": 2048}),
         QueueView("vision-ann", parent="vision"),
     ]
@@ -31,7 +31,7 @@ def test_queues_are_read_with_their_amounts_in_base_units() -> None:
         ("queues: 3", "queues.yaml: must be a mapping"),
         ("[" * 5000, "queues.yaml: "),
         ("queues: [{name: 2026-13-45}]", "queues.yaml: cannot be read"),
-        ("queues: []\nqueue: []", "queue: unknown field; known is queues"),
+        ("queues: []\nqueue: []", "queue: unknown field; known are namespaces and queues"),
         ("queues: [{}]", r"queues\[0\].name: must be text"),
         ("queues: [{name: a, weight: .nan}]", r"queues\[0\].weight: must be a number"),
         ("queues: [{name: a, guarantee: 0}]", r"queues\[0\].guarantee: must be a mapping"),
@@ -51,9 +51,9 @@ def test_queues_are_read_with_their_amounts_in_base_units() -> None:
 )
 def test_a_mistake_is_named_with_its_path(text: str, message: str) -> None:
     with pytest.raises(InvalidError, match=message):
-        read_queues(text)
+        read_file(text)
 
 
 def test_a_weight_of_nothing_and_a_list_of_nothing_are_no_mistakes() -> None:
-    assert read_queues("queues: []") == []
-    assert read_queues("queues: [{name: a, weight: 0, cap: }]") == [QueueView("a", 0.0)]
+    assert read_file("queues: []").queues == ()
+    assert read_file("queues: [{name: a, weight: 0, cap: }]").queues == (QueueView("a", 0.0),)

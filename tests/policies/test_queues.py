@@ -172,7 +172,7 @@ def test_a_queue_below_its_share_reclaims_one() -> None:
     plan = fair(snapshot)
     assert evictions(snapshot, plan) == 1
     assert held(snapshot, plan) == {"a": 2, "b": 1}
-    assert "above what it deserves" in explain.text(snapshot, plan, 0)
+    assert "gives way to 'b', whose queue held less of what it deserves" in explain.text(snapshot, plan, 0)
 
 
 def test_a_gang_is_promised_what_is_being_released_and_bound_only_when_all_of_it_is_ready() -> None:
@@ -205,8 +205,8 @@ def test_preemption_is_whole_or_not_at_all() -> None:
 
 
 def test_a_victim_is_of_strictly_lower_priority() -> None:
-    old = gang("old", 2, placed={"n1": 2}, cpu=1)
-    for priority, expected in ((0, {"old": 2, "new": 0}), (1, {"old": 1, "new": 1})):
+    old = gang("old", 2, low=2, placed={"n1": 2}, cpu=1)
+    for priority, expected in ((0, {"old": 2, "new": 0}), (1, {"old": 0, "new": 1})):
         snapshot = build([node(cpu=2)], [old, gang("new", 1, priority=priority, created=1.0, cpu=1)])
         assert held(snapshot, fair(snapshot)) == expected
 
@@ -341,13 +341,14 @@ def test_pods_that_ask_for_nothing_run_on_a_full_node() -> None:
     assert held(snapshot, fair(snapshot)) == {"full": 1, "free": 3}
 
 
-def test_a_queue_may_reclaim_only_down_to_what_the_other_deserves() -> None:
-    snapshot = build(
-        [node(cpu=6)],
-        [gang("a", 6, queue="q1", placed={"n1": 6}, cpu=1), gang("b", 6, low=4, queue="q2", created=1.0, cpu=1)],
-        [QueueView("q1"), QueueView("q2")],
-    )
-    # The gang of 4 would need more than the 3 that its queue deserves: nobody is stopped for it.
+def test_a_queue_reclaims_a_gang_above_its_share_where_the_other_queue_keeps_more_than_it_had_itself() -> None:
+    queues = [QueueView("q1"), QueueView("q2")]
+    elastic = gang("a", 6, queue="q1", placed={"n1": 6}, cpu=1)
+    # Both deserve 3. The gang of 4 leaves the other queue 2: more than the nothing that its own one has.
+    snapshot = build([node(cpu=6)], [elastic, gang("b", 6, low=4, queue="q2", created=1.0, cpu=1)], queues)
+    assert held(snapshot, fair(snapshot)) == {"a": 2, "b": 4}
+    # A gang of 6 would leave it nothing: nobody is better off.
+    snapshot = build([node(cpu=6)], [elastic, gang("b", 6, low=6, queue="q2", created=1.0, cpu=1)], queues)
     assert evictions(snapshot, fair(snapshot)) == 0
 
 

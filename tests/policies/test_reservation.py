@@ -7,7 +7,7 @@ import pytest
 from diflow.allocator.plan import Why
 from diflow.allocator.policy import load_policy
 from diflow.allocator.validate import faults
-from diflow.allocator.views import JobView, NodeView, RoleView, build
+from diflow.allocator.views import JobView, NodeView, QueueView, RoleView, build
 
 PERIOD = 60.0
 SMALL_SECONDS = 600.0
@@ -15,8 +15,9 @@ RESERVE_AFTER = 300.0
 
 
 @pytest.mark.parametrize("policy_name", ["fit", "fair", "goodput", "fair+goodput"])
+@pytest.mark.parametrize("queues", [1, 2])
 @pytest.mark.parametrize("size", [4, 10, 16])
-def test_a_gang_starts_although_small_jobs_never_stop_coming(policy_name: str, size: int) -> None:
+def test_a_gang_starts_although_small_jobs_never_stop_coming(policy_name: str, queues: int, size: int) -> None:
     """4 nodes of 4, always more small jobs than fit, none of which may be moved; the gang comes into a full cluster."""
     policy = load_policy(policy_name)
     nodes = [NodeView(f"n{i}", {"gpu": 4}) for i in range(4)]
@@ -33,13 +34,21 @@ def test_a_gang_starts_although_small_jobs_never_stop_coming(policy_name: str, s
             number += 1
         role = RoleView("w", {"gpu": 1}, 1, 1, 1)
         jobs = [
-            JobView(n, (role,), preemptible=False, created_seconds=c, started_seconds=b, placed={"w": p})
+            JobView(
+                n,
+                (role,),
+                queue=f"q{int(n[-1]) % queues}",
+                preemptible=False,
+                created_seconds=c,
+                started_seconds=b,
+                placed={"w": p},
+            )
             for n, (c, b, p) in small.items()
         ]
         if now >= gang_came:
             large = RoleView("w", {"gpu": 1}, size, size, size)
-            jobs.append(JobView("gang", (large,), preemptible=False, created_seconds=gang_came))
-        snapshot = build(nodes, jobs, now_seconds=now)
+            jobs.append(JobView("gang", (large,), queue="q0", preemptible=False, created_seconds=gang_came))
+        snapshot = build(nodes, jobs, [QueueView(f"q{i}") for i in range(queues)], now_seconds=now)
         plan = policy.optimize(snapshot)
         assert faults(snapshot, plan) == []
         for g, n, _ in zip(plan.role.tolist(), plan.node.tolist(), plan.count.tolist(), strict=True):
@@ -58,8 +67,8 @@ def test_small_jobs_use_what_the_reserved_gang_leaves_over() -> None:
     jobs = [
         JobView("long", (RoleView("w", {"gpu": 1}, 5, 5, 5),), preemptible=False, placed={"w": {"n1": 2, "n3": 3}}),
         JobView("gang", (RoleView("w", {"gpu": 1}, 8, 8, 8),), created_seconds=0.0),
-        JobView("small-a", (role,), created_seconds=900.0),
-        JobView("small-b", (role,), created_seconds=901.0),
+        JobView("small-a", (role,), preemptible=False, created_seconds=900.0),
+        JobView("small-b", (role,), preemptible=False, created_seconds=901.0),
     ]
     snapshot = build(nodes, jobs, now_seconds=1000.0)
     for name in ("fit", "fair"):

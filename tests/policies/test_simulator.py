@@ -22,7 +22,7 @@ from diflow.allocator.simulator.cli import app, queue_rows
 from diflow.allocator.simulator.metrics import metrics
 from diflow.allocator.simulator.replay import Replay, World, replay
 from diflow.allocator.simulator.truth import Application, Arrival, load, read_workload
-from diflow.errors import DiflowError, InvalidError, NotFoundError
+from diflow.errors import DiflowError, InvalidError
 from tests.policies.generators import snapshots
 
 DATA = Path(os.environ.get("DIFLOW_POLLUX_DATA", Path(__file__).parents[3] / "shared" / "data" / "pollux"))
@@ -221,11 +221,11 @@ def test_profiles_that_lie_in_a_plane_are_named(profiles: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        (["--workload", "nowhere.csv"], NotFoundError("nowhere.csv cannot be read: No such file")),
-        (["--workload", "."], NotFoundError("cannot be read: Is a directory")),
-        (["--profiles", "nowhere"], NotFoundError("there is no folder nowhere")),
-        (["--profiles", "."], NotFoundError("holds no APP/placements.csv")),
-        (["--policy", "fit", "--policy", "nothing"], NotFoundError("there is no policy 'nothing'")),
+        (["--workload", "nowhere.csv"], InvalidError("nowhere.csv cannot be read: No such file")),
+        (["--workload", "."], InvalidError("cannot be read: Is a directory")),
+        (["--profiles", "nowhere"], InvalidError("there is no folder nowhere")),
+        (["--profiles", "."], InvalidError("holds no APP/placements.csv")),
+        (["--policy", "fit", "--policy", "nothing"], InvalidError("there is no policy 'nothing'")),
         (["--out", "w.csv"], InvalidError("--out w.csv is a file: give a folder")),
         (["--out", "w.csv/below", "--no-pictures"], DiflowError("w.csv/below cannot be written: Not a directory")),
         (["--restart-seconds", "inf"], InvalidError("--restart-seconds must be at most 86400, not inf")),

@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray
+from diflow.allocator.fairness import cycle
 from diflow.allocator.fairness.consent import agreed, drf
 from diflow.allocator.fairness.shares import deserved_by
 from diflow.allocator.fairness.victims import MayTake, Reach, make_room, order_of_victims
 from diflow.allocator.ledger import Ledger
-from diflow.allocator.policies import fair
 from diflow.allocator.policies.fair import FairPolicy
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.snapshot import Snapshot
@@ -117,7 +117,7 @@ def test_no_law_is_broken_where_drf_must_agree() -> None:
 
 def test_hopeless_gangs_do_not_use_up_what_a_cycle_may_try() -> None:
     """The first that fit nowhere used to be tried again each cycle, and those behind them never."""
-    count = fair.MOST_TRANSACTIONS + 10
+    count = cycle.MOST_TRANSACTIONS + 10
     # Each wants more than its queue's other job has to give, as what is beside that cannot be taken.
     jobs = [gang("base", 6, low=6, placed={"n1": 6}, preemptible=False, cpu=1)]
     jobs += [gang("weak", 2, low=2, placed={"n1": 2}, cpu=1)]
@@ -139,5 +139,5 @@ def test_what_was_granted_in_part_is_asked_for_again_in_the_same_cycle() -> None
         gang("low", 7, placed={"n1": 7}, cpu=1),
     ]
     snapshot = build([node(cpu=13)], jobs, [QueueView("default")])
-    plan = fair.Cycle(snapshot, PolicySettings()).run(("preempt",), "fair")
+    plan = cycle.Cycle(snapshot, PolicySettings()).run(("preempt",), "fair")
     assert held(snapshot, plan) == {"high": 13, "low": 0}

@@ -3,7 +3,7 @@
 A verdict depends on nothing but the code that is judged and the code that judges: seeds are fixed, clocks are not read.
 So a part that held is not judged again until a line of one of them changes, Python, numpy or scipy do, or
 DIFLOW_LAW_CACHE=off. What is known lies outside the checkout, one file for each state of the code, and only of parts
-that held. Each eighth part is judged in every run all the same.
+that held. Some parts are judged in every run all the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,9 +22,11 @@ import numpy as np
 import scipy
 
 from cluster.paths import cache_root
+from tests.policies.judging import Part
 
 ROOT = Path(__file__).resolve().parents[2]
 FRESH_EACH = 8
+"""Of all parts, each eighth is judged again although it is known."""
 # The modules are asked for in a process that has judged a little: what is imported late counts, too.
 _LOADED = """
 import sys
@@ -37,6 +39,22 @@ root = Path.cwd()
 files = {Path(m.__file__).resolve() for m in list(sys.modules.values()) if getattr(m, "__file__", None)}
 print("\\n".join(sorted(str(f.relative_to(root)) for f in files if f.is_relative_to(root) and ".venv" not in f.parts)))
 """
+
+
+def due(work: Sequence[Part], known: Mapping[str, int], *, every: bool, code: str) -> list[Part]:
+    """The parts to judge now: every part that is not known, or a sample of one part of each kind.
+
+    The sample begins at a part that `code` determines and prefers parts that are not known: the runs of one state of
+    the code judge all parts in turn, and different states of the code begin with different parts.
+    """
+    if every:
+        return [part for i, part in enumerate(work) if i % FRESH_EACH == 0 or str(part) not in known]
+    start = int(code, 16) % len(work)
+    rotated = [*work[start:], *work[:start]]
+    chosen: dict[str, Part] = {}
+    for part in [part for part in rotated if str(part) not in known] + rotated:
+        chosen.setdefault(part.kind, part)
+    return [chosen[kind] for kind in sorted(chosen)]
 
 
 def known(policy: str) -> dict[str, int]:

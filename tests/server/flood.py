@@ -1,7 +1,8 @@
 """`python -m tests.server.flood PORT COUNT ADDRESSES`: opens so many silent connections at once and holds them.
 
-They come from as many addresses of this machine (127.0.0.x). When all have been tried it prints `{"open": n}`, and when
-a line comes on stdin, what became of each: how many were told 503, 408, reset, or are open still.
+They come from as many addresses of this machine (127.0.x.2), each of a network of its own. When all have been tried it
+prints `{"open": n}`, and when a line comes on stdin, what became of each: how many were told 503, 408, reset, or are
+open still.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ async def main(port: int, count: int, addresses: int) -> None:
 
     async def one(number: int) -> None:
         async with limit:
-            source = f"127.0.0.{2 + number % addresses}"
+            source = f"127.0.{number % addresses}.2"
             try:
                 transport, _ = await loop.create_connection(
                     lambda: Silent(counts), "127.0.0.1", port, local_addr=(source, 0)

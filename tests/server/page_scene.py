@@ -128,7 +128,12 @@ class MadeJob:
             bounds = {"minReplicas": low, "maxReplicas": high} if low is not None else {}
             tasks.append({"name": name, "type": "none", "replicas": count, "template": template, **bounds})
         counts = {task["name"]: task["replicas"] for task in tasks}
-        spec = {"backoffLimit": self.backoff_limit, "preemptible": self.preemptible, "tasks": tasks}
+        spec = {
+            "backoffLimit": self.backoff_limit,
+            "preemptible": self.preemptible,
+            "priority": self.priority,
+            "tasks": tasks,
+        }
         manifest = {"apiVersion": keys.API_VERSION, "kind": "DIJob", "metadata": {"name": self.name}, "spec": spec}
         current = self.rounds[-1]
         annotations: dict[str, str] = {keys.DIJOB: json.dumps(manifest), **self.annotations}

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from diflow import keys
 from diflow.kube.kinds import NODE, POD, WORKFLOW
 from diflow.server.cache import More
-from diflow.server.reading import TaskRead, elastic, read_pod, read_workflow
+from diflow.server.reading import elastic, read_pod, read_workflow
+from diflow.state.parameters import TaskState
 from diflow.workflows import render
 from tests.allocator.faults import eventually
 from tests.builders import job, task
@@ -179,7 +180,7 @@ def test_an_old_copy_says_why_it_is_no_good(started: Place) -> None:
 def test_the_elastic_task_is_the_first_with_room_else_the_last(
     tasks: list[tuple[str, int, int | None, int | None]], bounds: dict[str, tuple[int, int]], name: str
 ) -> None:
-    assert elastic([TaskRead(*one) for one in tasks], bounds=bounds) == name
+    assert elastic([TaskState(*one) for one in tasks], bounds=bounds) == name
 
 
 ANYTHING = st.recursive(
@@ -244,3 +245,17 @@ def test_whatever_is_in_a_pod_it_can_be_read(
     )
     assert 1 <= pod.port <= 100_000
     assert pod.index >= -1
+
+
+def test_a_workflow_that_calls_itself_a_later_part_of_a_job_is_not_the_job(started: Place) -> None:
+    first = started.submit(places.elastic())
+    begin(started)
+    false = copy.deepcopy(first)
+    false["metadata"] |= {
+        "name": "false",
+        "uid": "uid-wf-false",
+        "labels": {**false["metadata"]["labels"], keys.CHAIN: "elastic", keys.PART: "999999"},
+    }
+    started.api.add(WORKFLOW, false)
+    eventually(lambda: started.cache.workflows.get("default", "false"))
+    assert started.cache.job("default", "elastic").workflow.name == "elastic"  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -121,6 +122,27 @@ async def test_a_report_for_several_replicas_is_taken_as_that(place: Place, tmp_
         await asyncio.to_thread(client.close, _SECONDS)
         await soon(lambda: "500" in place.parameter("elastic", keys.PARAM_PROFILINGS), "it is written")
         assert reports.speed(place.parameter("elastic", keys.PARAM_PROFILINGS)) == 500.0
+
+
+@asynchronous
+async def test_a_replica_of_an_earlier_round_ends_its_reports_without_a_warning(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="diflow.client")
+    place.running(elastic(replicas=2))
+    place.set("elastic", rounds=["1", "2"], current="2", granted={"1": {"worker": 2}, "2": {"worker": 3}})
+    token = tmp_path / "token"
+    token.write_text(place.authority.pod_token("elastic-worker-1-0", job="elastic"))
+    async with served(place) as url:
+        client = replica(url, token)
+        for step in range(2):
+            client.report(speed=100, step=step)
+            await soon(lambda: caplog.records, "the client has its answer")
+        await asyncio.to_thread(client.close, _SECONDS)
+    [record] = [r for r in caplog.records if r.name == "diflow.client"]
+    assert record.levelno == logging.INFO
+    assert "earlier round: the job is in round 2 (status 410)" in record.getMessage()
+    assert not place.api.seen("PATCH")
 
 
 @asynchronous

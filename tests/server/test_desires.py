@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from diflow import DIJob, keys
 from diflow.asking import standing
 from diflow.errors import ConflictError, InvalidError, NotFoundError
-from diflow.server.desires import KEYS_KEPT, Ask, Desires, Notes, step
+from diflow.notes import KEYS_KEPT, Noted, Notes
+from diflow.server.desires import Ask, Desires, step
 from diflow.server.errors import ApiError
 from diflow.workflows import render
 from tests.allocator.faults import Time
@@ -126,12 +127,48 @@ def test_a_host_name_that_would_be_too_long_is_refused() -> None:
 
 
 def test_notes_keep_the_newest_keys_and_read_what_they_wrote() -> None:
-    notes = Notes({str(n): "x" for n in range(KEYS_KEPT + 5)}, {"worker": (2, 8)})
+    notes = Notes({str(n): "x" for n in range(KEYS_KEPT + 5)}, {"worker": Noted((2, 8), (2, 4))})
     read = Notes.read(notes.text())
     assert list(read.done) == [str(n) for n in range(5, KEYS_KEPT + 5)]
-    assert read.ranges == {"worker": (2, 8)}
-    for broken in ("", "[", "[]", "3", '{"done": 3}', '{"done": [1]}', '{"ranges": {"a": 1}}', "[" * 100_000):
-        assert Notes.read(broken) == Notes()
+    assert read.ranges == {"worker": Noted((2, 8), (2, 4))}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "",
+        "[",
+        "[]",
+        "3",
+        '{"done": 3}',
+        '{"done": [1]}',
+        '{"done": [["a"]]}',
+        '{"done": [["a", 1]]}',
+        '{"done": [["' + "a" * 65 + '", "b"]]}',
+        '{"ranges": {"a": 1}}',
+        '{"ranges": {"a": [1, 4]}}',
+        '{"ranges": {"a": {"range": [1, 4]}}}',
+        '{"ranges": {"a": {"range": [1, 1e999], "bounds": [1, 2]}}}',
+        '{"ranges": {"a": {"range": [true, 4], "bounds": [1, 2]}}}',
+        '{"ranges": {"a": {"range": [0, 4], "bounds": [1, 2]}}}',
+        '{"ranges": {"a": {"range": [4, 1], "bounds": [1, 2]}}}',
+        '{"ranges": {"a": {"range": [1, 4], "bounds": [1, ' + "9" * 5000 + "]}}}",
+        '{"ranges": {"a": {"range": [1, 100001], "bounds": [1, 2]}}}',
+        "[" * 100_000,
+        " " * 65_536 + "{}",
+    ],
+)
+def test_notes_without_what_cannot_be_true(broken: str) -> None:
+    assert Notes.read(broken) == Notes()
+
+
+def test_a_range_was_noted_for_the_bounds_that_stand_beside_it_alone() -> None:
+    notes = Notes({"a": "b"}, {"worker": Noted((2, 8), (2, 4)), "helper": Noted((1, 3), (1, 2))})
+    assert notes.range_of("worker", (2, 4)) == (2, 8)
+    assert notes.range_of("worker", (3, 4)) is None
+    assert notes.range_of("worker", None) is None
+    assert notes.range_of("other", (2, 4)) is None
+    assert notes.without_range("worker") == Notes({"a": "b"}, {"helper": Noted((1, 3), (1, 2))})
 
 
 @pytest.mark.parametrize(

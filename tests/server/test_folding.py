@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diflow import plain
 from diflow.allocator import reports
-from diflow.server.folding import LONGEST, RANKS_KEPT, ROWS_KEPT, Report, Shape, fold, written_at
+from diflow.bounds import MOST_REPLICAS
+from diflow.server.folding import HINTS, LONGEST, RANKS_KEPT, ROWS_KEPT, Report, Shape, fold, written_at
 from diflow.server.models import Hints, Profiling, validate
+from diflow.state import reports as state_reports
+from diflow.state import untrusted
 
 
 def shape(replicas: int = 4, nodes: int = 2, *, round_: str = "1", others: int = 0) -> Shape:
@@ -29,6 +31,29 @@ def report(task: str = "worker", **values: Any) -> Report:
 def folded(before: str, told: dict[int, Report], seen: Shape, *, now: float = 100.0) -> tuple[str, dict[str, Any]]:
     text = fold(before, told, seen, now=now)
     return text, json.loads(text)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {"round": "1", "ranks": {"0": {"task": "worker", "speed": 1e308}}},
+        {"round": "1", "ranks": {"0": {"task": "worker", "speed": 1e308}, "1": {"task": "worker", "speed": 1e308}}},
+        {"round": "1", "ranks": {"0": {"task": "worker", "batch": 1e18, "stepSeconds": 5e-324}}},
+        {"round": "1", "ranks": {"0": {"task": "x" * 60_000, "speed": 1}}},
+        {"round": "1", "ranks": {"0": {"task": "worker", "step": 1, "more": "x" * 60_000}}},
+        {"gradParams": {"norm": "x" * 60_000}},
+        {"initBatchSize": "x" * 60_000},
+        {"perfParams": [[[1]] * 20_000]},
+        {"round": "1", "observed": [[1e308] * 5] * 3},
+        {"progress": -1e300},
+    ],
+    ids=range(10),
+)
+def test_what_somebody_wrote_beside_the_server_neither_breaks_nor_fills_the_text(before: dict[str, Any]) -> None:
+    text, told = folded(json.dumps(before), {1: report(step=3)}, shape())
+    assert len(text) < 1000
+    assert told["ranks"]["1"] == {"task": "worker", "step": 3}
+    assert not {"gradParams", "initBatchSize", "perfParams", "progress"} & told.keys()
 
 
 def test_the_speeds_of_all_replicas_are_added_up() -> None:
@@ -179,8 +204,8 @@ REPORTS = st.fixed_dictionaries(
         "batch": st.floats(1e-300, 1e9),
         "stepSeconds": st.floats(1e-6, 9e5),
         "syncSeconds": st.floats(0, 9e5),
-        "replicas": st.integers(1, 100_000),
-        "nodes": st.integers(1, 100_000),
+        "replicas": st.integers(1, MOST_REPLICAS),
+        "nodes": st.integers(1, MOST_REPLICAS),
         "rank": st.integers(0, 10),
         "step": st.integers(0, 10**15),
         "progress": st.floats(0, 1),
@@ -210,8 +235,25 @@ def test_whatever_may_be_reported_the_text_is_json_that_the_allocator_bears(
 
 
 def test_a_number_that_no_float_can_hold_is_no_number() -> None:
-    assert plain.number(10**400) is None
-    assert [plain.number(value) for value in (True, "1", None, float("nan"), float("inf"), [])] == [None] * 6
-    assert (plain.number(3), plain.number(0.5)) == (3.0, 0.5)
-    assert plain.mapping('{"progress": 1' + "0" * 400 + "}")
-    assert [plain.mapping(text) for text in ("", "[1]", "{", "[" * 100_000)] == [{}] * 4
+    assert untrusted.number(10**400) is None
+    assert [untrusted.number(value) for value in (True, "1", None, float("nan"), float("inf"), [])] == [None] * 6
+    assert (untrusted.number(3), untrusted.number(0.5)) == (3.0, 0.5)
+    assert untrusted.mapping('{"progress": 1' + "0" * 400 + "}")
+    assert [untrusted.mapping(text) for text in ("", "[1]", "{", "[" * 100_000)] == [{}] * 4
+
+
+MODEL = {"alpha_c": 0.1, "beta_c": 0.001, "alpha_n": 0.4, "beta_n": 0.0, "alpha_r": 0.2, "beta_r": 0.0, "gamma": 1.0}
+
+
+def test_a_speed_follows_from_the_model_that_adaptdl_reports_for_the_place_that_the_job_has() -> None:
+    body, faults = validate(Hints, {"perfParams": MODEL, "initBatchSize": 400})
+    assert body is not None, faults
+    text, told = folded("", {HINTS: Report("", body)}, shape(4, 2))
+    assert (told["replicas"], told["nodes"], told["observed"]) == (4, 2, []), "no step was measured"
+    expected = 400 / (0.1 + 0.001 * 100 + 0.4)
+    assert reports.speed(text) == pytest.approx(expected)
+    assert state_reports.speed(told) == pytest.approx(expected)
+    later, _ = folded(text, {}, shape(2, 1))
+    assert reports.speed(later) == pytest.approx(400 / (0.1 + 0.001 * 200 + 0.2)), "as it runs now"
+    measured, _ = folded(later, {0: report(speed=5.0), 1: report(speed=5.0)}, shape(2, 1))
+    assert reports.speed(measured) == 10

@@ -286,5 +286,20 @@ def test_each_picture_says_in_words_what_it_shows() -> None:
     assert len(pictures) > 20
     for attributes, inside in pictures:
         assert 'aria-hidden="true"' in attributes or ('role="img"' in attributes and inside.startswith("<title>"))
-    assert "6 replicas run, 6 granted, 8 asked for; peak 8" in page
+    assert "6 replicas run, 6 granted, 2–8 asked for; peak 8" in page
     assert "GPU: 6 of 8 held" in page
+
+
+def test_what_is_asked_for_of_a_preemptible_job_is_its_range_and_not_the_number_it_began_with() -> None:
+    job = MadeJob("a", {"learner": 1, "w": (1, 1, 6)}, preemptible=True, granted={"learner": 1, "w": 6}, submitted=50)
+    job.pod("learner", 0, made=9, ready=9, node="gpu-1")
+    for i in range(6):
+        job.pod("w", i, made=9, ready=9, node="gpu-1")
+    found = shown(world([job], [made_node("gpu-1")]))
+    [line] = found.jobs
+    assert (line.observed, line.granted, line.wanted, line.asked_text) == (7, 7, 7, "2–7")
+    assert found.totals.wanted == 7
+    words = " ".join(" ".join(_Reader(content(found, Freshness(), now=NOW)).words).split())
+    assert "6 / 6 / 1–6" in words
+    assert "1 / 1 / 1" in words
+    assert "7 asked for at most" in words

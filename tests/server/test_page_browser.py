@@ -114,7 +114,7 @@ def test_people_see_jobs_queue_and_nodes(open_page: Opener) -> None:
     page = open_page()
     assert len(rows(page)) == 10
     vision = page.get_by_role("row").filter(has=page.get_by_role("link", name="vision-resnet"))
-    for words in ("Running", "6 / 6 / 8", "2.84k/s", "62% done", "3h10m"):
+    for words in ("Running", "6 / 6 / 2–8", "2.84k/s", "62% done", "3h10m"):
         expect(vision).to_contain_text(words)
     assert rows(page, "queue") == ["finetune-7b", "paused-run", "sweep-lr-3"]
     expect(page.get_by_role("region", name="Queue")).to_contain_text("start together or not at all")

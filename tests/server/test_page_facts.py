@@ -13,7 +13,8 @@ import pytest
 
 from diflow import keys, status
 from diflow.server.page import amounts
-from diflow.server.page.facts import JobFacts, speed, trim_node, trim_pod, trim_workflow
+from diflow.server.page.facts import JobFacts, trim_node, trim_pod, trim_workflow
+from diflow.state.reports import speed
 from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, when
 
 RECORDINGS = sorted((Path(__file__).parents[1] / "data" / "recordings").glob("*.json"))
@@ -50,6 +51,17 @@ def test_a_job_that_moved_shows_each_round_with_its_replicas() -> None:
     assert counts(found) == [(50, 1, 0), (20, 0, 0), (19, 3, 0)]
     assert [round((NOW - at) / 60) for at in found.history.rounds] == [19]
     assert (found.reschedules, found.round) == (1, "2")
+
+
+def test_a_replica_counts_once_while_its_next_pod_waits_for_its_last_one_to_leave() -> None:
+    job = MadeJob("a", {"w": (1, 6, 6)}, preemptible=True, rounds=("1", "2"), granted={"w": 4}, submitted=50)
+    for i in range(6):
+        job.pod("w", i, made=50, ready=49, ended=18)
+    for i in range(4):
+        job.pod("w", i, round_="2", made=20, ready=17)
+    found = facts(job)
+    assert counts(found) == [(50, 6, 0), (20, 6, 0), (18, 4, 0)]
+    assert found.history.peak == 6, "never more than the job may have"
 
 
 def test_a_replica_that_never_ran_is_shown_as_waiting_until_it_was_given_up() -> None:

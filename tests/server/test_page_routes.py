@@ -132,25 +132,39 @@ def test_a_form_that_is_too_long_or_none_is_refused(stage: Stage) -> None:
 
 @pytest.mark.parametrize("path", ["/sign-in", "/sign-out"])
 @pytest.mark.parametrize(
-    "headers",
+    ("headers", "words"),
     [
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},
-        {"origin": "https://evil.example"},
-        {"origin": "null"},
-        {"origin": "http://127.0.0.1.evil.example"},
-        {"sec-fetch-site": "cross-site", "origin": "http://127.0.0.1"},
-        {},
+        ({"sec-fetch-site": "cross-site"}, "another site"),
+        ({"sec-fetch-site": "same-site"}, "another site"),
+        ({"origin": "https://evil.example"}, "a page of evil.example, and this server was asked as 127.0.0.1"),
+        ({"origin": "null"}, "Origin: null"),
+        ({"origin": "http://127.0.0.1.evil.example"}, "a page of 127.0.0.1.evil.example"),
+        ({"origin": "file://127.0.0.1"}, "another kind"),
+        ({"origin": "http://[::1"}, "another kind"),
+        ({"origin": "http://" + "a" * 5000}, "a page of " + "a" * 100 + ","),
+        ({"origin": "http://<script>"}, "a page of &lt;script&gt;"),
+        ({"origin": "https://evil.example", "referer": "http://127.0.0.1/"}, "a page of evil.example"),
+        ({"referer": "https://evil.example/127.0.0.1"}, "a page of evil.example"),
+        ({"sec-fetch-site": "cross-site", "origin": "http://127.0.0.1"}, "another site"),
+        ({}, "A script need not sign in: it sends Authorization: Bearer TOKEN"),
     ],
 )
-def test_forms_of_other_sites_are_refused(stage: Stage, path: str, headers: dict[str, str]) -> None:
+def test_forms_of_other_sites_are_refused_with_a_reason(
+    stage: Stage, path: str, headers: dict[str, str], words: str
+) -> None:
     answer = ask(stage, "POST", path, data={"token": GOOD}, headers={**headers, **cookie()})
     assert answer.status_code == 403
+    assert words in answer.text
+    assert 'http-equiv="refresh"' not in answer.text, "there is time to read it"
     assert "set-cookie" not in answer.headers
 
 
 def test_a_browser_without_the_newer_header_is_known_by_its_origin(stage: Stage) -> None:
     assert sign_in(stage, GOOD, headers={"origin": "http://127.0.0.1"}).status_code == 303
+
+
+def test_a_browser_that_says_no_origin_is_known_by_its_referer(stage: Stage) -> None:
+    assert sign_in(stage, GOOD, headers={"referer": "http://127.0.0.1/sign-in"}).status_code == 303
 
 
 def test_signing_out_takes_the_cookie_back(stage: Stage) -> None:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import json
+import re
+import threading
 from typing import Any
 
 import pytest
 
 from diflow import keys
+from diflow.asking import standing
+from diflow.bounds import MOST_REPLICAS
+from diflow.errors import InvalidError
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.server.desires import KEYS_KEPT, MANAGER
+from diflow.kube.scale import scale
+from diflow.notes import KEYS_KEPT
+from diflow.server.desires import MANAGER
+from diflow.server.page.facts import trim_workflow
+from diflow.server.queueing import WAITING
 from diflow.server.settings import ServerSettings
 from tests.builders import job, task
 from tests.server.place import Place, asynchronous, bearer, elastic, mixed, part_of, soon
@@ -182,7 +193,6 @@ async def test_without_a_named_task_the_elastic_one_is_meant_else_the_last(place
         ("POST", {"replicas": "1"}, 400, "replicas"),
         ("POST", {"replicas": True}, 400, "replicas"),
         ("POST", {"replicas": 1.5}, 400, "replicas"),
-        ("POST", {}, 400, "replicas"),
         ("POST", [1], 400, "object"),
         ("POST", b"", 400, "empty"),
         ("POST", b"{", 400, "not JSON"),
@@ -194,8 +204,11 @@ async def test_without_a_named_task_the_elastic_one_is_meant_else_the_last(place
         ("POST", {"replicas": 1, "task": "trainer"}, 400, "no task trainer"),
         ("POST", b'{"replicas": 1, "task": "\\ud800"}', 400, "unicode"),
         ("POST", b'{"\\ud800": 1, "\\ud800": 1}', 400, "twice"),
-        ("POST", {"replicas": 100_000}, 422, "maximum"),
+        ("POST", {"replicas": 1, "Replicas": 2}, 400, "twice"),
+        ("POST", {"replicas": 100_000}, 422, "at most 2,000 replicas"),
+        ("POST", {"replicas": 10**18}, 422, "at most 2,000 replicas"),
         ("DELETE", {"replicas": 2}, 409, "minimum is 1"),
+        ("DELETE", {"replicas": 10**18}, 409, "minimum is 1"),
         ("DELETE", {"replicas": -1}, 400, "replicas"),
     ],
 )
@@ -210,7 +223,9 @@ async def test_what_cannot_be_asked_for_is_refused_and_nothing_is_written(
         answer = await client.request(
             method, "/v2alpha1/job/default.mixed/replicas", headers=bearer(token), content=content
         )
-    assert words in refused(answer, code)
+    said = refused(answer, code)
+    assert words in said
+    assert not re.search(r"(?<!\w)-[0-9]|Input|valid dictionary|instance of", said), "of no replicas below zero"
     assert not place.api.seen("PATCH")
 
 
@@ -225,6 +240,9 @@ async def test_what_cannot_be_asked_for_is_refused_and_nothing_is_written(
         ("/v2alpha1/job/default.mixed.2/replicas", 409, "generation 2 is not the current one, which is 1"),
         ("/v2alpha1/job/default.other/replicas", 404, "no job default.other"),
         ("/v2alpha1/job/default.mixed/pods", 404, "nothing at this path"),
+        ("/v2alpha1/jobs/default.mixed/replicas", 404, "nothing at this path"),
+        ("/v2alpha1/jobs/default/mixed/replicas", 404, "nothing at this path"),
+        ("/v2alpha1/job/default/mixed.1/replicas", 400, "must be in namespace.name format"),
         ("/v2alpha1", 404, "nothing at this path"),
     ],
 )
@@ -270,14 +288,101 @@ async def test_other_methods_media_types_and_sizes_are_refused(place: Place) -> 
     assert wanted(place, "mixed")["collector"] == 3
 
 
+@pytest.mark.parametrize("body", [{"replicas": 0}, {}, {"replicas": None}, {"task": "learner"}])
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
 @asynchronous
-async def test_nothing_is_added_for_zero_replicas(place: Place) -> None:
+async def test_nothing_is_changed_for_zero_replicas(place: Place, method: str, body: dict[str, Any]) -> None:
     place.running(mixed())
     token = place.authority.pod_token("mixed-learner-1-0", job="mixed")
     async with place.asked() as client:
-        answer = await client.post("/v2alpha1/job/default.mixed/replicas", headers=bearer(token), json={"replicas": 0})
+        answer = await client.request(method, "/v2alpha1/job/default.mixed/replicas", headers=bearer(token), json=body)
     assert answer.status_code == 200
     assert not place.api.seen("PATCH")
+
+
+@pytest.mark.parametrize("body", [{"Replicas": 1, "Task": "learner"}, {"REPLICAS": 1, "tASK": "learner"}])
+@asynchronous
+async def test_keys_are_taken_in_any_case_as_upstreams_decoder_takes_them(place: Place, body: dict[str, Any]) -> None:
+    place.running(mixed())
+    token = place.authority.pod_token("mixed-learner-1-0", job="mixed")
+    async with place.asked() as client:
+        answer = await client.post("/v2alpha1/job/default.mixed/replicas", headers=bearer(token), json=body)
+    assert answer.status_code == 200
+    assert wanted(place, "mixed")["learner"] == 2
+
+
+@asynchronous
+async def test_a_job_cannot_ask_for_more_replicas_than_any_job_may_have_in_all(place: Place) -> None:
+    place.running(mixed())  # 1 learner, 2 collectors
+    token = place.authority.pod_token("mixed-learner-1-0", job="mixed")
+    path = "/v2alpha1/job/default.mixed/replicas"
+    async with place.asked() as client:
+        more = MOST_REPLICAS - 3
+        answer = await client.post(path, headers=bearer(token), json={"replicas": more + 1})
+        assert "2,001 replicas in all" in refused(answer, 422)
+        assert (await client.post(path, headers=bearer(token), json={"replicas": more})).status_code == 200
+        refused(await client.post(path, headers=bearer(token), json={"replicas": 1, "task": "learner"}), 422)
+        with pytest.raises(InvalidError, match="2,001 replicas in all"):
+            await asyncio.to_thread(
+                scale, "mixed", task="learner", replicas=2, namespace="default", cluster=place.cluster
+            )
+    assert wanted(place, "mixed") == {"learner": 1, "collector": MOST_REPLICAS - 1}
+
+
+@asynchronous
+async def test_a_job_cannot_ask_for_more_hosts_than_its_pods_can_be_told(place: Place) -> None:
+    place.running(job(task("none", name="w" * 20), name="j" * 30))
+    person = place.authority.person("ada", ("patch", "default", "*"))
+    async with place.asked() as client:
+        answer = await client.post(
+            f"/v2alpha1/job/default.{'j' * 30}/replicas", headers=bearer(person), json={"replicas": 1_800}
+        )
+        assert "bytes of host names" in refused(answer, 422)
+        with pytest.raises(InvalidError, match="--replicas: .*bytes of host names"):
+            await asyncio.to_thread(scale, "j" * 30, replicas=1_800, namespace="default", cluster=place.cluster)
+    assert not place.api.seen("PATCH")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "replicas", "words"),
+    [
+        (40, 100_000, "it says 4,000,000 replicas, and a job may have 2,000"),
+        (2, 1_001, "it says 2,002 replicas, and a job may have 2,000"),
+        (1, 10**30, "it says more than 1,000,000,000 replicas"),
+        (41, 1, "it says 41 tasks, and a job may have 40"),
+    ],
+)
+@asynchronous
+async def test_a_job_beyond_all_bounds_is_told_so_and_nothing_of_it_is_built(
+    place: Place, tasks: int, replicas: int, words: str
+) -> None:
+    place.running(mixed())
+    place.submit(elastic("huge"))
+    huge = copy.deepcopy(place.workflow("huge"))
+    dijob = json.loads(huge["metadata"]["annotations"][keys.DIJOB])
+    [task] = dijob["spec"]["tasks"]
+    dijob["spec"]["tasks"] = [{**task, "name": f"t{n}", "replicas": replicas} for n in range(tasks)]
+    huge["metadata"]["annotations"][keys.DIJOB] = json.dumps(dijob)
+    place.api.add(WORKFLOW, huge)
+    place.set("huge", granted={"1": {f"t{n}": replicas for n in range(tasks)}})
+    person = place.authority.person("ada", ("get", "default", "*"), ("patch", "default", "*"))
+    async with place.asked() as client:
+        for answer in (
+            await client.get("/v2alpha1/default.huge/replicas", headers=bearer(person)),
+            await client.post("/v2alpha1/default.huge/replicas", headers=bearer(person), json={"replicas": 1}),
+            await client.post("/v2alpha1/default.huge/profilings", headers=bearer(person), json={"speed": 1}),
+            await client.get("/discover/default/huge/0?timeout=60", headers=bearer(person)),
+        ):
+            assert words in refused(answer, 409)
+        view = place.cache.job("default", "huge")
+        assert view is not None
+        assert (view.members, view.workflow.tasks, view.workflow.counts) == ((), (), {})
+        fine = await client.get("/v2alpha1/default.mixed/replicas", headers=bearer(person))
+        assert len(fine.json()["data"]) == 3
+    assert not place.api.seen("PATCH")
+    [facts] = [trim_workflow(place.workflow("huge"))]
+    assert facts is not None
+    assert (words in facts.problem, facts.tasks) == (True, ())
 
 
 @asynchronous
@@ -355,6 +460,43 @@ async def test_bounds_that_a_person_has_set_since_hold(place: Place) -> None:
     assert wanted(place, "elastic") == {"worker": 5}
 
 
+@pytest.mark.parametrize("high", [2, 3])
+@asynchronous
+async def test_a_maximum_that_a_person_sets_is_not_passed_by_the_jobs_own_wish(place: Place, high: int) -> None:
+    place.running(elastic(replicas=2, low=1, high=4))
+    token = place.authority.pod_token("elastic-worker-1-0", job="elastic")
+    path = "/v2alpha1/job/default.elastic/replicas"
+    async with place.asked() as client:
+
+        async def ask(method: str, number: int) -> Any:
+            return await client.request(method, path, headers=bearer(token), json={"replicas": number})
+
+        assert (await ask("DELETE", 1)).status_code == 200
+        assert (await ask("POST", 1)).status_code == 200  # the number that was submitted: it becomes a bound
+        await asyncio.to_thread(scale, "elastic", high=high, namespace="default", cluster=place.cluster)
+        answers = [await ask("POST", 1) for _ in range(4)]
+        assert f"maximum is {high}" in refused(answers[-1], 422)
+    found = standing(place.workflow("elastic")).asked(0)
+    assert found.high <= high
+
+
+@pytest.mark.parametrize("bounds", [{"min": 2, "max": 2}, {"min": 1, "max": 3}])
+@asynchronous
+async def test_bounds_that_somebody_has_changed_beside_the_server_hold(place: Place, bounds: dict[str, int]) -> None:
+    place.running(elastic(replicas=2, low=1, high=4))
+    person = place.authority.person("ada", ("patch", "default", "*"))
+    path = "/v2alpha1/job/default.elastic/replicas"
+    async with place.asked() as client:
+        for method in ("DELETE", "POST"):
+            answer = await client.request(method, path, headers=bearer(person), json={"replicas": 1})
+            assert answer.status_code == 200
+        changed = copy.deepcopy(place.workflow("elastic"))
+        changed["metadata"]["annotations"][keys.BOUNDS] = json.dumps({"worker": bounds})
+        place.api.add(WORKFLOW, changed)
+        answers = [await client.post(path, headers=bearer(person), json={"replicas": 1}) for _ in range(4)]
+        assert f"maximum is {bounds['max']}" in refused(answers[-1], 422)
+
+
 def place_annotations(dijob: Any) -> dict[str, str]:
     """The annotations of a job's Workflow as it is rendered."""
     from diflow.workflows import render
@@ -403,6 +545,84 @@ async def test_conflicts_without_an_end_are_given_up_with_503(place: Place) -> N
     assert answer.headers["retry-after"]
     assert len(place.api.seen("PATCH")) < 20
     assert wanted(place, "mixed")["collector"] == 2
+
+
+@asynchronous
+async def test_ten_writers_of_one_job_are_all_answered_and_none_is_lost(place: Place) -> None:
+    place.running(mixed())
+    person = place.authority.person("ada", ("patch", "default", "mixed"))
+    path = "/v2alpha1/job/default.mixed/replicas"
+    async with place.asked() as client:
+
+        async def writer() -> list[int]:
+            return [
+                (await client.post(path, headers=bearer(person), json={"replicas": 1})).status_code for _ in range(6)
+            ]
+
+        answers = await asyncio.gather(*(writer() for _ in range(10)))
+    assert [code for codes in answers for code in codes] == [200] * 60
+    assert wanted(place, "mixed")["collector"] == 62
+    assert len(place.api.seen("PATCH")) == 60, "within one server nobody is in anybody's way"
+
+
+@asynchronous
+async def test_two_servers_agree_about_a_job_that_both_write(place: Place) -> None:
+    place.running(mixed())
+    person = place.authority.person("ada", ("patch", "default", "mixed"))
+    path = "/v2alpha1/job/default.mixed/replicas"
+    async with place.asked() as client:
+        other, first = place.make_app(), place.app
+        place.app = other
+        async with other.router.lifespan_context(other), place.client() as second:
+            place.app = first
+
+            async def writer(asking: Any) -> list[int]:
+                return [
+                    (await asking.post(path, headers=bearer(person), json={"replicas": 1})).status_code
+                    for _ in range(6)
+                ]
+
+            answers = await asyncio.gather(*(writer(asking) for asking in (client, second) for _ in range(5)))
+    assert [code for codes in answers for code in codes] == [200] * 60
+    assert wanted(place, "mixed")["collector"] == 62
+
+
+@asynchronous
+async def test_the_writes_that_wait_for_one_job_are_bounded_and_another_job_does_not_wait_for_them(
+    place: Place,
+) -> None:
+    place.running(mixed())
+    place.running(mixed("other"))
+    person = place.authority.person("ada", ("patch", "default", "*"))
+    hold = threading.Event()
+
+    def rule(request: Request) -> Answer | None:
+        if request.method == "PATCH" and request.path.endswith("/mixed"):
+            assert hold.wait(60)
+        return None
+
+    place.api.rule(rule)
+    async with place.asked() as client:
+
+        async def ask(name: str) -> Any:
+            path = f"/v2alpha1/job/default.{name}/replicas"
+            return await client.post(path, headers=bearer(person), json={"replicas": 1})
+
+        waiting = [asyncio.ensure_future(ask("mixed")) for _ in range(WAITING + 1)]
+        queue = place.app.state.core.writes
+        await soon(lambda: queue.waiting("default", "mixed") == WAITING)
+        answer = await ask("mixed")
+        assert "wait" in refused(answer, 503)
+        assert answer.headers["retry-after"]
+        assert (await ask("other")).status_code == 200
+        # Whoever hangs up while he waits has asked for nothing.
+        waiting[-1].cancel()
+        await soon(lambda: queue.waiting("default", "mixed") == WAITING - 1)
+        hold.set()
+        codes = [(await one).status_code for one in waiting[:-1]]
+        assert codes == [200] * WAITING
+        assert not queue.jobs
+    assert wanted(place, "mixed")["collector"] == 2 + WAITING
 
 
 @asynchronous

@@ -11,6 +11,7 @@ import pytest
 from diflow import keys
 from diflow.allocator import reports
 from diflow.kube.kinds import WORKFLOW
+from diflow.server import reporting
 from tests.server.place import Place, asynchronous, bearer, elastic, mixed, soon
 from tests.unit.fakeapi import Answer, Request, status
 
@@ -108,6 +109,51 @@ async def test_garbage_is_refused_with_its_path_and_written_nowhere(place: Place
         answer = await client.post(PATH, headers=headers, content=report)
     assert path in faults(answer)
     assert not patches(place)
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        (b'{"speed": "fast"}', {"speed": "must be a number"}),
+        (b'{"step": 1.5}', {"step": "must be a whole number"}),
+        (b'{"step": -1}', {"step": "must be 0 or more"}),
+        (b'{"speed": 0}', {"speed": "must be more than 0"}),
+        (b'{"replicas": 2001}', {"replicas": "must be at most 2,000"}),
+        (b'{"rank": 2001}', {"rank": "must be at most 2,000"}),
+        (b'{"speed": 1e16}', {"speed": "must be at most 1e+15"}),
+        (b'{"stepSeconds": 1e6}', {"stepSeconds": "must be less than 1,000,000"}),
+        (b'{"gradientAccumulation": 1}', {"gradientAccumulation": "must be true or false"}),
+        (b'{"gradParams": 3}', {"gradParams": "must be a JSON object"}),
+        (b'{"gradParams": {"norm": 1}}', {"gradParams.var": "is missing"}),
+        (b'{"localBszBounds": 7}', {"localBszBounds": "must be a list"}),
+        (b'{"localBszBounds": [1]}', {"localBszBounds": "must have 2 items or more"}),
+        (b'{"localBszBounds": [1, 2, 3]}', {"localBszBounds": "must have at most 2 items"}),
+        (b'{"Speed": -1}', {"speed": "must be more than 0"}),
+        (b'{"DATA": {"SPEED": -1}}', {"data.speed": "must be more than 0"}),
+        (b'{"speed": 1, "Speed": 2}', {"speed": "is in the body twice: as speed and as Speed"}),
+    ],
+)
+@asynchronous
+async def test_what_is_wrong_with_a_report_is_said_in_plain_words(
+    place: Place, report: bytes, said: dict[str, str]
+) -> None:
+    place.running(elastic())
+    token = place.authority.pod_token("elastic-worker-1-0", job="elastic")
+    async with place.asked() as client:
+        answer = await client.post(PATH, headers={**bearer(token), "Content-Type": "application/json"}, content=report)
+    assert faults(answer) == said
+
+
+@asynchronous
+async def test_the_keys_of_a_report_are_taken_in_any_case(place: Place) -> None:
+    place.running(elastic())
+    token = place.authority.pod_token("elastic-worker-1-0", job="elastic")
+    report = {"Data": {"Speed": 25.0, "GRADPARAMS": {"Norm": 1, "VAR": 2}, "other": 1, "Other": 2}}
+    async with place.asked() as client:
+        assert (await client.post(PATH, headers=bearer(token), json=report)).status_code == 200
+        await soon(lambda: patches(place))
+    assert standing(place)["speed"] == 100
+    assert standing(place)["gradParams"] == {"norm": 1, "var": 2}
 
 
 @asynchronous
@@ -329,6 +375,41 @@ async def test_reports_of_a_job_that_ended_or_went_on_are_dropped(place: Place) 
 
 
 @asynchronous
+async def test_whoever_reports_about_a_job_that_has_ended_is_told_so(place: Place) -> None:
+    place.running(elastic())
+    ended = {**place.workflow("elastic"), "status": {"phase": "Succeeded"}}
+    place.api.add(WORKFLOW, ended)
+    token = place.authority.pod_token("elastic-worker-1-0", job="elastic")
+    person = place.authority.person("ada", ("patch", "default", "*"), ("get", "default", "*"))
+    async with place.asked() as client:
+        for who in (token, person):
+            for answer in (
+                await client.post(PATH, headers=bearer(who), json={"speed": 1}),
+                await client.put("/hints/default/elastic", headers=bearer(who), json={"initBatchSize": 1}),
+                await client.get("/v2alpha1/job/default.elastic/replicas", headers=bearer(who)),
+                await client.get("/discover/default/elastic/0?timeout=60", headers=bearer(who)),
+            ):
+                assert answer.status_code == 410, answer.text
+                assert answer.json()["message"] == "job default.elastic has ended"
+        assert not place.app.state.core.reporter.waiting
+    assert not patches(place)
+
+
+@asynchronous
+async def test_a_workflow_that_has_ended_is_not_the_end_of_a_job_that_goes_on_in_another(place: Place) -> None:
+    first = place.submit(elastic(replicas=1, low=1))
+    first["metadata"]["annotations"][keys.CONTINUED_IN] = "elastic-s2"  # which is not seen yet
+    place.api.add(WORKFLOW, {**first, "status": {"phase": "Succeeded"}})
+    person = place.authority.person("ada", ("get", "default", "*"), ("patch", "default", "*"))
+    async with place.asked() as client:
+        answer = await client.get("/discover/default/elastic/1?timeout=0", headers=bearer(person))
+        assert answer.status_code == 408
+        assert (await client.post(PATH, headers=bearer(person), json={"speed": 1})).status_code == 200
+        answer = await client.get("/v2alpha1/job/default.elastic/replicas", headers=bearer(person))
+        assert answer.status_code == 200
+
+
+@asynchronous
 async def test_a_parameter_that_somebody_made_unreadable_or_removed_is_written_anew(place: Place) -> None:
     for number, broken in enumerate(("[[[", "x" * 100_000, None, '{"é": "<&>"}')):
         name = f"job-{number}"
@@ -348,6 +429,26 @@ async def test_a_parameter_that_somebody_made_unreadable_or_removed_is_written_a
         await soon(lambda: patches(place) == 4)
     for number in range(4):
         assert reports.speed(place.parameter(f"job-{number}", keys.PARAM_PROFILINGS)) == 20
+
+
+@asynchronous
+async def test_of_jobs_that_are_gone_nothing_is_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "_TIDY_AT", 4)
+    person = place.authority.person("ada", ("patch", "default", "*"))
+    async with place.asked() as client:
+        reporter = place.app.state.core.reporter
+        reporter._tidy_at = 4
+        for number in range(30):
+            name = f"job-{number}"
+            place.running(elastic(name))
+            await soon(lambda name=name: place.cache.job("default", name) is not None)  # type: ignore[misc]
+            path = f"/v2alpha1/job/default.{name}/profilings"
+            assert (await client.post(path, headers=bearer(person), json={"speed": 5})).status_code == 200
+            await soon(lambda number=number: patches(place) == number + 1)  # type: ignore[misc]
+            await soon(lambda: not reporter.waiting)
+            place.api.remove(WORKFLOW, name)
+            await soon(lambda name=name: place.cache.job("default", name) is None)  # type: ignore[misc]
+            assert reporter.jobs <= 8
 
 
 # --- AdaptDL ----------------------------------------------------------------------------------------------------------
@@ -383,10 +484,33 @@ async def test_hints_are_answered_with_an_empty_200_and_reach_the_allocator(plac
 
 
 @pytest.mark.parametrize(
+    ("bounds", "read"),
+    [([None, 256], (1, 256)), ([32, None], (32, 1024)), ([None, None], (1, 1024)), (None, (1, 128))],
+)
+@asynchronous
+async def test_a_half_open_bound_of_a_replicas_batch_is_no_bound_on_that_side(
+    place: Place, bounds: Any, read: tuple[int, int]
+) -> None:
+    place.running(elastic(replicas=2))
+    token = place.authority.pod_token("elastic-worker-1-0", job="elastic")
+    async with place.asked() as client:
+        answer = await client.put(
+            "/hints/default/elastic", headers=bearer(token), json={**HINTS, "localBszBounds": bounds}
+        )
+        assert answer.status_code == 200, answer.text
+        await soon(lambda: patches(place))
+    profile = reports.profile(place.parameter("elastic", keys.PARAM_PROFILINGS))
+    assert profile is not None
+    assert (profile.min_local_batch, profile.max_local_batch) == read
+
+
+@pytest.mark.parametrize(
     ("hints", "path"),
     [
         ({"initBatchSize": -1}, "initBatchSize"),
         ({"localBszBounds": [2, 1]}, "localBszBounds"),
+        ({"localBszBounds": [None, 0]}, "localBszBounds[1]"),
+        ({"localBszBounds": [None]}, "localBszBounds"),
         ({"perfParams": {"alpha_c": 1}}, "perfParams.beta_c"),
         ({"gradParams": {"norm": 1e308, "var": 1}}, "gradParams.norm"),
         ([], ""),
@@ -418,7 +542,18 @@ async def test_discover_gives_the_addresses_once_all_are_known(place: Place) -> 
 
 
 @pytest.mark.parametrize(
-    ("group", "timeout", "code"), [("0", "0", 408), ("1", "0", 408), ("x", "0", 400), ("0", "x", 400)]
+    ("group", "timeout", "code"),
+    [
+        ("0", "0", 408),
+        ("1", "0", 408),
+        ("x", "0", 400),
+        ("0", "x", 400),
+        ("%C2%B2", "0", 400),
+        ("%D9%A3", "0", 400),
+        ("9" * 5000, "0", 400),
+        ("0", "%C2%B2", 400),
+        ("0", "9" * 5000, 400),
+    ],
 )
 @asynchronous
 async def test_discover_of_what_is_not_known_is_408(place: Place, group: str, timeout: str, code: int) -> None:
@@ -428,6 +563,25 @@ async def test_discover_of_what_is_not_known_is_408(place: Place, group: str, ti
     async with place.asked() as client:
         answer = await client.get(f"/discover/default/elastic/{group}?timeout={timeout}", headers=bearer(token))
     assert answer.status_code == code
+
+
+@asynchronous
+async def test_a_long_poll_ends_when_the_job_ends_or_its_group_is_over(place: Place) -> None:
+    place.submit(elastic(replicas=2))
+    place.submit(elastic("other", replicas=2))
+    person = place.authority.person("ada", ("get", "default", "*"))
+    async with place.asked() as client:
+        waiting = [
+            asyncio.ensure_future(client.get(f"/discover/default/{name}/0?timeout=60", headers=bearer(person)))
+            for name in ("elastic", "other")
+        ]
+        await soon(lambda: place.app.state.core.discovery.waiting == 2)
+        place.api.add(WORKFLOW, {**place.workflow("elastic"), "status": {"phase": "Failed"}})
+        place.set("other", rounds=["1", "2"], current="2", granted={"1": {"worker": 2}, "2": {"worker": 2}})
+        answers = [await one for one in waiting]
+    assert [answer.status_code for answer in answers] == [410, 410]
+    assert "has ended" in answers[0].json()["message"]
+    assert "group 0 is over" in answers[1].json()["message"]
 
 
 @asynchronous

@@ -201,12 +201,29 @@ def test_fields_behind_a_body_are_counted_and_dropped(server: Served) -> None:
         b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         b"POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
         b"GET /hello HTTP/1.1\r\nX: a\x00b\r\n\r\n",
     ],
 )
 def test_what_is_no_http_is_told_so(server: Served, sent: bytes) -> None:
     refusal(talk(server.port, sent).only, 400, "this is not an HTTP request")
+
+
+@pytest.mark.parametrize("method", [b"FOO", b"GETX", b"get", b"VERSION-CONTROL"])
+def test_a_method_that_nobody_knows_is_one_that_is_not_allowed(server: Served, method: bytes) -> None:
+    found = talk(server.port, method + b" /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+    refusal(found.only, 405, "there is no such method here")
+    assert found.only.fields["allow"] == "DELETE, GET, HEAD, POST, PUT"
+
+
+@pytest.mark.parametrize("hosts", [b"", b"Host: x\r\nHost: y\r\n", b"Host: x\r\nhost: x\r\n"])
+def test_a_request_without_one_host_is_told_so(server: Served, hosts: bytes) -> None:
+    found = talk(server.port, b"POST /echo HTTP/1.1\r\n" + hosts + b"Content-Length: 3\r\n\r\nabc")
+    refusal(found.only, 400, "one Host field")
+
+
+def test_a_request_of_http_1_0_needs_no_host(server: Served) -> None:
+    assert talk(server.port, b"GET /hello HTTP/1.0\r\n\r\n").only.body == b"hello"
 
 
 def test_a_fault_of_a_handler_is_in_the_log_and_not_in_the_answer(server: Served) -> None:

@@ -45,7 +45,25 @@ def test_the_namespace_is_the_allocators_own_and_restricted() -> None:
     assert space == manifests.one("Namespace", NAMESPACE)
     assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     named = [o for o in manifests.objects(FOLDER) if o["kind"] != "Namespace" and not o["kind"].startswith("Cluster")]
-    assert {o["metadata"]["namespace"] for o in named} == {NAMESPACE}
+    public = [o for o in named if o["metadata"]["namespace"] == "kube-public"]
+    assert {o["metadata"]["namespace"] for o in named if o not in public} == {NAMESPACE}
+    assert {(o["kind"], o["metadata"]["name"]) for o in public} == {
+        ("ConfigMap", "diflow-server"),
+        ("Role", "diflow-server-reader"),
+        ("RoleBinding", "diflow-server-reader"),
+    }
+
+
+def test_what_everybody_may_read_of_it_is_how_it_is_set(pod: Any) -> None:
+    said = next(o for o in manifests.objects(FOLDER) if o["kind"] == "ConfigMap")
+    (role,) = [
+        o for o in manifests.objects(FOLDER) if o["kind"] == "Role" and o["metadata"]["namespace"] == "kube-public"
+    ]
+    set_here = {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]}
+    assert said["data"] == {"unprovenPods": set_here.get("DIFLOW_SERVER_UNPROVEN_PODS", "false")}
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [said["metadata"]["name"]], "verbs": ["get"]}
+    ]
 
 
 def test_jobs_find_it_where_they_are_told(pod: Any) -> None:

@@ -27,13 +27,25 @@ def test_the_environment_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("BODY_BYTES", "0"), ("REVIEW_SECONDS", "61"), ("PORT", "70000"), ("WRITERS", "many")]
+    ("name", "value", "wanted"),
+    [
+        ("BODY_BYTES", "0", "a whole number of at least 1,024 and at most 16,777,216"),
+        ("REVIEW_SECONDS", "61", "a number of more than 0 and at most 60"),
+        ("PORT", "70000", "a whole number of at least 0 and at most 65,535"),
+        ("WRITERS", "many", "a whole number of at least 1 and at most 64"),
+        ("CONNECTIONS", "1e3", "a whole number of at least 1"),
+        ("LINGER_SECONDS", "inf", "a number of more than 0"),
+        ("LINGER_SECONDS", "nan", "a number of more than 0"),
+        ("UNPROVEN_PODS", "maybe", "true or false"),
+    ],
 )
-def test_a_wrong_one_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_a_wrong_one_is_named_with_what_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, wanted: str
+) -> None:
     monkeypatch.setenv(f"DIFLOW_SERVER_{name}", value)
     with pytest.raises(InvalidError) as refused:
         server_settings()
-    assert refused.value.path == f"DIFLOW_SERVER_{name}"
+    assert str(refused.value) == f"DIFLOW_SERVER_{name}: must be {wanted}, not {value!r}"
 
 
 def test_a_certificate_needs_its_key() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -166,6 +168,19 @@ def test_who_does_not_shake_hands_is_let_go_and_holds_nobody_up(hasty: Served) -
     for sock in silent:
         sock.close()
     assert hasty.peak_mib() < 200
+
+
+def test_handshakes_that_take_long_make_room_for_others(tmp_path: Path) -> None:
+    certificate, key = make_pair(tmp_path, "one")
+    limits = {"connections": 20, "connections_per_address": 10, "refusals": 10, "header_seconds": 600}
+    with served(tls_certificate=certificate, tls_key=key, **limits) as found, contextlib.ExitStack() as sockets:
+        silent = [sockets.enter_context(connect(found.port, source=f"127.0.{5 + n % 3}.2")) for n in range(33)]
+        assert [heard(sock).end in ("closed", "reset") for sock in silent[30:]] == [True] * 3, "11 of one address"
+        time.sleep(1.2)  # for so long a handshake may take without being the first to go
+        for number in range(10):
+            answer = talk(found.port, request("GET", "/hello", close=True), source="127.0.99.2", tls=trusting()).only
+            assert answer.status == 200, f"request {number}"
+        assert heard(silent[0]).end in ("closed", "reset")
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import threading
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from diflow import keys
 from diflow.kube.kinds import POD
 from diflow.server.identity import claims
 from diflow.server.settings import ServerSettings
-from tests.server.place import NOW, Place, asynchronous, bearer, elastic, mixed, soon
+from tests.server.place import NOW, Place, asynchronous, bearer, elastic, mixed, part_of, soon
 from tests.unit.fakeapi import Answer, Request, serving, status
 
 PATH = "/v2alpha1/job/default.mixed/replicas"
@@ -164,7 +166,7 @@ async def test_a_pod_that_is_gone_may_nothing_more_though_its_token_is_still_goo
 
 
 @asynchronous
-async def test_pods_of_an_earlier_round_are_refused(place: Place) -> None:
+async def test_pods_of_an_earlier_round_are_told_so(place: Place) -> None:
     place.running(elastic(replicas=2))
     old = place.authority.pod_token("elastic-worker-1-0", job="elastic")
     new = place.authority.pod_token("elastic-worker-2-0", job="elastic")
@@ -174,8 +176,71 @@ async def test_pods_of_an_earlier_round_are_refused(place: Place) -> None:
         place.set("elastic", rounds=["1", "2"], current="2", granted={"1": {"worker": 2}, "2": {"worker": 1}})
         place.pod("elastic", "worker", 0, ip="10.0.2.1", round_="2")
         await soon(lambda: place.cache.job("default", "elastic").addresses == ["10.0.2.1:22270"])  # type: ignore[union-attr]
-        message(await client.get(path, headers=bearer(old)), 403)
+        assert "earlier round: the job is in round 2" in message(await client.get(path, headers=bearer(old)), 410)
+        report = "/v2alpha1/job/default.elastic/profilings"
+        for answer in (
+            await client.post(report, headers=bearer(old), json={"speed": 1}),
+            await client.post(path, headers=bearer(old), json={"replicas": 1}),
+            await client.put("/hints/default/elastic", headers=bearer(old), json={}),
+            await client.get("/discover/default/elastic/0", headers=bearer(old)),
+        ):
+            message(answer, 410)
+        assert not place.app.state.core.reporter.waiting
         assert (await client.get(path, headers=bearer(new))).json()["data"] == ["10.0.2.1:22270"]
+    assert not place.api.seen("PATCH")
+
+
+@asynchronous
+async def test_pods_of_the_workflow_before_are_told_so_too(place: Place) -> None:
+    first = place.submit(elastic(replicas=1, low=1))
+    place.pod("elastic", "worker", 0, ip="10.0.0.1")
+    part_of(place, first, "elastic-s2", rounds=["2"], current=2, granted={"2": {"worker": 1}})
+    place.pod("elastic", "worker", 0, ip="10.0.1.0", round_="2", workflow="elastic-s2")
+    token = place.authority.pod_token("elastic-worker-1-0", job="elastic")
+    async with place.asked() as client:
+        answer = await client.post("/v2alpha1/job/default.elastic/profilings", headers=bearer(token), json={})
+    assert "earlier round: the job is in round 2" in message(answer, 410)
+
+
+@asynchronous
+async def test_a_pod_of_a_round_that_is_not_known_yet_is_asked_to_come_again(place: Place) -> None:
+    """The watch of Workflows may be behind that of pods."""
+    place.running(elastic(replicas=2))
+    place.pod("elastic", "worker", 0, ip="10.0.2.1", round_="2")
+    token = place.authority.pod_token("elastic-worker-2-0", job="elastic")
+    path, report = (f"/v2alpha1/job/default.elastic/{what}" for what in ("replicas", "profilings"))
+    async with place.asked() as client:
+        for answer in (
+            await client.get(path, headers=bearer(token)),
+            await client.post(report, headers=bearer(token), json={"speed": 1}),
+        ):
+            assert "round 2 of the job is not known here yet" in message(answer, 503)
+            assert answer.headers["Retry-After"] == "1"
+        place.set("elastic", rounds=["1", "2"], current="2", granted={"1": {"worker": 2}, "2": {"worker": 1}})
+        await soon(lambda: place.cache.job("default", "elastic").addresses == ["10.0.2.1:22270"])  # type: ignore[union-attr]
+        assert (await client.post(report, headers=bearer(token), json={"speed": 1})).status_code == 200
+
+
+@asynchronous
+async def test_a_pod_of_the_next_workflow_is_asked_to_come_again_until_that_is_known(place: Place) -> None:
+    place.submit(elastic(replicas=1, low=1))
+    place.pod("elastic", "worker", 0, name="next", round_="2", workflow="elastic-s2", owner="uid-of-the-next")
+    token = place.authority.pod_token("next", job="elastic")
+    async with place.asked() as client:
+        answer = await client.get("/v2alpha1/job/default.elastic/replicas", headers=bearer(token))
+    message(answer, 503)
+
+
+@pytest.mark.parametrize("round_", ["1000000000000000000000", "", "²", "x", "01"])
+@asynchronous
+async def test_a_pod_of_a_round_that_can_never_be_is_refused(place: Place, round_: str) -> None:
+    place.running(elastic(replicas=2))
+    place.set("elastic", rounds=["1", "2"], current="2", granted={"2": {"worker": 2}})
+    place.pod("elastic", "worker", 0, name="odd", round_=round_)
+    token = place.authority.pod_token("odd", job="elastic")
+    async with place.asked() as client:
+        answer = await client.get("/v2alpha1/job/default.elastic/replicas", headers=bearer(token))
+    message(answer, 403)
 
 
 @pytest.mark.parametrize(
@@ -390,6 +455,51 @@ async def test_with_the_setting_a_pod_is_known_by_its_address_in_its_own_namespa
                 async with place.client(host="::ffff:10.0.0.1") as mapped:
                     assert (await mapped.get(PATH)).status_code == 200
         assert any(line["event"] == "pods are served without a token" for line in lines)
+
+
+@asynchronous
+async def test_with_the_setting_no_pod_reports_about_another_job() -> None:
+    with serving() as api:
+        place = Place(api, settings=ServerSettings(unproven_pods=True))
+        place.running(mixed())
+        place.running(elastic("neighbour"))
+        async with place.asked(), place.client(host="10.0.0.1") as pod:
+            report = "/v2alpha1/job/default.neighbour/profilings"
+            for body in ({"speed": 1e9}, {"speed": 1e9, "rank": 0}, {"speed": 1e9, "replicas": 4}):
+                assert "own pods" in message(await pod.post(report, json=body), 403)
+            hints = await pod.put("/hints/default/neighbour", json={"initBatchSize": 7})
+            assert "own pods" in message(hints, 403)
+            assert not place.app.state.core.reporter.waiting
+            own = await pod.post("/v2alpha1/job/default.mixed/profilings", json={"speed": 5})
+            assert own.status_code == 200
+            await soon(lambda: place.api.seen("PATCH"))
+        assert json.loads(place.parameter("mixed", keys.PARAM_PROFILINGS))["ranks"].keys() == {"0"}
+        assert not json.loads(place.parameter("neighbour", keys.PARAM_PROFILINGS) or "{}")
+
+
+@asynchronous
+async def test_with_the_setting_a_pod_of_an_earlier_round_is_told_so() -> None:
+    with serving() as api:
+        place = Place(api, settings=ServerSettings(unproven_pods=True))
+        place.running(elastic(replicas=1, low=1))
+        place.set("elastic", rounds=["1", "2"], current="2", granted={"1": {"worker": 1}, "2": {"worker": 1}})
+        async with place.asked(), place.client(host="10.0.0.1") as pod:
+            answer = await pod.post("/v2alpha1/job/default.elastic/profilings", json={"speed": 1})
+        assert "earlier round" in message(answer, 410)
+
+
+@asynchronous
+async def test_a_person_without_a_right_is_told_which_one_whether_the_job_is_there_or_not(place: Place) -> None:
+    place.running(mixed())
+    eve = place.authority.person("eve", ("get", "default", "*"))
+    absent = "/v2alpha1/job/default.nobody/replicas"
+    async with place.asked() as client:
+        one = await client.post(PATH, headers=bearer(eve), json={"replicas": 1})
+        other = await client.post(absent, headers=bearer(eve), json={"replicas": 1})
+    said = message(one, 403)
+    assert said == message(other, 403)
+    for word in ("eve", "patch", "workflows.argoproj.io", "namespace default"):
+        assert word in said
 
 
 def test_what_a_token_says_of_itself_is_read_without_being_believed() -> None:

@@ -48,6 +48,8 @@ class Answer:
     cut: bool = False
 
 
+MOST_ANNOTATIONS = 262_144
+
 Rule = Callable[[Request], Answer | None]
 
 
@@ -66,6 +68,8 @@ class FakeApi:
         self.denied: set[tuple[str, str]] = set()
         self._lists: dict[tuple[str, str], list[Json]] = {}
         self.closing = False
+        self.most_bytes = 0
+        """What etcd takes of one object; 0: anything."""
         self.url = ""
 
     # --- what tests put in and ask --------------------------------------------------------------------------------
@@ -260,6 +264,9 @@ class FakeApi:
         if refusal is not None:
             return refusal
         new = _merge(obj, request.body)
+        refusal = self._size(new, name)
+        if refusal is not None:
+            return refusal
         if kind is _all.POD:
             # The status of a pod is changed by its subresource alone, and that changes nothing else.
             new = {**obj, "status": new.get("status")} if subresource else {**new, "status": obj.get("status")}
@@ -267,6 +274,18 @@ class FakeApi:
             if wrong:
                 return status(422, f'Pod "{name}" is invalid: {wrong}', reason="Invalid")
         return Answer(body=self.add(kind, new, namespace=obj["metadata"]["namespace"]))
+
+    def _size(self, new: Json, name: str) -> Answer | None:
+        """Annotations have a limit of their own, and are looked at whatever it was that changed."""
+        annotations: Json = new["metadata"].get("annotations") or {}
+        if sum(len(key.encode()) + len(str(value).encode()) for key, value in annotations.items()) > MOST_ANNOTATIONS:
+            text = f"Too long: may not be more than {MOST_ANNOTATIONS} bytes"
+            cause = {"reason": "FieldValueTooLong", "message": text, "field": "metadata.annotations"}
+            message = f'"{name}" is invalid: metadata.annotations: {text}'
+            return status(422, message, reason="Invalid", details={"causes": [cause]})
+        if self.most_bytes and len(json.dumps(new)) > self.most_bytes:
+            return status(500, "etcdserver: request is too large")
+        return None
 
 
 def _precondition(given: Json, known: Json) -> Answer | None:

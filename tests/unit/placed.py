@@ -93,12 +93,12 @@ def put(
         }  # fmt: skip
         index = int(name.partition("(")[2].partition(":")[0])
         where = at[task][index] if at is not None else ""
-        diflow.api.add(POD, _pod(job, task, index, full, where), namespace=namespace)
+        diflow.api.add(POD, _pod(job, task, index, full, where, owner=metadata["uid"]), namespace=namespace)
     workflow["status"] = {"phase": "Running", "startedAt": now(), "nodes": nodes}
     return diflow.api.add(WORKFLOW, workflow, namespace=namespace)
 
 
-def _pod(job: DIJob, task: str, index: int, full: str, where: str) -> dict[str, Any]:
+def _pod(job: DIJob, task: str, index: int, full: str, where: str, *, owner: str) -> dict[str, Any]:
     template = next(t.template for t in job.tasks if t.name == task)
     spec = {**template["spec"], **({"nodeName": where} if where else {"schedulingGates": [{"name": keys.GATE}]})}
     ready = [{"type": "Ready", "status": "True", "lastTransitionTime": now()}] if where else []
@@ -113,6 +113,7 @@ def _pod(job: DIJob, task: str, index: int, full: str, where: str) -> dict[str, 
             },
             "annotations": {"workflows.argoproj.io/node-name": full, "workflows.argoproj.io/node-id": full},
             "creationTimestamp": now(),
+            "ownerReferences": [{"kind": "Workflow", "name": job.name, "uid": owner}],
         },
         "spec": spec,
         "status": {"phase": "Running" if where else "Pending", "conditions": ready},

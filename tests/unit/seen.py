@@ -97,6 +97,17 @@ class SeenPod:
         self.pod = None
         return self
 
+    def deleted(self, seconds: float) -> Self:
+        """Somebody has deleted its pod: its containers have got TERM, and Argo has not noted it."""
+        if self.pod:
+            self.pod["metadata"]["deletionTimestamp"] = at(seconds)
+        return self
+
+    def vanished(self) -> Self:
+        """Its pod is gone, and Argo has not noted it."""
+        self.pod = None
+        return self
+
     def waiting(self, reason: str, message: str = "") -> Self:
         """Its container cannot be started."""
         if self.pod:

@@ -21,7 +21,8 @@ import pytest
 import structlog
 
 from diflow.allocator.daemon import Cycle
-from diflow.allocator.telemetry import STILL_SECONDS, Telemetry
+from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.telemetry import STILL_SECONDS, STUCK_SECONDS, Telemetry
 from diflow.kube.kinds import LEASE
 from diflow.logs import configure_log
 from tests.unit.cli import Cli, run
@@ -182,7 +183,7 @@ def test_a_port_that_is_taken_and_an_unknown_policy_end_it_at_once(diflow: Cli) 
         result = diflow("allocator", "run", "--metrics-port", str(taken.getsockname()[1]))
     assert result.code == 2
     assert "for metrics cannot be used: Address already in use" in result.err
-    assert diflow("allocator", "run", "--policy", "best").code == 3
+    assert diflow("allocator", "run", "--policy", "best").code == 2
     assert diflow.api.objects == {}
 
 
@@ -190,7 +191,7 @@ def test_a_setting_that_is_wrong_is_named(diflow: Cli, monkeypatch: pytest.Monke
     monkeypatch.setenv("DIFLOW_ALLOCATOR_PERIOD_SECONDS", "0")
     result = diflow("allocator", "run")
     assert result.code == 2
-    assert "DIFLOW_ALLOCATOR_PERIOD_SECONDS: Input should be greater than 0" in result.err
+    assert "DIFLOW_ALLOCATOR_PERIOD_SECONDS: must be a number of more than 0 and at most 3,600, not '0'" in result.err
 
 
 def test_without_the_packages_of_the_allocator_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,8 +214,10 @@ class StillElector:
 class StillAllocator:
     """An allocator whose loop last turned at `woke`, with caches that have this trouble."""
 
-    def __init__(self, *, woke: float = 0.0, trouble: str = "") -> None:
-        self.woke, self.last = woke, None
+    def __init__(self, *, woke: float = 0.0, trouble: str = "", last_trouble: str = "", stuck: float = 0.0) -> None:
+        self.woke, self.last, self.last_trouble, self.stuck_seconds = woke, None, last_trouble, stuck
+        self.failing_seconds = 7.0 if last_trouble else 0.0
+        self.settings = AllocatorSettings()
         self.caches = SimpleNamespace(trouble=lambda: trouble)
         self.applier = SimpleNamespace(refusals={"default/job": "no"})
 
@@ -229,11 +232,35 @@ def told(elector: Any, allocator: Any, now: float = 0.0) -> Telemetry:
 
 
 def test_a_loop_that_stands_still_is_ill_but_not_while_another_process_leads() -> None:
-    assert told(StillElector(), StillAllocator(), now=STILL_SECONDS - 1).health() == ""
-    assert (
-        told(StillElector(), StillAllocator(), now=STILL_SECONDS + 20).health() == "the loop has stood still for 200 s"
-    )
+    longest = STILL_SECONDS + AllocatorSettings().policy_seconds
+    assert told(StillElector(), StillAllocator(), now=longest - 1).health() == ""
+    assert told(StillElector(), StillAllocator(), now=longest + 20).health() == "the loop has stood still for 60 s"
     assert told(StillElector(leads=False), StillAllocator(), now=1e6).health() == ""
+
+
+def test_a_policy_that_never_comes_back_needs_another_process() -> None:
+    assert told(StillElector(), StillAllocator(stuck=STUCK_SECONDS - 1)).health() == ""
+    assert "has not come back for 61 s" in told(StillElector(), StillAllocator(stuck=STUCK_SECONDS + 1)).health()
+
+
+def test_a_leader_of_which_no_plan_succeeds_is_not_ready_at_once_and_says_for_how_long() -> None:
+    telemetry = told(StillElector(), StillAllocator(last_trouble="policy bad failed"))
+    assert telemetry.readiness() == (False, "policy bad failed")
+    assert telemetry.health() == "", "another process would fare no better"
+    assert telemetry.registry.get_sample_value("diflow_allocator_failing_seconds") == 7.0
+
+
+def test_a_leader_that_hangs_gives_its_lead_up() -> None:
+    elector, given_up = StillElector(), []
+    elector.abandon = given_up.append  # type: ignore[attr-defined]
+    telemetry = Telemetry(elector, clock=lambda: 500.0, watch_seconds=0.01)  # type: ignore[arg-type]
+    telemetry.watch(StillAllocator())  # type: ignore[arg-type]
+    stop = threading.Event()
+    telemetry.tell_troubles(stop)
+    try:
+        assert until(lambda: given_up)[0] == "the loop has stood still for 500 s"
+    finally:
+        stop.set()
 
 
 def test_a_leader_that_sees_nothing_is_not_ready_and_neither_is_one_that_cannot_reach_its_lease() -> None:

@@ -50,6 +50,23 @@ def test_a_number_of_replicas_is_a_parameter_of_the_workflow_and_nothing_else_ch
     assert asked(running) == {"learner": (1, 1), "worker": (4, 4)}
 
 
+def test_ranks_that_running_replicas_keep_are_told(running: Cli) -> None:
+    at = {"learner": ["a"], "worker": ["a"], "evaluator": ["a"]}
+    put(running, dijob("job", {"learner": 1, "worker": 1, "evaluator": 1}), at=at)
+    grown = running("scale", "job", "--task", "worker", "--replicas", "3")
+    assert grown.err == (
+        "running replicas of evaluator keep the DI_RANK that they started with, which another replica may get now: "
+        "their rank of now is in /etc/diflow/rank, and DI_TASK_RANK never changes\n"
+    )
+    assert (
+        "replicas of worker and evaluator keep" in running("scale", "job", "--task", "learner", "--replicas", "2").err
+    )
+    assert running("scale", "job", "--task", "evaluator", "--replicas", "2").err == ""
+    assert running("scale", "job", "--task", "worker", "--replicas", "3").err == ""  # it was so already
+    put(running, dijob("moves", {"learner": 1, "worker": 4}, preemptible=True))
+    assert "DI_RANK" not in running("scale", "moves", "--task", "learner", "--max", "2").err
+
+
 def test_the_only_task_and_the_only_one_that_scales_need_no_name(running: Cli) -> None:
     put(running, dijob("one", {"worker": 2}))
     put(running, dijob("two", {"learner": 1, "worker": 4}, preemptible=True))
@@ -89,7 +106,7 @@ def test_asking_for_what_is_asked_for_already_writes_nothing(running: Cli) -> No
 @pytest.mark.parametrize(
     ("options", "code", "text"),
     [
-        (("--task", "worker", "--replicas", "0"), 2, "--replicas: must be from 1 to 100000, not 0"),
+        (("--task", "worker", "--replicas", "0"), 2, "--replicas: must be from 1 to 2000, not 0"),
         (("--replicas", "3"), 2, "say which task of job rigid: learner, worker"),
         (("--task", "nope", "--replicas", "3"), 2, "job rigid has no task 'nope'; it has learner, worker"),
         (("--task", "worker", "--min", "1"), 2, "is not preemptible"),
@@ -113,7 +130,7 @@ def test_what_cannot_be_asked_is_refused_with_a_reason(
         (("--min", "9"), "the minimum 9 is above the maximum 4; give --max, too"),
         (("--max", "1"), "the minimum 2 is above the maximum 1; give --min, too"),
         (("--min", "5", "--max", "3"), "the minimum 5 is above the maximum 3"),
-        (("--min", "0", "--max", "3"), "--min: must be from 1 to 100000, not 0"),
+        (("--min", "0", "--max", "3"), "--min: must be from 1 to 2000, not 0"),
     ],
 )
 def test_a_minimum_above_the_maximum_is_refused(running: Cli, options: tuple[str, ...], text: str) -> None:
@@ -140,7 +157,7 @@ def test_a_job_that_has_ended_and_one_that_is_not_there(running: Cli) -> None:
 def test_a_name_of_a_host_that_would_become_too_long_is_refused(running: Cli) -> None:
     task = "w" * 20
     put(running, dijob("j" * 37, {task: 2}))
-    result = running("scale", "j" * 37, "--replicas", "100000")
+    result = running("scale", "j" * 37, "--replicas", "2000")
     assert result.code == 2, result.out
     assert running.api.seen("PATCH") == []
 

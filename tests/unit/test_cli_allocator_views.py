@@ -341,6 +341,17 @@ def test_explain_tells_what_was_decided_what_would_be_now_and_who_waits_before(b
     assert busy("explain", "runs").out.startswith("default/runs has 4 of 2-7 replicas; ")
 
 
+def test_explain_claims_no_more_of_places_than_it_knows(busy: Cli) -> None:
+    """It has no key: whoever may change a Workflow can write places into it, and only pods show that they are real."""
+    said = "its places are as its Workflow names them: only the allocator can verify that it gave them"
+    put(busy, dijob("forged", {"worker": 2}), at={"worker": ["a", "b"]})
+    for name in [name for name in busy.api.objects[POD.path("default")] if name.startswith("forged")]:
+        busy.api.remove(POD, name)
+    assert busy("explain", "forged").out.splitlines()[1] == said
+    assert said not in busy("explain", "runs").out
+    assert said not in busy("explain", "big").out
+
+
 def test_explain_of_jobs_about_which_nothing_is_decided(busy: Cli) -> None:
     assert "default/alone has scheduling: none: Argo alone runs it" in busy("explain", "alone").out
     made = put(busy, dijob("over", {"worker": 1}))
@@ -355,7 +366,7 @@ def test_the_policy_is_that_of_the_clusters_allocator_unless_another_is_named(bu
     assert "now, by policy fair: " in busy("explain", "big").out
     assert "now, by policy fit: " in busy("explain", "big", "--policy", "fit").out
     assert busy("plan").out.startswith("policy fair: 3 jobs on 3 nodes")
-    assert busy("plan", "--policy", "nope").code == 3
+    assert busy("plan", "--policy", "nope").code == 2
 
 
 def test_who_leads_says_by_which_policy_it_decides(busy: Cli) -> None:
@@ -451,9 +462,9 @@ def test_replay_shows_where_a_policy_would_decide_otherwise(diflow: Cli) -> None
     assert result.err == "1 decision differs in 1 cycle under fit\n"
     data = json.loads(run("replay", str(journal), "--policy", "fair", "-o", "json").out)
     assert [(row["job"], row["policy"]) for row in data] == [("default/job", "fair")]
-    assert run("replay", str(diflow.folder / "none")).code == 3
+    assert run("replay", str(diflow.folder / "none")).code == 2
     journal.write_text("")
-    assert run("replay", str(journal)).code == 3
+    assert run("replay", str(journal)).code == 2
     explained = run("simulate", "explain", "default/job", "--journal", str(journal.with_name("kubeconfig")))
     assert explained.code == 2
 

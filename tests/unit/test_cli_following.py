@@ -167,6 +167,49 @@ def test_wait_for_running_returns_while_the_job_runs(diflow: Cli) -> None:
     assert (result.code, result.err) == (0, "job Running: all 2 replicas ready\n")
 
 
+@pytest.mark.parametrize("loss", ["deleted", "vanished"])
+def test_a_job_does_not_run_whose_pod_was_just_deleted(diflow: Cli, loss: str) -> None:
+    made = job()
+    all_ready(made)
+    lost = made.pods[0]
+    if loss == "deleted":
+        lost.deleted(30)
+    else:
+        lost.vanished()
+    diflow.has(made)
+    shown = diflow("get", "job").out
+    assert shown.splitlines()[1].split()[1:4] == ["Rescheduling", "1", "2"]
+    assert "learner-0 gets a new pod: 1 of 2 replicas ready" in diflow("describe", "job").out
+
+    def again() -> None:
+        lost.gone(40)
+        made.pod("learner-0", created=41, uncounted=1).ready(45)
+        diflow.has(made)
+
+    play(diflow, again)
+    result = diflow("wait", "job", "--for", "phase=Running")
+    assert (result.code, result.err) == (0, "job Running: all 2 replicas ready\n")
+    assert len(made.pods) == 3
+
+
+def test_a_job_whose_pods_may_not_be_seen_runs_as_argo_says(diflow: Cli) -> None:
+    made = job()
+    all_ready(made)
+    diflow.has(made)
+    diflow.api.rule(lambda r: status(403, "no") if r.path.endswith("/pods") else None)
+    assert diflow("wait", "job", "--for", "phase=Running").code == 0
+    assert diflow("get", "job").out.splitlines()[1].split()[1:4] == ["Running", "2", "2"]
+
+
+def test_a_stopped_job_whose_pods_are_deleted_is_not_rescheduled(diflow: Cli) -> None:
+    made = job()
+    all_ready(made)
+    made.pods[0].deleted(30)
+    diflow.has(made.shutdown())
+    assert "is being stopped" in diflow("describe", "job").out
+    assert diflow("get", "job").out.splitlines()[1].split()[1] == "Running"
+
+
 def test_wait_for_deleted(diflow: Cli) -> None:
     diflow.has(job())
     play(diflow, lambda: diflow.api.remove(WORKFLOW, "job"))

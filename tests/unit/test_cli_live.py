@@ -51,6 +51,19 @@ def test_the_view_fits_a_narrow_terminal() -> None:
     assert all(len(line) <= 80 for line in drawn(page(snapshot(job), [], now=datetime.fromisoformat(at(9))), width=80))
 
 
+def test_texts_of_a_job_are_shown_as_they_are_and_steer_nothing() -> None:
+    job = busy()
+    job.pod("collector-1", created=1).unschedulable("[/no] :bug: \x1b]0;owned\x07")
+    job.pods[0].node["hostNodeName"] = "[/no]\x1b[2J"
+    assert job.pods[0].pod is not None
+    job.pods[0].pod["spec"]["nodeName"] = "[/no]\x1b[2J"
+    lines = "\n".join(
+        drawn(page(snapshot(job), [("now", "job", "\x1b[2J")], now=datetime.fromisoformat(at(9))), width=200)
+    )
+    assert "[/no] :bug: " in lines
+    assert not {"\x1b", "\x07"} & set(lines)
+
+
 def test_only_changes_are_remembered() -> None:
     view = Page("cartpole")
     assert "reading" in drawn(view)[0]

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from diflow.cli.main import code_of
-from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
-from tests.builders import manifest, template
+from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
+from tests.builders import SERVICE, manifest, template
 from tests.unit.cli import Cli, run
 from tests.unit.fakeapi import status
 from tests.unit.seen import SeenJob

@@ -157,6 +157,7 @@ def test_a_number_of_replicas_that_cannot_be_is_not_sent(server: FakeServer, cli
         (404, NotFoundError),
         (405, InvalidError),
         (409, ConflictError),
+        (410, ConflictError),
         (413, InvalidError),
         (422, InvalidError),
     ],
@@ -441,6 +442,31 @@ def _body(readings: Readings, now: Standing = _NOWHERE) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.parametrize("bounds", [(None, 256), (32, None), (None, None)])
+def test_a_bound_of_a_replicas_batch_may_be_open(bounds: tuple[int | None, int | None]) -> None:
+    readings = Readings()
+    assert readings.take({"local_batch_bounds": bounds}, replicas=None) == []
+    assert _body(readings) == {"localBszBounds": list(bounds)}
+
+
+def test_a_replica_whose_round_is_over_reports_no_more_and_warns_of_nothing(
+    server: FakeServer, lane: Lane, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="diflow.client")
+    server.will(failed(410, "this pod is of an earlier round: the job is in round 2"))
+    for step in range(3):
+        lane.report(step=step)
+        lane.turn_and_wait()
+        lane.clock.now += 3600
+    assert len(server.seen) == 1
+    assert lane.turn() is None
+    [record] = caplog.records
+    assert (record.levelname, "earlier round" in record.getMessage()) == ("INFO", True)
+    server.will(failed(410, "job ml.vision has ended"))
+    with pytest.raises(ConflictError, match="has ended"):
+        lane.ask()
+
+
 def test_what_was_said_stays_until_it_is_said_anew() -> None:
     readings = Readings()
     readings.take({"speed": 10.0, "progress": 0.5}, replicas=None)
@@ -468,6 +494,7 @@ def test_what_was_said_stays_until_it_is_said_anew() -> None:
         ("memory_bytes", -1),
         ("local_batch_bounds", (2, 1)),
         ("local_batch_bounds", 3),
+        ("local_batch_bounds", (None, 0)),
         ("local_batch_bounds", (1, 2, 3)),
         ("grad_var", -1),
         ("grad_norm", np.zeros(2)),
@@ -589,6 +616,28 @@ def test_trouble_is_told_once_for_each_change(server: FakeServer, lane: Lane, ca
         ("WARNING", "reports do not arrive, and the training goes on without: too old (status 503)"),
         ("WARNING", "reports do not arrive, and the training goes on without: not yours (status 403)"),
         ("INFO", "reports arrive again"),
+    ]
+
+
+def test_a_server_that_says_when_to_come_again_is_no_trouble_unless_it_lasts(
+    server: FakeServer, lane: Lane, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "diflow.client")
+    server.will(*[failed(503, "round 2 of the job is not known here yet", retry_after="1")] * 5)
+    for step in range(6):
+        lane.report(step=step)
+        lane.turn()
+        lane.clock.now += 2
+    assert len(server.seen) == 6, "each report goes again when the server said"
+    assert [r.getMessage() for r in caplog.records if r.name == "diflow.client"] == []
+    server.will(*[failed(503, "too old", retry_after="4")] * 5)
+    for step in range(6):
+        lane.report(step=step)
+        lane.turn()
+        lane.clock.now += 5
+    assert [r.getMessage() for r in caplog.records if r.name == "diflow.client"] == [
+        "reports do not arrive, and the training goes on without: too old (status 503)",
+        "reports arrive again",
     ]
 
 

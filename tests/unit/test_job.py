@@ -54,8 +54,39 @@ def test_two_tasks_of_one_name_are_refused() -> None:
 def test_the_first_failure_wins_in_the_order_of_di_orchestrator() -> None:
     nameless = {"type": "none", "template": template()}
     twins = [{"type": "none", "name": "a", "template": template()}] * 2
-    assert "learner task is more than one" in invalid(tasks=[nameless, *twins, learner(), learner(name="b")]).message
+    two_learners = [learner(), learner(name="b")]
+    assert invalid(tasks=[nameless, *two_learners]).message == "none type task has no name"
+    assert "learner task is more than one" in invalid(tasks=[*two_learners, nameless]).message
     assert invalid(tasks=[*twins, nameless]).message == "none type task has no name"
+    assert "learner task is more than one" in invalid(tasks=[*twins, *two_learners]).message
+
+
+@pytest.mark.parametrize("limit", [0, 1001, 2**31 - 1])
+def test_the_limit_of_restarts_is_a_whole_int32(limit) -> None:
+    assert DIJob.from_manifest(manifest(backoffLimit=limit)).backoff_limit == limit
+
+
+@pytest.mark.parametrize("limit", [-1, 2**31, 2**63, "3", 3.0, True])
+def test_a_limit_of_restarts_that_is_none_is_refused(limit) -> None:
+    assert invalid(backoffLimit=limit).path == "spec.backoffLimit"
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"preemptible": "yes"}, "spec.preemptible"),
+        ({"preemptible": 1}, "spec.preemptible"),
+        ({"priority": 5}, "spec.priority"),
+        ({"tasks": [learner(replicas="3")]}, "spec.tasks[0].replicas"),
+        ({"tasks": [learner(replicas=2.0)]}, "spec.tasks[0].replicas"),
+        ({"volumes": 5}, "spec.volumes"),
+        ({"volumes": "none"}, "spec.volumes"),
+    ],
+)
+def test_nothing_is_converted_that_kubernetes_would_not_convert(change, path) -> None:
+    error = invalid(**change)
+    assert error.path == path
+    assert error.message.startswith("must be ")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +122,7 @@ def test_a_bad_field_is_named_by_its_path(change, path) -> None:
     [
         ({"env": [{"name": False, "value": "x"}]}, "env[0].name", "must be text, not false: put it in quotes"),
         ({"env": [{"name": "PORT", "value": 8080}]}, "env[0].value", "must be text, not 8080: put it in quotes"),
-        ({"command": "python3 train.py"}, "command", "a valid list"),
+        ({"command": "python3 train.py"}, "command", "must be a list, not"),
         ({"args": [1]}, "args[0]", "put it in quotes"),
         ({"ports": [{"containerPort": "http"}]}, "ports[0].containerPort", "integer"),
     ],

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from diflow import ConflictError, DIJob, Task, chain, keys
+from diflow import ConflictError, DIJob, Task, keys
 from diflow.kube import jobs, parts
 from diflow.kube.follow import follow
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from diflow.kube.scale import scale
+from diflow.state import chain
 from diflow.status import derive, derive_ended
 from diflow.successor import successor
 from diflow.workflows.pods import dijob_annotation
@@ -357,3 +358,16 @@ def test_whoever_may_not_list_workflows_still_finds_a_job(diflow: Cli, long: Lon
     found = parts.newest(diflow.api.cluster(), "long")
     assert found is not None
     assert found["metadata"]["name"] == "long-s2"
+
+
+def test_a_job_that_names_itself_as_its_next_part_is_found_with_few_requests(diflow: Cli, long: Long) -> None:
+    found = diflow.api.objects[WORKFLOW.path("default")][long.name]
+    metadata = found["metadata"]
+    named = {keys.CONTINUED_IN: "long", keys.CONTINUES: "long", keys.CONTINUES_UID: metadata["uid"]}
+    ring = {**metadata, "annotations": {**metadata["annotations"], **named}}
+    diflow.api.add(WORKFLOW, {**found, "metadata": ring})
+    before = len(diflow.api.requests)
+    made = parts.newest(diflow.api.cluster(), "long")
+    assert made is not None
+    assert made["metadata"]["uid"] == metadata["uid"]
+    assert len(diflow.api.requests) - before == 2

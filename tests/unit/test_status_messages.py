@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from diflow.observe import Decision, observe
+from diflow.observe import observe
 from diflow.reasons import tell
+from diflow.state.parameters import Decision
 from tests.unit.seen import SeenJob
 
 

@@ -136,7 +136,7 @@ def test_an_evicted_pod_is_not_a_failure_even_before_argo_has_noticed() -> None:
     [
         "pod deleted",
         "Pod was rejected: OutOfcpu",
-        "UnexpectedAdmissionError: no devices",
+        "Pod was rejected: Allocate failed due to no devices, which is unexpected",
         "The node was low on resource: memory. Evicted",
         "Preempted in order to admit critical pod",
     ],
@@ -159,17 +159,34 @@ def test_a_workflow_whose_name_begins_with_anothers_is_not_mixed_up() -> None:
     assert job.derive().ready_replicas == 1
 
 
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [("granted", "not json"), ("granted", "[]"), ("rounds", "7"), ("released", "{"), ("profilings", "[1]")],
-)
-def test_a_parameter_that_somebody_broke_counts_as_absent(parameter: str, value: str) -> None:
-    job = SeenJob(learner=1).all_ready()
+def broken(job: SeenJob, parameter: str, value: Any) -> dict[str, Any]:
     workflow = job.workflow()
     for item in workflow["spec"]["arguments"]["parameters"]:
         if item["name"] == parameter:
             item["value"] = value
-    assert derive(workflow, job.all_pods()).phase == "Running"
+    return workflow
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"), [("granted", "not json"), ("granted", "[]"), ("rounds", "7"), ("released", "{")]
+)
+def test_a_parameter_of_diflows_own_that_somebody_broke_makes_the_job_unreadable(parameter: str, value: str) -> None:
+    job = SeenJob(learner=1).all_ready()
+    status = derive(broken(job, parameter, value), job.all_pods())
+    assert status.phase == "Unknown"
+    assert f"the parameter {parameter} is not what diflow wrote" in status.message
+
+
+def test_a_job_that_is_unreadable_and_has_ended_shows_its_end() -> None:
+    job = SeenJob(learner=1).all_ready()
+    job.ended(50)
+    status = derive(broken(job, "granted", "["))
+    assert (status.phase, status.completion_timestamp) == ("Succeeded", at(50))
+
+
+def test_a_report_that_somebody_broke_counts_as_absent() -> None:
+    job = SeenJob(learner=1).all_ready()
+    assert derive(broken(job, "profilings", "[1]"), job.all_pods()).phase == "Running"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +200,9 @@ def test_a_parameter_that_somebody_broke_counts_as_absent(parameter: str, value:
     ],
 )
 def test_a_workflow_of_any_shape_has_a_status(workflow: dict[str, Any]) -> None:
-    assert derive(workflow).phase == "Pending"
+    status = derive(workflow)
+    assert status.phase == "Unknown"
+    assert status.message.startswith("cannot be read: ")
 
 
 def test_a_ready_time_before_the_pods_own_creation_does_not_turn_the_order_around() -> None:

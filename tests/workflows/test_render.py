@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from diflow import InvalidError, keys
 from diflow.settings import RenderSettings
-from diflow.workflows import render
-from diflow.workflows.expressions import STOPPED_MESSAGE
+from diflow.state.failures import STOPPED_MESSAGE
+from diflow.state.nodenames import parse
+from diflow.workflows import render, to_yaml
 from tests.builders import job, task, template
 
 
@@ -29,6 +31,16 @@ def patch(tmpl):
     return json.loads(tmpl["podSpecPatch"])
 
 
+def container_patches(tmpl):
+    """What the patch says of each container, without the lists of hosts that every one of the job's own has."""
+    found = {c["name"]: c for kind in ("containers", "initContainers") for c in patch(tmpl).get(kind, [])}
+    for name in found.keys() - {"wait", "init"}:
+        lists, *rest = found[name].pop("env")
+        assert "upper(replace(#, '-', '_')) + '_NODES'" in lists["name"]
+        found[name] |= {"env": rest} if rest else {}
+    return {name: one for name, one in found.items() if one != {"name": name}}
+
+
 def test_one_job_is_one_workflow_of_its_name() -> None:
     wf = workflow(name="cartpole", namespace="ml")
     assert (wf["apiVersion"], wf["kind"]) == ("argoproj.io/v1alpha1", "Workflow")
@@ -45,6 +57,7 @@ def test_the_live_state_is_text_parameters() -> None:
         "current": "1",
         "granted": '{"1":{"learner":1,"collector":3}}',
         "again": "{}",
+        "tasks": '["learner","collector"]',
         "released": "[]",
         "replicas": '{"learner":1,"collector":3}',
         "profilings": "{}",
@@ -52,7 +65,7 @@ def test_the_live_state_is_text_parameters() -> None:
 
 
 def test_a_fan_out_is_a_count_however_many_replicas() -> None:
-    few, many = workflow(task(replicas=10)), workflow(task(replicas=100_000))
+    few, many = workflow(task(replicas=10)), workflow(task(replicas=1_000))
     assert named(few, "round") == named(many, "round")
     assert len(json.dumps(many)) - len(json.dumps(few)) < 100
 
@@ -63,7 +76,7 @@ def test_a_member_of_a_fan_out_has_its_index_and_its_name() -> None:
     given = {item["name"]: item["value"] for item in fan_out["arguments"]["parameters"]}
     assert (given["index"], given["member"]) == ("{{=split(item, '.')[0]}}", "{{item}}")
     assert "workflow.parameters.again" in fan_out["withParam"]
-    for name in ("replica-collector", "collector"):
+    for name in ("replicaOf-collector", "collector"):
         assert {"round", "index", "member"} <= {item["name"] for item in named(wf, name)["inputs"]["parameters"]}
         shown = named(wf, name)["annotations"]["workflows.argoproj.io/display-name"]
         assert shown == "collector-{{inputs.parameters.member}}"
@@ -71,7 +84,7 @@ def test_a_member_of_a_fan_out_has_its_index_and_its_name() -> None:
 
 @pytest.mark.parametrize("preemptible", [False, True])
 def test_what_is_released_is_a_member_and_not_an_index(preemptible) -> None:
-    replica = named(workflow(preemptible=preemptible), "replica-learner")
+    replica = named(workflow(preemptible=preemptible), "replicaOf-learner")
     leaf = replica["dag"]["tasks"][-1]
     assert "/learner/' + inputs.parameters.member" in leaf["when"]
     assert "/learner/{{inputs.parameters.member}}" in leaf["hooks"]["give-up"]["expression"]
@@ -140,10 +153,13 @@ def test_every_container_is_told_about_the_job() -> None:
     from diflow import Task
 
     tmpl = named(workflow(Task(type="learner", template={"spec": spec})), "learner")
-    told = {"DI_JOB_ID", "DI_SERVER_URL", "DI_RANK", "DI_NODES", "DI_LEARNER_NODES", "MASTER_ADDR", "MASTER_PORT"}
+    told = {"DI_JOB_ID", "DI_SERVER_URL", "DI_RANK", "DI_TASK_RANK", "DI_NODES", "MASTER_ADDR", "MASTER_PORT"}
     told |= {"WORLD_SIZE", "RANK", "PET_NNODES", "PET_NODE_RANK", "PET_RDZV_ENDPOINT"}
     for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
         assert told <= set(env(container))
+    lists = [c["env"] for kind in ("containers", "initContainers") for c in patch(tmpl)[kind] if "env" in c]
+    assert len(lists) == 3, "each container has the variables that list one task's hosts"
+    assert all(one == lists[0] and len(one) == 1 for one in lists)
     assert tmpl["sidecars"][0]["name"] == "side"
 
 
@@ -167,7 +183,7 @@ def test_every_container_has_the_files_that_say_who_the_others_are_now() -> None
     for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
         assert container["volumeMounts"] == [ROSTER, TOKEN]
         assert env(container)["DI_NODES_FILE"] == "/etc/diflow/nodes"
-    assert patch(tmpl)["containers"][0]["volumeMounts"] == [{"name": "v", "mountPath": "/{{x}}"}]
+    assert container_patches(tmpl)["side"]["volumeMounts"] == [{"name": "v", "mountPath": "/{{x}}"}]
     volume = wf["spec"]["volumes"][0]
     files = {item["path"]: item["fieldRef"]["fieldPath"] for item in volume["downwardAPI"]["items"]}
     assert files["nodes"] == f"metadata.annotations['{keys.NODES}']"
@@ -302,7 +318,7 @@ def test_a_wrong_setting_is_named(monkeypatch) -> None:
     from diflow.settings import render_settings
 
     monkeypatch.setenv("DIFLOW_RUN_AS_USER", "root")
-    with pytest.raises(InvalidError, match="DIFLOW_RUN_AS_USER"):
+    with pytest.raises(InvalidError, match="DIFLOW_RUN_AS_USER: must be a whole number of at least 1, not 'root'"):
         render_settings()
 
 
@@ -349,9 +365,66 @@ def test_braces_leave_the_template_and_keep_their_place() -> None:
     assert "command" not in tmpl["container"]
     assert tmpl["container"]["args"] == ["plain"]
     assert tmpl["container"]["env"][-2:] == [{"name": "A", "value": ""}, {"name": "B", "value": "$(A)!"}]
-    main = patch(tmpl)["containers"][0]
+    main = container_patches(tmpl)["main"]
     assert main == {"name": "main", "env": [{"name": "A", "value": "{{x}}"}], "command": ["echo", "{{=1+1}}"]}
     assert "{{x" not in tmpl["podSpecPatch"]
+
+
+def test_the_last_of_two_variables_of_one_name_is_what_argo_gets() -> None:
+    own = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "{{x}}"}]
+    tmpl = named(workflow(task(container={"env": own})), "learner")
+    assert tmpl["container"]["env"][-2:] == [{"name": "B", "value": "2"}, {"name": "A", "value": ""}]
+    assert patch(tmpl)["containers"][0]["env"][1:] == [{"name": "A", "value": "{{x}}"}]
+    names = [item["name"] for item in tmpl["container"]["env"]]
+    assert len(names) == len(set(names))
+
+
+def test_a_volume_that_argo_does_not_see_mounted_is_added_by_the_patch() -> None:
+    volumes = [
+        {"name": "seen", "emptyDir": {}},
+        {"name": "hidden", "emptyDir": {}},
+        {"name": "disk", "persistentVolumeClaim": {"claimName": "c"}},
+    ]
+    container = {
+        "volumeMounts": [{"name": "hidden", "mountPath": "/{{x}}"}],
+        "volumeDevices": [{"name": "disk", "devicePath": "/dev/x"}],
+    }
+    tmpl = named(workflow(task(container=container, volumes=volumes)), "learner")
+    assert patch(tmpl)["volumes"] == volumes[1:]
+    assert tmpl["volumes"] == volumes
+    plain = {"volumeMounts": [{"name": "seen", "mountPath": "/x"}]}
+    assert "volumes" not in patch(named(workflow(task(container=plain, volumes=volumes)), "learner"))
+
+
+def test_who_asks_for_resources_of_the_works_container_finds_it_under_argos_name() -> None:
+    def asked(name: str) -> dict:
+        return {"resourceFieldRef": {"containerName": name, "resource": "limits.cpu"}}
+
+    files = {"downwardAPI": {"items": [{"path": "cpu", **asked("work")}, {"path": "side", **asked("side")}]}}
+    own = {"name": "work", "env": [{"name": "CPU", "valueFrom": asked("work")}],
+           "volumeMounts": [{"name": "a", "mountPath": "/a"}, {"name": "b", "mountPath": "/b"}]}  # fmt: skip
+    tmpl = named(workflow(task(container=own, volumes=[{"name": "a", **files}]), volumes=({"name": "b", **files},)),
+                 "learner")  # fmt: skip
+    assert tmpl["container"]["env"][-1]["valueFrom"]["resourceFieldRef"]["containerName"] == "main"
+    for volume in tmpl["volumes"]:
+        names = [item["resourceFieldRef"]["containerName"] for item in volume["downwardAPI"]["items"]]
+        assert names == ["main", "side"]
+
+
+def test_a_probe_may_name_its_port() -> None:
+    probe = {"httpGet": {"port": "http"}, "periodSeconds": 5}
+    hook = {"preStop": {"httpGet": {"port": "http"}}}
+    container = {"livenessProbe": probe, "readinessProbe": {"httpGet": {"port": 80}}, "lifecycle": hook}
+    tmpl = named(workflow(task(container=container)), "learner")
+    patched = patch(tmpl)["containers"][0]
+    assert (patched["livenessProbe"], patched["lifecycle"]) == (probe, hook)
+    assert tmpl["container"]["readinessProbe"] == {"httpGet": {"port": 80}}
+
+
+def test_a_job_that_the_allocator_places_cannot_name_its_node() -> None:
+    with pytest.raises(InvalidError, match="template.spec.nodeName: cannot be set for a job that the allocator places"):
+        workflow(task(nodeName="node-1"), scheduling="gang")
+    assert patch(named(workflow(task(nodeName="node-1")), "learner"))["nodeName"] == "node-1"
 
 
 def test_braces_where_argo_cannot_carry_them_are_refused_by_path() -> None:
@@ -403,16 +476,18 @@ def test_a_users_own_id_is_kept_and_not_root() -> None:
 
 def test_a_replica_is_retried_in_place_up_to_the_limit() -> None:
     wf = workflow(backoff_limit=4)
-    assert named(wf, "replica-learner")["retryStrategy"]["limit"] == 4
+    assert named(wf, "replicaOf-learner")["retryStrategy"]["limit"] == 4
     assert "retryStrategy" not in named(wf, "round")
-    assert "'{{retries}}' == '4'" in named(wf, "replica-learner")["dag"]["tasks"][-1]["hooks"]["give-up"]["expression"]
+    assert (
+        "'{{retries}}' == '4'" in named(wf, "replicaOf-learner")["dag"]["tasks"][-1]["hooks"]["give-up"]["expression"]
+    )
 
 
 def test_a_preemptible_job_restarts_its_round_together() -> None:
     wf = workflow(backoff_limit=4, preemptible=True)
     assert named(wf, "round")["retryStrategy"]["limit"] == 4
-    assert "retryStrategy" not in named(wf, "replica-learner")
-    hook = named(wf, "replica-learner")["dag"]["tasks"][-1]["hooks"]["give-up"]["expression"]
+    assert "retryStrategy" not in named(wf, "replicaOf-learner")
+    hook = named(wf, "replicaOf-learner")["dag"]["tasks"][-1]["hooks"]["give-up"]["expression"]
     assert "'{{inputs.parameters.attempt}}' == '4'" in hook
 
 
@@ -420,9 +495,9 @@ def test_a_preemptible_job_restarts_its_round_together() -> None:
 def test_with_a_limit_of_0_nothing_is_retried_and_the_first_failure_gives_up(preemptible) -> None:
     wf = workflow(backoff_limit=0, preemptible=preemptible)
     assert "retryStrategy" not in named(wf, "round")
-    assert "retryStrategy" not in named(wf, "replica-learner")
-    hook = named(wf, "replica-learner")["dag"]["tasks"][-1]["hooks"]["give-up"]["expression"]
-    assert hook.startswith("(tasks['learner'].status == 'Failed'")
+    assert "retryStrategy" not in named(wf, "replicaOf-learner")
+    hook = named(wf, "replicaOf-learner")["dag"]["tasks"][-1]["hooks"]["give-up"]["expression"]
+    assert hook.startswith("tasks['learner'].status in ['Failed', 'Error']")
 
 
 def test_only_attempts_that_ended_for_no_fault_of_their_own_are_retried_uncounted() -> None:
@@ -451,18 +526,19 @@ def test_a_stop_counts_for_nothing_unless_its_round_starts_again(fields, mark) -
     else:
         assert expression.endswith(f" && !('{{{{workflow.parameters.released}}}}' contains '{mark}')))")
     given = {item["name"] for item in pods["inputs"]["parameters"]}
-    passed = named(made, "replica-learner")["dag"]["tasks"][0]["arguments"]["parameters"]
+    passed = named(made, "replicaOf-learner")["dag"]["tasks"][0]["arguments"]["parameters"]
     assert {item["name"] for item in passed} == given
     assert ("attempt" in given) == ("parameters.attempt" in expression)
 
 
 def test_argos_own_containers_are_confined_unless_the_pod_is_roots() -> None:
     confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    made = patch(named(workflow(), "learner"))
-    assert made["containers"] == [{"name": "wait", "securityContext": confined}]
-    assert made["initContainers"] == [{"name": "init", "securityContext": confined}]
-    as_root = patch(named(workflow(task(securityContext={"runAsUser": 0})), "learner"))
-    assert not {"containers", "initContainers"} & as_root.keys()
+    made = named(workflow(), "learner")
+    assert container_patches(made) == {
+        "wait": {"name": "wait", "securityContext": confined},
+        "init": {"name": "init", "securityContext": confined},
+    }
+    assert container_patches(named(workflow(task(securityContext={"runAsUser": 0})), "learner")) == {}
 
 
 def test_the_passing_of_a_users_own_deadline_is_counted() -> None:
@@ -509,3 +585,91 @@ def test_the_hera_workflow_is_handed_out() -> None:
     made = job().workflow()
     assert isinstance(made, Workflow)
     assert made.to_dict() == render(job())
+
+
+def of_tasks(count, **fields):
+    return job(*(task("none", name=f"task-{i}") for i in range(count)), **fields)
+
+
+@pytest.mark.parametrize("preemptible", [False, True])
+def test_forty_tasks_are_less_than_300_kb(preemptible) -> None:
+    large = of_tasks(40, preemptible=preemptible)
+    assert len(json.dumps(render(large, settings=RenderSettings()))) < 300_000
+    assert len(to_yaml(large, settings=RenderSettings())) < 300_000
+
+
+def test_the_workflow_grows_with_the_tasks_and_not_with_their_square() -> None:
+    small, middle, large = (len(json.dumps(render(of_tasks(n), settings=RenderSettings()))) for n in (10, 20, 40))
+    assert (large - middle) / (middle - small) < 2.05
+
+
+def test_no_pod_names_the_tasks_of_others() -> None:
+    wf = workflow(task("learner"), task("collector"), task("evaluator"))
+    text = json.dumps(named(wf, "evaluator"))
+    assert "collector" not in text
+    assert "{{workflow.name}}-learner-0" in text, "but for the host of rank 0"
+
+
+def test_torchruns_variables_refer_to_what_they_repeat_unless_the_user_has_his_own() -> None:
+    def told(*own):
+        wf = workflow(task("learner"), task("collector", container={"env": list(own)}))
+        return env(named(wf, "collector")["container"])
+
+    plain = told()
+    assert (plain["RANK"], plain["PET_NODE_RANK"]) == ("$(DI_RANK)", "$(DI_RANK)")
+    assert (plain["PET_NNODES"], plain["PET_RDZV_ENDPOINT"]) == ("$(WORLD_SIZE)", "$(MASTER_ADDR):29500")
+    names = list(plain)
+    assert all(
+        names.index(short[2:].split(")")[0]) < names.index(name) for name, short in plain.items() if "$" in short
+    )
+    mine = told({"name": "WORLD_SIZE", "value": "9"}, {"name": "MASTER_ADDR", "value": "elsewhere"})
+    assert mine["PET_NNODES"] == plain["WORLD_SIZE"]
+    assert mine["PET_RDZV_ENDPOINT"] == f"{plain['MASTER_ADDR']}:29500"
+
+
+def test_a_users_list_of_hosts_gives_way_to_the_jobs() -> None:
+    own = [{"name": "DI_LEARNER_NODES", "value": "x"}, {"name": "DI_OTHER", "value": "$(DI_LEARNER_NODES)"}]
+    container = named(workflow(task(container={"env": own})), "learner")["container"]
+    assert "DI_LEARNER_NODES" not in env(container)
+    assert env(container)["DI_OTHER"] == "$(DI_LEARNER_NODES)"
+
+
+WORDS = ("and", "contains", "else", "false", "if", "in", "let", "matches", "nil", "not", "or", "true")
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_task_may_be_named_as_a_word_of_argos_expressions(word) -> None:
+    wf = workflow(task("none", name=word), task("none", name=f"{word}-{word}"))
+    bare = re.compile(rf"(?<![\w'/-]){word}(?![\w'/-])")
+    for template_name in ("round", f"replicaOf-{word}"):
+        tasks = named(wf, template_name)["dag"]["tasks"]
+        names = {t["name"] for t in tasks}
+        depends = tasks[-1]["depends"]
+        assert not bare.search(depends), depends
+        assert set(re.findall(r"([a-z-]+)\.(?:Succeeded|Failed|Errored)", depends)) == names - {"superseded"}
+    (name,) = {t["name"] for t in named(wf, f"replicaOf-{word}")["dag"]["tasks"]} - {"superseded"}
+    place = parse("job", f"job.round(0:1)(2).{name}(3:3.1)(0).{name}(5)")
+    assert place is not None
+    assert (place.task, place.member, place.is_pod) == (word, "3.1", True)
+    assert json.loads(next(p["value"] for p in wf["spec"]["arguments"]["parameters"] if p["name"] == "granted")) == {
+        "1": {word: 1, f"{word}-{word}": 1}
+    }
+
+
+def test_no_two_templates_have_one_name() -> None:
+    wf = workflow(*(task("none", name=name) for name in ("a", "replica-a", "replicaof-a", "a-a")))
+    names = [t["name"] for t in wf["spec"]["templates"]]
+    assert len(names) == len(set(names))
+
+
+def test_a_workflow_that_argo_cannot_carry_is_refused() -> None:
+    sidecars = [{"name": f"side-{i}", "image": "x", "command": ["true"]} for i in range(15)]
+    spec = {"containers": [{"name": "di-container", "image": "x", "command": ["true"]}, *sidecars]}
+    from diflow import Task
+
+    large = job(*(Task(type="none", name=f"task-{i}", template={"spec": spec}) for i in range(20)))
+    with pytest.raises(
+        InvalidError, match=r"spec.tasks: the Workflow of this job has \d+ bytes, at most 524288"
+    ) as error:
+        render(large, settings=RenderSettings())
+    assert "give the job fewer tasks or containers" in str(error.value)

@@ -1,0 +1,143 @@
+"""The Pod that Argo's controller makes of a rendered template, as far as the API server's checks are concerned.
+
+What the controller does is followed here: its variables are filled in, its own containers, volumes and mounts are
+added, only what its own fields mount becomes a volume, and last the podSpecPatch is merged by Kubernetes' rules.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_TEMPLATE = re.compile(r"\{\{.*?\}\}")
+_ARGO = {"name": "var-run-argo", "mountPath": "/var/run/argo"}
+_SAME = ("affinity", "tolerations", "nodeSelector", "hostAliases", "schedulerName", "automountServiceAccountToken")
+_MAPS = ("annotations", "labels", "limits", "matchLabels", "nodeSelector", "requests", "volumeAttributes")
+# The lists of a PodSpec that a strategic merge joins by a key; it replaces all others.
+_KEYS = {
+    "containers": "name",
+    "env": "name",
+    "hostAliases": "ip",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ports": "containerPort",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+    "topologySpreadConstraints": "topologyKey",
+    "volumeDevices": "devicePath",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+
+
+def pods(workflow: dict[str, Any]) -> list[dict[str, Any]]:
+    """A Pod of each task of a rendered Workflow."""
+    spec = workflow["spec"]
+    return [_pod(json.dumps(template), spec) for template in spec["templates"] if "container" in template]
+
+
+def plain_pod(template: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
+    """The Pod of a task's template by itself, with no Argo in between."""
+    metadata = template.get("metadata") or {}
+    spec = template.get("spec")
+    if isinstance(spec, dict):
+        dropped = ("restartPolicy", "hostname", "subdomain")  # which diflow decides, whatever they are
+        spec = {key: value for key, value in spec.items() if key not in dropped} | {"restartPolicy": "Never"}
+        own = spec.get("volumes")
+        if volumes and (own is None or isinstance(own, list)):
+            taken = [volume.get("name") for volume in own or [] if isinstance(volume, dict)]
+            shared = [v for v in volumes if not isinstance(v, dict) or v.get("name") not in taken]
+            spec["volumes"] = [*(own or []), *shared]
+    if isinstance(metadata, dict):
+        metadata = {key: value for key, value in metadata.items() if key in ("labels", "annotations")} | {"name": "pod"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def plain_workflow(template: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
+    """A Workflow with a task's template as it is, wherever Argo has a field for a part of it."""
+    metadata = template.get("metadata")
+    spec = template["spec"] if isinstance(template.get("spec"), dict) else {}
+    containers = spec.get("containers")
+    first, *others = containers if isinstance(containers, list) and containers else [None]
+    parts = {
+        "name": "pod",
+        "container": first,
+        "sidecars": others,
+        "initContainers": spec.get("initContainers"),
+        "volumes": spec.get("volumes"),
+        "securityContext": spec.get("securityContext"),
+        "metadata": metadata,
+        **{name: spec.get(name) for name in (*_SAME, "activeDeadlineSeconds", "priorityClassName")},
+    }
+    workflow = {"entrypoint": "pod", "volumes": volumes, "templates": [_without_nulls(parts)]}
+    return {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"name": "job"},
+        "spec": _without_nulls(workflow),
+    }
+
+
+def _without_nulls(value: Any) -> Any:
+    """A field without a value is no field; what a list or a mapping of the user's own names holds stays what it is."""
+    if isinstance(value, dict):
+        return {key: item if key in _MAPS else _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _pod(text: str, workflow: dict[str, Any]) -> dict[str, Any]:
+    template = json.loads(_TEMPLATE.sub("1", text))
+    shared = json.loads(_TEMPLATE.sub("1", json.dumps(workflow)))
+    containers = [
+        {"name": "wait", "image": "argoexec", "volumeMounts": [_ARGO]},
+        {**template["container"], "name": "main"},
+        *template.get("sidecars", []),
+    ]
+    inits = [{"name": "init", "image": "argoexec"}, *template.get("initContainers", [])]
+    mounts = [mount for c in [*containers[1:], *inits[1:]] for mount in c.get("volumeMounts", [])]
+    # Of two of a name Argo takes the template's own.
+    known = {v["name"]: v for v in [*shared.get("volumes", []), *template.get("volumes", [])]}
+    missing = [mount["name"] for mount in mounts if mount["name"] not in known]
+    if missing:
+        raise AssertionError(f"volume '{missing[0]}' not found in workflow spec")
+    names = dict.fromkeys(mount["name"] for mount in mounts)
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "volumes": [{"name": "var-run-argo", "emptyDir": {}}, {"name": "tmp-dir-argo", "emptyDir": {}}]
+        + [known[name] for name in names],
+        "containers": containers,
+        "initContainers": inits,
+        "serviceAccountName": template.get("serviceAccountName", shared["serviceAccountName"]),
+        "securityContext": template.get("securityContext", shared["securityContext"]),
+        "priorityClassName": template.get("priorityClassName", shared["podPriorityClassName"]),
+        **{name: template[name] for name in (*_SAME, "activeDeadlineSeconds") if name in template},
+    }
+    spec = merged(spec, json.loads(template["podSpecPatch"]))
+    for container in (*spec["containers"][1:], *spec["initContainers"]):
+        container["volumeMounts"] = [*container.get("volumeMounts", []), _ARGO]
+    metadata = {"name": "pod", **template["metadata"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """A strategic merge of a patch into a PodSpec, or into a part of it."""
+    out = dict(base)
+    for name, value in patch.items():
+        key = _KEYS.get(name)
+        if isinstance(value, dict) and isinstance(base.get(name), dict):
+            out[name] = merged(base[name], value)
+        elif key is not None and isinstance(value, list):
+            items = [dict(item) for item in base.get(name, [])]
+            for item in value:
+                if key not in item:
+                    raise AssertionError(f"an item of {name} has no {key} to merge it by")
+                found = next((i for i, old in enumerate(items) if old.get(key) == item[key]), None)
+                if found is None:
+                    items.append(item)
+                else:
+                    items[found] = merged(items[found], item)
+            out[name] = items
+        else:
+            out[name] = value
+    return out

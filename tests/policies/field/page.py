@@ -1,0 +1,98 @@
+"""Writes docs/field-cases.md from the table: `python -m tests.policies.field.page > docs/field-cases.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+
+from tests.policies.field.cases import CASES
+from tests.policies.field.rows import Answer, Case, Count, End, Ends, NotAsked, Other
+
+_HEAD = """\
+# Field cases
+
+What the tests of kube-batch and Volcano ask of a queueing scheduler, asked of the policies here: {rows} rows of numbers
+in `tests/policies/field`. A row is a small cluster, its queues and jobs, what the original comes to, and what `fair`
+is to come to. Taken are numbers, not text: nodes, weights, guarantees, caps, minimums, running and waiting pods,
+priorities, and who holds how much or is evicted in the end. This page is written from the table
+(`python -m tests.policies.field.page > docs/field-cases.md`), and a test holds it to it.
+
+One pod there is one replica here. A group of n pods with a minimum of m is a job of m to n replicas that wishes for n.
+Each pod asks for cores, memory and one of a node's 110 `pods`, unless the original asks for none on purpose or makes
+`pods` scarce. The capacity plugin's `deserved` has no twin here; the nearest is the guarantee. What asks for features
+that diflow has not is left out; `tests/policies/field/cases.py` names it by file, with the reason.
+
+No row may come out worse than in the original: nobody waits who runs there, and no more is evicted, but for one of the
+reasons below. `fair` ([policies](policies.md)) agrees in {agree} rows and differs by choice in {differ}. In each of
+them it also has to be at rest after one cycle, and to evict nobody else while the pods of its victims terminate.
+
+"""
+
+
+def page() -> str:
+    """The page as text."""
+    differing = [case for case in CASES if case.differs]
+    parts = [
+        _HEAD.format(rows=len(CASES), agree=len(CASES) - len(differing), differ=len(differing)),
+        _sources(),
+        "\n## Where fair differs by choice\n\nEach with the original's outcome and ours.\n",
+        _grouped(
+            (case.differs, f"{_ends(case, case.theirs)}; here {_ends(case, case.fair)}", case) for case in differing
+        ),
+        *_other("fit", [(case, case.fit) for case in CASES]),
+        *_other("fair+goodput", [(case, case.together) for case in CASES]),
+    ]
+    return "".join(parts)
+
+
+def _sources() -> str:
+    files: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    for case in CASES:
+        issue = case.source.file.startswith("issue")
+        files[case.source.project, "issues of its users" if issue else f"`{case.source.file}`"].append(case)
+    lines = ["| project | file | rows | agree | differ by choice |", "|---|---|---|---|---|"]
+    for (project, file), rows in files.items():
+        differ = sum(bool(case.differs) for case in rows)
+        lines.append(f"| {project} | {file} | {len(rows)} | {len(rows) - differ} | {differ} |")
+    return "\n".join(lines) + "\n"
+
+
+def _grouped(rows: Iterable[tuple[str, str, Case]]) -> str:
+    """The reasons, each with its rows."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for reason, outcome, case in rows:
+        by_reason[reason].append(f"- {case.name} ({case.source.project}, {case.source.case}): {outcome}")
+    return "".join(f"\n**{reason}**\n\n" + "\n".join(lines) + "\n" for reason, lines in by_reason.items())
+
+
+def _other(policy: str, answers: list[tuple[Case, Answer]]) -> Iterable[str]:
+    others = [(answer.why, _ends(case, answer.ends), case) for case, answer in answers if isinstance(answer, Other)]
+    not_asked = sum(isinstance(answer, NotAsked) for _, answer in answers)
+    same = len(answers) - len(others) - not_asked
+    yield f"\n## {policy}\n\nThe same as `fair` in {same} rows, something else in {len(others)}; "
+    yield f"{not_asked} are about a setting that it has not.\n"
+    yield _grouped(others)
+
+
+def _ends(case: Case, ends: Ends) -> str:
+    return " or ".join(_end(case, end) for end in ends)
+
+
+def _end(case: Case, end: End) -> str:
+    holds = [
+        f"{name} {count if isinstance(count, int) else f'{count[0]} to {count[-1]}'}"
+        for name, count in end.holds.items()
+    ]
+    nodes = [f"{job} on {' or '.join(sorted(names))}" for job, names in end.on.items()]
+    evicted = case.evicted(end)
+    lost = [f"evicted {evicted}"] if evicted else []
+    return ", ".join(holds + nodes + lost)
+
+
+def _count(count: Count) -> str:
+    return str(count) if isinstance(count, int) else f"{count[0]} to {count[-1]}"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

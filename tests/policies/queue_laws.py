@@ -1,0 +1,352 @@
+"""The laws of fair queues as functions over (snapshot, plan): each returns the ways in which it is broken.
+
+They are written from the snapshot and the plan alone, apart from the policy's own code. What queues deserve is computed
+by `fairness.shares`, which has tests of its own. Two queues are compared below their nearest common ancestor, in the
+resources that a job asks for and of which the queues there want more than there is ("counted" below). A parent's own
+jobs are one more child of it. Jobs of several roles are judged as victims alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diflow.allocator.arrays import BoolArray, IntArray
+from diflow.allocator.fairness.prepared import prepared
+from diflow.allocator.fairness.shares import shares_by
+from diflow.allocator.plan import Plan, Why, carry_out
+from diflow.allocator.settings import PolicySettings
+from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.turns import turn, waits_since
+from diflow.allocator.waiting import Feasibility
+
+SLACK = 1e-6
+"""Shares that differ by less are the same."""
+SETTINGS = PolicySettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What one job would give: `pods` (N) of each of its roles, and that amount by resource."""
+
+    victim: int
+    pods: dict[int, IntArray]
+    amount: IntArray
+    stops: bool
+
+
+class Cluster:
+    """Who holds what in a snapshot, and what queues deserve there."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        s = self.s = prepared(snapshot)
+        feasible = Feasibility(s)
+        self.holds = s.jobs_of(s.held_role)
+        self.could_run = np.array([feasible.reason(j) is None and not s.refusal(j) for j in range(s.jobs)])
+        shares = shares_by(s, (self.could_run | self.holds) & (s.job_queue >= 0))
+        self.deserved, self._contended = shares.deserved, shares.contended
+        self.pods = np.zeros((s.roles, s.nodes), dtype=np.int64)
+        np.add.at(self.pods, (s.held_role, s.held_node), s.held_count)
+        self.count = self.pods.sum(axis=1)
+        self.free = s.node_allocatable - s.node_foreign - s.usage(s.held_role, s.held_node, s.held_count)
+        self.chains = [_upwards(s, q) for q in range(s.queues)]
+        self.used = np.zeros((s.queues, len(s.resources)), dtype=np.int64)
+        by_job = s.demand_by_job(self.count)
+        for j in range(s.jobs):
+            if s.job_queue[j] >= 0:
+                self.used[self.chains[s.job_queue[j]]] += by_job[j]
+
+    def lacking(self) -> BoolArray:
+        """Resources (R) of which the queues at the top want more than there is."""
+        out: BoolArray = self._contended[-1]
+        return out
+
+    def sides(self, queue: int, other: int) -> tuple[list[int], list[int]]:
+        """The two queues and those above them, below the nearest common ancestor; one is empty where it is inside the
+        other."""
+        mine, theirs = self.chains[queue], self.chains[other]
+        return [q for q in mine if q not in theirs], [q for q in theirs if q not in mine]
+
+    def counted(self, queue: int, asked: IntArray) -> IntArray:
+        """Resources of those asked for (amounts, R) that are contended between the queue and its siblings."""
+        out: IntArray = np.flatnonzero((asked > 0) & self._contended[int(self.s.queue_parent[queue])])
+        return out
+
+    def part(self, queue: int, asked: IntArray) -> float:
+        """The largest part of what it deserves that the queue holds, of what counts; infinite if it deserves none of
+        something that it holds."""
+        part = 0.0
+        for r in self.counted(queue, asked).tolist():
+            share, held = self.deserved[queue, r], self.used[queue, r]
+            if held > 0:
+                part = max(part, held / share if share > SLACK else math.inf)
+        return part
+
+    def is_below(self, side: Sequence[int], asked: IntArray) -> bool:
+        """Whether these queues hold less than they deserve of all that counts, and something does where they compete
+        with the others."""
+        if not len(self.counted(side[-1], asked)):
+            return False
+        counts = ((self.deserved[q] > SLACK)[self.counted(q, asked)].all() for q in side)
+        return all(counts) and all(self.part(q, asked) < 1 - SLACK for q in side)
+
+    def is_within(self, job: int, need: IntArray) -> bool:
+        """Whether the job's queue and those above it deserve so much more, of all that counts."""
+        return all(
+            (self.used[q] + need <= self.deserved[q] + SLACK)[self.counted(q, need)].all()
+            for q in self.chains[self.s.job_queue[job]]
+        )
+
+    def is_guaranteed(self, side: Sequence[int], need: IntArray) -> bool:
+        """Whether one of these queues has a guarantee that covers so much more, of all that counts."""
+        return any(
+            len(counted := self.counted(q, need)) > 0
+            and bool((self.used[q, counted] + need[counted] <= self.s.queue_guarantee[q, counted]).all())
+            for q in side
+        )
+
+    def has_to_spare(self, side: Sequence[int], amount: IntArray, asked: IntArray) -> bool:
+        """Whether each of these queues is above what it deserves by so much, of something that counts there."""
+        for q in side:
+            counted = self.counted(q, asked)
+            above = (amount > 0) & (self.used[q] - amount >= self.deserved[q] - SLACK)
+            if len(counted) and not above[counted].any():
+                return False
+        return True
+
+    def keeps_guarantees(self, side: Sequence[int], amount: IntArray, asked: IntArray) -> bool:
+        """Whether each of these queues keeps its guarantee of what counts there or further up in `side`, and of what is
+        not asked for."""
+        lacked = self.lacked(side, asked) | (asked == 0)
+        if not len(side):
+            return True
+        sure = np.where(lacked & (amount > 0), self.s.queue_guarantee[list(side)], 0)
+        return not ((sure > 0) & (self.used[list(side)] - amount < sure)).any()
+
+    def lacked(self, side: Sequence[int], asked: IntArray) -> BoolArray:
+        """For each of these queues, each the parent of the one before it: what counts there or further up (by R)."""
+        out = np.zeros((len(side), len(asked)), dtype=np.bool_)
+        for at, q in enumerate(side):
+            out[: at + 1, self.counted(q, asked)] = True
+        return out
+
+    def fits(self, job: int, role: int, count: int, given: Exchange | None = None) -> bool:
+        """Whether so many more replicas of a job's only role fit on nodes and within caps, in the place of `given`."""
+        s = self.s
+        request, nodes = s.role_request[role], s.eligible(role)
+        if s.job_pinned[job] and self.pods[role].any():
+            nodes = nodes & (self.pods[role] > 0)
+        free, used = self.free, self.used
+        if given is not None:
+            free, used = free.copy(), used.copy()
+            for theirs, pods in given.pods.items():
+                free += pods[:, None] * s.role_request[theirs]
+            used[self.chains[s.job_queue[given.victim]]] -= given.amount
+        asked = request > 0
+        need = count * request
+        for q in self.chains[s.job_queue[job]]:
+            if ((used[q] + need > s.queue_cap[q]) & asked).any():
+                return False
+        if not nodes.any():
+            return False
+        return int((np.maximum(free[nodes][:, asked], 0) // request[asked]).min(axis=1).sum()) >= count
+
+    def wishes(self) -> Iterator[tuple[int, int, int]]:
+        """(job, role, count) of jobs of one role that wait for their minimum, or for one replica more."""
+        s = self.s
+        starts = s.role_starts()
+        for j in range(s.jobs):
+            role = int(starts[j])
+            if s.job_queue[j] < 0 or starts[j + 1] - role != 1 or not self.could_run[j]:
+                continue
+            if not self.holds[j]:
+                yield j, role, int(s.role_min[role])
+            elif s.role_min[role] <= self.count[role] < min(s.role_desired[role], s.role_max[role]):
+                yield j, role, 1
+
+    def exchanges(self, victim: int) -> Iterator[Exchange]:
+        """What the job can give: single replicas above its minimum, more and more, those of each node first; and all
+        it has, if it could come back."""
+        s = self.s
+        roles = range(int(s.role_starts()[victim]), int(s.role_starts()[victim + 1]))
+        if all(s.role_min[r] <= self.count[r] <= s.role_max[r] for r in roles):
+            for role in roles:
+                there = np.flatnonzero(self.pods[role])
+                for first in there.tolist():
+                    nodes = [first, *there[there != first][::-1].tolist()]
+                    in_order = np.repeat(nodes, self.pods[role][nodes])
+                    for taken in range(1, int(self.count[role] - s.role_min[role]) + 1):
+                        pods = np.bincount(in_order[:taken], minlength=s.nodes).astype(np.int64)
+                        yield Exchange(victim, {role: pods}, taken * s.role_request[role], stops=False)
+        if not s.job_pinned[victim]:
+            amount = (self.count[list(roles), None] * s.role_request[list(roles)]).sum(axis=0)
+            yield Exchange(victim, {r: self.pods[r] for r in roles}, amount, stops=True)
+
+    def size_to_share(self, job: int) -> float:
+        """A job's gang over what its queue, and those above it, deserve; infinite if one has that already."""
+        s = self.s
+        roles = range(int(s.role_starts()[job]), int(s.role_starts()[job + 1]))
+        need = (s.role_min[list(roles), None] * s.role_request[list(roles)]).sum(axis=0)
+        size = 0.0
+        for q in self.chains[s.job_queue[job]]:
+            if self.part(q, need) >= 1 - SLACK:
+                return math.inf
+            size = max([size, *(float(need[r] / self.deserved[q, r]) for r in self.counted(q, need).tolist())])
+        return size
+
+    def room_is_kept(self, job: int) -> bool:
+        """Whether this is a time at which room is kept for this job, and an end of that is ahead."""
+        size = self.size_to_share(job)
+        since, now = float(waits_since(self.s)[job]), self.s.now_seconds
+        found = turn(job, waits_since=since, now=now, size=size, settings=SETTINGS)
+        return found is not None and now < found.until < math.inf
+
+
+def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Law 13: after the plan nobody's queue stays below what it deserves while one exchange with one job would do.
+
+    Claimed for each job that waits (for its minimum) or runs (for one replica more), and each preemptible job of a
+    queue that is neither above nor below its queue: they do not change places if
+
+    * the claimant's queues below the nearest common ancestor hold less than they deserve of all that counts, and the
+      victim's there hold more, of something that counts, by at least what the victim would give; or a guarantee there
+      covers the claimant; and
+    * the victim's queues and those above both keep their guarantees, and the victim was not stopped `most_stops` times
+      (guarantees aside);
+    * then the claimant does not fit, on nodes and within caps, in what is idle and what the victim gives: replicas
+      above its minimum, or its whole gang.
+
+    A claimant that could not be stopped again is not judged while room may be kept for an older gang.
+    """
+    after = Cluster(carry_out(snapshot, plan))
+    s = after.s
+    victims = [j for j in np.flatnonzero(after.holds & s.job_preemptible).tolist() if s.job_queue[j] >= 0]
+    may_be_kept = bool((~after.holds & (s.now_seconds - waits_since(s) >= SETTINGS.reserve_after_seconds)).any())
+    out = []
+    for job, role, count in after.wishes():
+        if may_be_kept and not s.job_preemptible[job]:
+            continue
+        need = count * s.role_request[role]
+        for victim in victims:
+            mine, theirs = after.sides(int(s.job_queue[job]), int(s.job_queue[victim]))
+            above = [q for q in after.chains[s.job_queue[job]] if q not in mine]
+            if not mine or not theirs:
+                continue
+            sure = after.is_guaranteed(mine, need)
+            if not sure and not after.is_below(mine, need):
+                continue
+            often = not sure and s.job_restarts[victim] >= SETTINGS.most_stops
+            for given in after.exchanges(victim):
+                if (
+                    not (given.stops and often)
+                    and (sure or after.has_to_spare(theirs, given.amount, need))
+                    and after.keeps_guarantees(theirs, given.amount, need)
+                    and after.keeps_guarantees(above, given.amount - need, need)
+                    and after.fits(job, role, count, given)
+                ):
+                    what = "stops" if given.stops else f"gives {sum(int(p.sum()) for p in given.pods.values())}"
+                    right = "its guarantee" if sure else "its share"
+                    names = s.job_names
+                    out.append(f"law 13: {names[job]} has {count} within {right} if {names[victim]} {what}")
+                    break
+    return out
+
+
+def idle_room_is_used(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Law 14: after the plan, a job of one role whose gang fits on nodes and within caps waits for a reservation alone.
+
+    It may not be stopped again (else it could borrow the room), and the reservation is for a job of its priority or a
+    higher one, unless its gang is above its queue's share. An end of the reservation is ahead: of the one named, or of
+    that of another job that waits, as the one named may have started by the same plan.
+    """
+    before, after = Cluster(snapshot), Cluster(carry_out(snapshot, plan))
+    s, names = after.s, snapshot.job_names
+    waiting = [j for j in np.flatnonzero(~after.holds & after.could_run).tolist() if s.job_queue[j] >= 0]
+    out = []
+    for job, role, count in after.wishes():
+        if after.holds[job] or not after.fits(job, role, count):
+            continue
+        why, other = Why(int(plan.why[job])), int(plan.subject[job])
+        if why != Why.RESERVED or other < 0 or other == job:
+            out.append(f"law 14: {names[job]} waits ({why.name}) though it fits")
+        elif s.job_preemptible[job]:
+            out.append(f"law 14: {names[job]} could borrow the room that is kept for {names[other]}")
+        elif not any(
+            s.job_priority[o] >= s.job_priority[job] or not after.is_within(job, count * s.role_request[role])
+            for o in ([other] if not after.holds[other] else waiting)
+        ):
+            out.append(f"law 14: {names[job]} waits for {names[other]}, which does not come before it")
+        elif not any(before.room_is_kept(o) or after.room_is_kept(o) for o in [other, *waiting]):
+            out.append(f"law 14: {names[job]} waits for {names[other]}, and there is no end to it")
+    return out
+
+
+def who_takes_has_less(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Law 15: whoever loses replicas to another queue loses them to one that had less of what it deserves.
+
+    For each job with that reason: the claimant's queues below the nearest common ancestor held less than they deserve
+    before the plan, of what the claimant asks for and counts, or lacked of a guarantee; and after it the victim's
+    queues there keep their guarantees, and keep what they deserve (of something that counts) or a larger part of it
+    than the poorest had who took from them. Queues in which jobs lost something for another reason are not judged,
+    nor claimants that end with what they had, or in whose queues somebody lost something: they make good for
+    what a third one took.
+    """
+    before, after = Cluster(snapshot), Cluster(carry_out(snapshot, plan))
+    s, names = before.s, snapshot.job_names
+    lost = s.jobs_of(after.count < before.count)
+    lost_to = [(v, int(plan.subject[v])) for v in np.flatnonzero(lost & (plan.why == Why.RECLAIMED)).tolist()]
+    losers = {q for j in np.flatnonzero(lost & (s.job_queue >= 0)) for q in before.chains[s.job_queue[j]]}
+    otherwise = {
+        q
+        for j in np.flatnonzero(lost & (plan.why != Why.RECLAIMED) & (s.job_queue >= 0))
+        for q in before.chains[s.job_queue[j]]
+    }
+    out: list[str] = []
+    least: dict[int, float] = {}
+    judged = []
+    for victim, claimant in lost_to:
+        role = int(s.role_starts()[claimant])
+        asked = s.role_request[role]
+        mine, theirs = before.sides(int(s.job_queue[claimant]), int(s.job_queue[victim]))
+        if not mine or not theirs:
+            out.append(f"law 15: {names[victim]} lost to {names[claimant]}, whose queue is its own, above or below")
+            continue
+        sure = any((before.used[q] < s.queue_guarantee[q])[before.counted(q, asked)].any() for q in mine)
+        moved = bool(losers & set(mine)) or before.count[role] >= after.count[role]
+        if not sure and not moved and not before.is_below(mine, asked):
+            out.append(f"law 15: {names[victim]} lost to {names[claimant]}, whose queue has what it deserves")
+        had = -1.0 if sure or moved else max(before.part(q, asked) for q in mine)
+        for q in theirs:
+            least[q] = min(had, least.get(q, math.inf))
+        judged.append((victim, claimant, asked, theirs))
+    for victim, claimant, asked, theirs in judged:
+        for q, lacked in zip(theirs, before.lacked(theirs, asked), strict=True):
+            if q in otherwise:
+                continue
+            counted = before.counted(q, asked)
+            sure_of = np.minimum(s.queue_guarantee[q], before.used[q])
+            if (after.used[q] < sure_of)[lacked].any():
+                out.append(f"law 15: {names[victim]} lost to {names[claimant]} what {s.queue_names[q]} is guaranteed")
+            has = (after.used[q] >= after.deserved[q] - SLACK) & (before.used[q] > after.used[q])
+            if len(counted) and not has[counted].any() and after.part(q, asked) < min(1.0, least[q]) - SLACK:
+                out.append(f"law 15: {names[victim]} lost to {names[claimant]}, which had a larger part than is left")
+    return out
+
+
+def queues_hold(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Laws 13, 14 and 15."""
+    return [
+        *shares_are_reached(snapshot, plan),
+        *idle_room_is_used(snapshot, plan),
+        *who_takes_has_less(snapshot, plan),
+    ]
+
+
+def _upwards(snapshot: Snapshot, queue: int) -> list[int]:
+    chain = [queue]
+    while snapshot.queue_parent[chain[-1]] >= 0 and int(snapshot.queue_parent[chain[-1]]) not in chain:
+        chain.append(int(snapshot.queue_parent[chain[-1]]))
+    return chain

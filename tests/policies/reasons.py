@@ -1,0 +1,471 @@
+"""Refutes the reason of a job, if it is wrong: from the snapshot, the plan and the reason's own numbers alone.
+
+Written apart from the policies: shares, caps and what fits are computed here again, in another way. What a policy knows
+and a reader cannot see is not asked: on which nodes room is kept, and how roles of a gang are packed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from diflow.allocator.plan import Action, Plan, Why
+from diflow.allocator.snapshot import Snapshot
+from tests.policies.deserving import Tree
+
+NEAR = 1e-5
+"""Amounts that differ by less are the same."""
+MANY = 2**31
+RESERVE_AFTER = 300.0
+"""Seconds: `reserve_after_seconds` of the settings that the laws judge."""
+
+Numbers = tuple[float, float, float]
+
+
+def refuted(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """What is wrong with the reasons of this plan, one line for each job."""
+    look = Look(snapshot, plan)
+    out = []
+    for job in range(snapshot.jobs):
+        wrong = look.refute(job)
+        if wrong:
+            why = Why(int(plan.why[job])).name
+            out.append(f"reasons: {snapshot.job_names[job]} is told {why} {plan.values[job].tolist()}: {wrong}")
+    return out
+
+
+@dataclass(frozen=True)
+class Look:
+    """A snapshot and what a plan makes of it."""
+
+    s: Snapshot
+    plan: Plan
+
+    def refute(self, job: int) -> str:
+        """What is wrong with the job's reason; "" if nothing is."""
+        why = Why(int(self.plan.why[job]))
+        check = _WAITING.get(why) if self.then[job] == 0 else _HOLDING.get(why)
+        if self.then[job] == 0 and check is None and self.plan.policy in ("fit", "fair"):
+            return "no reason to wait"
+        return check(self, job, tuple(self.plan.values[job].tolist())) if check is not None else ""
+
+    # -- what there is --
+
+    @cached_property
+    def held(self) -> Any:
+        return np.bincount(self.s.role_job, weights=self.s.held_by_role(), minlength=self.s.jobs)
+
+    @cached_property
+    def then(self) -> Any:
+        return np.bincount(self.s.role_job[self.plan.role], weights=self.plan.count, minlength=self.s.jobs)
+
+    @cached_property
+    def replicas(self) -> Any:
+        """Of each role, when the plan is carried out."""
+        return np.bincount(self.plan.role, weights=self.plan.count, minlength=self.s.roles).astype(np.int64)
+
+    @cached_property
+    def free(self) -> Any:
+        """N×R that the plan leaves."""
+        use = np.zeros_like(self.s.node_allocatable)
+        np.add.at(use, self.plan.node, self.s.role_request[self.plan.role] * self.plan.count[:, None])
+        return self.s.node_allocatable - self.s.node_foreign - use
+
+    def roles(self, job: int) -> list[int]:
+        return np.flatnonzero(self.s.role_job == job).tolist()
+
+    def gang(self, job: int) -> Any:
+        """R: what the job's minimum asks for."""
+        roles = self.roles(job)
+        return (self.s.role_request[roles] * self.s.role_min[roles, None]).sum(axis=0)
+
+    def fits(self, role: int) -> int:
+        """Replicas of the role that the plan leaves room for."""
+        return self._slots(role, self.free, self._nodes(role))
+
+    def _nodes(self, role: int) -> Any:
+        s, job = self.s, int(self.s.role_job[role])
+        nodes = s.class_nodes[s.role_class[role]] & s.node_open
+        if s.job_pinned[job] and self.held[job]:
+            nodes = nodes & np.isin(np.arange(s.nodes), s.held_node[s.role_job[s.held_role] == job])
+        return nodes
+
+    def _slots(self, role: int, free: Any, nodes: Any) -> int:
+        request = self.s.role_request[role]
+        asked = request > 0
+        if not asked.any() or not nodes.any():
+            return MANY if nodes.any() else 0
+        return int(min(MANY, (np.maximum(free[nodes][:, asked], 0) // request[asked]).min(axis=1).sum()))
+
+    def gang_fits(self, job: int) -> bool:
+        """Whether each role of the gang fits by itself."""
+        return all(self.fits(role) >= self.s.role_min[role] for role in self.roles(job))
+
+    def says_what_fits(self, job: int, values: Numbers) -> bool:
+        """Whether the first two numbers are what a role of the gang needs and what of it fits."""
+        return any((values[0], values[1]) == (self.s.role_min[r], self.fits(r)) for r in self.roles(job))
+
+    def is_feasible(self, job: int) -> bool:
+        """Whether the gang would fit on an empty cluster, each role by itself, below its queue's cap."""
+        s = self.s
+        room = s.node_allocatable - s.node_foreign
+        for r in self.roles(job):
+            if self._slots(r, room, s.class_nodes[s.role_class[r]] & s.node_open) < s.role_min[r]:
+                return False
+            cap = s.queue_cap[s.job_queue[job]]
+            if not self.before.has_own(int(s.job_queue[job])) and (s.role_min[r] * s.role_request[r] > cap).any():
+                return False
+        return True
+
+    @cached_property
+    def before(self) -> Tree:
+        return Tree(self.s, self.s.held_by_role(), self.wanted, self.is_feasible)
+
+    @cached_property
+    def after(self) -> Tree:
+        # The room in all depends on who holds what where nodes are closed.
+        s = replace(self.s, held_role=self.plan.role, held_node=self.plan.node, held_count=self.plan.count)
+        return Tree(s, self.replicas, self.wanted, self.is_feasible)
+
+    @property
+    def wanted(self) -> Any:
+        """Of each role: the replicas that shares go by."""
+        return self.s.role_max if self.plan.policy == "fair+goodput" else self.s.role_desired
+
+    def deserves(self, queue: int, r: int, told: float) -> bool:
+        """Whether the queue deserves so much, by who holds something now or when the plan is carried out."""
+        return any(abs(tree.deserved[queue, r] - told) <= NEAR * max(1, told) for tree in (self.after, self.before))
+
+    def waited(self, job: int) -> float:
+        s = self.s
+        since = s.job_created_seconds[job]
+        if s.job_started_seconds[job] >= 0:
+            since = max(since, s.job_changed_seconds[job])
+        return float(s.now_seconds - since)
+
+    def change(self, job: int) -> Any:
+        """R: how much more the job holds than before."""
+        roles = self.roles(job)
+        return ((self.replicas - self.s.held_by_role())[roles, None] * self.s.role_request[roles]).sum(axis=0)
+
+    def gains(self, job: int) -> bool:
+        return bool(self.then[job] > self.held[job])
+
+
+def _room(look: Look, job: int, values: Numbers) -> str:
+    if not look.says_what_fits(job, values):
+        return "it is not so many that fit"
+    return "it fits" if len(look.roles(job)) == 1 and look.gang_fits(job) else ""
+
+
+def _too_big(look: Look, job: int, values: Numbers) -> str:
+    if look.s.refusal(job):
+        return ""
+    s = look.s
+    room = s.node_allocatable - s.node_foreign
+    for r in look.roles(job):
+        most = look._slots(r, room, s.class_nodes[s.role_class[r]] & s.node_open)
+        if (values[0], values[1]) == (s.role_min[r], most) and most < s.role_min[r]:
+            return ""
+    return "an empty cluster takes another number"
+
+
+def _no_nodes(look: Look, job: int, values: Numbers) -> str:
+    del job, values
+    return "there are nodes" if look.s.node_open.any() else ""
+
+
+def _no_queue(look: Look, job: int, values: Numbers) -> str:
+    del values
+    return "its queue exists" if look.s.job_queue[job] >= 0 and not look.s.refusal(job) else ""
+
+
+def _cap(look: Look, job: int, values: Numbers) -> str:
+    queue, r = int(look.plan.subject[job]), int(values[2])
+    if queue not in look.after.chain(int(look.s.job_queue[job])):
+        return "that queue is not above it"
+    left = max(0, look.s.queue_cap[queue, r] - look.after.used[queue, r])
+    if (values[0], values[1]) != (look.gang(job)[r], left):
+        return f"the gang needs {look.gang(job)[r]}, and {left} is left"
+    return "" if values[0] > left else "the cap does not bind"
+
+
+def _share(look: Look, job: int, values: Numbers) -> str:
+    return next(_wrong_share(look, job, values, int(look.plan.subject[job])), "")
+
+
+def _wrong_share(look: Look, job: int, values: Numbers, queue: int) -> Iterator[str]:
+    """What is wrong, the first thing first: what comes later may make no sense then."""
+    r, tree, need = int(values[2]), look.after, int(look.gang(job)[int(values[2])])
+    if queue not in tree.chain(tree.leaf(int(look.s.job_queue[job]))):
+        yield "that queue is not above it"
+    if values[0] != tree.used[queue, r]:
+        yield f"the queue holds {tree.used[queue, r]}"
+    if not look.deserves(queue, r, values[1]):
+        yield f"the queue deserves {look.after.deserved[queue, r]}"
+    if not need:
+        yield "the gang asks for none of it"
+    if look.gang_fits(job) and len(look.roles(job)) == 1:
+        yield "it fits"
+    if values[0] < values[1] * (1 - NEAR):
+        yield "the queue holds less than it deserves"
+    if not any(tree.contended(queue, r) for tree in (look.after, look.before)):
+        yield "nobody lacks it"
+    if sum(tree.stoppable[q, r] for q in tree.beside(queue)) <= 0:
+        yield "nobody else could give any"
+
+
+def _own_share(look: Look, job: int, values: Numbers) -> str:
+    queue = int(look.plan.subject[job])
+    if queue != look.s.job_queue[job] or not look.after.has_own(queue):
+        return "these are not its queue's own jobs"
+    return next(_wrong_share(look, job, values, look.after.own(queue)), "")
+
+
+def _too_little(look: Look, job: int, values: Numbers, above: Any) -> str:
+    """What the gang lacks, and what others hold `above` something (by queue and resource)."""
+    tree, r = look.after, int(values[2])
+    nodes = np.zeros(look.s.nodes, dtype=np.bool_)
+    for role in look.roles(job):
+        nodes |= look.s.class_nodes[look.s.role_class[role]] & look.s.node_open
+    lack = look.gang(job)[r] - np.maximum(look.free[nodes, r], 0).sum()
+    if values[0] != lack or lack <= 0:
+        return f"the gang lacks {lack}"
+    others = [q for mine in tree.chain(tree.leaf(int(look.s.job_queue[job]))) for q in tree.beside(mine)]
+    if sum(tree.stoppable[q, r] for q in others) <= 0:
+        return "nobody else could give any"
+    total = sum(above[q, r] for q in others)
+    if abs(total - values[1]) > NEAR * max(1.0, total):
+        return f"others hold {total} above"
+    return "" if total < lack else "others hold enough"
+
+
+def _no_surplus(look: Look, job: int, values: Numbers) -> str:
+    if look.plan.subject[job] != look.s.job_queue[job]:
+        return "that is not its queue"
+    told = [_too_little(look, job, values, look.after.above(tree.deserved)) for tree in (look.after, look.before)]
+    return "" if "" in told else told[0]
+
+
+def _guaranteed(look: Look, job: int, values: Numbers) -> str:
+    queue, need = int(look.plan.subject[job]), look.gang(job)
+    if queue not in look.after.chain(int(look.s.job_queue[job])):
+        return "that queue is not above it"
+    if not ((look.after.used[queue] + need <= look.s.queue_guarantee[queue]) & (need > 0)).any():
+        return "its guarantee does not cover the gang"
+    return _too_little(look, job, values, look.after.above(look.after.guarantee))
+
+
+def _reserved(look: Look, job: int, values: Numbers) -> str:
+    return next(_wrong_reservation(look, job, values), "")
+
+
+def _wrong_reservation(look: Look, job: int, values: Numbers) -> Iterator[str]:
+    other, s = int(look.plan.subject[job]), look.s
+    if other < 0 or other == job or look.then[other] > 0:
+        yield "room is kept for nobody who waits"
+    if not look.gang_fits(job):
+        yield "it would not fit without that"
+    if not look.says_what_fits(job, values):
+        yield "it is not so many that fit"
+    if not _has_waited(look, other):
+        yield "that one's turn has not come"
+    if look.plan.policy != "fair":
+        return
+    if values[2] <= 0:
+        yield "room is kept no longer"
+    if s.job_preemptible[job] and s.job_priority[job] <= s.job_priority[other]:
+        yield "it could borrow the room"
+    comes_first = (-s.job_priority[other], -look.waited(other)) <= (-s.job_priority[job], -look.waited(job))
+    if not comes_first and _is_due(look, job):
+        yield "it comes first itself"
+
+
+def _has_waited(look: Look, job: int) -> bool:
+    """Whether it waited long enough for a turn."""
+    return look.waited(job) >= RESERVE_AFTER
+
+
+def _is_due(look: Look, job: int) -> bool:
+    """Whether the job's turn would have come by its size, as the cluster is now and when the plan is carried out."""
+    s, need = look.s, look.gang(job)
+    for tree in (look.before, look.after):
+        size = 1.0
+        for q in tree.chain(tree.leaf(int(s.job_queue[job]))):
+            for r in np.flatnonzero(need).tolist():
+                if tree.contended(q, r):
+                    share = tree.deserved[q, r]
+                    full = tree.used[q, r] >= share * (1 - NEAR)
+                    size = np.inf if full or share <= NEAR else max(size, need[r] / share)
+        if look.waited(job) < RESERVE_AFTER * size or look.held[job] > 0:
+            return False
+        if any(((tree.used[q] + need > s.queue_cap[q]) & (need > 0)).any() for q in tree.chain(int(s.job_queue[job]))):
+            return False
+    return True
+
+
+def _its_turn(look: Look, job: int, values: Numbers) -> str:
+    if not _has_waited(look, job) or values[2] <= 0:
+        return "it is not its turn"
+    if len(look.roles(job)) == 1 and look.gang_fits(job):
+        return "it fits"
+    mine = [r for r in look.roles(job) if look.s.role_min[r] == values[0]]
+    if not any(0 <= values[1] <= min(values[0], look.fits(r)) for r in mine):
+        return "it is not so many that fit"
+    for other in np.flatnonzero(look.then == 0).tolist():
+        why = Why(int(look.plan.why[other]))
+        if (why is Why.ITS_TURN and other != job) or (why is Why.RESERVED and look.plan.subject[other] != job):
+            return "another one's turn has come too"
+    return ""
+
+
+def _replicas(look: Look, job: int, values: Numbers) -> str:
+    """What a job lost that somebody got."""
+    moved = look.plan.why[job] == Why.PREEMPTED_FOR_PRIORITY and look.plan.action[job] == int(Action.RESIZE)
+    if look.held[job] - look.then[job] < (0 if moved else 1):
+        return "it held no more before"
+    if (values[0], values[1]) != (look.then[job], look.held[job]):
+        return f"it has {look.then[job]} of {look.held[job]}"
+    other = int(look.plan.subject[job])
+    if other < 0 or other == job:
+        return "nobody is named"
+    if not look.s.job_preemptible[job]:
+        return "it may not be stopped"
+    return "" if look.gains(other) else "that one got nothing"
+
+
+def _preempted(look: Look, job: int, values: Numbers) -> str:
+    s, other = look.s, int(look.plan.subject[job])
+    if s.job_priority[other] <= s.job_priority[job]:
+        return "that one's priority is no higher"
+    if look.plan.policy == "fair" and s.job_queue[other] != s.job_queue[job]:
+        return "that one is of another queue"
+    return _replicas(look, job, values)
+
+
+def _parts(look: Look, job: int) -> tuple[list[int], list[int]]:
+    """The queues of the job and of whom it names, below their nearest common ancestor."""
+    tree, s = look.before, look.s
+    mine = tree.chain(tree.leaf(int(s.job_queue[job])))
+    theirs = tree.chain(tree.leaf(int(s.job_queue[int(look.plan.subject[job])])))
+    return [q for q in mine if q not in theirs], [q for q in theirs if q not in mine]
+
+
+def _reclaimed(look: Look, job: int, values: Numbers) -> str:
+    wrong = _replicas(look, job, values)
+    if wrong:
+        return wrong
+    mine, theirs = _parts(look, job)
+    if not mine or not theirs:
+        return "both are of one queue"
+    other = int(look.plan.subject[job])
+    need = np.flatnonzero(look.gang(other)).tolist()
+
+    counted = [r for r in need if look.before.contended(mine[-1], r) or look.after.contended(mine[-1], r)]
+    lost, got = (look.change(j) for j in (job, other))
+    nothing = np.zeros(len(look.s.resources))
+    # Other jobs of the two queues may have started meanwhile: then by what both would hold without this exchange.
+    for tree, less_mine, less_theirs in ((look.before, nothing, nothing), (look.after, lost, got)):
+        for among in (counted, need):
+            if _met(tree, theirs[-1], less_theirs, among) < _met(tree, mine[-1], less_mine, among):
+                return ""
+    return "that one's queue held no less of its share"
+
+
+def _met(tree: Tree, queue: int, less: Any, among: list[int]) -> float:
+    """What the queue would hold of what it deserves with so much less: the largest part of these resources."""
+    return max(((tree.used[queue, r] - less[r]) / max(tree.deserved[queue, r], NEAR) for r in among), default=0.0)
+
+
+def _by_guarantee(look: Look, job: int, values: Numbers) -> str:
+    wrong = _replicas(look, job, values)
+    if wrong:
+        return wrong
+    _, theirs = _parts(look, job)
+    return "" if any(look.before.guarantee[q].any() for q in theirs) else "that one's queue is guaranteed nothing"
+
+
+def _shared(look: Look, job: int, values: Numbers) -> str:
+    s, other = look.s, int(look.plan.subject[job])
+    if s.job_queue[other] != s.job_queue[job] or s.job_priority[other] < s.job_priority[job]:
+        return "that one is of another queue or a lower priority"
+    if any(look.replicas[r] < s.role_min[r] for r in look.roles(job)):
+        return "it lost more than what it had above its minimum"
+    return _replicas(look, job, values)
+
+
+def _gave_back(look: Look, job: int, values: Numbers) -> str:
+    s, other = look.s, int(look.plan.subject[job])
+    if s.job_queue[other] != s.job_queue[job] or look.held[other] > 0 or not _has_waited(look, other):
+        return "no room was kept for that one"
+    return _replicas(look, job, values)
+
+
+def _starts(look: Look, job: int, values: Numbers) -> str:
+    return "" if look.held[job] == 0 and look.then[job] == values[0] else "it does not start with so many"
+
+
+def _grows(look: Look, job: int, values: Numbers) -> str:
+    if look.plan.policy not in ("fit", "fair"):
+        return ""
+    return "" if look.gains(job) and look.then[job] == values[0] else "it does not grow to so many"
+
+
+def _again(look: Look, job: int, values: Numbers) -> str:
+    if look.plan.action[job] != int(Action.RESIZE):
+        return "it stays as it is"
+    return "" if (values[0], values[1]) == (look.then[job], look.held[job]) else "it had or has another number"
+
+
+def _keeps(look: Look, job: int, values: Numbers) -> str:
+    del values
+    return "" if look.plan.action[job] == int(Action.KEEP) else "it is changed"
+
+
+def _shrunk(look: Look, job: int, values: Numbers) -> str:
+    # Without a name the numbers are speeds.
+    return _replicas(look, job, values) if look.plan.subject[job] >= 0 else ""
+
+
+Check = Callable[[Look, int, Numbers], str]
+_LOST: dict[Why, Check] = {
+    Why.PREEMPTED_FOR_PRIORITY: _preempted,
+    Why.RECLAIMED: _reclaimed,
+    Why.RECLAIMED_BY_GUARANTEE: _by_guarantee,
+    Why.SHARED_IN_QUEUE: _shared,
+    Why.GAVE_BACK_KEPT_ROOM: _gave_back,
+    Why.SHRUNK_FOR_OTHERS: _shrunk,
+}
+_WAITING: dict[Why, Check] = {
+    Why.NO_ROOM: _room,
+    Why.TOO_BIG: _too_big,
+    Why.NO_NODES: _no_nodes,
+    Why.NO_SUCH_QUEUE: _no_queue,
+    Why.QUEUE_CAP: _cap,
+    Why.QUEUE_SHARE: _share,
+    Why.OWN_SHARE: _own_share,
+    Why.NO_SURPLUS: _no_surplus,
+    Why.GUARANTEED_ELSEWHERE: _guaranteed,
+    Why.RESERVED: _reserved,
+    Why.ITS_TURN: _its_turn,
+    **_LOST,
+}
+_HOLDING: dict[Why, Check] = {
+    Why.FITS: _starts,
+    Why.GROWN: _grows,
+    Why.PLACED_AGAIN: _again,
+    Why.KEPT: _keeps,
+    Why.KEPT_NOT_PREEMPTIBLE: _keeps,
+    **_LOST,
+}
+
+
+def whys(snapshot: Snapshot, plan: Plan) -> Iterator[Why]:
+    """The reasons of those that wait."""
+    holds = snapshot.jobs_of(plan.role)
+    for job in np.flatnonzero(~holds).tolist():
+        yield Why(int(plan.why[job]))

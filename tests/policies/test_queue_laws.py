@@ -1,0 +1,75 @@
+"""The laws of queues say something: keeping what is held often breaks them, and so does taking from the poor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from diflow.allocator.plan import Why, carry_out, keep_plan
+from diflow.allocator.policies.fair import FairPolicy
+from diflow.allocator.views import QueueView, build
+from tests.policies import queue_laws
+from tests.policies.queue_clusters import RESOURCES, queue_clusters
+from tests.policies.test_shares_hold import job, node
+
+CLUSTERS = 3_000
+
+
+def test_keeping_what_is_held_breaks_the_laws_on_hundreds_of_clusters() -> None:
+    unfair = idle = 0
+    for snapshot in queue_clusters(5, CLUSTERS):
+        kept = keep_plan(snapshot, "keep")
+        unfair += bool(queue_laws.shares_are_reached(snapshot, kept))
+        idle += bool(queue_laws.idle_room_is_used(snapshot, kept))
+    assert unfair > CLUSTERS / 5
+    assert idle > CLUSTERS / 2
+
+
+def test_hundreds_of_jobs_lose_something_to_other_queues() -> None:
+    policy, lost = FairPolicy(), 0
+    for snapshot in queue_clusters(6, CLUSTERS // 3):
+        plan = policy.optimize(snapshot)
+        lost += int((plan.why == Why.RECLAIMED).sum())
+    assert lost > 200
+
+
+def test_whoever_takes_from_a_queue_with_less_breaks_the_law() -> None:
+    jobs = [job("a", 8, queue="q1", placed={"n1": 2}, cpu=1), job("b", 8, queue="q2", placed={"n1": 6}, cpu=1)]
+    snapshot = build([node(cpu=8)], jobs, [QueueView("q1"), QueueView("q2")])
+    a, b = snapshot.job_names.index("a"), snapshot.job_names.index("b")
+    more = np.array([1 if j == a else 7 for j in snapshot.role_job[snapshot.held_role]])
+    why, subject = np.full(2, int(Why.GROWN)), np.full(2, -1)
+    why[a], subject[a] = int(Why.RECLAIMED), b
+    kept = keep_plan(snapshot, "worse")
+    worse = replace(kept, count=more, why=why, subject=subject, action=np.full(2, 2))
+    assert len(queue_laws.who_takes_has_less(snapshot, worse)) == 2
+    assert queue_laws.who_takes_has_less(snapshot, FairPolicy().optimize(snapshot)) == []
+
+
+def test_a_user_below_his_share_beside_a_sister_above_hers_breaks_the_law() -> None:
+    jobs = [job("a", 8, queue="ann", placed={"n1": 8}, cpu=1), job("b", 8, queue="bob", created=1.0, cpu=1)]
+    queues = [QueueView("team"), QueueView("ann", parent="team"), QueueView("bob", parent="team")]
+    snapshot = build([node(cpu=8)], jobs, queues)
+    kept = keep_plan(snapshot, "keep")
+    assert queue_laws.shares_are_reached(snapshot, kept) == ["law 13: b has 1 within its share if a gives 1"]
+    after = carry_out(snapshot, FairPolicy().optimize(snapshot))
+    assert queue_laws.shares_are_reached(after, keep_plan(after, "keep")) == []
+
+
+def test_clusters_are_as_real_ones_in_what_is_scarce() -> None:
+    scarce = np.zeros(len(RESOURCES), dtype=np.int64)
+    levels = priorities = several = 0
+    for snapshot in queue_clusters(7, 500):
+        lacking = queue_laws.Cluster(snapshot).lacking()
+        scarce += lacking
+        several += lacking.sum() > 1
+        levels += (snapshot.queue_parent >= 0).any()
+        priorities += len(set(snapshot.job_priority.tolist())) > 1
+    cpu, gpu, memory, pods = scarce.tolist()
+    assert cpu > 250
+    assert min(gpu, memory, pods) > 30
+    assert pods < 150
+    assert several > 100
+    assert levels > 250
+    assert priorities > 150

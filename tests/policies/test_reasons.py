@@ -1,0 +1,157 @@
+"""What those are told that wait: what binds, with numbers that are true; and that a wrong reason is refuted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from diflow.allocator import explain
+from diflow.allocator.plan import Plan, Why
+from diflow.allocator.policies.fair import FairPolicy
+from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.views import JobView, QueueView, build
+from tests.policies import reasons
+from tests.policies.test_shares_hold import borrowed_cluster, fair, job, node
+
+
+def told(snapshot: Snapshot, name: str) -> str:
+    plan = fair(snapshot)
+    assert reasons.refuted(snapshot, plan) == []
+    return explain.text(snapshot, plan, snapshot.job_names.index(name)).partition(": ")[2]
+
+
+def test_the_gang_whose_turn_it_is_and_those_that_wait_for_it_are_told_so() -> None:
+    snapshot = borrowed_cluster(1000.0, preemptible=False)
+    assert told(snapshot, "sixteen") == (
+        "wait: waits for room: its turn has come, and room is kept for it for 1101 s more; "
+        "14 fit there now of the 16 replicas that its gang needs"
+    )
+    assert told(snapshot, "one00") == (
+        "wait: waits: there is room for its 1 replica, but it is kept for 'sixteen', whose turn it is, "
+        "for 1101 s more at most"
+    )
+
+
+def test_a_job_that_would_not_fit_anyway_is_not_told_of_a_reservation() -> None:
+    snapshot = borrowed_cluster(1000.0, preemptible=False)
+    large = job("large", 15, low=15, created=900.0, gpu=1, preemptible=False)
+    nodes = [node(f"n{i}", gpu=8, cpu=64) for i in range(3)]
+    jobs = [
+        job("eight", 8, low=8, placed={"n0": 8}, gpu=1),
+        job("two", 2, low=2, placed={"n1": 2}, gpu=1, preemptible=False),
+        job("sixteen", 16, low=16, created=1.0, gpu=1),
+        large,
+    ]
+    snapshot = build(nodes, jobs, [QueueView("default")], now_seconds=1000.0)
+    assert "its gang needs 15 replicas at once and 14 fit now" in told(snapshot, "large")
+
+
+def test_the_cap_of_the_team_is_told_as_that_of_the_team() -> None:
+    jobs = [
+        job("a", 3, low=3, queue="ann", placed={"n1": 3}, cpu=1000),
+        job("b", 2, low=2, queue="bob", created=1.0, cpu=1000),
+    ]
+    queues = [QueueView("team", cap={"cpu": 4000}), QueueView("ann", parent="team"), QueueView("bob", parent="team")]
+    snapshot = build([node(cpu=16000)], jobs, queues)
+    assert "queue 'team' is capped at 4 cpu and has 1 cpu of that left; the gang needs 2 cpu" in told(snapshot, "b")
+
+
+def test_the_share_that_binds_is_named_with_what_is_held_of_it() -> None:
+    jobs = [
+        job("a", 4, low=4, queue="q1", placed={"n1": 4}, cpu=1000),
+        job("b", 4, low=4, queue="q2", placed={"n1": 4}, cpu=1000),
+        job("c", 1, queue="q1", created=1.0, cpu=1000),
+    ]
+    snapshot = build([node(cpu=8000)], jobs, [QueueView("q1"), QueueView("q2")])
+    assert "queue 'q1' holds 4 of the 4 cpu that it deserves, and the gang needs 1 cpu more" in told(snapshot, "c")
+
+
+def test_a_job_that_is_stopped_is_told_for_whom() -> None:
+    jobs = [
+        job("low", 4, low=4, placed={"n1": 4}, cpu=1),
+        job("high", 4, low=4, priority=1, created=1.0, cpu=1),
+    ]
+    snapshot = build([node(cpu=4)], jobs, [QueueView("default")])
+    assert told(snapshot, "low").startswith("preempt: gives way to 'high', which has a higher priority; 0 replicas")
+
+
+def _random_cluster(rng: np.random.Generator) -> Snapshot:
+    """Two teams of two users each, and one team alone; nodes of cpu, memory and pods, most of them full."""
+    queues = [
+        QueueView("red", weight=float(rng.integers(1, 4)), cap={"cpu": int(rng.integers(4, 30))}),
+        QueueView("blue", weight=float(rng.integers(1, 4)), guarantee={"cpu": int(rng.integers(0, 6))}),
+        QueueView("green", weight=float(rng.integers(0, 3))),
+    ]
+    queues += [QueueView(f"{team}-{user}", parent=team) for team in ("red", "blue") for user in "ab"]
+    nodes = [node(f"n{i}", cpu=int(rng.integers(4, 13)), memory=int(rng.integers(10, 60))) for i in range(3)]
+    room = {n.name: n.allocatable["cpu"] for n in nodes}
+    jobs: list[JobView] = []
+    for i in range(int(rng.integers(8, 16))):
+        low = int(rng.integers(1, 6))
+        placed = {}
+        where = f"n{int(rng.integers(3))}"
+        if rng.random() < 0.5 and room[where] >= low and low <= 10:
+            placed, room[where] = {where: low}, room[where] - low
+        jobs.append(
+            job(
+                f"j{i:02}",
+                low + int(rng.integers(0, 4)),
+                low=low,
+                queue=queues[int(rng.integers(len(queues)))].name,
+                priority=int(rng.random() < 0.2),
+                created=float(rng.integers(0, 3000)),
+                placed=placed,
+                preemptible=bool(rng.random() < 0.7),
+                cpu=1,
+            )
+        )
+    return build(nodes, jobs, queues, now_seconds=3000.0)
+
+
+def test_no_reason_of_five_hundred_jobs_that_wait_is_refuted() -> None:
+    rng = np.random.default_rng(14)
+    waited, seen = 0, set[Why]()
+    while waited < 500:
+        snapshot = _random_cluster(rng)
+        plan = fair(snapshot)
+        assert reasons.refuted(snapshot, plan) == []
+        assert len(explain.lines(snapshot, plan)) == snapshot.jobs
+        some = list(reasons.whys(snapshot, plan))
+        waited += len(some)
+        seen.update(some)
+    assert {Why.NO_ROOM, Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.NO_SURPLUS, Why.ITS_TURN} <= seen
+
+
+def _changed(plan: Plan, at: int, why: Why, values: tuple[float, float, float], subject: int = -1) -> Plan:
+    whys, numbers, subjects = plan.why.copy(), plan.values.copy(), plan.subject.copy()
+    whys[at], numbers[at], subjects[at] = int(why), values, subject
+    return replace(plan, why=whys, values=numbers, subject=subjects)
+
+
+@pytest.mark.parametrize(
+    ("why", "values", "subject"),
+    [
+        (Why.NO_ROOM, (1.0, 1.0, 0.0), -1),
+        (Why.QUEUE_CAP, (1.0, 0.0, 0.0), 0),
+        (Why.QUEUE_SHARE, (3.0, 4.0, 0.0), 0),
+        (Why.NO_SURPLUS, (1.0, 3.0, 0.0), 0),
+        (Why.RESERVED, (1.0, 0.0, 100.0), 1),
+        (Why.ITS_TURN, (1.0, 0.0, 100.0), -1),
+        (Why.TOO_BIG, (1.0, 0.0, 0.0), -1),
+        (Why.RECLAIMED, (0.0, 1.0, 0.0), 1),
+        (Why.KEPT, (0.0, 0.0, 0.0), -1),
+    ],
+    ids=lambda value: value.name if isinstance(value, Why) else "",
+)
+def test_a_wrong_reason_is_refuted(why: Why, values: tuple[float, float, float], subject: int) -> None:
+    jobs = [
+        job("a", 4, low=4, queue="q1", placed={"n1": 4}, cpu=1),
+        job("b", 4, low=4, queue="q2", placed={"n1": 4}, cpu=1),
+        job("c", 1, queue="q1", created=1.0, cpu=1),
+    ]
+    snapshot = build([node(cpu=8)], jobs, [QueueView("q1"), QueueView("q2")], now_seconds=100.0)
+    plan = FairPolicy().optimize(snapshot)
+    assert reasons.refuted(snapshot, plan) == []
+    assert len(reasons.refuted(snapshot, _changed(plan, 2, why, values, subject))) == 1
