@@ -10,7 +10,7 @@ NAME ?= diflow
 ARGO ?= 4.0.2
 DATA ?=
 # Tests on the clusters wait more than they work (tests/conftest.py): more of them than there are processors.
-PROCESSES ?= 4
+PROCESSES ?= 5
 
 .PHONY: help
 help: ## list all targets
@@ -41,20 +41,44 @@ demo: $(VENV)/.ready ## a real reinforcement-learning job, from nothing to its p
 demo-elastic: $(VENV)/.ready ## the allocator on three nodes: growth, preemption, a lost node, and a picture of it
 	$(BIN)/python examples/demo_elastic.py
 
+.PHONY: demo-hostile
+demo-hostile: $(VENV)/.ready ## one namespace attacks the allocator while another submits jobs: a table of how both fare
+	$(BIN)/python examples/demo_hostile.py
+
+.PHONY: demo-queues
+demo-queues: $(VENV)/.ready ## two teams of two users share GPUs by the policy fair: a table, and a picture of who holds what
+	$(BIN)/python examples/demo_queues.py
+
 .PHONY: test
-test: lint $(VENV)/.ready ## everything: checks, unit tests, end-to-end tests on real clusters
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --cov=diflow --cov-report=term:skip-covered --cov-fail-under=90
+test: style $(VENV)/.ready ## everything: checks, unit tests, end-to-end tests on real clusters
+	$(MAKE) --no-print-directory --jobs=2 types tests
+
+# The types are checked on one processor while the tests wait for their clusters.
+.PHONY: tests
+tests: $(VENV)/.ready
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder \
+	  --cov=diflow --cov-report=term:skip-covered --cov-fail-under=90
 
 .PHONY: unit
 unit: $(VENV)/.ready ## the tests that need no cluster
 	$(BIN)/python -m pytest -m "not cluster"
 
+.PHONY: laws
+laws: $(VENV)/.ready ## judge the policies on all 100,000 snapshots each, where `make test` takes a sample (20 minutes of 2 cores)
+	DIFLOW_LAWS=all $(BIN)/python -m pytest tests/policies/test_laws.py
+
 .PHONY: lint
-lint: $(VENV)/.ready ## ruff, mypy --strict, import-linter
+lint: style types ## ruff, mypy --strict, import-linter
+
+.PHONY: style
+style: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+.PHONY: types
+types: $(VENV)/.ready
+	$(BIN)/mypy
 
 .PHONY: format
 format: $(VENV)/.ready ## put the code into its form
@@ -73,8 +97,8 @@ bench: $(VENV)/.ready ## measure speed, the allocator's too (20 minutes; less wi
 	$(BIN)/python -m benchmarks $(if $(SIZES),--sizes $(SIZES))
 
 .PHONY: bench-policies
-bench-policies: $(VENV)/.ready ## quality and speed of the policies (DATA=folder with the Pollux profiles and workloads)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.policies --data $(DATA)
+bench-policies: $(VENV)/.ready ## queues in streams of jobs (STREAMS=20: fewer); with DATA=the folder of the Pollux data quality, speed and laws too
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.policies $(if $(DATA),--data $(DATA),--only streams) $(if $(STREAMS),--streams $(STREAMS))
 
 .PHONY: bench-long
 bench-long: $(VENV)/.ready ## a job of 500 rounds with 8 replicas on fake nodes, over several Workflows (an hour on two busy cores)

@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from cluster.errors import ClusterError
@@ -23,7 +24,7 @@ from cluster.paths import PACKAGE, cache_root
 from cluster.progress import Progress
 
 # Raise this when the way of building changes in a manner that no file below go/ shows.
-_RECIPE = 1
+_RECIPE = 2
 
 
 def part_key(part: Part, source: Path | None = None) -> str:
@@ -35,14 +36,20 @@ def part_key(part: Part, source: Path | None = None) -> str:
         if path.name in ("go.mod", "go.sum") or path.suffix == ".go":
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     for program in part.programs:
-        digest.update(f"{program.name} {program.package} {program.cgo}\0".encode())
+        digest.update(f"{program.name} {program.package}\0".encode())
     return digest.hexdigest()[:12]
 
 
 def part_folder(part: Part) -> Path:
     """Where the binaries of a part lie, or will lie."""
     version = "" if part.name.endswith(part.version) else f"-{part.version}"
-    return cache_root() / "go" / f"{part.name}{version}-{part_key(part)}"
+    return cache_root() / "go" / f"{part.name}{version}-{_first_key(part, PACKAGE / 'go' / part.name)}"
+
+
+@cache
+def _first_key(part: Part, source: Path) -> str:
+    # A build takes minutes, and the checkout may change meanwhile: what was built is looked for where it was put.
+    return part_key(part, source)
 
 
 def binary(part: Part, name: str) -> Path:
@@ -75,7 +82,7 @@ def build(parts: Iterable[Part], progress: Progress) -> None:
     """Builds what is missing."""
     for part in parts:
         if not is_built(part):
-            with locked(part.name, progress):
+            with locked(part.family or part.name, progress):
                 _build_part(part, part.programs, progress)
 
 
@@ -83,7 +90,7 @@ def build_one(part: Part, name: str, progress: Progress) -> Path:
     """Builds one program of a part, for those who need no more of it."""
     path = binary(part, name)
     if not path.exists():
-        with locked(part.name, progress):
+        with locked(part.family or part.name, progress):
             _build_part(part, [p for p in part.programs if p.name == name], progress)
     return path
 
@@ -93,9 +100,9 @@ def _build_part(part: Part, programs: Iterable[Program], progress: Progress) -> 
     folder.mkdir(parents=True, exist_ok=True)
     work = _work_folder(part)
     try:
-        for program in programs:
-            if not (folder / program.name).exists():
-                _build_program(part, program, work, folder, progress)
+        missing = [program for program in programs if not (folder / program.name).exists()]
+        if missing:
+            _build_programs(part, missing, work, folder, progress)
         for kept in part.keep:
             if not (folder / kept).exists():
                 staged = folder / f".{kept}.{os.getpid()}"
@@ -105,24 +112,37 @@ def _build_part(part: Part, programs: Iterable[Program], progress: Progress) -> 
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _build_program(part: Part, program: Program, work: Path, folder: Path, progress: Progress) -> None:
-    log = cache_root() / "logs" / f"build-{part.name}-{program.name}.log"
+def _build_programs(part: Part, programs: list[Program], work: Path, folder: Path, progress: Progress) -> None:
+    """Builds programs of one part by one command: one is linked, on one processor, while the next is compiled."""
+    log = cache_root() / "logs" / f"build-{part.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    progress(f"building {program.name} ({part.module} v{part.version}), log {log}")
+    names = ", ".join(program.name for program in programs)
+    progress(f"building {names} ({part.module} v{part.version}), log {log}")
     began = time.monotonic()
-    staged = folder / f".{program.name}.{os.getpid()}"
-    environment = _go_environment() | {"CGO_ENABLED": "1" if program.cgo else "0"}
-    command = ["go", "build", "-trimpath", "-ldflags", part.ldflags, "-o", str(staged), program.package]
+    staged = folder / f".built.{os.getpid()}"
+    # Debug information is left out at the end in any case (-s -w), so none is compiled.
+    command = ["go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", part.ldflags, "-o", f"{staged}/"]
+    command += [program.package for program in programs]
     try:
+        staged.mkdir()
         with log.open("w") as out:
-            done = subprocess.run(command, cwd=work, env=environment, stdout=out, stderr=subprocess.STDOUT, check=False)
+            done = subprocess.run(
+                command, cwd=work, env=_build_environment(), stdout=out, stderr=subprocess.STDOUT, check=False
+            )
         if done.returncode != 0:
             tail = " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
-            raise ClusterError(f"building {program.name} failed: {tail} (whole log: {log})")
-        staged.rename(folder / program.name)
+            raise ClusterError(f"building {names} failed: {tail} (whole log: {log})")
+        for program in programs:
+            (staged / program.name).rename(folder / program.name)
     finally:
-        staged.unlink(missing_ok=True)
-    progress(f"built {program.name} in {time.monotonic() - began:.0f} s")
+        shutil.rmtree(staged, ignore_errors=True)
+    progress(f"built {names} in {time.monotonic() - began:.0f} s")
+
+
+def _build_environment() -> dict[str, str]:
+    # Without cgo every program is static, and all of them share what is compiled: with it, `net` and so almost every
+    # package above it is compiled a second time. The compilers are short-lived: they collect less garbage than usual.
+    return _go_environment() | {"CGO_ENABLED": "0", "GOGC": "400"}
 
 
 def _work_folder(part: Part) -> Path:

@@ -22,7 +22,7 @@ def build_everything(versions: list[str], progress: Progress) -> str:
     """All programs and images."""
     lifecycle.require_root()
     packages.require(packages.RUN | packages.BUILD, progress)
-    _build_programs(versions, progress)
+    _build_programs_and_image(versions, progress)
     for version in versions or ["none"]:
         _seed(version, [version] if version in ARGO else [], progress)
     progress("everything is built")
@@ -72,7 +72,7 @@ def up(name: str, version: str | None, progress: Progress) -> str:
             chosen = version or DEFAULT_ARGO
             packages.require(packages.RUN | packages.BUILD, progress)
             versions = [] if chosen == "none" else [chosen]
-            _build_programs(versions, progress)
+            _build_programs_and_image(versions, progress)
             plan = lifecycle.start(name, chosen, _seed(chosen, versions, progress), progress)
         _furnish(plan, progress)
     progress(
@@ -205,6 +205,15 @@ def argo_install(kubeconfig_file: Path, version: str, timeout_seconds: float, pr
 
 def _build_programs(versions: list[str], progress: Progress) -> None:
     build.build([ETCD, KUBERNETES, *(ARGO[v] for v in versions), COREDNS, KWOK], progress)
+
+
+def _build_programs_and_image(versions: list[str], progress: Progress) -> None:
+    """The image's packages are downloaded while the programs are compiled."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        image = pool.submit(diflowimage.base_image, progress) if _has_project() else None
+        _build_programs(versions, progress)
+        if image is not None:
+            image.result()
 
 
 def _small_images(versions: list[str], progress: Progress) -> list[Image]:

@@ -41,7 +41,7 @@ def write_all(plan: Plan) -> None:
     (config / "cni" / "10-pods.conflist").write_text(_json(_cni(plan)))
     (config / "kubelet.json").write_text(_json(_kubelet(plan)))
     (config / "proxy.json").write_text(_json(_proxy(plan)))
-    (config / "Corefile").write_text(_corefile(plan))
+    (config / "Corefile").write_text(corefile(plan))
     (config / "resolv.conf").write_text(f"nameserver {plan.addresses.node_ip}\n")
     (config / "kwok.yaml").write_text("---\n".join(p.read_text() for p in sorted((PACKAGE / "kwok").glob("*.yaml"))))
     for setting, value in KERNEL_SETTINGS.items():
@@ -156,7 +156,7 @@ def _kubelet(plan: Plan) -> dict[str, object]:
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%"},
         "evictionPressureTransitionPeriod": "30s",
         "nodeStatusUpdateFrequency": "5s",
-        "syncFrequency": "20s",
+        "syncFrequency": "10s",
         "volumeStatsAggPeriod": "5m",
         "registerNode": True,
     }
@@ -178,7 +178,8 @@ def _proxy(plan: Plan) -> dict[str, object]:
     }
 
 
-def _corefile(plan: Plan) -> str:
+def corefile(plan: Plan) -> str:
+    """CoreDNS' configuration. A plugin that is named here must be compiled in: go/coredns/main.go."""
     return f"""cluster.local:53 in-addr.arpa:53 {{
     bind {plan.addresses.node_ip}
     errors

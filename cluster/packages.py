@@ -30,7 +30,7 @@ RUN: dict[str, str] = {
     "unshare": "util-linux",
     "mount": "mount",
 }
-# For building programs (the kubelet is compiled with cgo) and images.
+# For building images, and the C program in one of them.
 BUILD: dict[str, str] = {
     "gcc": "gcc",
     "/usr/lib/x86_64-linux-gnu/libc.a": "libc6-dev",

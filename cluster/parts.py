@@ -24,8 +24,6 @@ class Program:
 
     name: str
     package: str
-    # The kubelet's cAdvisor needs cgo; everything else is static.
-    cgo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,8 @@ class Part:
     # Argo's module lacks a symbolic link and the built web page, so a repaired copy of it is built instead.
     patch: str = ""
     keep: tuple[str, ...] = field(default=())
+    # Parts of one family take turns, because they compile mostly the same packages: the second finds them compiled.
+    family: str = ""
 
 
 def _kubernetes() -> Part:
@@ -48,7 +48,7 @@ def _kubernetes() -> Part:
         name="kubernetes",
         module="k8s.io/kubernetes",
         version=KUBERNETES_VERSION,
-        programs=tuple(Program(c, f"k8s.io/kubernetes/cmd/{c}", cgo=c == "kubelet") for c in commands),
+        programs=tuple(Program(c, f"k8s.io/kubernetes/cmd/{c}") for c in commands),
         # Clients refuse a server that calls itself v0.0.0-master.
         ldflags=f"-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION}",
     )
@@ -71,13 +71,14 @@ def _argo(version: str) -> Part:
         programs=tuple(Program(c, f"{module}/cmd/{c}") for c in ("argoexec", "workflow-controller", "argo")),
         ldflags=f"-s -w {stamp}",
         patch="argo",
+        family="argo",
         keep=("manifests",),
     )
 
 
 ETCD = Part("etcd", "go.etcd.io/etcd/server/v3", "3.6.6", (Program("etcd", "."),))
 KUBERNETES = _kubernetes()
-COREDNS = Part("coredns", "github.com/coredns/coredns", "1.15.0", (Program("coredns", "github.com/coredns/coredns"),))
+COREDNS = Part("coredns", "github.com/coredns/coredns", "1.15.0", (Program("coredns", "."),))
 KWOK = Part(
     "kwok",
     "sigs.k8s.io/kwok",
