@@ -14,18 +14,21 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from diflow import DiflowError, DIJob, keys
 from diflow.kube import jobs
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import EVENT, WORKFLOW
+from diflow.kube.kinds import EVENT, NODE, WORKFLOW
 from fakestage import SYSTEM, empty_nodes, fake_pod, install_allocator, with_fake_nodes
 from hostile.attacks import ATTACKS, Attack, Tenant
 from stage import ROOT, DemoError, Target, exit_code, say
 
+Json = dict[str, Any]
 HONEST, HOSTILE = "demo-honest", "demo-hostile"
 NODES, GPUS = 4, 4
 IN_TIME_SECONDS = 10.0
@@ -33,6 +36,8 @@ IN_TIME_SECONDS = 10.0
 _PATIENCE_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 _TOLD_SECONDS = 3.0
+_REPLICAS = 2
+_STEADY = "steady"
 _MEMORY = re.compile(r"^process_resident_memory_bytes (\S+)", re.MULTILINE)
 _UNREADABLE = "-"
 
@@ -81,10 +86,12 @@ class Row:
     seconds: float | None
     memory_mib: str
     told: str
+    harmed: bool = False
+    """Whether a job of the honest namespace that ran already lost something."""
 
     @property
     def is_good(self) -> bool:
-        return self.seconds is not None and self.seconds <= IN_TIME_SECONDS
+        return self.seconds is not None and self.seconds <= IN_TIME_SECONDS and not self.harmed
 
 
 @dataclass
@@ -100,8 +107,11 @@ class Play:
         self._place("warm-up")  # the allocator's pods have just started: their first look is not what is measured
         rows = [self._row("", "no attack yet", [])]
         try:
-            for attack in ATTACKS:
-                rows.append(self._beside(attack, tenant))
+            beside: dict[str, Callable[[], Row]] = {
+                attack.item: partial(self._beside, attack, tenant) for attack in ATTACKS
+            }
+            beside["h"] = self._without_a_node
+            rows += [beside[item]() for item in sorted(beside)]
         finally:
             tenant.stop.set()
         print(table(rows))
@@ -115,6 +125,40 @@ class Play:
             return self._row(attack.item, attack.what, [], told=f"refused by the API server: {error}")
         return self._row(attack.item, attack.what, made)
 
+    def _without_a_node(self) -> Row:
+        """Delete the Node object below a running job, and make it again when another job has been placed without it."""
+        what = "a Node object is away for an instant"
+        say(f"h: {what}")
+        self._submit(_STEADY)
+        pods = self._pods_of_steady()
+        name = pods[0]["spec"]["nodeName"]
+        node = self.cluster.get(NODE, name)
+        self.cluster.delete(NODE, name)
+        try:
+            row = self._row("h", what, [])
+        finally:
+            metadata = {key: node["metadata"].get(key) for key in ("name", "labels", "annotations")}
+            self.cluster.create(NODE, {**node, "metadata": metadata})
+        time.sleep(_TOLD_SECONDS)
+        left = {pod["metadata"]["uid"] for pod in self._pods_of_steady()}
+        kept = sum(pod["metadata"]["uid"] in left for pod in pods)
+        jobs.delete(_STEADY, namespace=HONEST, cluster=self.cluster)
+        return replace(row, told=f"{_STEADY} keeps {kept} of its {len(pods)} pods", harmed=kept < len(pods))
+
+    def _pods_of_steady(self) -> list[Json]:
+        """Its pods when all of them run and none is being deleted."""
+        ends = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            pods = jobs.get(_STEADY, namespace=HONEST, cluster=self.cluster).pods
+            running = [
+                p for p in pods if p["status"].get("phase") == "Running" and not p["metadata"].get("deletionTimestamp")
+            ]
+            if len(running) == _REPLICAS:
+                return running
+            if time.monotonic() > ends:
+                raise DemoError(f"{_STEADY} does not run: diflow describe {_STEADY} -n {HONEST}")
+            time.sleep(_LOOK_SECONDS)
+
     def _row(self, item: str, what: str, made: list[str], *, told: str = "") -> Row:
         seconds = self._place(f"honest-{item or 'first'}")
         if made:
@@ -123,14 +167,8 @@ class Play:
 
     def _place(self, name: str) -> float | None:
         """Submit an honest job. Returns after how many seconds it had its place, None if it got none; ends it then."""
-        job = {
-            "apiVersion": keys.API_VERSION,
-            "kind": keys.KIND,
-            "metadata": {"name": name, "namespace": HONEST},
-            "spec": {"tasks": [{"name": "worker", "replicas": 2, "template": fake_pod()}]},
-        }
         began = time.monotonic()
-        jobs.submit(DIJob.from_manifest(job), cluster=self.cluster)
+        self._submit(name)
         placed = None
         while placed is None and time.monotonic() - began < _PATIENCE_SECONDS:
             found = self.cluster.get(WORKFLOW, name, namespace=HONEST)["metadata"]["annotations"]
@@ -140,6 +178,15 @@ class Play:
         say(f"   {name} " + (f"is placed after {placed:.1f} s" if placed is not None else "is not placed"))
         jobs.delete(name, namespace=HONEST, cluster=self.cluster)
         return placed
+
+    def _submit(self, name: str) -> None:
+        job = {
+            "apiVersion": keys.API_VERSION,
+            "kind": keys.KIND,
+            "metadata": {"name": name, "namespace": HONEST},
+            "spec": {"tasks": [{"name": "worker", "replicas": _REPLICAS, "template": fake_pod()}]},
+        }
+        jobs.submit(DIJob.from_manifest(job), cluster=self.cluster)
 
     def _memory(self) -> str:
         """Of the process that leads, in MiB."""
