@@ -102,6 +102,10 @@ def _past(workflow: Mapping[str, Any]) -> dict[str, str]:
     seen = observe(workflow)
     status = derive_seen(workflow, seen)
     phases = [[c.type, c.last_transition_time, c.last_update_time] for c in status.conditions]
+    annotations = workflow["metadata"].get("annotations") or {}
+    if [c.type for c in status.conditions] == ["Pending"] and annotations.get(keys.ALLOCATION):
+        # It had its places: Argo has not written yet that its pods were bound there.
+        phases.append(["Starting", phases[0][2], phases[0][2]])
     return {
         keys.RESTARTS_BEFORE: str(seen.restarts),
         keys.ROUNDS_BEFORE: str(seen.reschedules + 1),

@@ -32,7 +32,8 @@ def history(seen: Observation, *, created: str) -> list[tuple[Phase, str]]:
     phase = replay.phase(now=True)
     if phase != steps[-1][0]:
         steps.append((phase, events[-1][0] if events else created))
-    return _on_its_way(steps) if any(name not in ("Pending", "Starting") for name, _, _ in seen.past) else steps
+    # As within one Workflow: a job of which nothing ever got a machine starts for the first time.
+    return _on_its_way(steps) if any(name != "Pending" for name, _, _ in seen.past) else steps
 
 
 def _on_its_way(steps: list[tuple[Phase, str]]) -> list[tuple[Phase, str]]:

@@ -211,6 +211,21 @@ def test_what_a_job_went_through_before_is_in_its_status(long: Long) -> None:
     ]
 
 
+@pytest.mark.parametrize("places", ["", '{"round":"1","nodes":{"worker":["a","a"]}}'])
+def test_a_job_that_goes_on_before_argo_wrote_that_it_runs_is_rescheduled_if_it_had_places(
+    long: Long, places: str
+) -> None:
+    metadata = long.body["metadata"]
+    annotations = {**metadata["annotations"], keys.ALLOCATION: places}
+    status = {**long.body["status"], "nodes": {}}
+    long.body = long.diflow.api.add(
+        WORKFLOW, {**long.body, "metadata": {**metadata, "annotations": annotations}, "status": status}
+    )
+    long.go_on()
+    phases = [phase for phase, _ in history(derive(long.body, long.seen.all_pods()))]
+    assert ("Rescheduling" in phases) == bool(places), phases
+
+
 def test_carried_history_that_somebody_made_unreadable_is_left_out(long: Long) -> None:
     long.go_on()
     for text in ("{", "[]", '{"phases":3}', '{"phases":[["Running"],["Running",1,2],["Running","x","y"],7]}'):
