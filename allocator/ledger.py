@@ -159,6 +159,11 @@ class Ledger:
                 need[r] += count * amount
         return need
 
+    def held_amount(self, job: int, more: Mapping[int, int] | None = None) -> list[int]:
+        """What the job holds, by resource; with so many more replicas of its roles."""
+        more = more or {}
+        return self.amount({role: self.count[role] + more.get(role, 0) for role in self.facts.roles_of[job]})
+
     def try_gang(self, job: int, want: dict[int, int], *, together: int = -1) -> Placement | None:
         """Take `want` more replicas of the job's roles, all or nothing. Roles that ask for most go first.
 

@@ -40,6 +40,7 @@ def followed(
     """
     if snapshot.jobs > MOST_JOBS or not changes(plan) or rests():
         return plan
+    seen = {_allocation(plan)}
     for _ in range(ROUNDS):
         again = look(carry_out(snapshot, plan))
         if again is None or not changes(again):
@@ -47,9 +48,15 @@ def followed(
         if leaves_home(snapshot, again):
             return plan
         plan = joined(snapshot, plan, again)
-        if not changes(plan):
+        # Where exchanges go in a circle it does not matter where they end.
+        if not changes(plan) or _allocation(plan) in seen:
             break
+        seen.add(_allocation(plan))
     return plan
+
+
+def _allocation(plan: Plan) -> tuple[bytes, bytes, bytes]:
+    return plan.role.tobytes(), plan.node.tobytes(), plan.count.tobytes()
 
 
 def joined(snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:

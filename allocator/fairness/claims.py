@@ -8,7 +8,9 @@ An exchange is made for its outcome. A queue below what it deserves may take fro
 
 * what that one holds above what it deserves, in any of the counted resources; or
 * what leaves it better off than the claimant is now (leximin), if the claimant gains as much of its share as the other
-  one loses: shares that are not whole replicas would else never be reached.
+  one loses: shares that are not whole replicas would else never be reached. A job that
+  grows does so by one replica at a time, stops no gang, and leaves its queue within its share: what it gained beyond
+  that it would lose again as soon as jobs of the other queue share among themselves, and so on for ever.
 
 A queue below its guarantee may take whatever is above the guarantees of others: a guarantee ranks above any surplus.
 """
@@ -26,6 +28,11 @@ from diflow.allocator.ledger import Ledger
 
 Asked = tuple[int, ...]
 """Resources."""
+
+
+def asked_for(need: Sequence[int]) -> Asked:
+    """The resources of which this amount (R) has some."""
+    return tuple(r for r, amount in enumerate(need) if amount > 0)
 
 
 class Standings:
@@ -90,9 +97,9 @@ class Standings:
         """Whether the queue, or one above it, has what it deserves of something that is asked for and contended."""
         return any(self.claimed(q, asked) >= 1 - _SAME for q in self.chains[queue])
 
-    def stays_within(self, queue: int, need: Sequence[int], asked: Asked) -> bool:
-        """Whether the queue and all above it stay within what they deserve with this much more."""
-        for q in self.chains[queue]:
+    def stays_within(self, queues: Sequence[int], need: Sequence[int], asked: Asked) -> bool:
+        """Whether all these queues stay within what they deserve with this much more."""
+        for q in queues:
             used, share = self.ledger.used[q], self.deserved[q]
             if any(used[r] + need[r] > share[r] + ROUNDING for r in self.counted(q, asked)):
                 return False
@@ -105,7 +112,7 @@ class Standings:
     def covers(self, queue: int, need: Sequence[int]) -> bool:
         """Whether the queue's own guarantee covers this much more, of any contended resource."""
         used, sure = self.ledger.used[queue], self.guarantee[queue]
-        asked = tuple(r for r, amount in enumerate(need) if amount > 0)
+        asked = asked_for(need)
         return any(used[r] + need[r] <= sure[r] for r in self.counted(queue, asked))
 
     def keep_guarantees(self, queues: Sequence[int], less: Sequence[int], asked: Asked) -> bool:
@@ -132,15 +139,25 @@ class Standings:
 
 
 class Claim:
-    """What one job asks of other queues: `need` (R) more for a job of `queue` and of this priority.
+    """What one job asks of other queues: `need` (R) more for a job of `queue` and of this priority. `grows_by`: so many
+    replicas, of a job that runs already.
 
     Made for the ledger as it is, and valid until the search for it ends.
     """
 
-    def __init__(self, standings: Standings, queue: int, need: list[int], *, priority: int, by_guarantee: bool) -> None:
-        self._s, self._queue, self._need = standings, queue, need
+    def __init__(
+        self,
+        standings: Standings,
+        queue: int,
+        need: list[int],
+        *,
+        priority: int,
+        by_guarantee: bool = False,
+        grows_by: int = 0,
+    ) -> None:
+        self._s, self._queue, self._need, self._grows_by = standings, queue, need, grows_by
         self._priority, self._by_guarantee = priority, by_guarantee
-        self.asked: Asked = tuple(r for r, amount in enumerate(need) if amount > 0)
+        self.asked: Asked = asked_for(need)
         chain = standings.chains[queue]
         self._ratios = [standings.claimed(q, self.asked) for q in chain]
         self._place = {q: at for at, q in enumerate(chain)}
@@ -153,8 +170,10 @@ class Claim:
         """Q+1: queues that might have to give something; the last row (for jobs without a queue) is false."""
         s = self._s.ledger.snapshot
         out = np.zeros(s.queues + 1, dtype=np.bool_)
-        for q in range(s.queues):
-            out[q] = self._side(q) is not None
+        # A queue that has its share claims nothing from anybody: its own part counts at every level.
+        if self._by_guarantee or self._ratios[0] < 1 - _SAME:
+            for q in range(s.queues):
+                out[q] = self._side(q) is not None
         return out
 
     def floor(self) -> FloatArray:
@@ -186,13 +205,28 @@ class Claim:
             counted = standings.counted(q, self.asked)
             if not counted:
                 continue
-            left = standings.ratio(q, counted, amount)
+            # Of what the victim does not give its queue has what it has: that says nothing about this exchange.
+            given = tuple(r for r in counted if amount[r] > 0) or counted
+            left = standings.ratio(q, given, amount)
             if left >= 1 - _SAME:
                 continue
             if left <= side.least + _SAME or standings.ledger.facts.priority[victim] > self._priority:
                 return False
             is_below = True
-        return not is_below or self._is_worth(side, amount)
+        return not is_below or (self._is_modest(side, victim, amount) and self._is_worth(side, amount))
+
+    def _is_modest(self, side: _Side, victim: int, amount: list[int]) -> bool:
+        """Whether a job that grows takes one replica, stops nobody, and stays within its share."""
+        if not self._grows_by:
+            return True
+        return self._grows_by == 1 and not self._stops(victim, amount) and self._stays_within(side)
+
+    def _stays_within(self, side: _Side) -> bool:
+        chain = self._s.chains[self._queue]
+        return self._s.stays_within(chain[: chain.index(side.mine) + 1], self._need, self.asked)
+
+    def _stops(self, victim: int, amount: list[int]) -> bool:
+        return amount == self._s.ledger.held_amount(victim)
 
     def _is_sure_above(self, side: _Side, amount: list[int]) -> bool:
         """Whether the queues above both, by this exchange, lose nothing of what they are guaranteed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from diflow.allocator.arrays import BoolArray
-from diflow.allocator.fairness.shares import dominant_share
+from diflow.allocator.fairness.shares import dominant, dominant_share
 from diflow.allocator.fairness.victims import MayTake
 from diflow.allocator.ledger import Ledger
 
@@ -31,16 +31,12 @@ def drf(ledger: Ledger) -> Rule:
     share = dominant_share(s.demand_by_job(ledger.replicas), ledger.facts.whole)
     has_spare = s.jobs_of(ledger.replicas > s.role_min)
 
-    def dominant(amount: Sequence[int]) -> float:
-        return max(a / t for a, t in zip(amount, total, strict=True))
-
     def rule(job: int, want: dict[int, int]) -> tuple[BoolArray, MayTake]:
-        count = ledger.count
-        least = dominant(ledger.amount({r: count[r] + want.get(r, 0) for r in ledger.roles_of(job)})) - 1e-9
+        least = dominant(ledger.held_amount(job, want), total) - 1e-9
 
         def may_take(victim: int, amount: list[int]) -> bool:
-            held = ledger.amount({r: count[r] for r in ledger.roles_of(victim)})
-            return dominant([h - a for h, a in zip(held, amount, strict=True)]) >= least
+            held = ledger.held_amount(victim)
+            return dominant([h - a for h, a in zip(held, amount, strict=True)], total) >= least
 
         able = share >= least
         return able & has_spare if least > 0 else able, may_take

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from diflow.allocator.arrays import BoolArray, FloatArray, IntArray
-from diflow.allocator.fairness.claims import Claim, Standings
+from diflow.allocator.fairness.claims import Claim, Standings, asked_for
 from diflow.allocator.fairness.consent import RULES, Rule, agreed
 from diflow.allocator.fairness.measure import Measure, Worth
 from diflow.allocator.fairness.orders import node_scores, ordered_jobs
 from diflow.allocator.fairness.reasons import Binding, Given
-from diflow.allocator.fairness.shares import shares_by, total_room
+from diflow.allocator.fairness.shares import dominant, shares_by, total_room
 from diflow.allocator.fairness.victims import MayTake, Reach, make_room, order_of_victims
 from diflow.allocator.ledger import Ledger
 from diflow.allocator.packing import ANY_NUMBER
@@ -48,8 +48,9 @@ class Cycle:
 
     `considered` (J): the only jobs that may be given anything. `inside_queues`: whether jobs of equal priority of a
     queue give way to each other. `careful`: whether nothing is taken from anybody if that lowers the measure of the
-    whole. `wanted` (replicas of each role): what queues deserve is counted from it, and not from what jobs desire.
-    `grows`: whether jobs that run get more than their minimum.
+    whole. `kept` (roles and counts): what the measure holds plans against, if it is not what the snapshot holds.
+    `wanted` (replicas of each role): what queues deserve is counted from it, and not from what jobs desire. `grows`:
+    whether jobs that run get more than their minimum.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class Cycle:
         *,
         inside_queues: bool = True,
         careful: bool = False,
+        kept: tuple[IntArray, IntArray] | None = None,
         wanted: IntArray | None = None,
         grows: bool = True,
     ) -> None:
         self.snapshot, self.settings = snapshot, settings
         self.inside_queues, self.careful = inside_queues, careful
+        self.measured_from = kept
         self._aim = snapshot.role_desired if grows else snapshot.role_min
         self._aims: list[int] = self._aim.tolist()
         self.ledger = Ledger(snapshot)
@@ -74,6 +77,10 @@ class Cycle:
         self._seen: tuple[int, BoolArray, BoolArray] = (-1, nobody, nobody)
         none = np.zeros(0, dtype=np.int64)
         self._ordered: tuple[int, IntArray] = (-1, none)
+        self._same: tuple[int, int] = (-1, -1)
+        self._tried: tuple[int, set[tuple[object, ...]]] = (-1, set())
+        self._weak: tuple[int, dict[tuple[int, int], BoolArray | None]] = (-1, {})
+        self._agreeing: tuple[int, list[Rule]] = (-1, [])
         self._reached: tuple[int, dict[bytes, Reach]] = (-1, {})
         self.feasible = Feasibility(snapshot)
         self.possible = self._possible()
@@ -126,7 +133,7 @@ class Cycle:
     def measure(self) -> Measure:
         """The measure of the snapshot's plans."""
         if self._measure is None:
-            self._measure = Measure(self.snapshot, self.shares, self.possible)
+            self._measure = Measure(self.snapshot, self.shares, self.possible, self.measured_from)
         return self._measure
 
     def rests(self) -> bool:
@@ -148,13 +155,27 @@ class Cycle:
         self.ran = self._holders().copy()
         self._forget()
         self.transactions = self.looks = 0
+        before = self.measure()
+        if self.measured_from is None:
+            # The next cycle measures from what this one leaves: what was not worth it may be so then.
+            role, _, count = ledger.triples()
+            self._measure = Measure(s, self.shares, self.possible, (role, count))
+            state, tried = self._tried
+            still = self._reclaim_for.__name__
+            self._tried = state, {look for look in tried if look[0] == still and not self.careful}
+        try:
+            return self._changes_nothing(held)
+        finally:
+            self._measure = before
+
+    def _changes_nothing(self, held: list[int]) -> bool:
         self._begin(self.settings.steps)
         # What starts in this cycle may have borrowed room in the next one.
-        if ledger.count != held or (self.turn is not None and not ledger.holds(self.turn.job)):
+        if self.ledger.count != held or (self.turn is not None and not self.ledger.holds(self.turn.job)):
             return False
         for step in self.settings.steps:
             getattr(self, step)()
-            if ledger.count != held:
+            if self.ledger.count != held:
                 return False
         return True
 
@@ -189,15 +210,9 @@ class Cycle:
         """Gangs that hold less than their minimum (pods are lost, or the minimum was raised) get what is missing."""
         low = self.snapshot.jobs_of(self.ledger.replicas < self.snapshot.role_min)
         for job in self._in_order(low & self._holders() & self.allowed):
-            self._complete(job)
-
-    def _complete(self, job: int) -> bool:
-        before = self._got(job)
-        missing = self._missing(job)
-        if missing is None or self.ledger.try_gang(job, missing) is None:
-            return False
-        self.marks.set(job, Why.PLACED_AGAIN, (self._got(job), before, 0.0))
-        return True
+            before, missing = self._got(job), self._missing(job)
+            if missing is not None and self.ledger.try_gang(job, missing) is not None:
+                self.marks.set(job, Why.PLACED_AGAIN, (self._got(job), before, 0.0))
 
     def _missing(self, job: int) -> dict[int, int] | None:
         """What a gang that holds less than its minimum needs more; None where a role holds more than its maximum."""
@@ -220,169 +235,150 @@ class Cycle:
                     if self.ledger.try_gang(job, want) is not None:
                         self._mark(job, Why.FITS)
                         progress = True
-                    elif takes and self._reclaim_for(job, want, by_guarantee=True):
+                    elif takes and self._reclaim(job, want, by_guarantee=True):
                         progress = True
                     if progress:
                         break
 
     def preempt(self) -> None:
         """Inside a queue: room for jobs of higher priority, and for newcomers beside jobs that can shrink."""
-        hopeless = set[tuple[int, ...]]()
-        while self._preempt_in_turn(hopeless):
-            pass
-        hopeless.clear()
-        while self.inside_queues and self._share_in_turn(hopeless):
-            pass
+        self._take_in_turn(self._outranking, self._preempt_for)
+        self._share_inside_queues()
 
-    def _preempt_in_turn(self, hopeless: set[tuple[int, ...]]) -> bool:
-        """Each job that wants something once, in order; False if none got anything.
+    def _take_in_turn(self, wanting: Callable[[], list[int]], take: Callable[[int], bool]) -> None:
+        """Let each of these jobs try to take what it wants from others, in order and again, until none gets anything.
 
-        `hopeless`: what tells jobs apart for which nothing was found since something changed.
+        What was tried in vain is not tried again, nor for a job that looks the same, until something has changed.
         """
-        facts, any_got = self.facts, False
-        lowest = self._lowest_priority()
-        wanting = self._in_order(self._short() & self.allowed & (self.snapshot.job_priority > lowest))
-        if not wanting:
+        progress = True
+        while progress:
+            progress = False
+            for job in wanting():
+                if self._has_tried_enough():
+                    return
+                if self._tried[0] != self._state:
+                    self._tried = self._state, set()
+                look = take.__name__, *self._look(job)
+                if look not in self._tried[1]:
+                    self._tried[1].add(look)
+                    progress |= take(job)
+
+    def _outranking(self) -> list[int]:
+        """Jobs that want something and are of a higher priority than somebody who may have to give.
+
+        The lowest priority of those never falls while jobs of higher priorities take from those of lower ones.
+        """
+        s = self.snapshot
+        lowest = s.job_priority.min(initial=_HIGHEST, where=self._holders() & s.job_preemptible)
+        return self._in_order(self._short() & self.allowed & (s.job_priority > lowest))
+
+    def _preempt_for(self, job: int) -> bool:
+        """One transaction for a job, at the cost of lower priorities of its queue."""
+        lower = self._weaker(self.facts.priority[job], self.facts.job_queue[job])
+        if lower is None:
             return False
-        weaker, rules = self._weaker(), self._rules()
-        for job in wanting:
-            if self._has_tried_enough():
-                return False
-            queue, rank = facts.job_queue[job], facts.priority[job]
-            lower = weaker(rank, queue)
-            look = (rank, *self._look(job)) if lower is not None else ()
-            if lower is None or look in hopeless:
+        for want in self._wishes(job):
+            able, may_take = agreed(self._rules(), job, want, lower)
+            if able is not lower and not able.any():
                 continue
-            hopeless.add(look)
-            for want in self._wishes(job):
-                able, may_take = agreed(rules, job, want, lower)
-                if able is not lower and not able.any():
-                    continue
-                grows = self.ledger.holds(job) and self.ledger.within_limits(job)
-                if grows:
-                    may_take = _both(may_take, self._no_larger_gang(want))
-                victims = self._transaction(job, want, able, may_take, must_be_worth_it=grows)
-                if victims is not None:
-                    self._note(job, victims, Why.PREEMPTED_FOR_PRIORITY)
-                    weaker, rules = self._weaker(), self._rules()
-                    hopeless.clear()
-                    any_got = True
-                    break
-        return any_got
+            grows = self._grows(job)
+            if grows:
+                may_take = _both(may_take, self._no_larger_gang(want))
+            victims = self._transaction(job, want, able, may_take, must_be_worth_it=grows)
+            if victims is not None:
+                self._note(job, victims, Why.PREEMPTED_FOR_PRIORITY)
+                return True
+        return False
 
-    def _weaker(self) -> Callable[[int, int], BoolArray | None]:
-        """Jobs of a queue that may have to give to one of some priority, by (priority, queue); None for nobody."""
-        s = self.snapshot
-        weak = self._holders() & s.job_preemptible
-        known: dict[tuple[int, int], BoolArray | None] = {}
-
-        def weaker(rank: int, queue: int) -> BoolArray | None:
-            key = rank, queue
-            if key not in known:
-                lower: BoolArray = weak & (s.job_priority < rank) & (s.job_queue == queue)
-                known[key] = lower if lower.any() else None
-            return known[key]
-
-        return weaker
-
-    def _lowest_priority(self) -> int:
-        """Of those that may have to give: nobody of this priority, or below, can take from anybody. It never falls
-        while jobs of higher priorities take from those of lower ones."""
-        s = self.snapshot
-        return int(s.job_priority.min(initial=_HIGHEST, where=self._holders() & s.job_preemptible))
+    def _weaker(self, rank: int, queue: int) -> BoolArray | None:
+        """Jobs of the queue that may have to give to one of this priority; None for nobody."""
+        if self._weak[0] != self._state:
+            self._weak = self._state, {}
+        known = self._weak[1]
+        if (rank, queue) not in known:
+            s = self.snapshot
+            lower: BoolArray = self._holders() & s.job_preemptible & (s.job_priority < rank) & (s.job_queue == queue)
+            known[rank, queue] = lower if lower.any() else None
+        return known[rank, queue]
 
     def _rules(self) -> list[Rule]:
         """What must agree to a preemption, for the ledger as it is."""
-        return [RULES[name](self.ledger) for name in self.settings.victims]
+        if self._agreeing[0] != self._state:
+            self._agreeing = self._state, [RULES[name](self.ledger) for name in self.settings.victims]
+        return self._agreeing[1]
 
-    def _share_in_turn(self, hopeless: set[tuple[int, ...]]) -> bool:
-        """As `_preempt_in_turn`, for jobs that held nothing when the cycle began: what jobs of their queue and priority
-        (or below) hold above their minimum is shared with them, for their own minimum in any case, beyond it down to
-        equal dominant shares."""
-        s, facts, any_got = self.snapshot, self.facts, False
-        able = self._holders() & s.job_preemptible & s.jobs_of(self.ledger.replicas > s.role_min)
-        if not able.any():
+    def _share_inside_queues(self) -> None:
+        """Jobs that held nothing when the cycle began share what jobs of their queue and priority (or below) hold above
+        their minimum: for their own minimum in any case, beyond it down to equal dominant shares."""
+        if self.inside_queues:
+            self._take_in_turn(self._newcomers, self._share_with)
+
+    def _newcomers(self) -> list[int]:
+        return self._in_order(self._short() & self.allowed & ~self.ran) if self._with_surplus().any() else []
+
+    def _with_surplus(self) -> BoolArray:
+        """Jobs that can give some of what they hold without being stopped (J)."""
+        s = self.snapshot
+        out: BoolArray = s.job_preemptible & s.jobs_of(self.ledger.replicas > s.role_min) & self._holders()
+        return out
+
+    def _share_with(self, job: int) -> bool:
+        s, facts = self.snapshot, self.facts
+        givers = self._with_surplus() & (s.job_queue == facts.job_queue[job]) & (s.job_priority <= facts.priority[job])
+        givers[job] = False
+        if not givers.any():
             return False
-        for job in self._in_order(self._short() & self.allowed & ~self.ran):
-            if self._has_tried_enough():
-                return any_got
-            look = (facts.priority[job], *self._look(job))
-            if look in hopeless:
-                continue
-            hopeless.add(look)
-            givers = able & (s.job_queue == facts.job_queue[job]) & (s.job_priority <= facts.priority[job])
-            givers[job] = False
-            if not givers.any():
-                continue
-            for want in self._wishes(job):
-                asked, agrees = agreed(self._rules(), job, want, givers)
-                may_take = agrees if not self.ledger.holds(job) else _both(agrees, self._down_to_equal(job, want))
-                victims = self._transaction(job, want, asked, may_take, surplus_only=True, must_be_worth_it=True)
-                if victims is not None:
-                    self._note(job, victims, Why.SHARED_IN_QUEUE)
-                    hopeless.clear()
-                    any_got = True
-                    break
-        return any_got
+        for want in self._wishes(job):
+            asked, agrees = agreed(self._rules(), job, want, givers)
+            may_take = agrees if not self.ledger.holds(job) else _both(agrees, self._down_to_equal(job, want))
+            victims = self._transaction(job, want, asked, may_take, surplus_only=True, must_be_worth_it=True)
+            if victims is not None:
+                self._note(job, victims, Why.SHARED_IN_QUEUE)
+                return True
+        return False
 
     def _no_larger_gang(self, want: dict[int, int]) -> MayTake:
         """Whether a gang that would be stopped is no larger than what a running job grows by."""
-        total = self.total
-
-        def dominant(amount: list[int]) -> float:
-            return max(a / t for a, t in zip(amount, total, strict=True))
-
-        most = dominant(self.ledger.amount(want)) + 1e-9
-        return lambda victim, amount: self._has_spare(victim) or dominant(amount) <= most
+        most = dominant(self.ledger.amount(want), self.total) + _SAME
+        return lambda victim, amount: self._has_spare(victim) or dominant(amount, self.total) <= most
 
     def _down_to_equal(self, job: int, want: dict[int, int]) -> MayTake:
         """Whether a victim keeps at least the dominant share that the job ends with."""
-        ledger, count = self.ledger, self.ledger.count
-
-        def dominant(held: Sequence[int], less: Sequence[int]) -> float:
-            return max((h - a) / t for h, a, t in zip(held, less, self.total, strict=True))
-
-        nothing = [0] * len(self.total)
-        least = dominant(ledger.amount({r: count[r] + want.get(r, 0) for r in ledger.roles_of(job)}), nothing) - 1e-9
+        least = dominant(self.ledger.held_amount(job, want), self.total) - _SAME
 
         def may_take(victim: int, amount: list[int]) -> bool:
-            return dominant(ledger.amount({r: count[r] for r in ledger.roles_of(victim)}), amount) >= least
+            held = self.ledger.held_amount(victim)
+            return dominant([h - a for h, a in zip(held, amount, strict=True)], self.total) >= least
 
         return may_take
 
     def reclaim(self) -> None:
         """Across queues: room for jobs of queues below what they deserve, or what they are guaranteed."""
         self._serve_guarantees(takes=True)
-        hopeless = set[tuple[int, ...]]()
-        while self._reclaim_in_turn(hopeless):
-            pass
-        hopeless.clear()
-        while self.inside_queues and self._share_in_turn(hopeless):
-            pass
+        self._take_in_turn(self._poorest_first, self._reclaim_for)
+        self._share_inside_queues()
 
-    def _reclaim_in_turn(self, hopeless: set[tuple[int, ...]]) -> bool:
-        """As `_preempt_in_turn`: each job of a queue that could claim something once, the poorest queues first."""
-        any_got = False
-        able = self._holders() & self.snapshot.job_preemptible
-        if not able.any():
-            return False
-        wanting = self._wanting()
-        keys = {q: self._key(q) for q in {self.facts.job_queue[job] for job in wanting}}
-        for job in sorted(wanting, key=lambda j: keys[self.facts.job_queue[j]]):
-            if self._has_tried_enough():
-                return any_got
-            look = self._look(job)
-            if look in hopeless:
-                continue
-            hopeless.add(look)
-            for want in self._wishes(job):
-                if self._reclaim_for(job, want, by_guarantee=False):
-                    hopeless.clear()
-                    any_got = True
-                    break
-        return any_got
+    def _poorest_first(self) -> list[int]:
+        """Jobs that want something, those of the queue that holds least of what it deserves first."""
+        if not (self._holders() & self.snapshot.job_preemptible).any():
+            return []
+        wanting, queue = self._wanting(), self.facts.job_queue
+        keys = {q: self._key(q) for q in {queue[job] for job in wanting}}
+        return sorted(wanting, key=lambda job: keys[queue[job]])
 
-    def _reclaim_for(self, job: int, want: dict[int, int], *, by_guarantee: bool) -> bool:
+    def _reclaim_for(self, job: int) -> bool:
+        return any(self._reclaim(job, want, by_guarantee=False) for want in self._within_share(job))
+
+    def _within_share(self, job: int) -> Iterator[dict[int, int]]:
+        """What a job may wish from other queues: several more replicas only within what its queue deserves."""
+        queue = self.facts.job_queue[job]
+        for want in self._wishes(job):
+            need = self.ledger.amount(want)
+            several = self._grows(job) and sum(want.values()) > 1
+            if not several or self.standings.stays_within([queue], need, asked_for(need)):
+                yield want
+
+    def _reclaim(self, job: int, want: dict[int, int], *, by_guarantee: bool) -> bool:
         """One transaction across queues."""
         queue = self.facts.job_queue[job]
         claim = Claim(
@@ -391,6 +387,7 @@ class Cycle:
             self.ledger.amount(want),
             priority=self.facts.priority[job],
             by_guarantee=by_guarantee,
+            grows_by=sum(want.values()) if self._grows(job) else 0,
         )
         gives = claim.possible_victims()
         if not gives.any():
@@ -414,6 +411,10 @@ class Cycle:
             return (restarts[victim] < most or self._has_spare(victim)) and may_take(victim, amount)
 
         return agrees
+
+    def _grows(self, job: int) -> bool:
+        """Whether the job runs as a whole gang: it asks for more replicas, and not for its minimum."""
+        return self.ledger.holds(job) and self.ledger.within_limits(job)
 
     def _has_spare(self, job: int) -> bool:
         """Whether the job holds more than its minimum."""
@@ -442,21 +443,27 @@ class Cycle:
         """Jobs that hold less than they are to have (J). Not to be written to."""
         return self._look_around()[2]
 
+    @property
+    def _state(self) -> int:
+        """A number that is another after each change of the ledger that stays: it is the same after one undone."""
+        changes, before = self._same
+        return before if changes == self.ledger.changes else self.ledger.changes
+
     def _look_around(self) -> tuple[int, BoolArray, BoolArray]:
-        """What the ledger says of all jobs, and up to which of its changes that holds."""
-        if self._seen[0] != self.ledger.moves:
+        """What the ledger says of all jobs, and in which state of it that holds."""
+        if self._seen[0] != self._state:
             s, count = self.snapshot, self.ledger.replicas
-            self._seen = self.ledger.moves, s.jobs_of(count > 0), s.jobs_of(count < self._aim)
+            self._seen = self._state, s.jobs_of(count > 0), s.jobs_of(count < self._aim)
         return self._seen
 
     def _in_order(self, chosen: BoolArray) -> list[int]:
         """These jobs in the order in which they are served."""
         if not chosen.any():
             return []
-        moves, order = self._ordered
-        if moves != self.ledger.moves:
+        state, order = self._ordered
+        if state != self._state:
             order = ordered_jobs(self.snapshot, self.ledger, self.settings.job_order)
-            self._ordered = self.ledger.moves, order
+            self._ordered = self._state, order
         out: list[int] = order[chosen[order]].tolist()
         return out
 
@@ -505,7 +512,7 @@ class Cycle:
             kind = facts.kinds[job], facts.priority[job]
             if kind in refused:
                 continue
-            large = max(n / t for n, t in zip(self._gang_amount(job), self.total, strict=True))
+            large = dominant(self._gang_amount(job), self.total)
             if late < large / 2 and not any(ledger.queue_room(job, r) < facts.role_min[r] for r in facts.roles_of[job]):
                 size = self._size_to_share(job)
                 found = turn(
@@ -526,7 +533,7 @@ class Cycle:
         """The gang over what its queue deserves, the largest over the resources that count and the queues above it;
         infinite where one of them has what it deserves."""
         queue, need = self.facts.job_queue[job], self._gang_amount(job)
-        asked = tuple(r for r, amount in enumerate(need) if amount > 0)
+        asked = asked_for(need)
         if self.standings.is_full(queue, asked):
             return math.inf
         out = 0.0
@@ -571,7 +578,7 @@ class Cycle:
         if not lent.any():
             return False
         need, rank = self.ledger.amount(want), self.facts.priority[job]
-        claim = Claim(self.standings, queue, need, priority=rank, by_guarantee=False)
+        claim = Claim(self.standings, queue, need, priority=rank)
         able = lent | (holds & s.job_preemptible & claim.possible_victims()[s.job_queue])
 
         def may_take(victim: int, amount: list[int]) -> bool:
@@ -717,9 +724,7 @@ class Cycle:
 
     def _entry(self, job: int, place: dict[int, int]) -> tuple[float, int, int]:
         """The job among those of its queue that grow: the smallest dominant share is served first."""
-        ledger = self.ledger
-        amount = ledger.amount({r: ledger.count[r] for r in self.facts.roles_of[job]})
-        return max(a / t for a, t in zip(amount, self.total, strict=True)), place[job], job
+        return dominant(self.ledger.held_amount(job), self.total), place[job], job
 
     def _grow(self, growing: list[tuple[float, int, int]], place: dict[int, int], *, within_share: bool) -> bool:
         """One more replica for the job of a queue with the smallest dominant share; False if it gets none."""
@@ -743,8 +748,8 @@ class Cycle:
         return False
 
     def _is_within(self, queue: int, need: list[int]) -> bool:
-        asked = tuple(r for r, amount in enumerate(need) if amount > 0)
-        return self.standings.stays_within(queue, need, asked)
+        asked = asked_for(need)
+        return self.standings.stays_within(self.facts.chains[queue], need, asked)
 
     def _transaction(
         self,
@@ -783,7 +788,7 @@ class Cycle:
         reach = self._reach(victims, keeps)
         if not reach.is_enough(want, kept if uses_kept else ()):
             return None
-        order = order_of_victims(self.snapshot)
+        state, order = self._state, order_of_victims(self.snapshot)
         candidates = [victim for victim in order[victims[order]].tolist() if victim != job]
         if uses_kept:
             self._lift()
@@ -807,6 +812,8 @@ class Cycle:
             self._forget()
         if uses_kept:
             self._keep()
+        if found is None:
+            self._same = self.ledger.changes, state
         return found
 
     def _worth(self, *, running: bool) -> Worth:
@@ -834,8 +841,8 @@ class Cycle:
     def _reach(self, victims: BoolArray, keeps: FloatArray | None) -> Reach:
         """What these jobs could give at most."""
         ledger = self.ledger
-        if self._reached[0] != ledger.changes:
-            self._reached = ledger.changes, {}
+        if self._reached[0] != self._state:
+            self._reached = self._state, {}
         known = self._reached[1]
         key = victims.tobytes() + (b"" if keeps is None else keeps.tobytes())
         if key not in known:
@@ -899,3 +906,5 @@ def _both(one: MayTake, other: MayTake) -> MayTake:
 
 
 _HIGHEST = 2**62
+_SAME = 1e-9
+"""Dominant shares that differ by less are the same."""

@@ -42,9 +42,16 @@ class Worth:
 
 
 class Measure:
-    """The worth of one snapshot's plans. `within` (J): jobs that ask for something, as the shares were computed."""
+    """The worth of one snapshot's plans. `within` (J): jobs that ask for something, as the shares were computed. `kept`
+    (roles and counts): what plans begin with, if it is not what the snapshot holds."""
 
-    def __init__(self, snapshot: Snapshot, shares: Shares, within: BoolArray | None = None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        shares: Shares,
+        within: BoolArray | None = None,
+        kept: tuple[IntArray, IntArray] | None = None,
+    ) -> None:
         s = self.snapshot = snapshot
         self._total = np.maximum(total_room(s), 1).astype(np.float64)
         levels = np.unique(s.job_priority)[-(RANKS - 1) :]
@@ -66,10 +73,10 @@ class Measure:
         # A queue that deserves nothing of what it asks for holds whatever it holds by nobody's right.
         self._weight[(counts & (own > 0) & (shares.deserved <= ROUNDING)).any(axis=1)] = 0.0
         # Of what nobody lacks, a queue that loses it does not go without.
-        self._sure: IntArray = np.where(lacked, s.queue_guarantee, 0)
+        self._sure: IntArray = np.where(shares.contended[s.queue_parent], s.queue_guarantee, 0)
         self._bonus = _bonus(s)
         self._job_rank: FloatArray = RANK ** (self._levels - 1.0 - self._row[s.facts.starts[:-1]] % self._levels)
-        self._kept = self._met(s.held_role, s.held_count)
+        self._kept = self._met(*(kept or (s.held_role, s.held_count)))
 
     def of_plan(self, plan: Plan) -> Worth:
         return self.of(plan.role, plan.count)

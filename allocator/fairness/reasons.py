@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from diflow.allocator.arrays import FloatArray, IntArray, frozen
-from diflow.allocator.fairness.claims import Standings
+from diflow.allocator.fairness.claims import Standings, asked_for
 from diflow.allocator.ledger import Ledger
 from diflow.allocator.plan import KEEP, Plan, Why
 from diflow.allocator.snapshot import Snapshot
@@ -92,7 +92,7 @@ class Binding:
         ledger, standings = self._ledger, self._standings
         need = ledger.amount(minimum_gang(ledger, job))
         queue = ledger.job_queue[job]
-        asked = tuple(r for r, amount in enumerate(need) if amount > 0)
+        asked = asked_for(need)
         chain = standings.chains[queue]
         elsewhere = [r for r in asked if self._others(chain, self._held, r) > 0]
         counted = [r for r in elsewhere if any(r in standings.counted(q, asked) for q in chain)]
@@ -116,7 +116,7 @@ class Binding:
         """The first queue of the chain that the gang would lift above what it deserves."""
         ledger, standings = self._ledger, self._standings
         need = ledger.amount(minimum_gang(ledger, job))
-        asked = tuple(r for r, amount in enumerate(need) if amount > 0)
+        asked = asked_for(need)
         for q in standings.chains[ledger.job_queue[job]]:
             for r in standings.counted(q, asked):
                 used, share = ledger.used[q][r], standings.deserved[q][r]
@@ -216,7 +216,7 @@ def retold(snapshot: Snapshot, plan: Plan, given: Iterable[Given], *, losers_onl
         elif before == 0:
             reason, numbers = Why.FITS, (after, int(s.role_desired[s.role_job == job].sum()))
             named = int(s.job_queue[job])
-        elif after < before and (found := _receiver(s, job, takers, then - held)) is not None:
+        elif after < before and (found := _receiver(s, job, takers, then - held, stopped=after == 0)) is not None:
             reason, named, numbers = found.why, found.receiver, (after, before)
         elif after == 0:
             continue
@@ -228,13 +228,18 @@ def retold(snapshot: Snapshot, plan: Plan, given: Iterable[Given], *, losers_onl
     return replace(plan, why=frozen(why), values=frozen(values), subject=frozen(subject))
 
 
-def _receiver(snapshot: Snapshot, job: int, takers: dict[int, list[Given]], gain: IntArray) -> Given | None:
-    """Who has now what this job lost: the last one that it was taken for; or, where he lost it again, who took that."""
+def _receiver(
+    snapshot: Snapshot, job: int, takers: dict[int, list[Given]], gain: IntArray, *, stopped: bool
+) -> Given | None:
+    """Who has now what this job lost: the last one that it was taken for; or, where he lost it again, who took that.
+
+    Nobody is `stopped` so that a queue shares its surplus.
+    """
     seen, at = {job}, [job]
     while at:
         after: list[int] = []
         for one in (one for victim in at for one in reversed(takers.get(victim, []))):
-            if gain[one.receiver] > 0:
+            if gain[one.receiver] > 0 and not (stopped and one.why == Why.SHARED_IN_QUEUE):
                 why = one.why if one.victim == job else _between(snapshot, job, one.receiver)
                 if why is not None:
                     return Given(job, one.receiver, why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -178,7 +179,12 @@ def queue_demand(snapshot: Snapshot, wanted: IntArray, *, within: BoolArray | No
     return out
 
 
+def dominant(amount: Sequence[float], total: Sequence[int]) -> float:
+    """Largest part of any resource (DRF) of one amount; `total` is at least 1."""
+    return max(a / t for a, t in zip(amount, total, strict=True))
+
+
 def dominant_share(amount: IntArray, total: IntArray) -> FloatArray:
-    """Largest part of any resource (DRF) for rows of amounts; `total` is at least 1."""
+    """Largest part of any resource (DRF) for rows of amounts: as `dominant` of each."""
     out: FloatArray = (amount / total).max(axis=-1)
     return out

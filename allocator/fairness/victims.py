@@ -19,6 +19,8 @@ FEW_STEPS = 8
 """Steps after which a search counts as a long one."""
 MOST_ALONE = 32
 """Jobs of which each is tried as the only victim, where a search found several replicas of a gang or more."""
+MOST_TRIES = 64
+"""Of those, with one or another of their nodes first."""
 MOST_NODES = 32
 """Nodes of a role among which that is sought where one replica less is of most use."""
 MOST_STEPS = 512
@@ -36,12 +38,16 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """For whom room is sought, how many more replicas of its roles, and among whom, as in `make_room`."""
+    """For whom room is sought, how many more replicas of its roles, and among whom, as in `make_room`.
+
+    `first`: the node that is to be emptied before others, -1 for that which helps most.
+    """
 
     job: int
     want: dict[int, int]
     candidates: Sequence[int]
     may_take: MayTake
+    first: int = -1
 
 
 def order_of_victims(snapshot: Snapshot) -> IntArray:
@@ -96,12 +102,21 @@ def make_room(
 def _one_victim(ledger: Ledger, search: _Search, *, surplus_only: bool) -> list[_Step] | None:
     """Evictions of one job alone that are enough, where those of several were refused in the end: what the first ones
     gave may have been of no use, and all that their queue had to give. The ledger is as after these evictions."""
+    tries = 0
     for victim in search.candidates[:MOST_ALONE]:
-        steps = _evict(ledger, replace(search, candidates=[victim]), most_steps=MOST_STEPS, surplus_only=surplus_only)
-        if steps and ledger.fits(search.job, search.want):
-            return steps
-        for step in reversed(steps):
-            ledger.restore(step.job, step.taken)
+        nodes = {node for role in ledger.roles_of(victim) for node in ledger.placement(role)[0].tolist()}
+        for first in (-1, *(sorted(nodes) if len(nodes) > 1 else ())):
+            tries += 1
+            if tries > MOST_TRIES:
+                return None
+            alone = replace(search, candidates=[victim], first=first)
+            steps = _evict(ledger, alone, most_steps=MOST_STEPS, surplus_only=surplus_only)
+            if steps and ledger.fits(search.job, search.want):
+                return steps
+            for step in reversed(steps):
+                ledger.restore(step.job, step.taken)
+            if not steps:
+                break
     return None
 
 
@@ -282,23 +297,30 @@ def _surplus_step(ledger: Ledger, victim: int, useful: BoolArray, search: _Searc
 
 
 def _best_node(ledger: Ledger, search: _Search, role: int, there: IntArray) -> IntArray:
-    """Of these nodes the one where the fewest replicas less let one more of what is wanted fit, the last of them."""
+    """Of these nodes the one where the fewest replicas less let one more of what is wanted fit, and then most of it,
+    the last of them; one on which the role holds so many, if there is one."""
     if len(there) == 1:
         return there
+    if search.first in there:
+        return np.array([search.first], dtype=np.int64)
     facts = ledger.facts
     given = facts.request[role]
     wanted = [facts.asks[facts.shape[r]] for r in search.want]
-    best, fewest = int(there[-1]), MOST
+    nodes, counts = ledger.placement(role)
+    held = dict(zip(nodes.tolist(), counts.tolist(), strict=True))
+    best, least = int(there[-1]), (True, MOST, 0)
     for node in there[:-MOST_NODES:-1].tolist():
         free = ledger.free[node].tolist()
         for asks in wanted:
             fits = min((max(0, free[r]) // amount for r, amount in asks), default=0)
             missing = [((fits + 1) * amount - free[r], given[r]) for r, amount in asks if (fits + 1) * amount > free[r]]
             steps = max((-(-short // each) if each else MOST for short, each in missing), default=MOST)
-            if steps < fewest:
-                best, fewest = node, steps
-        if fewest == 1:
-            break
+            if steps == MOST:
+                continue
+            then = min((free[r] + steps * given[r]) // amount for r, amount in asks)
+            cost = steps > held[node], steps, fits - then
+            if cost < least:
+                best, least = node, cost
     return np.array([best], dtype=np.int64)
 
 

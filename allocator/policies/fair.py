@@ -5,15 +5,13 @@ The semantics are kube-batch's, without its faults; docs/policies.md says where 
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from diflow.allocator.arrays import FloatArray, IntArray
 from diflow.allocator.fairness.cycle import GENTLE, Cycle
 from diflow.allocator.fairness.prepared import prepared, restored
-from diflow.allocator.fairness.reasons import Given, retold
-from diflow.allocator.plan import Plan, evictions, keep_plan
+from diflow.allocator.fairness.reasons import retold
+from diflow.allocator.plan import Plan, evictions
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.settle import followed
 from diflow.allocator.snapshot import Snapshot
@@ -44,35 +42,37 @@ class FairPolicy:
 
     def _optimize(self, snapshot: Snapshot) -> Plan:
         cycle = Cycle(snapshot, self._settings)
-        first = cycle.run(self._settings.steps, self.name)
-        given = list(cycle.given)
-        plan = followed(snapshot, first, partial(self._look, given), cycle.rests)
-        plan = retold(snapshot, plan, given)
+        plan = self._followed(cycle, self._settings.steps)
         if evictions(snapshot, plan) == 0:
             return plan
         measure = cycle.measure()
         kept = measure.of(snapshot.held_role, snapshot.held_count)
+        if not measure.of_plan(plan).is_below(kept):
+            return plan
         # An exchange is judged by the queues and resources that it is about. Where replicas are of several sizes or
         # priorities, all together may still be worth less than what is there: then each is held against the whole.
-        for steps in (self._settings.steps, GENTLE):
-            if not measure.of_plan(plan).is_below(kept):
-                return plan
-            careful = Cycle(snapshot, self._settings, careful=True)
-            again = careful.run(steps, self.name)
-            given = list(careful.given)
-            plan = followed(snapshot, again, partial(self._look, given, careful=True), careful.rests)
-            plan = retold(snapshot, plan, given)
-        return keep_plan(snapshot, self.name) if measure.of_plan(plan).is_below(kept) else plan
+        base = snapshot.held_role, snapshot.held_count
+        plan = self._followed(Cycle(snapshot, self._settings, careful=True, kept=base), self._settings.steps)
+        if not measure.of_plan(plan).is_below(kept):
+            return plan
+        return Cycle(snapshot, self._settings).run(GENTLE, self.name)
+
+    def _followed(self, cycle: Cycle, steps: tuple[str, ...]) -> Plan:
+        """The plan to which a cycle leads, and those after it, with reasons as its beginning and its end have them."""
+        first = cycle.run(steps, self.name)
+        given = list(cycle.given)
+
+        def look(snapshot: Snapshot) -> Plan | None:
+            again = Cycle(snapshot, self._settings, careful=cycle.careful, kept=cycle.measured_from)
+            if not again.changes_something():
+                return None
+            given.extend(again.given)
+            return again.run(self._settings.steps, self.name)
+
+        return retold(cycle.snapshot, followed(cycle.snapshot, first, look, cycle.rests), given)
 
     def _prepared(self, snapshot: Snapshot) -> Snapshot:
         return prepared(snapshot, ageing_seconds=self._settings.ageing_seconds)
-
-    def _look(self, given: list[Given], snapshot: Snapshot, *, careful: bool = False) -> Plan | None:
-        cycle = Cycle(snapshot, self._settings, careful=careful)
-        if not cycle.changes_something():
-            return None
-        given += cycle.given
-        return cycle.run(self._settings.steps, self.name)
 
 
 def deserved_table(snapshot: Snapshot, settings: PolicySettings | None = None) -> tuple[FloatArray, IntArray]:

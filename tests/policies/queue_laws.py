@@ -258,9 +258,9 @@ def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:
 def idle_room_is_used(snapshot: Snapshot, plan: Plan) -> list[str]:
     """Law 14: after the plan, a job of one role whose gang fits on nodes and within caps waits for a reservation alone.
 
-    It may not be stopped again (else it could borrow the room), and the reservation is for a job of its priority or a
-    higher one, unless its gang is above its queue's share. An end of the reservation is ahead: of the one named, or of
-    that of another job that waits, as the one named may have started by the same plan.
+    It may not be stopped again, or its priority is higher (else it could borrow the room), and the reservation is for a
+    job of its priority or a higher one, unless its gang is above its queue's share. An end of the reservation is ahead:
+    of the one named, or of that of another job that waits, as the one named may have started by the same plan.
     """
     before, after = Cluster(snapshot), Cluster(carry_out(snapshot, plan))
     s, names = after.s, snapshot.job_names
@@ -272,7 +272,7 @@ def idle_room_is_used(snapshot: Snapshot, plan: Plan) -> list[str]:
         why, other = Why(int(plan.why[job])), int(plan.subject[job])
         if why != Why.RESERVED or other < 0 or other == job:
             out.append(f"law 14: {names[job]} waits ({why.name}) though it fits")
-        elif s.job_preemptible[job]:
+        elif s.job_preemptible[job] and s.job_priority[job] <= s.job_priority[other]:
             out.append(f"law 14: {names[job]} could borrow the room that is kept for {names[other]}")
         elif not any(
             s.job_priority[o] >= s.job_priority[job] or not after.is_within(job, count * s.role_request[role])
@@ -288,7 +288,8 @@ def who_takes_has_less(snapshot: Snapshot, plan: Plan) -> list[str]:
     """Law 15: whoever loses replicas to another queue loses them to one that had less of what it deserves.
 
     For each job with that reason: the claimant's queues below the nearest common ancestor held less than they deserve
-    before the plan, of what the claimant asks for and counts, or lacked of a guarantee; and after it the victim's
+    before the plan, of what the claimant asks for, the victim gave and counts, or lacked of a guarantee; and after it
+    the victim's
     queues there keep their guarantees, and keep what they deserve (of something that counts) or a larger part of it
     than the poorest had who took from them. Queues in which jobs lost something for another reason are not judged,
     nor claimants that end with what they had, or in whose queues somebody lost something: they make good for
@@ -308,9 +309,12 @@ def who_takes_has_less(snapshot: Snapshot, plan: Plan) -> list[str]:
     least: dict[int, float] = {}
     judged = []
     for victim, claimant in lost_to:
+        gave = (s.role_request * (before.count - after.count)[:, None])[s.role_job == victim].sum(axis=0)
         role = int(s.role_starts()[claimant])
-        asked = s.role_request[role]
         mine, theirs = before.sides(int(s.job_queue[claimant]), int(s.job_queue[victim]))
+        asked = np.where(gave > 0, s.role_request[role], 0)
+        if not mine or not len(before.counted(mine[-1], asked)):
+            asked = s.role_request[role]
         if not mine or not theirs:
             out.append(f"law 15: {names[victim]} lost to {names[claimant]}, whose queue is its own, above or below")
             continue
