@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from diflow.allocator.fairness.cycle import Cycle
+from diflow.allocator.fairness.prepared import prepared
 from diflow.allocator.fairness.shares import deserved, queue_demand
 from diflow.allocator.plan import Plan, Why, carry_out, changes, evictions
 from diflow.allocator.policies.fair import FairPolicy
@@ -21,6 +23,7 @@ from diflow.allocator.validate import faults
 from diflow.allocator.views import PODS, JobView, NodeView, QueueView, RoleView, build
 from tests.policies.field.rows import linear
 from tests.policies.generators import snapshots
+from tests.policies.queue_clusters import queue_clusters
 from tests.policies.test_queues import held
 
 REAL = {"memory": 1, PODS: 1}
@@ -369,3 +372,44 @@ def test_replicas_are_taken_where_they_make_room() -> None:
     ]
     snapshot = build([node(cpu=6), node("n2", cpu=2)], jobs, [QueueView("q1"), QueueView("q2")])
     assert result(snapshot) == {"a": 2, "b": 1}
+
+
+def test_replicas_are_taken_from_the_node_where_few_are_enough() -> None:
+    jobs = [
+        job("a", 5, low=3, queue="q1", placed={"n1": 4, "n2": 1}, cpu=1),
+        job("b", 4, queue="q2", placed={"n1": 1}, cpu=2),
+        job("fixed", 3, low=3, queue="q3", placed={"n2": 3}, preemptible=False, cpu=1),
+    ]
+    queues = [QueueView("q1", weight=3), QueueView("q2", weight=4), QueueView("q3", weight=3)]
+    assert result(build([node(cpu=6), node("n2", cpu=4)], jobs, queues)) == {"a": 3, "b": 2, "fixed": 3}
+
+
+def test_a_guarantee_counts_between_users_only_of_what_they_lack() -> None:
+    jobs = [
+        job("a", 8, queue="ann", placed={"n1": 8}, gpu=1),
+        job("b", 8, queue="bob", created=1.0, gpu=1),
+        job("other", 40, queue="other", created=2.0, preemptible=False),
+    ]
+    queues = [
+        QueueView("team"),
+        QueueView("ann", parent="team", guarantee={"memory": 11}),
+        QueueView("bob", parent="team"),
+        QueueView("other", weight=0),
+    ]
+    found = result(build([node(gpu=8, memory=24)], jobs, queues))
+    assert (found["a"], found["b"]) == (4, 4)
+
+
+@pytest.mark.parametrize(("seed", "number"), [(2, 2470), (4, 125)])
+def test_what_queues_take_from_each_other_comes_to_an_end(seed: int, number: int) -> None:
+    *_, snapshot = queue_clusters(seed, number + 1)
+    settings = PolicySettings()
+    cycle = Cycle(prepared(snapshot), settings)
+    cycle.decided_by(settings.steps, "fair")
+    assert cycle.transactions < 32
+
+
+def test_where_no_exchange_is_worth_it_idle_room_is_given_all_the_same() -> None:
+    *_, snapshot = queue_clusters(4, 1709)
+    plan = fair(snapshot)
+    assert Why.POLICY_FAILED not in {Why(int(why)) for why in plan.why}
