@@ -245,10 +245,14 @@ def _claim(spec: Mapping[str, Any], path: str) -> None:
         syntax.one_of(mode, _ACCESS_MODES, f"{path}.accessModes[{i}]")
     if "ReadWriteOncePod" in modes and len(set(modes)) > 1:
         raise InvalidError("ReadWriteOncePod cannot stand beside another mode", path=f"{path}.accessModes")
-    storage = spec.get("resources", {}).get("requests", {}).get("storage")
+    resources = spec.get("resources", {})
+    storage = resources.get("requests", {}).get("storage")
     syntax.given(storage, f"{path}.resources.requests.storage")
     if not syntax.quantity(storage, f"{path}.resources.requests.storage"):
         raise InvalidError("must be above zero", path=f"{path}.resources.requests.storage")
+    for kind in ("limits", "requests"):
+        for name, amount in resources.get(kind, {}).items():
+            syntax.quantity(amount, f"{path}.resources.{kind}.{name}")
     if spec.get("storageClassName"):
         syntax.dns_subdomain(spec["storageClassName"], f"{path}.storageClassName")
     if "volumeMode" in spec:

@@ -137,6 +137,9 @@ def test_a_container_that_could_not_run_is_refused_by_its_path(container, path) 
         ({"volumes": [{"name": "data", "emptyDir": {}, "hostPath": {"path": "/"}}]}, "volumes[0]"),
         ({"volumes": [{"name": "data", "floppyDisk": {}}]}, "volumes[0]"),
         ({"volumes": [{"name": "data", "emptyDir": {"sizeLimit": "big"}}]}, "volumes[0].emptyDir.sizeLimit"),
+        ({"volumes": [{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi", "other": "s"}}}}}}]},
+         "volumes[0].ephemeral.volumeClaimTemplate.spec.resources.requests.other"),
         ({"volumes": [{"name": "data", "configMap": {}}]}, "volumes[0].configMap.name"),
         ({"volumes": [{"name": "data", "secret": {"secretName": "s", "defaultMode": 512}}]},
          "volumes[0].secret.defaultMode"),
