@@ -92,6 +92,7 @@ class Cycle:
         self.total: list[int] = np.maximum(total_room(snapshot), 1).tolist()
         self._all = tuple(range(len(self.total)))
         self._measure: Measure | None = None
+        self._worths: tuple[tuple[int, Measure | None], dict[bool, Worth]] = ((-1, None), {})
         self.marks = Reasons(snapshot)
         self.given: list[Given] = []
         """Who gave what up for whom, in this order."""
@@ -800,7 +801,7 @@ class Cycle:
         running = must_be_worth_it and not self.ledger.holds(job)
         must_be_worth_it |= self.careful
         before = self.ledger.held_by([job, *candidates]) if must_be_worth_it else {}
-        worth = self._worth(running=running) if must_be_worth_it else None
+        worth = self._worth_now(running=running) if must_be_worth_it else None
         found = make_room(self.ledger, job, want, candidates, may_take, surplus_only=surplus_only, is_hopeless=in_vain)
         if found is not None and worth is not None and self._worth(running=running).is_below(worth):
             self.ledger.return_to(before)
@@ -819,6 +820,15 @@ class Cycle:
     def _worth(self, *, running: bool) -> Worth:
         role, _, count = self.ledger.triples()
         return self.measure().of(role, count, running=running)
+
+    def _worth_now(self, *, running: bool) -> Worth:
+        """The worth before a search: most searches end with nothing, and the next one begins with the same."""
+        if self._worths[0] != (self._state, self.measure()):
+            self._worths = (self._state, self.measure()), {}
+        known = self._worths[1]
+        if running not in known:
+            known[running] = self._worth(running=running)
+        return known[running]
 
     def _caps_allow(self, job: int, want: dict[int, int], victims: BoolArray) -> bool:
         """Whether caps allow this much more when these jobs have given all that they hold."""
