@@ -30,6 +30,8 @@ from diflow.errors import UnavailableError
 ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = {"4.0.2": "DIFLOW_TEST_KUBECONFIG", "3.7.3": "DIFLOW_TEST_KUBECONFIG_ARGO37"}
 _RUN = "DIFLOW_TEST_RUN"
+_TOLD = 3000
+"""Characters that are told of what a program wrote."""
 T = TypeVar("T")
 
 
@@ -225,9 +227,13 @@ def _status() -> list[dict[str, Any]]:
 
 
 def _cluster(*arguments: str) -> str:
+    # What a process of a parallel run writes to stderr nobody sees: of a failure it is told instead.
+    errors = subprocess.PIPE if "PYTEST_XDIST_WORKER" in os.environ else None
     done = subprocess.run(
-        [sys.executable, "-m", "cluster", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
-    )
+        [sys.executable, "-m", "cluster", *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, check=False,
+    )  # fmt: skip
     if done.returncode != 0:
-        raise RuntimeError(f"python3 -m cluster {' '.join(arguments)} ended with {done.returncode}")
+        told = f":\n{done.stderr[-_TOLD:]}" if done.stderr else ""
+        raise RuntimeError(f"python3 -m cluster {' '.join(arguments)} ended with {done.returncode}{told}")
     return done.stdout
