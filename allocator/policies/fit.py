@@ -472,6 +472,7 @@ class Cycle:
             self._explain_waiting(j, before, after, told)
         for j in np.flatnonzero(after > 0).tolist():
             why, subject = self.blame.get(j, (Why.KEPT, -1))
+            subject = self._receiver(subject)
             if not self.ran[j]:
                 self.marks.set(j, Why.FITS, (after[j], most[j], 0.0))
             elif why == Why.NO_ROOM_ELSEWHERE:
@@ -487,6 +488,17 @@ class Cycle:
                     j, why if lost else Why.PLACED_AGAIN, (after[j], before[j], 0.0), subject if lost else -1
                 )
         self._explain_not_growing(after)
+
+    def _receiver(self, job: int) -> int:
+        """Who has in the end what was taken for this job: it may have had to give way in turn. -1 for nobody."""
+        seen, at = set[int](), job
+        while at >= 0 and at not in seen:
+            roles = self.ledger.roles_of(at)
+            if any(self.ledger.count[r] > self.held[r] for r in roles):
+                return at
+            seen.add(at)
+            at = self.blame.get(at, (Why.KEPT, -1))[1]
+        return job
 
     def _fitting(self, job: int) -> int:
         """Replicas that fit now of the role of which fewest do."""

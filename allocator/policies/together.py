@@ -50,7 +50,7 @@ class TogetherPolicy:
     def optimize(self, snapshot: Snapshot) -> Plan:
         used = prepared(snapshot)
         if not _several_queues(used):
-            return self._inner.plan(snapshot, quota=quotas if snapshot.facts.capped else None)
+            return self._inner.plan(snapshot, quota=within_caps if snapshot.facts.capped else None)
         given: list[Given] = []
         step = partial(self._step, given)
         ways = (
@@ -191,6 +191,15 @@ def idle_to_all(snapshot: Snapshot) -> IntArray:
     s = snapshot
     idle = np.maximum(s.settled()[s.node_open], 0).sum(axis=0)
     out: IntArray = _by_queue(s, s.demand_by_job(s.held_by_role())) + idle
+    return out
+
+
+def within_caps(snapshot: Snapshot) -> IntArray:
+    """Q×R: what each queue holds and all that is idle, within the caps of the queue and those above it: for jobs of one
+    queue, which share with nobody."""
+    out = idle_to_all(snapshot)
+    for q, chain in enumerate(snapshot.facts.chains):
+        out[q] = np.minimum(out[q], snapshot.queue_cap[chain].min(axis=0))
     return out
 
 

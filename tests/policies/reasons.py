@@ -153,7 +153,9 @@ class Look:
         return ((self.replicas - self.s.held_by_role())[roles, None] * self.s.role_request[roles]).sum(axis=0)
 
     def gains(self, job: int) -> bool:
-        return bool(self.then[job] > self.held[job])
+        """Whether a role of the job has more replicas after the plan."""
+        roles = self.roles(job)
+        return bool((self.replicas[roles] > self.s.held_by_role()[roles]).any())
 
 
 def _room(look: Look, job: int, values: Numbers) -> str:
