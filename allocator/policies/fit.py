@@ -512,8 +512,9 @@ class Cycle:
         ledger = self.ledger
         why, subject = self.blame.get(job, (Why.NO_ROOM, -1))
         stopped = why == Why.PREEMPTED_FOR_PRIORITY and before[job] > 0 and after[subject] > before[subject]
-        # What would fit again but for the room that is kept for another one waits for that.
-        if stopped and not (self.oldest is not None and ledger.fits(job, minimum_gang(ledger, job))):
+        # What would fit again but for the room that is kept for another one waits for that; or for its queue.
+        is_kept_out = self.oldest is not None or ledger.job_queue[job] < 0
+        if stopped and not (is_kept_out and ledger.fits(job, minimum_gang(ledger, job))):
             self.marks.set(job, why, (0.0, before[job], 0.0), subject)
             return
         if job in self.impossible:
