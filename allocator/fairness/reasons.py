@@ -216,6 +216,8 @@ def retold(snapshot: Snapshot, plan: Plan, given: Iterable[Given], *, losers_onl
         elif before == 0:
             reason, numbers = Why.FITS, (after, int(s.role_desired[s.role_job == job].sum()))
             named = int(s.job_queue[job])
+        elif after == 0 and why[job] == int(Why.RESERVED):
+            continue  # it would fit again but for the room that is kept
         elif after < before and (found := _receiver(s, job, takers, then - held, stopped=after == 0)) is not None:
             reason, named, numbers = found.why, found.receiver, (after, before)
         elif after == 0:

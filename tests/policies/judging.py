@@ -26,10 +26,10 @@ PARTS = 32
 MOST_TOLD = 5
 """Snapshots told of a part: one fault mostly shows in many."""
 
-RARE = 1500
+RARE = 600
 """Of so many snapshots one may have a reason that its checker refutes (a plan that several steps made may tell what one
 of them did), and of so many clusters that queues share one may break law 6 or a law of queues (priorities inside a
-queue may undo what queues took from each other; about one in 5,000 shows it: docs/policies.md, limits). Not by choice,
+queue may undo what queues took from each other; about one in 3,000 shows it: docs/policies.md, limits). Not by choice,
 but known."""
 
 
