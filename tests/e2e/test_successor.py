@@ -64,7 +64,8 @@ def test_a_job_goes_on_over_two_hand_overs_and_is_one_job(
         third = move(live, nodes, name)
         assert (second, third) == ("long-s2", "long-s3")
 
-        assert lines(live, "list") == [["long", "Running", "2", "2", "0", "2"]]
+        # What is listed is what Argo wrote, which comes after the pods.
+        wait_until("it is listed so", lambda: lines(live, "list") == [["long", "Running", "2", "2", "0", "2"]])
         assert diflow(live, "list", "-o", "name").split() == [name]
         got = json.loads(diflow(live, "get", name, "-o", "json"))
         assert (got["metadata"]["name"], got["status"]["reschedules"]) == (name, 2)
