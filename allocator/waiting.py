@@ -76,6 +76,14 @@ class Feasibility:
             self._reasons[kind] = self._find(job)
         return self._reasons[kind]
 
+    def possible(self) -> BoolArray:
+        """J: jobs that could run on an empty cluster, or do run. Others ask for nothing: they must not hold shares
+        back."""
+        s, facts = self._snapshot, self._facts
+        by_kind = [self.reason(job) is None for job in facts.first_of_kind]
+        starts: BoolArray = np.array(by_kind, dtype=np.bool_)[facts.kind_of]
+        return (starts | s.jobs_of(s.held_by_role() > 0)) & (s.job_queue >= 0)
+
     def _find(self, job: int) -> Reason | None:
         facts = self._facts
         if not self._some_open:

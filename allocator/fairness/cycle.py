@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -41,6 +42,9 @@ GENTLE = ("allocate", "backfill")
 """The steps that take from nobody."""
 BETWEEN_QUEUES = ("allocate", "backfill", "reclaim")
 """The steps that decide what each queue holds."""
+
+
+T = TypeVar("T")
 
 
 class Cycle:
@@ -73,17 +77,10 @@ class Cycle:
         self.ledger = Ledger(snapshot)
         self.ledger.scores = node_scores(snapshot, settings.node_order)
         self.facts = self.ledger.facts
-        nobody = np.zeros(0, dtype=np.bool_)
-        self._seen: tuple[int, BoolArray, BoolArray] = (-1, nobody, nobody)
-        none = np.zeros(0, dtype=np.int64)
-        self._ordered: tuple[int, IntArray] = (-1, none)
         self._same: tuple[int, int] = (-1, -1)
-        self._tried: tuple[int, set[tuple[object, ...]]] = (-1, set())
-        self._weak: tuple[int, dict[tuple[int, int], BoolArray | None]] = (-1, {})
-        self._agreeing: tuple[int, list[Rule]] = (-1, [])
-        self._reached: tuple[int, dict[bytes, Reach]] = (-1, {})
+        self._known: tuple[int, dict[Hashable, Any]] = (-1, {})
         self.feasible = Feasibility(snapshot)
-        self.possible = self._possible()
+        self.possible = self.feasible.possible()
         self.ran = self._holders()
         self.allowed = self.possible if considered is None else self.possible & considered
         self.shares = shares_by(snapshot, self.possible, wanted=wanted)
@@ -92,7 +89,6 @@ class Cycle:
         self.total: list[int] = np.maximum(total_room(snapshot), 1).tolist()
         self._all = tuple(range(len(self.total)))
         self._measure: Measure | None = None
-        self._worths: tuple[tuple[int, Measure | None], dict[bool, Worth]] = ((-1, None), {})
         self.marks = Reasons(snapshot)
         self.given: list[Given] = []
         """Who gave what up for whom, in this order."""
@@ -161,9 +157,8 @@ class Cycle:
             # The next cycle measures from what this one leaves: what was not worth it may be so then.
             role, _, count = ledger.triples()
             self._measure = Measure(s, self.shares, self.possible, (role, count))
-            state, tried = self._tried
-            still = self._reclaim_for.__name__
-            self._tried = state, {look for look in tried if look[0] == still and not self.careful}
+            tried, still = self._tried(), self._reclaim_for.__name__
+            tried -= {look for look in tried if look[0] != still or self.careful}
         try:
             return self._changes_nothing(held)
         finally:
@@ -257,12 +252,14 @@ class Cycle:
             for job in wanting():
                 if self._has_tried_enough():
                     return
-                if self._tried[0] != self._state:
-                    self._tried = self._state, set()
-                look = take.__name__, *self._look(job)
-                if look not in self._tried[1]:
-                    self._tried[1].add(look)
+                tried, look = self._tried(), (take.__name__, *self._look(job))
+                if look not in tried:
+                    tried.add(look)
                     progress |= take(job)
+
+    def _tried(self) -> set[tuple[object, ...]]:
+        """What was tried to take from others for the ledger as it is."""
+        return self._remembered("tried", set[tuple[object, ...]])
 
     def _outranking(self) -> list[int]:
         """Jobs that want something and are of a higher priority than somebody who may have to give.
@@ -293,20 +290,17 @@ class Cycle:
 
     def _weaker(self, rank: int, queue: int) -> BoolArray | None:
         """Jobs of the queue that may have to give to one of this priority; None for nobody."""
-        if self._weak[0] != self._state:
-            self._weak = self._state, {}
-        known = self._weak[1]
-        if (rank, queue) not in known:
+
+        def found() -> BoolArray | None:
             s = self.snapshot
             lower: BoolArray = self._holders() & s.job_preemptible & (s.job_priority < rank) & (s.job_queue == queue)
-            known[rank, queue] = lower if lower.any() else None
-        return known[rank, queue]
+            return lower if lower.any() else None
+
+        return self._remembered(("weaker", rank, queue), found)
 
     def _rules(self) -> list[Rule]:
         """What must agree to a preemption, for the ledger as it is."""
-        if self._agreeing[0] != self._state:
-            self._agreeing = self._state, [RULES[name](self.ledger) for name in self.settings.victims]
-        return self._agreeing[1]
+        return self._remembered("rules", lambda: [RULES[name](self.ledger) for name in self.settings.victims])
 
     def _share_inside_queues(self) -> None:
         """Jobs that held nothing when the cycle began share what jobs of their queue and priority (or below) hold above
@@ -429,20 +423,13 @@ class Cycle:
 
     # -- the parts --
 
-    def _possible(self) -> BoolArray:
-        """Jobs that could run on an empty cluster. Others ask for nothing: they must not hold shares back."""
-        s, feasible = self.snapshot, self.feasible
-        by_kind = [feasible.reason(job) is None for job in self.facts.first_of_kind]
-        starts: BoolArray = np.array(by_kind, dtype=np.bool_)[self.facts.kind_of]
-        return (starts | self._holders()) & (s.job_queue >= 0)
-
     def _holders(self) -> BoolArray:
         """Jobs that hold something (J). Not to be written to."""
-        return self._look_around()[1]
+        return self._remembered("holders", lambda: self.snapshot.jobs_of(self.ledger.replicas > 0))
 
     def _short(self) -> BoolArray:
         """Jobs that hold less than they are to have (J). Not to be written to."""
-        return self._look_around()[2]
+        return self._remembered("short", lambda: self.snapshot.jobs_of(self.ledger.replicas < self._aim))
 
     @property
     def _state(self) -> int:
@@ -450,21 +437,21 @@ class Cycle:
         changes, before = self._same
         return before if changes == self.ledger.changes else self.ledger.changes
 
-    def _look_around(self) -> tuple[int, BoolArray, BoolArray]:
-        """What the ledger says of all jobs, and in which state of it that holds."""
-        if self._seen[0] != self._state:
-            s, count = self.snapshot, self.ledger.replicas
-            self._seen = self._state, s.jobs_of(count > 0), s.jobs_of(count < self._aim)
-        return self._seen
+    def _remembered(self, what: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives for the ledger as it is: made again only when that has changed."""
+        if self._known[0] != self._state:
+            self._known = self._state, {}
+        known = self._known[1]
+        if what not in known:
+            known[what] = make()
+        found: T = known[what]
+        return found
 
     def _in_order(self, chosen: BoolArray) -> list[int]:
         """These jobs in the order in which they are served."""
         if not chosen.any():
             return []
-        state, order = self._ordered
-        if state != self._state:
-            order = ordered_jobs(self.snapshot, self.ledger, self.settings.job_order)
-            self._ordered = self._state, order
+        order = self._remembered("order", lambda: ordered_jobs(self.snapshot, self.ledger, self.settings.job_order))
         out: list[int] = order[chosen[order]].tolist()
         return out
 
@@ -749,8 +736,7 @@ class Cycle:
         return False
 
     def _is_within(self, queue: int, need: list[int]) -> bool:
-        asked = asked_for(need)
-        return self.standings.stays_within(self.facts.chains[queue], need, asked)
+        return self.standings.stays_within(self.facts.chains[queue], need, asked_for(need))
 
     def _transaction(
         self,
@@ -791,17 +777,17 @@ class Cycle:
             return None
         state, order = self._state, order_of_victims(self.snapshot)
         candidates = [victim for victim in order[victims[order]].tolist() if victim != job]
+        # Between queues, and for a job that grows, it counts what they hold, and not how many jobs run with it.
+        running = must_be_worth_it and not self.ledger.holds(job)
+        must_be_worth_it |= self.careful
+        before = self.ledger.held_by([job, *candidates]) if must_be_worth_it else {}
+        worth = self._worth_now(running=running) if must_be_worth_it else None
         if uses_kept:
             self._lift()
 
         def in_vain() -> bool:
             return not reach.fits_on_nodes(want)
 
-        # Between queues, and for a job that grows, it counts what they hold, and not how many jobs run with it.
-        running = must_be_worth_it and not self.ledger.holds(job)
-        must_be_worth_it |= self.careful
-        before = self.ledger.held_by([job, *candidates]) if must_be_worth_it else {}
-        worth = self._worth_now(running=running) if must_be_worth_it else None
         found = make_room(self.ledger, job, want, candidates, may_take, surplus_only=surplus_only, is_hopeless=in_vain)
         if found is not None and worth is not None and self._worth(running=running).is_below(worth):
             self.ledger.return_to(before)
@@ -811,10 +797,12 @@ class Cycle:
         if found is not None:
             self.took = True
             self._forget()
+        else:
+            self._same = self.ledger.changes, state
         if uses_kept:
             self._keep()
-        if found is None:
-            self._same = self.ledger.changes, state
+            if found is None:
+                self._same = self.ledger.changes, state
         return found
 
     def _worth(self, *, running: bool) -> Worth:
@@ -823,12 +811,7 @@ class Cycle:
 
     def _worth_now(self, *, running: bool) -> Worth:
         """The worth before a search: most searches end with nothing, and the next one begins with the same."""
-        if self._worths[0] != (self._state, self.measure()):
-            self._worths = (self._state, self.measure()), {}
-        known = self._worths[1]
-        if running not in known:
-            known[running] = self._worth(running=running)
-        return known[running]
+        return self._remembered(("worth", self.measure(), running), lambda: self._worth(running=running))
 
     def _caps_allow(self, job: int, want: dict[int, int], victims: BoolArray) -> bool:
         """Whether caps allow this much more when these jobs have given all that they hold."""
@@ -850,17 +833,14 @@ class Cycle:
 
     def _reach(self, victims: BoolArray, keeps: FloatArray | None) -> Reach:
         """What these jobs could give at most."""
-        ledger = self.ledger
-        if self._reached[0] != self._state:
-            self._reached = self._state, {}
-        known = self._reached[1]
-        key = victims.tobytes() + (b"" if keeps is None else keeps.tobytes())
-        if key not in known:
+
+        def found() -> Reach:
             over: FloatArray | None = None
             if keeps is not None:
-                over = np.where(keeps > 0, np.maximum(ledger.queue_used - keeps + 1e-6, 0.0), np.inf)
-            known[key] = Reach(ledger, victims, over)
-        return known[key]
+                over = np.where(keeps > 0, np.maximum(self.ledger.queue_used - keeps + 1e-6, 0.0), np.inf)
+            return Reach(self.ledger, victims, over)
+
+        return self._remembered((victims.tobytes(), b"" if keeps is None else keeps.tobytes()), found)
 
     def _note(self, job: int, victims: list[int], why: Why) -> None:
         self._mark(job, Why.FITS)

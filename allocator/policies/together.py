@@ -126,7 +126,7 @@ class Met:
     def __init__(self, snapshot: Snapshot) -> None:
         s = self._snapshot = snapshot
         self._total = np.maximum(total_room(s), 1).astype(np.float64)
-        share = deserved_by(s, _possible(s), wanted=_largest(s))
+        share = deserved_by(s, Feasibility(s).possible(), wanted=_largest(s))
         own = np.zeros(s.queues, dtype=np.bool_)
         own[s.job_queue[s.job_queue >= 0]] = True
         self._share: FloatArray = np.where((share > ROUNDING) & own[:, None], share, np.inf)
@@ -166,7 +166,7 @@ def quotas(snapshot: Snapshot) -> IntArray:
     Deserved shares are rounded down and the rest is handed out in the order of what was cut off, so that no unit
     belongs to nobody.
     """
-    share = deserved_by(snapshot, _possible(snapshot), wanted=_largest(snapshot))
+    share = deserved_by(snapshot, Feasibility(snapshot).possible(), wanted=_largest(snapshot))
     whole = np.floor(share + 1e-6).astype(np.int64)
     total = total_room(snapshot)
     tops = snapshot.queue_parent < 0
@@ -224,11 +224,3 @@ def _several_queues(snapshot: Snapshot) -> bool:
     """Whether jobs are in more than one queue: else there is nothing to share between queues."""
     queue = snapshot.job_queue[snapshot.job_queue >= 0]
     return len(queue) > 0 and bool((queue != queue[0]).any())
-
-
-def _possible(snapshot: Snapshot) -> BoolArray:
-    feasible = Feasibility(snapshot)
-    out = snapshot.jobs_of(snapshot.held_role)
-    for j in np.flatnonzero(~out & (snapshot.job_queue >= 0)).tolist():
-        out[j] = feasible.reason(j) is None
-    return out
