@@ -1,4 +1,5 @@
-"""What is remembered from cycle to cycle, for those tests that ask for it: it must be what would be made afresh."""
+"""A small cluster with an allocator; and for tests that ask for it a watch over what is remembered from cycle to cycle,
+which must be what would be made afresh."""
 
 from __future__ import annotations
 
@@ -13,6 +14,17 @@ from diflow.allocator import planning, world
 from diflow.allocator.daemon import Allocator
 from diflow.allocator.room import Room
 from diflow.allocator.snapshot import Snapshot
+from tests.allocator.lab import Lab, lab
+
+
+@pytest.fixture
+def at() -> Iterator[Lab]:
+    """Two nodes of four CPUs each, and an allocator that leads."""
+    with lab() as made:
+        made.cluster.node("a", cpu=4)
+        made.cluster.node("b", cpu=4)
+        yield made
+        assert made.cluster.problems == []
 
 
 @pytest.fixture

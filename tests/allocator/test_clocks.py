@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
-import pytest
 
 from diflow.allocator.room import Room
 from diflow.allocator.views import JobView, NodeView, RoleView, build
@@ -14,14 +12,6 @@ from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task
 
 HOUR = 3600.0
-
-
-@pytest.fixture
-def at() -> Iterator[Lab]:
-    with lab() as made:
-        made.cluster.node("a", cpu=4)
-        made.cluster.node("b", cpu=4)
-        yield made
 
 
 def elastic(at: Lab, *, replicas: int = 2) -> None:

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import pytest
 
 from diflow import keys
 from diflow.allocator.seal import Seal
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
-from tests.allocator.lab import Lab, job, lab, task
+from tests.allocator.lab import Lab, job, task
 
 PROMISE = 300
 """AllocatorSettings.promise_seconds, by default."""
-
-
-@pytest.fixture
-def at() -> Iterator[Lab]:
-    """Two nodes of four CPUs each, and an allocator that leads."""
-    with lab() as made:
-        made.cluster.node("a", cpu=4)
-        made.cluster.node("b", cpu=4)
-        yield made
 
 
 def where_kept(at: Lab, word: str) -> list[str]:

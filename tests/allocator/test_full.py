@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from diflow import DIJob
 from diflow.kube.kinds import POD, WORKFLOW, Kind
-from tests.allocator.lab import Lab, job, lab, task
+from tests.allocator.lab import Lab, job, task
 from tests.unit.fakeapi import MOST_ANNOTATIONS
 
 Json = dict[str, Any]
-
-
-@pytest.fixture
-def at() -> Iterator[Lab]:
-    """Two nodes of four CPUs each, and an allocator that leads."""
-    with lab() as made:
-        made.cluster.node("a", cpu=4)
-        made.cluster.node("b", cpu=4)
-        yield made
-        assert made.cluster.problems == []
 
 
 def fill(at: Lab, kind: Kind, name: str) -> None:

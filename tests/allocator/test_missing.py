@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,20 +11,10 @@ from diflow.allocator.missing import MOST_UNKNOWN, MissingNodes
 from diflow.allocator.reading import PodRead, read_node
 from diflow.kube.kinds import NODE
 from tests.allocator.fakeargo import EPOCH
-from tests.allocator.lab import Lab, job, lab, task
+from tests.allocator.lab import Lab, job, task
 from tests.allocator.values import NOW, node, pod
 
 remembering = pytest.mark.usefixtures("from_memory_as_afresh")
-
-
-@pytest.fixture
-def at() -> Iterator[Lab]:
-    """Two nodes of four CPUs each, and an allocator that leads."""
-    with lab() as made:
-        made.cluster.node("a", cpu=4)
-        made.cluster.node("b", cpu=4)
-        yield made
-        assert made.cluster.problems == []
 
 
 def uids(at: Lab) -> dict[str, str]:

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from diflow import DIJob, keys
 from diflow.kube.kinds import POD, WORKFLOW
-from tests.allocator.lab import Lab, job, lab, task
+from tests.allocator.lab import Lab, job, task
 
 DAY = 86_400.0
 PROMISE = 300
 """AllocatorSettings.promise_seconds, by default."""
-
-
-@pytest.fixture
-def at() -> Iterator[Lab]:
-    """Two nodes of four CPUs each, and an allocator that leads."""
-    with lab() as made:
-        made.cluster.node("a", cpu=4)
-        made.cluster.node("b", cpu=4)
-        yield made
-        assert made.cluster.problems == []
 
 
 def elastic(name: str = "one", *, low: int = 2, replicas: int = 8, **fields: Any) -> DIJob:

@@ -22,16 +22,6 @@ SYSTEM = "diflow-system"
 
 
 @pytest.fixture
-def at() -> Iterator[Lab]:
-    """Two nodes of four CPUs each, and an allocator that leads."""
-    with lab() as made:
-        made.cluster.node("a", cpu=4)
-        made.cluster.node("b", cpu=4)
-        yield made
-        assert made.cluster.problems == []
-
-
-@pytest.fixture
 def api() -> Iterator[FakeApi]:
     with serving() as found:
         found.add(SECRET, {"metadata": {"name": NAME}}, namespace=SYSTEM)

@@ -202,19 +202,26 @@ def test_what_needs_the_room_of_a_job_that_cannot_be_written_waits_and_gets_it_a
 # --- a write is made for the Workflow as it is now --------------------------------------------------------------------
 
 
+def before_the_first_write(at: Lab, change: Callable[[], object]) -> list[str]:
+    """Let this happen between the read of the Workflow `one` and the first write to it. Returns that write's path, once
+    it was tried."""
+    assert at.daemon is not None
+    done: list[str] = []
+
+    def before(method: str, path: str) -> None:
+        if method == "PATCH" and path.endswith("/workflows/one") and not done:
+            done.append(path)
+            change()
+
+    at.daemon.line.before = before
+    return done
+
+
 def test_a_decision_is_not_lost_to_a_change_that_has_nothing_to_do_with_it() -> None:
     """Somebody annotates the Workflow, or a report comes, between the read and the write."""
     with lab() as at:
         at.cluster.node("a", cpu=4)
-        assert at.daemon is not None
-        done: list[str] = []
-
-        def change(method: str, path: str) -> None:
-            if method == "PATCH" and path.endswith("/workflows/one") and not done:
-                done.append(path)
-                at.cluster.edit("one", profilings='{"speed":3}')
-
-        at.daemon.line.before = change
+        done = before_the_first_write(at, lambda: at.cluster.edit("one", profilings='{"speed":3}'))
         at.cluster.submit(job("one", task(replicas=2)))
         at.until(lambda: len(at.cluster.running("one")) == 2, "it runs", seconds=4)
         assert done
@@ -225,14 +232,7 @@ def test_a_decision_is_made_again_when_its_user_asks_for_something_else_meanwhil
     with lab() as at:
         at.cluster.node("a", cpu=4)
         assert at.daemon is not None
-        done: list[str] = []
-
-        def change(method: str, path: str) -> None:
-            if method == "PATCH" and path.endswith("/workflows/one") and not done:
-                done.append(path)
-                at.cluster.scale("one", worker=3)
-
-        at.daemon.line.before = change
+        before_the_first_write(at, lambda: at.cluster.scale("one", worker=3))
         at.cluster.submit(job("one", task(replicas=2)))
         at.until(lambda: len(at.cluster.running("one")) == 3, "as many as are asked for now run")
         assert at.daemon.line.writes()[0][2] == 409
