@@ -8,7 +8,8 @@ free at once, would wait for ever by them. So one gang at a time, the oldest, ge
 * room is kept for it from jobs that could not be stopped again. Where the policy is `fair`, preemptible jobs borrow the
   room meanwhile: they give it back as soon as that lets the gang start;
 * the keeping ends after `reserve_for_seconds`, pauses for `reserve_after_seconds`, and comes again for twice as long,
-  and so on: whatever runs ends within one of them.
+  and so on: whatever runs ends within one of them. It ends with the first job that comes in its last sixth, if one
+  does: what is decided when a job comes is decided for a reason that people see, and not because time went by.
 
 Nobody has a turn while a gang runs that is at least half as large and had itself waited so long: gangs of that size are
 served then, late as all others, and more turns would only put the waiting of the many in the place of that of the few.
@@ -71,10 +72,10 @@ def last_older_start(snapshot: Snapshot, job: int, holds: BoolArray) -> float:
 
 
 def turn(
+    snapshot: Snapshot,
     job: int,
     *,
     waits_since: float,
-    now: float,
     size: float,
     settings: PolicySettings,
     after: float = -math.inf,
@@ -83,19 +84,20 @@ def turn(
     last one's turn ended."""
     wait = settings.reserve_after_seconds
     since = max(waits_since + wait * max(1.0, size), after + wait)
-    if not now >= since:
+    if not snapshot.now_seconds >= since:
         return None
-    return Oldest(job, since, _kept_until(since, now, settings))
+    return Oldest(job, since, _kept_until(since, snapshot, settings))
 
 
-def _kept_until(since: float, now: float, settings: PolicySettings) -> float:
-    begin, length = since, settings.reserve_for_seconds
+def _kept_until(since: float, snapshot: Snapshot, settings: PolicySettings) -> float:
+    begin, length, now = since, settings.reserve_for_seconds, snapshot.now_seconds
     if not math.isfinite(since) or length <= 0:
         return 0.0
     while begin + length <= now:
         begin += length + settings.reserve_after_seconds
         length *= 2
-    return begin + length if begin <= now else 0.0
+    newest = float(snapshot.job_created_seconds.max(initial=-math.inf))
+    return begin + length if begin <= now and newest < begin + length * _EARLIEST_END else 0.0
 
 
 def borrowers(snapshot: Snapshot, oldest: Oldest, holds: BoolArray) -> tuple[BoolArray, BoolArray]:
@@ -106,3 +108,7 @@ def borrowers(snapshot: Snapshot, oldest: Oldest, holds: BoolArray) -> tuple[Boo
     younger = holds & (s.job_created_seconds > waits_since(s)[oldest.job])
     able = younger & s.job_preemptible & (s.job_priority <= s.job_priority[oldest.job])
     return able & (s.job_changed_seconds >= oldest.since), able & (s.job_started_seconds >= oldest.since)
+
+
+_EARLIEST_END = 5 / 6
+"""The part of its time after which the keeping of room ends with the next job that comes."""

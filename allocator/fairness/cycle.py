@@ -504,9 +504,9 @@ class Cycle:
             if late < large / 2 and not any(ledger.queue_room(job, r) < facts.role_min[r] for r in facts.roles_of[job]):
                 size = self._size_to_share(job)
                 found = turn(
+                    s,
                     job,
                     waits_since=float(since[job]),
-                    now=s.now_seconds,
                     size=size,
                     settings=self.settings,
                     after=last_older_start(s, job, self._holders()),
@@ -583,9 +583,13 @@ class Cycle:
         return True
 
     def _keep(self) -> None:
-        """Keep room for the oldest gang, where least is missing when what was lent is given back."""
+        """Keep room for the oldest gang, where least is missing when what was lent is given back.
+
+        In a pause of the keeping that room is open to all whose gangs fit in it, but nobody takes the rest of what he
+        needs from others: time alone would stop jobs else.
+        """
         oldest = self.oldest
-        if oldest is None or not oldest.keeps_room or self.kept:
+        if oldest is None or self.settings.reserve_for_seconds <= 0 or self.kept:
             return
         ledger = self.ledger
         _, lent = borrowers(self.snapshot, oldest, self._holders() & self.ran)
@@ -595,6 +599,10 @@ class Cycle:
         self.kept = reserve(ledger, oldest.job, borrowed)
         if self.kept:
             self._forget()
+
+    def _pauses(self) -> bool:
+        """Whether this is a pause in the keeping of room for the oldest gang."""
+        return self.oldest is not None and not self.oldest.keeps_room
 
     def _lift(self) -> None:
         """Give back what is kept for the oldest gang."""
@@ -621,8 +629,12 @@ class Cycle:
     def _serve(self, *, within_share: bool) -> None:
         """What is not kept goes to all; what is kept is lent to jobs that can be stopped again."""
         self._keep()
+        if self._pauses():
+            self._lift()
         self._serve_jobs(self.allowed, within_share=within_share)
-        if self.kept:
+        if self._pauses():
+            self._keep()
+        elif self.kept:
             s, oldest = self.snapshot, self.oldest
             among = self.allowed
             if oldest is not None:
@@ -863,7 +875,7 @@ class Cycle:
         """The reasons of those that wait."""
         facts, marks = self.facts, self.marks
         self._keep()
-        kept, oldest = self.kept, self.oldest
+        kept, oldest = [] if self._pauses() else self.kept, self.oldest
         self._lift()
         binding = Binding(
             self.ledger,

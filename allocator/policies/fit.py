@@ -277,7 +277,7 @@ class Cycle:
         self.waiting.append(job)
         if self.oldest is not None:
             return
-        found = turn(job, waits_since=float(self.since[job]), now=s.now_seconds, size=1.0, settings=self.settings)
+        found = turn(s, job, waits_since=float(self.since[job]), size=1.0, settings=self.settings)
         if found is None:
             return
         if explain_waiting(self.ledger, job)[0] is Why.NO_ROOM:

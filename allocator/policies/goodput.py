@@ -778,7 +778,7 @@ class Case:
         s = self.snapshot
         if self._since is None:
             self._since = waits_since(s)
-        found = turn(job, waits_since=float(self._since[job]), now=s.now_seconds, size=1.0, settings=self.settings)
+        found = turn(s, job, waits_since=float(self._since[job]), size=1.0, settings=self.settings)
         return reserve(ledger, job) if found is not None and found.keeps_room else []
 
     def _minimum(self, ledger: Ledger, job: int) -> bool:

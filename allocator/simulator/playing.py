@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from diflow.allocator.arrays import IntArray
+from diflow.allocator.arrays import FloatArray, IntArray
 from diflow.allocator.fairness.shares import deserved_by
 from diflow.allocator.plan import ADMIT, KEEP, PREEMPT, WAIT, Plan
 from diflow.allocator.simulator.streams import GPU, REQUEST, Stream, StreamJob
@@ -55,7 +55,8 @@ class Outcome:
     longest_wait_seconds: float
     """The longest time without a pod, before its first start or after a stop."""
     longest_open_wait_seconds: float
-    """The same without the cycles in which those that may not be stopped held too much for it."""
+    """The same, counting only cycles in which its gang fits into what is idle and what jobs that may be stopped hold
+    beyond what their queues, other than its own, deserve: it would need nothing to which others are entitled."""
     fits: bool
     """Whether its gang fits on the empty cluster and within its queue's cap."""
 
@@ -84,8 +85,8 @@ class Played:
     longest_wait_seconds: float
     """The longest time that a job which fits was without a pod, before its first start or after a stop."""
     longest_open_wait_seconds: float
-    """The same, counting only cycles in which those that may not be stopped left its gang enough: what is beyond that
-    no policy can change that has let them start."""
+    """The same, counting only cycles in which such a gang fits into what is idle and what others hold beyond what their
+    queues deserve. The rest of its wait could be ended only by stopping a job that is entitled to its place."""
     quiet_evictions: int
     """Jobs that lost replicas in a cycle when no job had come or ended since the last one."""
     most_stops: int
@@ -172,8 +173,8 @@ def play(stream: Stream, policy: Plans, *, on_plan: Callable[[Snapshot, Plan], N
         sums.possible += _possible(present, caps, capacity)
         evicted = _apply(snapshot, plan, present, now=now, restart_seconds=stream.restart_seconds)
         sums.quiet_evictions += evicted if is_quiet else 0
-        _measure(sums, snapshot, present, caps, capacity=capacity)
-        _count_open_waits(present, capacity, stream.period_seconds)
+        above = _measure(sums, snapshot, present, caps, capacity=capacity)
+        _count_open_waits(present, above, capacity, stream.period_seconds)
         for run in present:
             _advance(run, now, stream.period_seconds)
         ended = [run for run in present if run.ended >= 0]
@@ -272,7 +273,8 @@ def _advance(run: _Run, now: float, period_seconds: float) -> None:
 
 def _measure(
     sums: _Sums, snapshot: Snapshot, present: Sequence[_Run], caps: Sequence[int | None], *, capacity: int
-) -> None:
+) -> FloatArray:
+    """Add this cycle up. Returns what each queue holds above what it deserves, in GPUs."""
     deserved = deserved_by(snapshot)[:, snapshot.resources.index(GPU)]
     held: IntArray = np.zeros(len(caps), dtype=np.int64)
     for run in present:
@@ -288,14 +290,21 @@ def _measure(
         sums.late_idle_cycles += now - sums.idle_since > IDLE_SECONDS
     else:
         sums.idle_since = None
+    out: FloatArray = np.maximum(held - deserved, 0.0)
+    return out
 
 
-def _count_open_waits(present: Sequence[_Run], capacity: int, period_seconds: float) -> None:
-    left = capacity - sum(run.held for run in present if not run.job.preemptible)
+def _count_open_waits(present: Sequence[_Run], above: FloatArray, capacity: int, period_seconds: float) -> None:
+    idle = capacity - sum(run.held for run in present)
+    stoppable = np.zeros(len(above))
+    for run in present:
+        if run.job.preemptible:
+            stoppable[run.queue] += run.held
+    surplus = np.minimum(above, stoppable)
     for run in present:
         if run.held:
             run.open_wait = 0.0
-        elif run.job.least <= left:
+        elif run.job.least <= idle + surplus.sum() - surplus[run.queue]:
             run.open_wait += period_seconds
             run.longest_open_wait = max(run.longest_open_wait, run.open_wait)
 

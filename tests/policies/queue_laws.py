@@ -200,9 +200,9 @@ class Cluster:
     def room_is_kept(self, job: int) -> bool:
         """Whether this is a time at which room is kept for this job, and an end of that is ahead."""
         size = self.size_to_share(job)
-        since, now = float(waits_since(self.s)[job]), self.s.now_seconds
-        found = turn(job, waits_since=since, now=now, size=size, settings=SETTINGS)
-        return found is not None and now < found.until < math.inf
+        since = float(waits_since(self.s)[job])
+        found = turn(self.s, job, waits_since=since, size=size, settings=SETTINGS)
+        return found is not None and self.s.now_seconds < found.until < math.inf
 
 
 def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:

@@ -233,13 +233,20 @@ def test_the_longest_wait_is_that_of_a_job_that_fits_and_a_stop_begins_another_o
     assert play(stream(job("x", 4), job("y", 4, at=10.0), cycles=40), says).longest_wait_seconds == 2390.0
 
 
-def test_a_wait_is_open_while_those_that_may_not_be_stopped_leave_room_enough() -> None:
+def test_a_wait_is_open_while_the_gang_fits_beside_what_others_are_entitled_to() -> None:
     fixed = replace(job("x", 6, work=1200.0), preemptible=False)
     played = play(stream(fixed, job("y", 4), job("z", 2)), Scripted(lambda _: {"x": 6}))
     # y could start when x has ended, z beside it.
     by_job = {o.job.name: (o.longest_wait_seconds, o.longest_open_wait_seconds) for o in played.outcomes}
     assert by_job == {"x": (0.0, 0.0), "y": (2400.0, 1200.0), "z": (2400.0, 2400.0)}
     assert played.longest_open_wait_seconds == 2400.0
+    # Of 8 GPUs each queue deserves 4: what b holds beyond that counts for y, and not for w, which is of b itself.
+    large = job("x", 8, queue="b", work=1200.0)
+    played = play(stream(large, job("y", 4), job("w", 4, queue="b")), Scripted(lambda _: {"x": 8}))
+    by_job = {o.job.name: (o.longest_wait_seconds, o.longest_open_wait_seconds) for o in played.outcomes}
+    assert by_job == {"x": (0.0, 0.0), "y": (2400.0, 2400.0), "w": (2400.0, 1200.0)}
+    played = play(stream(large, job("y", 5)), Scripted(lambda _: {"x": 8}))
+    assert {o.job.name: o.longest_open_wait_seconds for o in played.outcomes} == {"x": 0.0, "y": 1200.0}
 
 
 def test_a_bad_plan_and_an_unknown_queue_are_refused() -> None:
