@@ -200,6 +200,8 @@ class Claim:
             return False
         if self._by_guarantee:
             return True
+        if self._grows_by and not self._stays_within(side):
+            return False
         is_below = False
         for q in side.below:
             counted = standings.counted(q, self.asked)
@@ -213,13 +215,11 @@ class Claim:
             if left <= side.least + _SAME or standings.ledger.facts.priority[victim] > self._priority:
                 return False
             is_below = True
-        return not is_below or (self._is_modest(side, victim, amount) and self._is_worth(side, amount))
+        return not is_below or (self._is_modest(victim, amount) and self._is_worth(side, amount))
 
-    def _is_modest(self, side: _Side, victim: int, amount: list[int]) -> bool:
-        """Whether a job that grows takes one replica, stops nobody, and stays within its share."""
-        if not self._grows_by:
-            return True
-        return self._grows_by == 1 and not self._stops(victim, amount) and self._stays_within(side)
+    def _is_modest(self, victim: int, amount: list[int]) -> bool:
+        """Whether a job that grows takes one replica, and stops nobody."""
+        return not self._grows_by or (self._grows_by == 1 and not self._stops(victim, amount))
 
     def _stays_within(self, side: _Side) -> bool:
         chain = self._s.chains[self._queue]
@@ -229,11 +229,13 @@ class Claim:
         return amount == self._s.ledger.held_amount(victim)
 
     def _is_sure_above(self, side: _Side, amount: list[int]) -> bool:
-        """Whether the queues above both, by this exchange, lose nothing of what they are guaranteed."""
+        """Whether the queues above both, by this exchange, lose nothing of what they are guaranteed: of what counts,
+        and of what the victim gives and nobody asked for."""
         standings = self._s
+        not_asked = [r for r, given in enumerate(amount) if given and r not in self.asked]
         for q in side.above:
             used, sure, before = standings.ledger.used[q], standings.guarantee[q], self._used_before[q]
-            for r in standings.counted(q, self.asked):
+            for r in (*standings.counted(q, self.asked), *not_asked):
                 if used[r] - amount[r] + self._need[r] < min(sure[r], before[r]):
                     return False
         return True

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -362,16 +362,7 @@ class Cycle:
         return sorted(wanting, key=lambda job: keys[queue[job]])
 
     def _reclaim_for(self, job: int) -> bool:
-        return any(self._reclaim(job, want, by_guarantee=False) for want in self._within_share(job))
-
-    def _within_share(self, job: int) -> Iterator[dict[int, int]]:
-        """What a job may wish from other queues: several more replicas only within what its queue deserves."""
-        queue = self.facts.job_queue[job]
-        for want in self._wishes(job):
-            need = self.ledger.amount(want)
-            several = self._grows(job) and sum(want.values()) > 1
-            if not several or self.standings.stays_within([queue], need, asked_for(need)):
-                yield want
+        return any(self._reclaim(job, want, by_guarantee=False) for want in self._wishes(job))
 
     def _reclaim(self, job: int, want: dict[int, int], *, by_guarantee: bool) -> bool:
         """One transaction across queues."""

@@ -13,13 +13,14 @@ reader can count in the cluster and the plan. Nothing is decided here. Of severa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from diflow.allocator.arrays import FloatArray, IntArray, frozen
 from diflow.allocator.fairness.claims import Standings, asked_for
+from diflow.allocator.fairness.shares import Shares
 from diflow.allocator.ledger import Ledger
 from diflow.allocator.plan import KEEP, Plan, Why
 from diflow.allocator.snapshot import Snapshot
@@ -189,11 +190,13 @@ LOSSES = frozenset(
 """Why a job holds less than before, for another one."""
 
 
-def retold(snapshot: Snapshot, plan: Plan, given: Iterable[Given], *, losers_only: bool = False) -> Plan:
+def retold(
+    snapshot: Snapshot, plan: Plan, given: Iterable[Given], shares: Shares | None = None, *, losers_only: bool = False
+) -> Plan:
     """The plan with the reasons of those that hold something, or did, as its beginning and its end have them.
 
     Cycles that follow each other each tell what they did; what one took another may have given back. `given`: what all
-    of them took, in this order.
+    of them took, in this order. `shares`: what queues deserve in the snapshot, where a reason is to be held against it.
     """
     s = snapshot
     held = np.bincount(s.role_job, weights=s.held_by_role(), minlength=s.jobs).astype(np.int64)
@@ -205,6 +208,7 @@ def retold(snapshot: Snapshot, plan: Plan, given: Iterable[Given], *, losers_onl
         takers.setdefault(one.victim, []).append(one)
     why, values, subject = plan.why.copy(), plan.values.copy(), plan.subject.copy()
     below = s.jobs_of(s.held_by_role() < s.role_min)
+    receivers = _Receivers(s, takers, then - held, shares)
     for job in np.flatnonzero((held > 0) | (then > 0)).tolist():
         before, after = int(held[job]), int(then[job])
         named = -1
@@ -218,7 +222,7 @@ def retold(snapshot: Snapshot, plan: Plan, given: Iterable[Given], *, losers_onl
             named = int(s.job_queue[job])
         elif after == 0 and why[job] == int(Why.RESERVED):
             continue  # it would fit again but for the room that is kept
-        elif after < before and (found := _receiver(s, job, takers, then - held, stopped=after == 0)) is not None:
+        elif after < before and (found := receivers.of(job, stopped=after == 0)) is not None:
             reason, named, numbers = found.why, found.receiver, (after, before)
         elif after == 0:
             continue
@@ -230,26 +234,76 @@ def retold(snapshot: Snapshot, plan: Plan, given: Iterable[Given], *, losers_onl
     return replace(plan, why=frozen(why), values=frozen(values), subject=frozen(subject))
 
 
-def _receiver(
-    snapshot: Snapshot, job: int, takers: dict[int, list[Given]], gain: IntArray, *, stopped: bool
-) -> Given | None:
-    """Who has now what this job lost: the last one that it was taken for; or, where he lost it again, who took that.
+class _Receivers:
+    """Who has now what jobs lost. `gain` (J): replicas that each job has more than at the beginning."""
 
-    Nobody is `stopped` so that a queue shares its surplus.
-    """
-    seen, at = {job}, [job]
-    while at:
-        after: list[int] = []
-        for one in (one for victim in at for one in reversed(takers.get(victim, []))):
-            if gain[one.receiver] > 0 and not (stopped and one.why == Why.SHARED_IN_QUEUE):
-                why = one.why if one.victim == job else _between(snapshot, job, one.receiver)
+    def __init__(
+        self, snapshot: Snapshot, takers: dict[int, list[Given]], gain: IntArray, shares: Shares | None
+    ) -> None:
+        self._snapshot, self._takers, self._gain, self._shares = snapshot, takers, gain, shares
+        self._standings: Standings | None = None
+
+    def of(self, job: int, *, stopped: bool) -> Given | None:
+        """The last one that the job's replicas were taken for; or, where that one lost them again, who took them then.
+
+        One whose queue was entitled to them by what queues held at the beginning comes first: several steps together
+        may move what the last of them had no right to alone.
+        """
+        first: Given | None = None
+        for found in self._candidates(job, stopped=stopped):
+            why = self._right(found)
+            if why is not None:
+                return Given(job, found.receiver, why)
+            first = first or found
+        if first is not None and self._shares is not None:
+            for found in self._others(job):
+                why = self._right(found)
                 if why is not None:
-                    return Given(job, one.receiver, why)
-            if one.receiver not in seen:
-                seen.add(one.receiver)
-                after.append(one.receiver)
-        at = after
-    return None
+                    return Given(job, found.receiver, why)
+        return first
+
+    def _candidates(self, job: int, *, stopped: bool) -> Iterator[Given]:
+        """Nobody is `stopped` so that a queue shares its surplus."""
+        seen, at = {job}, [job]
+        while at:
+            after: list[int] = []
+            for one in (one for victim in at for one in reversed(self._takers.get(victim, []))):
+                if self._gain[one.receiver] > 0 and not (stopped and one.why == Why.SHARED_IN_QUEUE):
+                    why = one.why if one.victim == job else _between(self._snapshot, job, one.receiver)
+                    if why is not None:
+                        yield Given(job, one.receiver, why)
+                if one.receiver not in seen:
+                    seen.add(one.receiver)
+                    after.append(one.receiver)
+            at = after
+
+    def _others(self, job: int) -> Iterator[Given]:
+        """Those who hold more than before, whoever that was taken from."""
+        for other in np.flatnonzero(self._gain > 0).tolist():
+            why = _between(self._snapshot, job, other)
+            if why is not None:
+                yield Given(job, other, why)
+
+    def _right(self, one: Given) -> Why | None:
+        """What entitled the receiver's queue at the beginning to what the victim had; None for nothing."""
+        s, shares = self._snapshot, self._shares
+        if one.why != Why.RECLAIMED or shares is None:
+            return one.why
+        if self._standings is None:
+            self._standings = Standings(Ledger(s), shares)
+        standings = self._standings
+        of_receiver, of_victim = (standings.chains[s.job_queue[job]] for job in (one.receiver, one.victim))
+        mine = [q for q in of_receiver if q not in of_victim]
+        theirs = [q for q in of_victim if q not in of_receiver]
+        if not mine or not theirs:
+            return None
+        asked = asked_for(s.role_request[s.role_job == one.receiver].sum(axis=0).tolist())
+        counted = standings.counted(mine[-1], asked)
+        if any(standings.ratio(mine[-1], (r,)) < min(1.0, standings.ratio(theirs[-1], (r,))) for r in counted):
+            return Why.RECLAIMED
+        used, sure = standings.ledger.used, standings.guarantee
+        lacks = any(used[q][r] < sure[q][r] for q in mine for r in standings.counted(q, asked))
+        return Why.RECLAIMED_BY_GUARANTEE if lacks else None
 
 
 def _between(snapshot: Snapshot, victim: int, receiver: int) -> Why | None:

@@ -11,7 +11,7 @@ from diflow.allocator.arrays import FloatArray, IntArray
 from diflow.allocator.fairness.cycle import GENTLE, Cycle
 from diflow.allocator.fairness.prepared import prepared, restored
 from diflow.allocator.fairness.reasons import retold
-from diflow.allocator.plan import Plan, evictions
+from diflow.allocator.plan import Plan, carry_out, changes, evictions
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.settle import followed
 from diflow.allocator.snapshot import Snapshot
@@ -41,21 +41,29 @@ class FairPolicy:
         return Cycle(self._prepared(snapshot), self._settings).measure().of_plan(plan).number()
 
     def _optimize(self, snapshot: Snapshot) -> Plan:
+        plan, is_certain = self._decided(snapshot)
+        if is_certain or not changes(self._decided(carry_out(snapshot, plan))[0]):
+            return plan
+        # The next cycle would go where this one may not: it measures from what this one would leave.
+        return Cycle(snapshot, self._settings).run(GENTLE, self.name)
+
+    def _decided(self, snapshot: Snapshot) -> tuple[Plan, bool]:
+        """The plan, and whether the next cycle is known to leave it alone."""
         cycle = Cycle(snapshot, self._settings)
         plan = self._followed(cycle, self._settings.steps)
         if evictions(snapshot, plan) == 0:
-            return plan
+            return plan, True
         measure = cycle.measure()
         kept = measure.of(snapshot.held_role, snapshot.held_count)
         if not measure.of_plan(plan).is_below(kept):
-            return plan
+            return plan, True
         # An exchange is judged by the queues and resources that it is about. Where replicas are of several sizes or
         # priorities, all together may still be worth less than what is there: then each is held against the whole.
         base = snapshot.held_role, snapshot.held_count
         plan = self._followed(Cycle(snapshot, self._settings, careful=True, kept=base), self._settings.steps)
         if not measure.of_plan(plan).is_below(kept):
-            return plan
-        return Cycle(snapshot, self._settings).run(GENTLE, self.name)
+            return plan, not changes(plan)
+        return Cycle(snapshot, self._settings).run(GENTLE, self.name), True
 
     def _followed(self, cycle: Cycle, steps: tuple[str, ...]) -> Plan:
         """The plan to which a cycle leads, and those after it, with reasons as its beginning and its end have them."""
@@ -69,7 +77,7 @@ class FairPolicy:
             given.extend(again.given)
             return again.run(self._settings.steps, self.name)
 
-        return retold(cycle.snapshot, followed(cycle.snapshot, first, look, cycle.rests), given)
+        return retold(cycle.snapshot, followed(cycle.snapshot, first, look, cycle.rests), given, cycle.shares)
 
     def _prepared(self, snapshot: Snapshot) -> Snapshot:
         return prepared(snapshot, ageing_seconds=self._settings.ageing_seconds)

@@ -93,6 +93,15 @@ class Cluster:
         counts = ((self.deserved[q] > SLACK)[self.counted(q, asked)].all() for q in side)
         return all(counts) and all(self.part(q, asked) < 1 - SLACK for q in side)
 
+    def lacked_by_one_alone(self, mine: Sequence[int], theirs: Sequence[int], asked: IntArray) -> IntArray:
+        """Of what is asked for (amounts, R) only what these queues lack of what they deserve, and those do not."""
+        out = asked.copy()
+        for r in self.counted(mine[-1], asked).tolist():
+            lacks = all(self.used[q, r] < self.deserved[q, r] - SLACK for q in mine)
+            if not lacks or any(self.used[q, r] < self.deserved[q, r] - SLACK for q in theirs):
+                out[r] = 0
+        return out
+
     def is_within(self, job: int, need: IntArray) -> bool:
         """Whether the job's queue and those above it deserve so much more, of all that counts."""
         return all(
@@ -236,7 +245,7 @@ def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:
             if not mine or not theirs:
                 continue
             sure = after.is_guaranteed(mine, need)
-            if not sure and not after.is_below(mine, need):
+            if not sure and not (after.is_below(mine, need) and (not after.holds[job] or after.is_within(job, need))):
                 continue
             often = not sure and s.job_restarts[victim] >= SETTINGS.most_stops
             for given in after.exchanges(victim):
@@ -288,12 +297,11 @@ def who_takes_has_less(snapshot: Snapshot, plan: Plan) -> list[str]:
     """Law 15: whoever loses replicas to another queue loses them to one that had less of what it deserves.
 
     For each job with that reason: the claimant's queues below the nearest common ancestor held less than they deserve
-    before the plan, of what the claimant asks for, the victim gave and counts, or lacked of a guarantee; and after it
-    the victim's
-    queues there keep their guarantees, and keep what they deserve (of something that counts) or a larger part of it
-    than the poorest had who took from them. Queues in which jobs lost something for another reason are not judged,
-    nor claimants that end with what they had, or in whose queues somebody lost something: they make good for
-    what a third one took.
+    before the plan, of what the claimant asks for, the victim gave and counts, or of one such resource of which the
+    victim's queues lacked nothing, or lacked of a guarantee; and after it the victim's queues there keep their
+    guarantees, and keep what they deserve (of something that counts) or a larger part of it than the poorest had who
+    took from them. Queues in which jobs lost something for another reason are not judged, nor claimants that end with
+    what they had, or in whose queues somebody lost something: they make good for what a third one took.
     """
     before, after = Cluster(snapshot), Cluster(carry_out(snapshot, plan))
     s, names = before.s, snapshot.job_names
@@ -318,6 +326,9 @@ def who_takes_has_less(snapshot: Snapshot, plan: Plan) -> list[str]:
         if not mine or not theirs:
             out.append(f"law 15: {names[victim]} lost to {names[claimant]}, whose queue is its own, above or below")
             continue
+        if not before.is_below(mine, asked):
+            alone = before.lacked_by_one_alone(mine, theirs, np.where(gave > 0, asked, 0))
+            asked = alone if len(before.counted(mine[-1], alone)) else asked
         sure = any((before.used[q] < s.queue_guarantee[q])[before.counted(q, asked)].any() for q in mine)
         moved = bool(losers & set(mine)) or before.count[role] >= after.count[role]
         if not sure and not moved and not before.is_below(mine, asked):

@@ -370,9 +370,10 @@ def _reclaimed(look: Look, job: int, values: Numbers) -> str:
     counted = [r for r in need if look.before.contended(mine[-1], r) or look.after.contended(mine[-1], r)]
     lost, got = (look.change(j) for j in (job, other))
     nothing = np.zeros(len(look.s.resources))
-    # Other jobs of the two queues may have started meanwhile: then by what both would hold without this exchange.
+    # It may be about one of the resources alone. Other jobs of the two queues may have started meanwhile: then by what
+    # both would hold without this exchange.
     for tree, less_mine, less_theirs in ((look.before, nothing, nothing), (look.after, lost, got)):
-        for among in (counted, need):
+        for among in (counted, need, *([r] for r in counted if lost[r])):
             if _met(tree, theirs[-1], less_theirs, among) < _met(tree, mine[-1], less_mine, among):
                 return ""
     return "that one's queue held no less of its share"
