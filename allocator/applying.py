@@ -13,7 +13,6 @@ import structlog
 
 from diflow import keys
 from diflow.allocator.carrying import Job, timestamp
-from diflow.allocator.elector import Elector
 from diflow.allocator.reading import Identity, read_workflow
 from diflow.allocator.writes import NextPart, Note, Write, rebased
 from diflow.errors import (
@@ -27,9 +26,10 @@ from diflow.errors import (
 )
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import EVENT, LEASE, WORKFLOW, Kind
+from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Json
 from diflow.state import chain
-from diflow.successor import successor
+from diflow.workflows.successor import successor
 
 COMPONENT = "diflow-allocator"
 # A message of an Event may have 1024 bytes.

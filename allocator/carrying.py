@@ -19,11 +19,11 @@ from diflow.allocator.room import Room
 from diflow.allocator.writes import Note, Write
 from diflow.bounds import MOST_PARTS
 from diflow.figures import counted
-from diflow.roster import roster
 from diflow.state import chain
 from diflow.state.allocation import Allocation
 from diflow.state.parameters import replicas_text
 from diflow.state.patches import live
+from diflow.state.roster import roster
 
 Needs = dict[str, dict[str, int]]
 

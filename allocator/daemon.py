@@ -21,7 +21,6 @@ import structlog
 from diflow.allocator import planning, presence, reports, telling
 from diflow.allocator.applying import Applier
 from diflow.allocator.carrying import Job, Pace, carry_out, end_pods, next_names
-from diflow.allocator.elector import Elector
 from diflow.allocator.isolation import MOST_CULPRITS, TooLongError, culprit
 from diflow.allocator.missing import MissingNodes
 from diflow.allocator.plan import Action, Plan, changes
@@ -40,6 +39,7 @@ from diflow.allocator.writes import Note, Write, touch
 from diflow.errors import DiflowError, InvalidError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE, POD, WORKFLOW, Kind
+from diflow.kube.leader_election import Elector
 
 # A wake-up while nothing happens, to look at the Lease's annotations.
 _LOOK_SECONDS = 5.0

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
 from typing import Any
 
-from diflow import bounds, keys, scaling
+from diflow import bounds, keys
 from diflow.allocator import amounts
 from diflow.allocator.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.views import PODS
 from diflow.errors import InvalidError
 from diflow.job import DIJob, Task, read_annotation
+from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
@@ -407,7 +408,7 @@ def _roles(state: JobState) -> tuple[Role, ...]:
     job = read_annotation(state.dijob)
     out = []
     for i, task in enumerate(job.tasks):
-        found = scaling.asked(job, i, wanted=state.wanted, bounds=state.bounds)
+        found = replica_ranges.asked(job, i, wanted=state.wanted, bounds=state.bounds)
         out.append(
             Role(
                 task.name,

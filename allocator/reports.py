@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from diflow import perfmodel
 from diflow.allocator.arrays import FloatArray, frozen
 from diflow.allocator.goodput.model import TINY, step_seconds
 from diflow.allocator.profile import COLUMNS, MOST_OBSERVATIONS, Profile, clean
-from diflow.state import reports, untrusted
+from diflow.state import perfmodel, reports, untrusted
 from diflow.state.memo import MIB, remembered
 
 _LONGEST = 262_144

@@ -25,7 +25,7 @@ from diflow.allocator.plan import Action
 
 if TYPE_CHECKING:
     from diflow.allocator.daemon import Allocator, Cycle
-    from diflow.allocator.elector import Elector
+    from diflow.kube.leader_election import Elector
 
 # A loop that has come no further for so long, beyond the policy's own time limit, hangs. Each answer to a write is a
 # step further, so this is a matter of one request.

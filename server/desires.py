@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from diflow import keys
-from diflow.asking import Standing, standing
 from diflow.bounds import MOST_REPLICAS
 from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
+from diflow.jobs.replica_ranges import Bounds, check_size, scales, submitted_range, with_number
+from diflow.jobs.scale_requests import Standing, standing
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.notes import Noted, Notes
-from diflow.scaling import Bounds, check_size, scales, submitted_range, with_number
 from diflow.server.cache import Cache
 from diflow.server.errors import ApiError, bad_request, conflict, from_diflow, not_found, unavailable, unprocessable
 from diflow.server.reading import WorkflowRead, elastic, read_workflow
 from diflow.state import chain
+from diflow.state.notes import Noted, Notes
 from diflow.state.parameters import TaskState
 
 MANAGER: Final = "diflow-server"

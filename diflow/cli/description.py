@@ -12,16 +12,16 @@ from diflow import keys
 from diflow.cli import replicas
 from diflow.cli.console import colours, paint, phase_colour
 from diflow.cli.output import age, clock, coloured_phase, instant, moment, printable, table
-from diflow.kube.jobs import event_time, is_allocators
-from diflow.observe import observe
-from diflow.status import derive
+from diflow.jobs.verbs import event_time, is_allocators
+from diflow.state.observe import observe
+from diflow.state.status import derive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from diflow.kube.jobs import Job
-    from diflow.observe import Observation
+    from diflow.jobs.verbs import Job
+    from diflow.state.observe import Observation
     from diflow.state.parameters import Decision
 
 _MOST_EVENTS = 15

@@ -15,7 +15,7 @@ from diflow.cli.output import age
 from diflow.cli.standing import JobRow, job_rows
 from diflow.errors import InvalidError
 from diflow.figures import counted
-from diflow.kube import jobs
+from diflow.jobs import verbs
 
 if TYPE_CHECKING:
     from diflow.allocator.looking import Seen
@@ -28,7 +28,7 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
     """Lines of text. Raises NotFoundError if there is no such job, InvalidError if there is no such policy."""
     if policy:
         load_policy(policy)
-    job = jobs.get(name, cluster=cluster)
+    job = verbs.get(name, cluster=cluster)
     where = f"{job.namespace}/{job.name}"
     labels = job.workflow["metadata"].get("labels") or {}
     if job.status.ended:

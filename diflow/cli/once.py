@@ -18,9 +18,9 @@ from diflow.errors import UnavailableError
 from diflow.logs import configure_log
 
 if TYPE_CHECKING:
-    from diflow.allocator.elector import Elector
     from diflow.allocator.service import AllocatorSettings
     from diflow.kube.api import Cluster
+    from diflow.kube.leader_election import Elector
 
 _LOOK_SECONDS = 0.5
 

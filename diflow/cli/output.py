@@ -13,7 +13,7 @@ from diflow import keys
 from diflow.cli.console import colours, encodes, paint, phase_colour
 
 if TYPE_CHECKING:
-    from diflow.kube.jobs import Job
+    from diflow.jobs.verbs import Job
 
 _GAP: Final = "   "
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")

@@ -10,7 +10,7 @@ from diflow.cli.output import age, printable
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from diflow.observe import Attempt, Observation
+    from diflow.state.observe import Attempt, Observation
 
 
 @dataclass(frozen=True, slots=True)

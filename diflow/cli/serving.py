@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from diflow.allocator.daemon import Allocator, lead
-from diflow.allocator.elector import Elector
 from diflow.allocator.journal import Journal
 from diflow.allocator.policy import load_policy
 from diflow.allocator.presence import POLICY, POOLS
 from diflow.allocator.telemetry import Telemetry
 from diflow.errors import LostLeadershipError
+from diflow.kube.leader_election import Elector
 from diflow.version import __version__
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import time
 
 import urllib3
 
-from diflow.allocator.elector import Elector
 from diflow.errors import ConflictError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
+from diflow.kube.leader_election import Elector
 
 
 def main(url: str) -> int:

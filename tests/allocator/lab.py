@@ -19,7 +19,6 @@ import urllib3
 from diflow import DIJob, Task
 from diflow.allocator import seal
 from diflow.allocator.daemon import Allocator, Cycle
-from diflow.allocator.elector import Elector
 from diflow.allocator.policy import Policy, load_policy
 from diflow.allocator.service import AllocatorSettings
 from diflow.allocator.settings import PolicySettings
@@ -27,6 +26,7 @@ from diflow.allocator.world import MANAGED
 from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, NODE, POD, SECRET, WORKFLOW, Kind
+from diflow.kube.leader_election import Elector
 from tests.allocator.fakeargo import FOR_EVER, FakeCluster, Runs, is_gated
 from tests.allocator.faults import Time, eventually
 from tests.unit.fakeapi import Answer, FakeApi, Request, chosen, is_inside, serving

@@ -13,8 +13,8 @@ from diflow import keys
 from diflow.allocator.carrying import Job, Pace, carry_out, timestamp
 from diflow.allocator.room import Room
 from diflow.allocator.writes import Write
-from diflow.roster import roster
 from diflow.state.failures import UNCOUNTED_MESSAGES
+from diflow.state.roster import roster
 from tests.allocator.values import CPU, NOW, job, node, pod, read, role, room, tree
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import diflow
-from diflow.allocator.elector import Elector, boottime
 from diflow.errors import DiflowError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, POD
+from diflow.kube.leader_election import Elector, boottime
 from tests.allocator.faults import Refusing, Time, eventually
 from tests.unit.fakeapi import Answer, FakeApi, Request, serving, status
 

@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 
 from diflow.allocator.carrying import carry_out
 from diflow.allocator.daemon import Allocator, lead
-from diflow.allocator.elector import Elector
 from diflow.allocator.plan import Plan, keep_plan
 from diflow.allocator.policies.fit import FitPolicy
 from diflow.allocator.presence import PAUSED
@@ -23,6 +22,7 @@ from diflow.allocator.settings import PolicySettings
 from diflow.allocator.snapshot import Snapshot
 from diflow.errors import LostLeadershipError
 from diflow.kube.kinds import LEASE
+from diflow.kube.leader_election import Elector
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.faults import eventually
 from tests.allocator.lab import Daemon, Lab, job, lab, task

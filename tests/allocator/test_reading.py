@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diflow.allocator.reading import JobRead, read_node, read_workflow
 from diflow.state.allocation import Allocation
-from diflow.status import derive
+from diflow.state.status import derive
 from diflow.workflows import render
 from tests.allocator.lab import job, task
 

@@ -13,7 +13,7 @@ from diflow import DIJob, keys
 from diflow.allocator.service import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain
-from diflow.status import derive
+from diflow.state.status import derive
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task
 from tests.allocator.test_crashes import Crash

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diflow import perfmodel
 from diflow.allocator import reports
 from diflow.allocator.goodput import model
 from diflow.allocator.plan import carry_out
@@ -18,6 +17,7 @@ from diflow.allocator.policy import load_policy
 from diflow.allocator.settings import PolicySettings
 from diflow.allocator.snapshot import Snapshot
 from diflow.allocator.views import JobView, NodeView, RoleView, build
+from diflow.state import perfmodel
 
 SCALES = {
     "alpha_c": 0.05,

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diflow import DIJob, keys
-from diflow.asking import standing
 from diflow.errors import ConflictError, InvalidError, NotFoundError
-from diflow.notes import KEYS_KEPT, Noted, Notes
+from diflow.jobs.scale_requests import standing
 from diflow.server.desires import Ask, Desires, step
 from diflow.server.errors import ApiError
+from diflow.state.notes import KEYS_KEPT, Noted, Notes
 from diflow.workflows import render
 from tests.allocator.faults import Time
 from tests.builders import job, task

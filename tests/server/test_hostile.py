@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from diflow import keys
 from diflow.allocator import reports
-from diflow.asking import standing
 from diflow.bounds import MOST_REPLICAS, MOST_TASKS
 from diflow.errors import DiflowError
 from diflow.job import DIJob
-from diflow.notes import Notes
+from diflow.jobs.scale_requests import standing
 from diflow.server import strictjson
 from diflow.server.desires import Ask, step
 from diflow.server.errors import ApiError
@@ -30,6 +29,7 @@ from diflow.server.models import Hints, Profiling, ReplicasRequest, validate
 from diflow.server.page.facts import trim_workflow
 from diflow.server.reading import read_workflow
 from diflow.server.v2alpha1 import checked, parse_id
+from diflow.state.notes import Notes
 from diflow.state.reports import speed
 from diflow.workflows import render
 from tests.builders import job, task

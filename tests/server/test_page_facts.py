@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from diflow import keys, status
+from diflow import keys
 from diflow.server.page import amounts
 from diflow.server.page.facts import JobFacts, trim_node, trim_pod, trim_workflow
+from diflow.state import status
 from diflow.state.reports import speed
 from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, when
 

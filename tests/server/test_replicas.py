@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.asking import standing
 from diflow.bounds import MOST_REPLICAS
 from diflow.errors import InvalidError
+from diflow.jobs.scale import scale
+from diflow.jobs.scale_requests import standing
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.kube.scale import scale
-from diflow.notes import KEYS_KEPT
 from diflow.server.desires import MANAGER
 from diflow.server.page.facts import trim_workflow
 from diflow.server.queueing import WAITING
 from diflow.server.settings import ServerSettings
+from diflow.state.notes import KEYS_KEPT
 from tests.builders import job, task
 from tests.server.place import Place, asynchronous, bearer, elastic, mixed, part_of, soon
 from tests.unit.fakeapi import Answer, Request, status

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 
 from diflow.allocator.reading import JobRead
 from diflow.allocator.reading import read_workflow as allocators
-from diflow.asking import standing
 from diflow.errors import DiflowError, InvalidError
+from diflow.jobs.scale_requests import standing
 from diflow.server.page.facts import trim_workflow as pages
 from diflow.server.reading import read_workflow as servers
 from diflow.state import chain
 from diflow.state.parameters import LONGEST_PROFILINGS, JobState
-from diflow.status import derive, derive_ended
-from diflow.successor import successor
+from diflow.state.status import derive, derive_ended
+from diflow.workflows.successor import successor
 from tests.state.hostile import workflow, workflows
 
 EXAMPLES = int(os.environ.get("DIFLOW_FUZZ_EXAMPLES", "300"))

@@ -11,7 +11,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from diflow.status import JobStatus, derive
+from diflow.state.status import JobStatus, derive
 
 _START = datetime(2026, 1, 2, 3, 4, 0, tzinfo=UTC)
 

@@ -13,10 +13,10 @@ import pytest
 from diflow import keys
 from diflow.allocator import presence
 from diflow.allocator.daemon import Allocator, Cycle, lead
-from diflow.allocator.elector import Elector
 from diflow.allocator.policy import load_policy
 from diflow.allocator.service import allocator_settings
 from diflow.kube.kinds import CONFIG_MAP, LEASE, WORKFLOW
+from diflow.kube.leader_election import Elector
 from tests.unit.cli import Cli
 from tests.unit.fakeapi import Answer, Request, status
 from tests.unit.placed import SYSTEM, annotations, dijob, lease, node, put
@@ -97,7 +97,7 @@ def test_one_that_has_died_is_not_waited_for_longer_than_its_lease(
     def quick(*args: object, **given: object) -> Elector:
         return made(*args, **{**given, "lease_seconds": 1.5, "renew_seconds": 0.3})  # type: ignore[arg-type]
 
-    monkeypatch.setattr("diflow.allocator.elector.Elector", quick)
+    monkeypatch.setattr("diflow.kube.leader_election.Elector", quick)
     node(diflow, "a")
     put(diflow, dijob("job", {"worker": 2}))
     lease(diflow, holder="the-dead", renewed=_LONG_AGO)

@@ -9,8 +9,8 @@ import pytest
 
 from diflow import keys
 from diflow.allocator.reading import read_workflow
+from diflow.jobs.scale import scale
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.kube.scale import scale
 from tests.unit.cli import Cli, play
 from tests.unit.fakeapi import Answer, Request, status
 from tests.unit.placed import dijob, lease, node, put

@@ -8,7 +8,7 @@ from datetime import datetime
 from rich.console import Console, RenderableType
 
 from diflow.cli.live import Page, page, show_live
-from diflow.kube.follow import Snapshot
+from diflow.jobs.follow import Snapshot
 from diflow.kube.kinds import WORKFLOW
 from tests.unit.cli import Cli, play
 from tests.unit.seen import SeenJob, at

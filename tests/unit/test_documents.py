@@ -15,9 +15,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from diflow import DIJob, documents
+from diflow import DIJob
 from diflow.bounds import MOST_FILE_BYTES, MOST_FILE_DEPTH, MOST_FILE_VALUES
 from diflow.errors import InvalidError
+from diflow.spec import documents
 from tests.builders import manifest
 
 

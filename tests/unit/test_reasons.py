@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.reasons import tell
+from diflow.state.advice import tell
 
 _PULL = (
     'ErrImagePull: failed to pull and unpack image "nowhere.example/none:1": failed to resolve reference '

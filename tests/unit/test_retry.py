@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diflow.errors import ConflictError
-from diflow.kube.retry import retried
+from diflow.jobs.retry import retried
 from tests.unit.seen import SeenJob
 
 _FOLDER = Path(__file__).parents[1] / "data" / "recordings"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.roster import roster
+from diflow.state.roster import roster
 
 
 def test_ranks_count_over_all_tasks_in_their_order_and_index_the_hosts() -> None:

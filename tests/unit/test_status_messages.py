@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from diflow.observe import observe
-from diflow.reasons import tell
+from diflow.state.advice import tell
+from diflow.state.observe import observe
 from diflow.state.parameters import Decision
 from tests.unit.seen import SeenJob
 

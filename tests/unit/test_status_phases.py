@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from diflow.status import PHASES, unknown
+from diflow.state.status import PHASES, unknown
 from tests.unit.seen import SeenJob, at, history, phases
 
 Case = Callable[[], SeenJob]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from diflow.observe import observe
-from diflow.status import derive
+from diflow.state.observe import observe
+from diflow.state.status import derive
 from tests.unit.seen import SeenJob, at, phases
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diflow.status import derive
+from diflow.state.status import derive
 from tests.unit.seen import phases
 
 _FOLDER = Path(__file__).parents[1] / "data" / "recordings"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from diflow.jobs.unproven import why_needed
 from diflow.kube.kinds import CONFIG_MAP, DEPLOYMENT, WORKFLOW
-from diflow.kube.unproven import why_needed
 from tests.builders import manifest, template
 from tests.unit.cli import Cli
 from tests.unit.fakeapi import status

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow.errors import UnauthorizedError
-from diflow.kube import parts
+from diflow.jobs import parts
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.state import chain
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from diflow import syntax
 from diflow.errors import InvalidError
+from diflow.spec import syntax
 
 _RESERVED: Final = frozenset({"var-run-argo", "tmp-dir-argo", "argo-env-config", "argo-staging", "input-artifacts"})
 _HOST_PATHS: Final = (

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diflow import keys
-from diflow.reasons import tell
 from diflow.state import failures, nodes, untrusted
+from diflow.state.advice import tell
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import Node
 from diflow.state.parameters import Decision, JobState, past_phases

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import keys
-from diflow.asking import standing
 from diflow.bounds import MOST_REPLICAS
 from diflow.errors import ConflictError, InvalidError
 from diflow.job import DIJob
-from diflow.kube import parts
+from diflow.jobs import parts
+from diflow.jobs.replica_ranges import Asked, Bounds, all_ranges, asked, check_size, choose_task, with_number
+from diflow.jobs.scale_requests import standing
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.notes import Notes
-from diflow.scaling import Asked, Bounds, all_ranges, asked, check_size, choose_task, with_number
+from diflow.state.notes import Notes
 
 _TRIES = 6
 _PAUSE_SECONDS = 0.2

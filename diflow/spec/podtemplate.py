@@ -18,10 +18,11 @@ from typing import Any, Final
 from hera.workflows import models as m
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from diflow import keys, syntax
+from diflow import keys
 from diflow.errors import InvalidError
-from diflow.podrules import check_pod
-from diflow.volumerules import check_volumes as check_volume_rules
+from diflow.spec import syntax
+from diflow.spec.podrules import check_pod
+from diflow.spec.volumerules import check_volumes as check_volume_rules
 
 _MOST_LEVELS: Final = 32  # a pod's deepest field lies 13 levels down
 # All other integers of a pod's spec have 32 bits.

@@ -13,7 +13,7 @@ from typing import Any
 from diflow import keys, names
 from diflow.errors import ConflictError, InvalidError, NotFoundError
 from diflow.job import DIJob, read_annotation
-from diflow.scaling import Asked, Bounds, asked
+from diflow.jobs.replica_ranges import Asked, Bounds, asked
 from diflow.state import untrusted
 from diflow.state.parameters import JobState
 from diflow.state.patches import canonical_json, live, merged

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-from diflow.observe import Attempt, Observation
+from diflow.state.observe import Attempt, Observation
 
 Phase = Literal["Pending", "Starting", "Running", "Restarting", "Rescheduling", "Succeeded", "Failed", "Unknown"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)

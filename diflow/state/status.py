@@ -22,11 +22,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from diflow import explain, keys
-from diflow.observe import Attempt, Object, Observation, observe
-from diflow.state import chain, untrusted
+from diflow import keys
+from diflow.state import chain, messages, untrusted
+from diflow.state.observe import Attempt, Object, Observation, observe
 from diflow.state.parameters import JobState
-from diflow.timeline import PHASES, Phase, history
+from diflow.state.timeline import PHASES, Phase, history
 
 __all__ = [
     "ENDED",
@@ -206,9 +206,9 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
     if phase == "Succeeded":
         message = "the job succeeded"
     elif phase == "Failed":
-        message = explain.failure(workflow, seen, latest)
+        message = messages.failure(workflow, seen, latest)
     else:
-        message = explain.present(phase, workflow, seen, latest, ready=ready)
+        message = messages.present(phase, workflow, seen, latest, ready=ready)
     return JobStatus(
         phase=phase,
         reason=_reason(phase),

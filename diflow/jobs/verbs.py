@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from diflow import keys, status
+from diflow import keys
 from diflow.errors import ConflictError, JobFailedError, NotFoundError, UnauthorizedError
-from diflow.kube import argo, parts
+from diflow.jobs import parts, prerequisites
+from diflow.jobs.follow import follow, selector
+from diflow.jobs.retry import retried
 from diflow.kube.api import Cluster
-from diflow.kube.follow import follow, selector
 from diflow.kube.kinds import CONFIG_MAP, EVENT, POD, WORKFLOW
-from diflow.kube.retry import retried
-from diflow.state import chain
+from diflow.state import chain, status
 from diflow.state.parameters import JobState, manifest
 
 if TYPE_CHECKING:
     from diflow.job import DIJob, Scheduling
-    from diflow.status import JobStatus
+    from diflow.state.status import JobStatus
 
 AnyJob = TypeVar("AnyJob", bound="DIJob")
 
@@ -88,7 +88,7 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
     scheduling = job.scheduling or _scheduling(cluster)
     placed = job.model_copy(update={"namespace": namespace, "scheduling": scheduling})
     body = render(placed)
-    argo.check_ready(cluster, namespace=namespace, priority=job.priority)
+    prerequisites.check_ready(cluster, namespace=namespace, priority=job.priority)
     _create(cluster, body, namespace=namespace, dry_run=True)
     if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job, whose first part is gone
         raise _taken(job.name, left[-1]["metadata"]["name"], namespace)

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from diflow import bounds, keys, syntax
+from diflow import bounds, keys
 from diflow.errors import InvalidError
-from diflow.volumerules import check_field_ref, check_resource_field_ref, check_selector, check_volumes
+from diflow.spec import syntax
+from diflow.spec.volumerules import check_field_ref, check_resource_field_ref, check_selector, check_volumes
 
 _ARGO_CONTAINERS: Final = frozenset({"init", "main", "wait"})
 _ARGO_PREFIXES: Final = ("artifact-plugin-", "init-artifact-")

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from diflow.figures import counted
-from diflow.observe import Attempt, Object, Observation
-from diflow.reasons import tell
 from diflow.state import untrusted
+from diflow.state.advice import tell
 from diflow.state.chain import continued_in
+from diflow.state.observe import Attempt, Object, Observation
 from diflow.state.parameters import STOPS
 
 if TYPE_CHECKING:
-    from diflow.timeline import Phase
+    from diflow.state.timeline import Phase
 
 Latest = Mapping[tuple[str, int], Attempt]
 

@@ -17,10 +17,10 @@ import yaml
 from diflow import keys, names
 from diflow.errors import InvalidError
 from diflow.job import dump_yaml
-from diflow.observe import observe
 from diflow.state import chain
+from diflow.state.observe import observe
 from diflow.state.patches import canonical_json
-from diflow.status import derive_seen
+from diflow.state.status import derive_seen
 
 Json = dict[str, Any]
 
