@@ -46,10 +46,10 @@ def resume(
     from diflow.jobs import verbs  # noqa: PLC0415
 
     if job is None:
-        from diflow.allocator import presence  # noqa: PLC0415
+        from diflow.allocator.engine import control_channel  # noqa: PLC0415
 
         cluster = connect(kubeconfig=kubeconfig, context=context, namespace=None)
-        paused = presence.resume(cluster, namespace=namespace or presence.home(cluster)[0])
+        paused = control_channel.resume(cluster, namespace=namespace or control_channel.home(cluster)[0])
         note(f"the allocator goes on (it was paused by {paused})" if paused else "the allocator was not paused")
         return
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)

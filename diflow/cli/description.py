@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from diflow import keys
 from diflow.cli import replicas
 from diflow.cli.console import colours, paint, phase_colour
-from diflow.cli.output import age, clock, coloured_phase, instant, moment, printable, table
+from diflow.cli.output import clock, coloured_phase, moment, printable, table
+from diflow.durations import age, instant
 from diflow.jobs.verbs import event_time, is_allocators
 from diflow.state.observe import observe
 from diflow.state.status import derive
@@ -67,7 +68,7 @@ def _held(job: Job) -> str:
     labels = job.workflow["metadata"].get("labels") or {}
     if job.status.ended or labels.get(keys.SCHEDULING) != "gang" or find_spec("numpy") is None:
         return ""
-    from diflow.allocator.reading import read_workflow  # noqa: PLC0415 (imports numpy)
+    from diflow.allocator.engine.records import read_workflow  # noqa: PLC0415 (imports numpy)
 
     return read_workflow(job.workflow).problem
 

@@ -73,7 +73,8 @@ def list_(
 
 
 def _print(found: Sequence[Job], output: Output | None, *, single: bool, namespaces: bool = False) -> None:
-    from diflow.cli.output import jobs_table, manifest, print_data, utc_now  # noqa: PLC0415
+    from diflow.cli.jobs_table import jobs_table  # noqa: PLC0415
+    from diflow.cli.output import manifest, print_data, utc_now  # noqa: PLC0415
 
     if output is Output.NAME:
         for job in found:

@@ -14,8 +14,9 @@ from rich.text import Text
 
 from diflow.cli import replicas
 from diflow.cli.console import harmless, phase_colour
-from diflow.cli.output import age, clock, utc_now
+from diflow.cli.output import clock, utc_now
 from diflow.cli.replicas import Row, rows
+from diflow.durations import age
 from diflow.jobs.follow import Snapshot, follow
 from diflow.state.observe import observe
 from diflow.state.status import JobStatus, derive_seen, unknown

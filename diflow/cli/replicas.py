@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diflow.cli.output import age, printable
+from diflow.cli.output import printable
+from diflow.durations import age
 
 if TYPE_CHECKING:
     from datetime import datetime

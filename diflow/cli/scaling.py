@@ -65,7 +65,7 @@ def scale(
 def _say_who_acts(cluster: Cluster) -> None:
     import time  # noqa: PLC0415
 
-    from diflow.allocator.presence import presence  # noqa: PLC0415
+    from diflow.allocator.engine.control_channel import presence  # noqa: PLC0415
 
     seen = presence(cluster, now=time.time())
     if seen.paused:

@@ -1,7 +1,7 @@
 """The model of a step's time that clients of AdaptDL report (`perfParams`), as far as all rooms need it.
 
 The seven numbers are those of Pollux (OSDI 2021), which the policy `goodput` works with as well. Its arithmetic over
-whole tables is in `diflow.allocator.goodput.model`; this is one job at one place.
+whole tables is in `diflow.allocator.policies.goodput.model`; this is one job at one place.
 """
 
 from __future__ import annotations

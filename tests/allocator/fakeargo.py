@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from diflow import keys
-from diflow.allocator import amounts
+from diflow.allocator.model import amounts
 from diflow.job import DIJob
 from diflow.kube.kinds import NODE, POD, WORKFLOW
 from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES

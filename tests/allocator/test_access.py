@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from diflow import keys
-from diflow.allocator.access import MOST_RULES, NamespaceRule, refusal
-from diflow.allocator.plan import Action, Why
-from diflow.allocator.planning import picture
-from diflow.allocator.policy import load_policy
-from diflow.allocator.queues import read_file
-from diflow.allocator.views import QueueView
+from diflow.allocator.engine.access import MOST_RULES, NamespaceRule, refusal
+from diflow.allocator.engine.planning import picture
+from diflow.allocator.engine.queues import read_file
+from diflow.allocator.model.plan import Action, Why
+from diflow.allocator.model.views import QueueView
+from diflow.allocator.policies.base import load_policy
 from diflow.errors import InvalidError
 from diflow.kube.kinds import CONFIG_MAP
 from tests.allocator import values

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from diflow import keys
-from diflow.allocator.planning import picture
-from diflow.allocator.reading import Identity, JobRead, read_workflow
-from diflow.allocator.waiting import start_order
-from diflow.allocator.world import World, assemble
+from diflow.allocator.engine.cluster_state import World, assemble
+from diflow.allocator.engine.planning import picture
+from diflow.allocator.engine.records import Identity, JobRead, read_workflow
+from diflow.allocator.policies.waiting import start_order
 from tests.allocator.test_reading import workflow
 from tests.allocator.values import NOW, node, read, room
 

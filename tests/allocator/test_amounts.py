@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator import amounts
-from diflow.allocator.queues import MOST
+from diflow.allocator.model import amounts
+from diflow.allocator.model.amounts import MOST
 from diflow.bounds import MOST_POD_RESOURCES
 
 

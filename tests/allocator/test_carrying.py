@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.allocator.carrying import Job, Pace, carry_out, timestamp
-from diflow.allocator.room import Room
-from diflow.allocator.writes import Write
+from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.patches import Write
+from diflow.allocator.engine.reconcile import Job, Pace, carry_out, timestamp
 from diflow.state.failures import UNCOUNTED_MESSAGES
 from diflow.state.roster import roster
 from tests.allocator.values import CPU, NOW, job, node, pod, read, role, room, tree

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diflow import keys
-from diflow.allocator import world
-from diflow.allocator.reading import Identity, JobRead, PodRead, read_workflow
-from diflow.allocator.world import World, assemble
+from diflow.allocator.engine import cluster_state
+from diflow.allocator.engine.cluster_state import World, assemble
+from diflow.allocator.engine.records import Identity, JobRead, PodRead, read_workflow
 from diflow.bounds import MOST_PARTS
 from diflow.kube.kinds import WORKFLOW
 from tests.allocator import values
@@ -33,7 +33,7 @@ def bounded(objects: int) -> Iterator[None]:
 
     def count(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if frame.f_code.co_filename != world.__file__:
+        if frame.f_code.co_filename != cluster_state.__file__:
             return None
         left -= event == "line"
         assert left > 0, f"more than {LINES_EACH} lines for each of {objects} objects"

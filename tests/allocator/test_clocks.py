@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from diflow.allocator.room import Room
-from diflow.allocator.views import JobView, NodeView, RoleView, build
+from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.model.views import JobView, NodeView, RoleView, build
 from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task
 

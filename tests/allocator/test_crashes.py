@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.engine.settings import AllocatorSettings
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task
 

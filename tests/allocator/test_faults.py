@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from diflow.allocator.carrying import carry_out
-from diflow.allocator.daemon import Allocator, lead
-from diflow.allocator.plan import Plan, keep_plan
-from diflow.allocator.policies.fit import FitPolicy
-from diflow.allocator.presence import PAUSED
-from diflow.allocator.service import AllocatorSettings
-from diflow.allocator.settings import PolicySettings
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.engine.control_channel import PAUSED
+from diflow.allocator.engine.daemon import Allocator, lead
+from diflow.allocator.engine.reconcile import carry_out
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.model.plan import Plan, keep_plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fit.policy import FitPolicy
+from diflow.allocator.policies.settings import PolicySettings
 from diflow.errors import LostLeadershipError
 from diflow.kube.kinds import LEASE
 from diflow.kube.leader_election import Elector
@@ -413,7 +413,7 @@ def test_watches_that_end_are_taken_up_again(answer: Answer) -> None:
 
 
 def test_a_mistake_with_one_job_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from diflow.allocator import daemon
+    from diflow.allocator.engine import daemon
 
     def trips(what: Any, *given: Any, **options: Any) -> Any:
         if what.read.identity.name == "bad":
@@ -434,7 +434,7 @@ def test_a_mistake_with_one_job_does_not_stop_the_others(monkeypatch: pytest.Mon
 
 
 def test_a_mistake_in_planning_leaves_all_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from diflow.allocator import planning
+    from diflow.allocator.engine import planning
 
     def trips(*_: Any, **__: Any) -> Any:
         raise KeyError("a mistake of ours")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diflow import keys
-from diflow.allocator.seal import Seal
+from diflow.allocator.engine.seal import Seal
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
 from tests.allocator.lab import Lab, job, task

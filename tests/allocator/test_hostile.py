@@ -18,15 +18,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diflow import keys
-from diflow.allocator.carrying import carry_out
-from diflow.allocator.plan import Action
-from diflow.allocator.planning import Picture, picture, plan_writes
-from diflow.allocator.policy import guarded, load_policy
-from diflow.allocator.reading import JobRead, NodeRead, PodRead, read_pod, read_workflow
-from diflow.allocator.room import Room
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import NOT_OFFERED, JobView, NodeView, QueueView, RoleView, build
-from diflow.allocator.world import assemble
+from diflow.allocator.engine.cluster_state import assemble
+from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.guard import guarded
+from diflow.allocator.engine.planning import Picture, picture, plan_writes
+from diflow.allocator.engine.reconcile import carry_out
+from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, read_pod, read_workflow
+from diflow.allocator.model.plan import Action
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import NOT_OFFERED, JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.policies.base import load_policy
 from diflow.bounds import MOST_PORT_COLUMNS
 from diflow.workflows import render
 from tests.allocator import lab
@@ -43,7 +44,7 @@ _NODE_NAME = "workflows.argoproj.io/node-name"
 
 
 def _node(name: str, **spec: Any) -> NodeRead:
-    from diflow.allocator.reading import read_node
+    from diflow.allocator.engine.records import read_node
 
     status = {
         "allocatable": {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "4"},

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator import planning, reading, reports, writes
-from diflow.allocator.isolation import MOST_CULPRITS, LeftOut, culprit
-from diflow.allocator.plan import Plan
-from diflow.allocator.policy import Policy, load_policy
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import JobView
+from diflow.allocator.engine import patches, planning, records, reports
+from diflow.allocator.engine.isolation import MOST_CULPRITS, LeftOut, culprit
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import JobView
+from diflow.allocator.policies.base import Policy, load_policy
 from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task
 
@@ -71,7 +71,7 @@ def _beside_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def _in_writes(patch: pytest.MonkeyPatch) -> None:
-    real = writes.change_job
+    real = patches.change_job
 
     def change_job(read: Any, **options: Any) -> Any:
         if _is_evil(read.key):
@@ -90,14 +90,14 @@ def _in_reports(patch: pytest.MonkeyPatch) -> None:
 
 
 def _while_read(patch: pytest.MonkeyPatch) -> None:
-    real = reading.read_annotation
+    real = records.read_annotation
 
     def dijob(text: str) -> Any:
         if _is_evil(text):
             raise TypeError("a reader")
         return real(text)
 
-    patch.setattr(reading, "read_annotation", dijob)
+    patch.setattr(records, "read_annotation", dijob)
 
 
 class Touchy:

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from diflow import keys
-from diflow.allocator.presence import NAMESPACE, presence
-from diflow.allocator.queues import read_file
-from diflow.allocator.service import AllocatorSettings
-from diflow.allocator.world import QUEUES_KEY
+from diflow.allocator.engine.cluster_state import QUEUES_KEY
+from diflow.allocator.engine.control_channel import NAMESPACE, presence
+from diflow.allocator.engine.queues import read_file
+from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.cli.allocating import run as run_allocator
 from diflow.kube.kinds import CONFIG_MAP
 from diflow.version import __version__

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.missing import MOST_UNKNOWN, MissingNodes
-from diflow.allocator.reading import PodRead, read_node
+from diflow.allocator.engine.missing_nodes import MOST_UNKNOWN, MissingNodes
+from diflow.allocator.engine.records import PodRead, read_node
 from diflow.kube.kinds import NODE
 from tests.allocator.fakeargo import EPOCH
 from tests.allocator.lab import Lab, job, task

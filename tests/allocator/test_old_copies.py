@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
 from tests.allocator.lab import Lab, job, lab, task
 from tests.allocator.test_crashes import (

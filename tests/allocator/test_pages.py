@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator import pages
-from diflow.allocator.pages import CONNECTION_SECONDS, MOST_CONNECTIONS, serving
+from diflow.allocator.engine import pages
+from diflow.allocator.engine.pages import CONNECTION_SECONDS, MOST_CONNECTIONS, serving
 from diflow.errors import InvalidError
 from tests.allocator.faults import Time, eventually
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from diflow import keys
-from diflow.allocator.carrying import Job
-from diflow.allocator.plan import Plan, Why, make_plan
-from diflow.allocator.planning import Picture, left_in_place, picture, plan_writes, stand
-from diflow.allocator.reading import NodeRead
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.writes import Write
+from diflow.allocator.engine.patches import Write
+from diflow.allocator.engine.planning import Picture, left_in_place, picture, plan_writes, stand
+from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.records import NodeRead
+from diflow.allocator.model.plan import Plan, Why, make_plan
+from diflow.allocator.model.snapshot import Snapshot
 from tests.allocator.values import NOW, job, node, pod, read, role, room, tree
 
 

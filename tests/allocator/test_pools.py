@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.policy import load_policy
-from diflow.allocator.pools import MOST_POOLS, Pools, heard
-from diflow.allocator.service import AllocatorSettings, allocator_settings
+from diflow.allocator.engine.pools import MOST_POOLS, Pools, heard
+from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
+from diflow.allocator.policies.base import load_policy
 from diflow.errors import InvalidError
 from diflow.kube.kinds import NODE
 from tests.allocator.fakeargo import FakeCluster

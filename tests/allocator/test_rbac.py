@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from diflow.allocator import seal
-from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.engine import seal
+from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import CONFIG_MAP, LEASE
 from tests.allocator.lab import Lab, job, lab, task
 from tests.allocator.manifests import ANY, EVERYWHERE, Grant, Use, everybody, granted, needed

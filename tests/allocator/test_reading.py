@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diflow.allocator.reading import JobRead, read_node, read_workflow
+from diflow.allocator.engine.records import JobRead, read_node, read_workflow
 from diflow.state.allocation import Allocation
 from diflow.state.status import derive
 from diflow.workflows import render

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from diflow.allocator.plan import Plan
-from diflow.allocator.policy import load_policy
-from diflow.allocator.service import AllocatorSettings
-from diflow.allocator.settings import PolicySettings
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.settings import PolicySettings
 from tests.allocator.lab import Lab, job, lab, task
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from diflow.allocator.policy import load_policy
-from diflow.allocator.service import AllocatorSettings
-from diflow.allocator.settings import PolicySettings
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.settings import PolicySettings
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Lab, job, lab, task

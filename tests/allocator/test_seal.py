@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, keys
-from diflow.allocator.seal import KEY, NAME, PREVIOUS, Seal
-from diflow.allocator.service import AllocatorSettings
-from diflow.allocator.world import Caches
+from diflow.allocator.engine.cluster_state import Caches
+from diflow.allocator.engine.seal import KEY, NAME, PREVIOUS, Seal
+from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import SECRET, WORKFLOW
 from tests.allocator.lab import Lab, job, lab, task
 from tests.allocator.manifests import one

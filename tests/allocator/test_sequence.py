@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from diflow import keys
-from diflow.allocator.arrays import IntArray
-from diflow.allocator.plan import ADMIT, KEEP, Plan
-from diflow.allocator.policies.fair import FairPolicy
-from diflow.allocator.reading import read_workflow
-from diflow.allocator.sequence import Holdings, write_in_order
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.writes import Write, rebased
+from diflow.allocator.engine.patches import Write, rebased
+from diflow.allocator.engine.records import read_workflow
+from diflow.allocator.engine.sequence import Holdings, write_in_order
+from diflow.allocator.model.arrays import IntArray
+from diflow.allocator.model.plan import ADMIT, KEEP, Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.kube.kinds import WORKFLOW
 from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.allocator import reading
-from diflow.allocator.reading import read_workflow
-from diflow.allocator.writes import new_round
+from diflow.allocator.engine import records
+from diflow.allocator.engine.patches import new_round
+from diflow.allocator.engine.records import read_workflow
 from diflow.bounds import MOST_CONDITIONS, MOST_MOVES, MOST_PORTS, MOST_REPLICAS, MOST_RESOURCES, MOST_TASKS
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
@@ -68,8 +68,8 @@ def test_a_job_that_is_too_large_is_held_with_one_sentence(tasks: list[Json], wo
 
 def test_what_the_model_lets_through_is_held_against_the_bounds_again() -> None:
     many = read(role("a", MOST_REPLICAS), role("b", 1))
-    assert reading.too_large(many) == "it has 2,001 replicas in all, and a job may have 2,000: ask for fewer"
-    assert reading.too_large(read(role("a", MOST_REPLICAS))) == ""
+    assert records.too_large(many) == "it has 2,001 replicas in all, and a job may have 2,000: ask for fewer"
+    assert records.too_large(read(role("a", MOST_REPLICAS))) == ""
 
 
 def test_replicas_that_somebody_granted_by_hand_are_counted_too() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, keys
-from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain
 from diflow.state.status import derive

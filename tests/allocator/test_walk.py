@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.allocator.fakeargo import is_gated, is_running
 from tests.allocator.lab import Killed, Lab, job, lab, task

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from urllib3 import PoolManager
 
-from diflow.allocator.reading import Identity, JobRead, NodeRead, PodRead
-from diflow.allocator.service import AllocatorSettings
-from diflow.allocator.world import Caches
+from diflow.allocator.engine.cluster_state import Caches
+from diflow.allocator.engine.records import Identity, JobRead, NodeRead, PodRead
+from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.api import Cluster
 from tests.allocator import values
 

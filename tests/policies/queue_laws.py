@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diflow.allocator.arrays import BoolArray, IntArray
-from diflow.allocator.fairness.prepared import prepared
-from diflow.allocator.fairness.shares import shares_by
-from diflow.allocator.plan import Plan, Why, carry_out
-from diflow.allocator.settings import PolicySettings
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.turns import turn, waits_since
-from diflow.allocator.waiting import Feasibility
+from diflow.allocator.model.arrays import BoolArray, IntArray
+from diflow.allocator.model.plan import Plan, Why, carry_out
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fair.prepared import prepared
+from diflow.allocator.policies.fair.shares import shares_by
+from diflow.allocator.policies.reservations import turn, waits_since
+from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.policies.waiting import Feasibility
 
 SLACK = 1e-6
 """Shares that differ by less are the same."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator import explain
-from diflow.allocator.plan import Plan, Why
-from diflow.allocator.policy import load_policy
-from diflow.allocator.shortage import amount
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.messages import reason_texts
+from diflow.allocator.messages.shortage import amount
+from diflow.allocator.model.plan import Plan, Why
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.policies.base import load_policy
 from tests.policies.generators import snapshots
 
 
@@ -36,7 +36,7 @@ def cluster() -> tuple[Snapshot, Plan]:
 
 def details(name: str) -> list[str]:
     snapshot, plan = cluster()
-    return explain.details(snapshot, plan, snapshot.job_names.index(name))
+    return reason_texts.details(snapshot, plan, snapshot.job_names.index(name))
 
 
 def test_a_job_that_waits_says_what_is_short_where_and_what_would_have_to_change() -> None:
@@ -67,7 +67,7 @@ def test_a_job_that_runs_says_what_it_holds_and_is_to_hold() -> None:
     ]
     snapshot = build([NodeView("n", {"cpu": 4000})], [JobView("new", (RoleView("w", {"cpu": 1000}, 1, 8),))])
     plan = load_policy("fit").optimize(snapshot)
-    told = explain.details(snapshot, plan, 0)
+    told = reason_texts.details(snapshot, plan, 0)
     assert told[1:4] == [
         "asks for: 1 to 8 × w of 1 cpu; priority 0, preemptible, queue default",
         "is to hold: 4 × w (4 on n)",
@@ -80,7 +80,7 @@ def test_a_job_that_has_all_it_may_have_says_so() -> None:
     few = JobView("few", (most,), placed={"worker": {"n": 1}}, started_seconds=0.0)
     all_ = JobView("all", (most,), placed={"worker": {"n": 2}}, started_seconds=0.0)
     snapshot = build([NodeView("n", {"cpu": 3000, "memory": 4096})], [few, all_], now_seconds=1000.0)
-    assert explain.lines(snapshot, load_policy("fit").optimize(snapshot)) == [
+    assert reason_texts.lines(snapshot, load_policy("fit").optimize(snapshot)) == [
         "all: keep: keeps what it holds: it has all that it may have",
         "few: keep: keeps what it holds: no change is worth its cost",
     ]
@@ -96,7 +96,7 @@ def test_one_replica_is_no_replicas() -> None:
         JobView("one", (RoleView("w", cpu, 1),), preemptible=False, created_seconds=950.0),
     ]
     snapshot = build(nodes, jobs, now_seconds=1000.0)
-    low, new, one = explain.lines(snapshot, load_policy("fit").optimize(snapshot))
+    low, new, one = reason_texts.lines(snapshot, load_policy("fit").optimize(snapshot))
     assert "has 1 replica instead of 3: 'new' needs room" in low
     assert "it gets 2 of the 2 replicas it asks for" in new
     assert "its gang needs 1 replica at once and 0 fit now" in one
@@ -106,7 +106,7 @@ def test_one_replica_is_no_replicas() -> None:
 def test_a_job_that_starts_with_more_than_its_minimum_is_told_all_that_it_gets(policy: str) -> None:
     job = JobView("new", (RoleView("w", {"cpu": 1000}, minimum=2, maximum=5, desired=5),))
     snapshot = build([NodeView("n", {"cpu": 4000})], [job], now_seconds=1000.0)
-    (new,) = explain.lines(snapshot, load_policy(policy).optimize(snapshot))
+    (new,) = reason_texts.lines(snapshot, load_policy(policy).optimize(snapshot))
     assert "starts: it gets 4 of the 5 replicas it asks for" in new
 
 
@@ -115,7 +115,7 @@ def test_a_gang_whose_roles_do_not_fit_together_says_so() -> None:
     jobs = [JobView("gang", (RoleView("a", cpu, 1), RoleView("b", cpu, 3)), preemptible=False)]
     full = JobView("full", (RoleView("w", cpu, 2),), preemptible=False, placed={"w": {"n": 2}}, started_seconds=0.0)
     snapshot = build([NodeView("n", {"cpu": 5000})], [*jobs, full], now_seconds=1000.0)
-    told = explain.details(snapshot, load_policy("fit").optimize(snapshot), 1)
+    told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), 1)
     assert told[0] == (
         "gang: wait: waits for room: each of its roles fits by itself, and not its 4 replicas (1 × a, 3 × b) together"
     )
@@ -131,7 +131,7 @@ def test_a_reservation_is_named() -> None:
         JobView("small", (RoleView("w", gpu, 1),), created_seconds=900.0),
     ]
     snapshot = build(nodes, jobs, now_seconds=1000.0)
-    told = explain.details(snapshot, load_policy("fit").optimize(snapshot), snapshot.job_names.index("small"))
+    told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), snapshot.job_names.index("small"))
     assert "limit: room is kept for 'gang', which has waited for 1000 s" in told
 
 
@@ -140,9 +140,9 @@ def test_every_decision_of_every_policy_has_its_words(name: str) -> None:
     policy = load_policy(name)
     for snapshot in snapshots(17, 100):
         plan = policy.optimize(snapshot)
-        for job, line in enumerate(explain.lines(snapshot, plan)):
+        for job, line in enumerate(reason_texts.lines(snapshot, plan)):
             assert line.startswith(f"{snapshot.job_names[job]}: ")
-            told = explain.details(snapshot, plan, job)
+            told = reason_texts.details(snapshot, plan, job)
             assert told[0] == line
             assert not [part for part in told if "{" in part or not part.strip()]
 
@@ -157,7 +157,7 @@ def test_amounts_are_in_the_units_of_kubernetes() -> None:
     assert amount("pods", 1) == "1 pod"
 
 
-@pytest.mark.parametrize("why", list(explain._TEXT), ids=lambda why: why.name)
+@pytest.mark.parametrize("why", list(reason_texts._TEXT), ids=lambda why: why.name)
 def test_a_reason_names_the_one_thing_that_happened(why: Why) -> None:
-    said = explain._TEXT[why].split(";")[0]  # behind it stands what to do
+    said = reason_texts._TEXT[why].split(";")[0]  # behind it stands what to do
     assert " or " not in said

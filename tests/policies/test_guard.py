@@ -9,15 +9,26 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 
-from diflow.allocator import explain, policy
-from diflow.allocator.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes, keep_plan, make_plan
-from diflow.allocator.policies.fit import FitPolicy
-from diflow.allocator.policy import Guard, guarded, load_policy
-from diflow.allocator.profile import Profile
-from diflow.allocator.settings import PolicySettings, policy_settings
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.validate import faults
-from diflow.allocator.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.engine.guard import Guard, guarded
+from diflow.allocator.messages import reason_texts
+from diflow.allocator.model.plan import (
+    Action,
+    Plan,
+    Why,
+    carry_out,
+    carry_out_first_step,
+    changes,
+    keep_plan,
+    make_plan,
+)
+from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.validate import faults
+from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.policies import base
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.fit.policy import FitPolicy
+from diflow.allocator.policies.settings import PolicySettings, policy_settings
 from diflow.errors import InvalidError
 
 NAMES = ("fit", "fair", "goodput", "fair+goodput", "tiresias", "optimus")
@@ -152,7 +163,7 @@ def test_no_nodes_zero_capacity_and_no_jobs_give_reasons_and_no_exception(name: 
         assert faults(snapshot, plan) == []
         assert plan.action.tolist() == [Action.WAIT]
         assert Why(int(plan.why[0])) in {Why.NO_NODES, Why.TOO_BIG}
-        assert explain.text(snapshot, plan, 0).startswith("a: wait: ")
+        assert reason_texts.text(snapshot, plan, 0).startswith("a: wait: ")
     empty = build([NodeView("n1", {"gpu": 4})], [])
     assert chosen.optimize(empty).to_bytes(empty)
 
@@ -185,12 +196,12 @@ def test_an_unknown_policy_is_told_the_names() -> None:
 
 def test_other_packages_add_policies(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [
-        EntryPoint("theirs", "tests.policies.test_guard:make_theirs", policy.GROUP),
-        EntryPoint("broken", "tests.policies.test_guard:nothing_here", policy.GROUP),
-        EntryPoint("no-policy", "builtins:dict", policy.GROUP),
+        EntryPoint("theirs", "tests.policies.test_guard:make_theirs", base.GROUP),
+        EntryPoint("broken", "tests.policies.test_guard:nothing_here", base.GROUP),
+        EntryPoint("no-policy", "builtins:dict", base.GROUP),
     ]
-    monkeypatch.setattr(policy, "entry_points", lambda group: entries if group == policy.GROUP else [])
-    assert "theirs" in policy.policy_names()
+    monkeypatch.setattr(base, "entry_points", lambda group: entries if group == base.GROUP else [])
+    assert "theirs" in base.policy_names()
     assert load_policy("theirs").optimize(cluster()).policy == "fit"
     with pytest.raises(InvalidError, match="policy 'broken' .* cannot be loaded"):
         load_policy("broken")

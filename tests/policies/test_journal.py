@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from diflow.allocator import journal
-from diflow.allocator.journal import Journal
-from diflow.allocator.plan import Plan
-from diflow.allocator.policies.fit import FitPolicy
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import JobView, NodeView, RoleView, build
+from diflow.allocator.engine import journal
+from diflow.allocator.engine.journal import Journal
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import JobView, NodeView, RoleView, build
+from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.errors import InvalidError
 from tests.policies.generators import snapshots
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.queues import read_file
-from diflow.allocator.views import QueueView
+from diflow.allocator.engine.queues import read_file
+from diflow.allocator.model.views import QueueView
 from diflow.errors import InvalidError
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from diflow.allocator import journal
-from diflow.allocator.policies.goodput import GoodputPolicy
-from diflow.allocator.policy import load_policy
+from diflow.allocator.engine import journal
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from diflow.allocator.simulator import report
 from diflow.allocator.simulator.cli import app, queue_rows
 from diflow.allocator.simulator.metrics import metrics

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks.streams import LOADS, ROWS
-from diflow.allocator.plan import Plan, Why, carry_out, make_plan
-from diflow.allocator.policies.fair import FairPolicy
+from diflow.allocator.model.plan import Plan, Why, carry_out, make_plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import QueueView
+from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
 from diflow.allocator.simulator.playing import IDLE_SECONDS, Plans, Played, largest_packing, play
 from diflow.allocator.simulator.streams import (
@@ -27,8 +29,6 @@ from diflow.allocator.simulator.streams import (
     parts,
     random_stream,
 )
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import QueueView
 from diflow.errors import InvalidError
 
 

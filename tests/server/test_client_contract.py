@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from diflow import keys
-from diflow.allocator import reports
+from diflow.allocator.engine import reports
 from diflow.client import Client
 from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
 from tests.server.place import Place, asynchronous, elastic, soon

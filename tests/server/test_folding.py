@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diflow.allocator import reports
+from diflow.allocator.engine import reports
 from diflow.bounds import MOST_REPLICAS
 from diflow.server.folding import HINTS, LONGEST, RANKS_KEPT, ROWS_KEPT, Report, Shape, fold, written_at
 from diflow.server.models import Hints, Profiling, validate

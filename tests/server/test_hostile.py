@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diflow import keys
-from diflow.allocator import reports
+from diflow.allocator.engine import reports
 from diflow.bounds import MOST_REPLICAS, MOST_TASKS
 from diflow.errors import DiflowError
 from diflow.job import DIJob

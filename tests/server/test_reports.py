@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.allocator import reports
+from diflow.allocator.engine import reports
 from diflow.kube.kinds import WORKFLOW
 from diflow.server import reporting
 from tests.server.place import Place, asynchronous, bearer, elastic, mixed, soon

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from diflow import keys
-from diflow.allocator import presence
-from diflow.allocator.daemon import Allocator, Cycle, lead
-from diflow.allocator.policy import load_policy
-from diflow.allocator.service import allocator_settings
+from diflow.allocator.engine import control_channel
+from diflow.allocator.engine.daemon import Allocator, Cycle, lead
+from diflow.allocator.engine.settings import allocator_settings
+from diflow.allocator.policies.base import load_policy
 from diflow.kube.kinds import CONFIG_MAP, LEASE, WORKFLOW
 from diflow.kube.leader_election import Elector
 from tests.unit.cli import Cli
@@ -78,12 +78,12 @@ def test_a_daemon_that_runs_is_asked_and_answers_and_this_process_writes_no_job(
         assert result.code == 0, result.err
         assert result.err == "asking the allocator the-daemon\n"
         assert "default/job: " in result.out
-        first = annotations(diflow)[presence.REPLAN]
+        first = annotations(diflow)[control_channel.REPLAN]
         again = diflow("allocator", "once", "--timeout", "60s")
         assert again.out.splitlines()[0] == "policy fit: 1 job on 1 node: 1 stays as it is"
-        assert annotations(diflow)[presence.REPLAN] != first
-    answer = diflow.api.objects[CONFIG_MAP.path(SYSTEM)][presence.ANSWER]["data"]
-    assert answer["id"] == annotations(diflow)[presence.REPLAN]
+        assert annotations(diflow)[control_channel.REPLAN] != first
+    answer = diflow.api.objects[CONFIG_MAP.path(SYSTEM)][control_channel.ANSWER]["data"]
+    assert answer["id"] == annotations(diflow)[control_channel.REPLAN]
     epochs = {p.body["metadata"]["annotations"].get("diflow/epoch") for p in diflow.api.seen("PATCH", "/workflows/")}
     assert epochs == {"4"}
 
@@ -145,7 +145,7 @@ def test_a_plan_that_cannot_be_written_is_an_error_that_names_the_file(diflow: C
 def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(
     diflow: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "HEEDED_SECONDS", 0.0)
+    monkeypatch.setattr(control_channel, "HEEDED_SECONDS", 0.0)
     lease(diflow, holder="the-daemon")
 
     def who(request: Request) -> Answer | None:
@@ -155,7 +155,7 @@ def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(
     diflow.api.rule(who)
     result = diflow("pause", "--reason", "rack 3 is\nmoved")
     assert result.code == 0, result.err
-    text = annotations(diflow)[presence.PAUSED]
+    text = annotations(diflow)[control_channel.PAUSED]
     assert text.startswith("jane at 20")
     assert text.endswith("Z: rack 3 is moved")
     not_read = "(it has not read that yet: it will when it next renews its Lease, or another takes over)"
@@ -164,9 +164,9 @@ def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(
     assert again[0].endswith("Z: lunch; diflow resume goes on")
     already = f"(it was paused already, by {text}: that is replaced, and one diflow resume ends both)"
     assert again[1:] == [already, not_read]
-    text = annotations(diflow)[presence.PAUSED]
+    text = annotations(diflow)[control_channel.PAUSED]
     assert diflow("resume").err == f"the allocator goes on (it was paused by {text})\n"
-    assert presence.PAUSED not in annotations(diflow)
+    assert control_channel.PAUSED not in annotations(diflow)
     assert diflow("resume").err == "the allocator was not paused\n"
 
 
@@ -178,7 +178,7 @@ def test_pause_returns_when_the_leader_has_read_it(diflow: Cli) -> None:
         nonlocal looks
         found = diflow.api.objects[LEASE.path(SYSTEM)][keys.ALLOCATOR]
         if request.method == "GET" and request.path.endswith(f"/leases/{keys.ALLOCATOR}"):
-            looks += presence.PAUSED in (found["metadata"].get("annotations") or {})
+            looks += control_channel.PAUSED in (found["metadata"].get("annotations") or {})
             if looks == 4:
                 found["spec"]["renewTime"] = "2099-01-01T00:00:00.000000Z"
         return None
@@ -194,7 +194,7 @@ def test_a_lease_that_is_not_there_yet_is_made_so_that_who_comes_is_paused(diflo
     result = diflow("pause")
     assert result.code == 0, result.err
     assert "none runs now: one that starts will be paused" in result.err
-    assert annotations(diflow)[presence.PAUSED]
+    assert annotations(diflow)[control_channel.PAUSED]
 
 
 def test_without_the_right_to_pause_it_names_the_right(diflow: Cli) -> None:
@@ -217,7 +217,7 @@ def test_resume_with_a_job_still_resumes_the_job(diflow: Cli) -> None:
     assert diflow("resume", "job").err == "job goes on\n"
     assert diflow("resume", "job").err == "job was not suspended\n"
     assert "suspend" not in diflow.api.objects[WORKFLOW.path("default")]["job"]["spec"]
-    assert annotations(diflow)[presence.PAUSED] == "jane"
+    assert annotations(diflow)[control_channel.PAUSED] == "jane"
 
 
 def test_a_paused_daemon_decides_nothing_does_not_spin_and_plans_at_once_when_it_goes_on(diflow: Cli) -> None:
@@ -239,11 +239,11 @@ def test_a_paused_daemon_decides_nothing_does_not_spin_and_plans_at_once_when_it
 
 def test_an_answer_that_is_too_long_keeps_whole_lines(diflow: Cli) -> None:
     lines = "".join(f"line {i} of a plan that is far too long for a ConfigMap\n" for i in range(10_000))
-    presence.answer(diflow.api.cluster(), namespace=SYSTEM, asked="1", text=lines)
-    text = presence.answer_to(diflow.api.cluster(), "1", namespace=SYSTEM)
+    control_channel.answer(diflow.api.cluster(), namespace=SYSTEM, asked="1", text=lines)
+    text = control_channel.answer_to(diflow.api.cluster(), "1", namespace=SYSTEM)
     assert text is not None
-    assert len(text.encode()) <= presence.MOST_TEXT_BYTES
+    assert len(text.encode()) <= control_channel.MOST_TEXT_BYTES
     *kept, last = text.splitlines()
     assert kept == lines.splitlines()[: len(kept)]
     assert last == f"... and {10_000 - len(kept)} lines more"
-    assert presence.answer_to(diflow.api.cluster(), "2", namespace=SYSTEM) is None
+    assert control_channel.answer_to(diflow.api.cluster(), "2", namespace=SYSTEM) is None

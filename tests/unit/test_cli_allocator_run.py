@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 import structlog
 
-from diflow.allocator.daemon import Cycle
-from diflow.allocator.service import AllocatorSettings
-from diflow.allocator.telemetry import STILL_SECONDS, STUCK_SECONDS, Telemetry
+from diflow.allocator.engine.daemon import Cycle
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.engine.telemetry import STILL_SECONDS, STUCK_SECONDS, Telemetry
 from diflow.kube.kinds import LEASE
 from diflow.logs import configure_log
 from tests.unit.cli import Cli, run

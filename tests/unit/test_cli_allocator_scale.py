@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.allocator.reading import read_workflow
+from diflow.allocator.engine.records import read_workflow
 from diflow.jobs.scale import scale
 from diflow.kube.kinds import POD, WORKFLOW
 from tests.unit.cli import Cli, play

@@ -21,10 +21,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from diflow.allocator.looking import look
-from diflow.allocator.service import AllocatorSettings
+from diflow.allocator.engine.process import candidate
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.inspect.observer import look
 from diflow.cli.amounts import amounts, shown
-from diflow.cli.serving import candidate
 from diflow.cli.topview import picture
 from diflow.figures import quantity
 from diflow.kube.kinds import CONFIG_MAP, POD, WORKFLOW
@@ -447,8 +447,8 @@ def test_a_plan_of_an_empty_cluster(diflow: Cli) -> None:
 
 
 def test_replay_shows_where_a_policy_would_decide_otherwise(diflow: Cli) -> None:
-    from diflow.allocator.journal import line
-    from diflow.allocator.plan import keep_plan
+    from diflow.allocator.engine.journal import line
+    from diflow.allocator.model.plan import keep_plan
 
     node(diflow, "a")
     put(diflow, dijob("job", {"worker": 2}))

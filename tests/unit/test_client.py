@@ -386,7 +386,7 @@ def test_everything_that_the_policies_read_has_a_name(server: FakeServer, client
         "localBszBounds": [32, 256],
         "gradientAccumulation": True,
     }
-    from diflow.allocator.reports import profile
+    from diflow.allocator.engine.reports import profile
 
     read = profile(json.dumps(seen.body))
     assert read is not None

@@ -6,7 +6,8 @@ from datetime import datetime
 
 import pytest
 
-from diflow.cli.output import age, clock, moment, table
+from diflow.cli.output import clock, moment, table
+from diflow.durations import age
 from tests.unit.seen import at
 
 
