@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from diflow import keys
 from diflow.kube.kinds import NODE, POD, WORKFLOW
-from diflow.server.cache import More
-from diflow.server.reading import elastic, read_pod, read_workflow
+from diflow.server.api.cache import More
+from diflow.server.api.reading import elastic, read_pod, read_workflow
 from diflow.state.parameters import TaskState
 from diflow.workflows import render
 from tests.allocator.faults import eventually

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from diflow import DIJob, keys
 from diflow.errors import ConflictError, InvalidError, NotFoundError
 from diflow.jobs.scale_requests import standing
-from diflow.server.desires import Ask, Desires, step
-from diflow.server.errors import ApiError
+from diflow.server.api.desires import Ask, Desires, step
+from diflow.server.http.errors import ApiError
 from diflow.state.notes import KEYS_KEPT, Noted, Notes
 from diflow.workflows import render
 from tests.allocator.faults import Time

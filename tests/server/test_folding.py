@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from diflow.allocator.engine import reports
 from diflow.bounds import MOST_REPLICAS
-from diflow.server.folding import HINTS, LONGEST, RANKS_KEPT, ROWS_KEPT, Report, Shape, fold, written_at
-from diflow.server.models import Hints, Profiling, validate
+from diflow.server.api.folding import HINTS, LONGEST, RANKS_KEPT, ROWS_KEPT, Report, Shape, fold, written_at
+from diflow.server.api.models import Hints, Profiling, validate
 from diflow.state import reports as state_reports
 from diflow.state import untrusted
 

@@ -10,10 +10,10 @@ import pytest
 from starlette.routing import BaseRoute, Route
 from structlog.testing import capture_logs
 
-from diflow.server import envelope
-from diflow.server.core import Core, Endpoint
-from diflow.server.exchange import Exchange
-from diflow.server.frame import Answered
+from diflow.server.api.core import Core, Endpoint
+from diflow.server.http import envelope
+from diflow.server.http.exchange import Exchange
+from diflow.server.http.frame import Answered
 from diflow.server.settings import ServerSettings
 from tests.server.place import Place, asynchronous, bearer, mixed, soon
 from tests.unit.fakeapi import serving

@@ -21,14 +21,14 @@ from diflow.bounds import MOST_REPLICAS, MOST_TASKS
 from diflow.errors import DiflowError
 from diflow.job import DIJob
 from diflow.jobs.scale_requests import standing
-from diflow.server import strictjson
-from diflow.server.desires import Ask, step
-from diflow.server.errors import ApiError
-from diflow.server.folding import HINTS, LONGEST, WHOLE, Report, Shape, fold, written_at
-from diflow.server.models import Hints, Profiling, ReplicasRequest, validate
+from diflow.server.api.desires import Ask, step
+from diflow.server.api.folding import HINTS, LONGEST, WHOLE, Report, Shape, fold, written_at
+from diflow.server.api.models import Hints, Profiling, ReplicasRequest, validate
+from diflow.server.api.reading import read_workflow
+from diflow.server.api.v2alpha1 import checked, parse_id
+from diflow.server.http import strictjson
+from diflow.server.http.errors import ApiError
 from diflow.server.page.facts import trim_workflow
-from diflow.server.reading import read_workflow
-from diflow.server.v2alpha1 import checked, parse_id
 from diflow.state.notes import Notes
 from diflow.state.reports import speed
 from diflow.workflows import render

@@ -17,9 +17,9 @@ from diflow.errors import InvalidError
 from diflow.jobs.scale import scale
 from diflow.jobs.scale_requests import standing
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.server.desires import MANAGER
+from diflow.server.api.desires import MANAGER
+from diflow.server.api.queueing import WAITING
 from diflow.server.page.facts import trim_workflow
-from diflow.server.queueing import WAITING
 from diflow.server.settings import ServerSettings
 from diflow.state.notes import KEYS_KEPT
 from tests.builders import job, task

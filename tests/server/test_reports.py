@@ -11,7 +11,7 @@ import pytest
 from diflow import keys
 from diflow.allocator.engine import reports
 from diflow.kube.kinds import WORKFLOW
-from diflow.server import reporting
+from diflow.server.api import reporting
 from tests.server.place import Place, asynchronous, bearer, elastic, mixed, soon
 from tests.unit.fakeapi import Answer, Request, status
 

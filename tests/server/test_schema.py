@@ -28,8 +28,8 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from diflow.server.openapi import document, text
-from diflow.server.reference import reference
+from diflow.server.api.openapi import document, text
+from diflow.server.api.reference import reference
 from diflow.server.settings import ServerSettings
 from tests.server.place import Place, bearer, elastic, mixed
 from tests.unit.fakeapi import serving

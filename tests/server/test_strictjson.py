@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diflow.server.buckets import Buckets
-from diflow.server.errors import ApiError
-from diflow.server.pool import Pool
-from diflow.server.strictjson import DEEPEST, not_finite, parse
+from diflow.server.http.buckets import Buckets
+from diflow.server.http.errors import ApiError
+from diflow.server.http.pool import Pool
+from diflow.server.http.strictjson import DEEPEST, not_finite, parse
 from tests.allocator.faults import Time
 from tests.server.place import asynchronous, soon
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from diflow import keys
 from diflow.kube.kinds import POD
-from diflow.server.identity import claims
+from diflow.server.api.identity import claims
 from diflow.server.settings import ServerSettings
 from tests.server.place import NOW, Place, asynchronous, bearer, elastic, mixed, part_of, soon
 from tests.unit.fakeapi import Answer, Request, serving, status

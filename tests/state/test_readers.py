@@ -13,8 +13,8 @@ from diflow.allocator.engine.records import JobRead
 from diflow.allocator.engine.records import read_workflow as allocators
 from diflow.errors import DiflowError, InvalidError
 from diflow.jobs.scale_requests import standing
+from diflow.server.api.reading import read_workflow as servers
 from diflow.server.page.facts import trim_workflow as pages
-from diflow.server.reading import read_workflow as servers
 from diflow.state import chain
 from diflow.state.parameters import LONGEST_PROFILINGS, JobState
 from diflow.state.status import derive, derive_ended

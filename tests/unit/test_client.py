@@ -435,7 +435,7 @@ def test_half_of_the_gradients_noise_says_nothing() -> None:
 
 def _body(readings: Readings, now: Standing = _NOWHERE) -> dict[str, Any]:
     """What is sent, as the server reads it."""
-    from diflow.server.models import Profiling, validate
+    from diflow.server.api.models import Profiling, validate
 
     made = readings.body(now)
     assert validate(Profiling, made)[1] == []

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from diflow import keys
-from diflow.server.folding import Shape, fold
-from diflow.server.reading import read_pod
+from diflow.server.api.folding import Shape, fold
+from diflow.server.api.reading import read_pod
 from diflow.state import chain, nodenames, untrusted
 
 # int() takes some of these as numbers, raises on others, and str.isdigit() is true of many.

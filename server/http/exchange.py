@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
-from diflow.server import envelope, strictjson
-from diflow.server.errors import ApiError, ClientGoneError, bad_request, unauthorized
+from diflow.server.http import envelope, strictjson
+from diflow.server.http.errors import ApiError, ClientGoneError, bad_request, unauthorized
 
 Result = TypeVar("Result")
 

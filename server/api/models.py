@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from diflow.bounds import MOST_REPLICAS
-from diflow.server.errors import Fault
+from diflow.server.http.errors import Fault
 
 Model = TypeVar("Model", bound=BaseModel)
 

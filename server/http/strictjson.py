@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from diflow.server.errors import ApiError, bad_request
+from diflow.server.http.errors import ApiError, bad_request
 
 DEEPEST: Final = 32
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)

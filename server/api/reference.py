@@ -1,4 +1,4 @@
-"""Writes docs/api.md from the OpenAPI document: `python -m diflow.server.reference > docs/api.md`."""
+"""Writes docs/api.md from the OpenAPI document: `python -m diflow.server.api.reference > docs/api.md`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from diflow.server.openapi import ERRORS, document
+from diflow.server.api.openapi import ERRORS, document
 
 Json = Mapping[str, Any]
 
 _HEAD: Final = """\
 # The REST API
 
-Written by `python -m diflow.server.reference`; change the models and routes, not this page. The same for machines is
-[server/openapi.json](../server/openapi.json), which the server gives at `/openapi.json`.
+Written by `python -m diflow.server.api.reference`; change the models and routes, not this page. The same for
+machines is [server/openapi.json](../server/openapi.json), which the server gives at `/openapi.json`.
 """
 _LIMITS: Final = {
     "minimum": "≥ {}",

@@ -12,18 +12,18 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from diflow.errors import DiflowError
-from diflow.server.access import Access, Caller, Verb
-from diflow.server.buckets import Buckets
-from diflow.server.cache import Cache, JobView
-from diflow.server.desires import Desires, check_readable
-from diflow.server.discovery import Discovery
-from diflow.server.errors import ApiError, forbidden, gone, not_found, too_many
-from diflow.server.exchange import Exchange
-from diflow.server.frame import late
-from diflow.server.identity import Identity
-from diflow.server.pool import Pool
-from diflow.server.queueing import JobWrites
-from diflow.server.reporting import Reporter
+from diflow.server.api.access import Access, Caller, Verb
+from diflow.server.api.cache import Cache, JobView
+from diflow.server.api.desires import Desires, check_readable
+from diflow.server.api.discovery import Discovery
+from diflow.server.api.identity import Identity
+from diflow.server.api.queueing import JobWrites
+from diflow.server.api.reporting import Reporter
+from diflow.server.http.buckets import Buckets
+from diflow.server.http.errors import ApiError, forbidden, gone, not_found, too_many
+from diflow.server.http.exchange import Exchange
+from diflow.server.http.frame import late
+from diflow.server.http.pool import Pool
 from diflow.server.settings import ServerSettings
 
 Handler = Callable[[Exchange], Awaitable[None]]

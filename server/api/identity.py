@@ -21,9 +21,9 @@ from cachetools import TLRUCache, TTLCache
 from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import TOKEN_REVIEW
-from diflow.server.buckets import Buckets
-from diflow.server.errors import ApiError, from_diflow, too_many, unauthorized
-from diflow.server.pool import Pool
+from diflow.server.http.buckets import Buckets
+from diflow.server.http.errors import ApiError, from_diflow, too_many, unauthorized
+from diflow.server.http.pool import Pool
 from diflow.state import untrusted
 
 LONGEST_TOKEN: Final = 8192

@@ -21,23 +21,23 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from diflow.kube.api import Cluster
-from diflow.server import envelope
-from diflow.server.access import Access
-from diflow.server.adaptdl import AdaptDL
-from diflow.server.buckets import Buckets
-from diflow.server.cache import Cache
-from diflow.server.core import Core, Endpoint
-from diflow.server.desires import Desires
-from diflow.server.discovery import Discovery
-from diflow.server.errors import ApiError, not_found, unavailable
-from diflow.server.exchange import Exchange
-from diflow.server.frame import Answered, Frame
-from diflow.server.identity import Identity
-from diflow.server.pool import Pool
-from diflow.server.queueing import JobWrites
-from diflow.server.reporting import Reporter
+from diflow.server.api.access import Access
+from diflow.server.api.adaptdl import AdaptDL
+from diflow.server.api.cache import Cache
+from diflow.server.api.core import Core, Endpoint
+from diflow.server.api.desires import Desires
+from diflow.server.api.discovery import Discovery
+from diflow.server.api.identity import Identity
+from diflow.server.api.queueing import JobWrites
+from diflow.server.api.reporting import Reporter
+from diflow.server.api.v2alpha1 import V2Alpha1
+from diflow.server.http import envelope
+from diflow.server.http.buckets import Buckets
+from diflow.server.http.errors import ApiError, not_found, unavailable
+from diflow.server.http.exchange import Exchange
+from diflow.server.http.frame import Answered, Frame
+from diflow.server.http.pool import Pool
 from diflow.server.settings import ServerSettings
-from diflow.server.v2alpha1 import V2Alpha1
 
 _REVIEWERS = 8
 _WAITING = 256
@@ -143,7 +143,7 @@ def api_routes(core: Core) -> list[BaseRoute]:
 
 def _own(core: Core) -> list[tuple[str, Endpoint]]:
     """What diflow adds: health, and the document of the API."""
-    from diflow.server.openapi import text  # noqa: PLC0415 (only here, and for the generated file)
+    from diflow.server.api.openapi import text  # noqa: PLC0415 (only here, and for the generated file)
 
     document = text().encode()
 

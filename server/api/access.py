@@ -20,11 +20,11 @@ from diflow import keys, names
 from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import ACCESS_REVIEW, WORKFLOW, Kind
-from diflow.server.cache import Cache, JobView
-from diflow.server.errors import forbidden, from_diflow, gone, unauthorized, unavailable
-from diflow.server.identity import Identity, User, claims
-from diflow.server.pool import Pool
-from diflow.server.reading import PodRead
+from diflow.server.api.cache import Cache, JobView
+from diflow.server.api.identity import Identity, User, claims
+from diflow.server.api.reading import PodRead
+from diflow.server.http.errors import forbidden, from_diflow, gone, unauthorized, unavailable
+from diflow.server.http.pool import Pool
 
 Verb = Literal["get", "list", "patch"]
 """What is done with the Workflow: `get` and `list` to look, `patch` to ask for replicas or to report."""

@@ -18,9 +18,9 @@ from typing import Any, Final
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from diflow.server import envelope
-from diflow.server.errors import ApiError, ClientGoneError, unavailable
-from diflow.server.exchange import Exchange
+from diflow.server.http import envelope
+from diflow.server.http.errors import ApiError, ClientGoneError, unavailable
+from diflow.server.http.exchange import Exchange
 
 REQUEST_ID: Final = b"x-request-id"
 ROUTINE: Final = ("/profilings", "/hints/{namespace}/{name}")

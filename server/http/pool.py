@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from diflow.server.errors import unavailable
+from diflow.server.http.errors import unavailable
 
 Result = TypeVar("Result")
 

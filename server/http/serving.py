@@ -35,9 +35,9 @@ from uvicorn.lifespan.on import LifespanOn
 from uvicorn.server import ServerState
 
 from diflow.errors import InvalidError
-from diflow.server.limits import GRACE_SECONDS, SWEEP_SECONDS, Connection, Connections, Origins, plain_address
+from diflow.server.http.limits import GRACE_SECONDS, SWEEP_SECONDS, Connection, Connections, Origins, plain_address
+from diflow.server.http.tls import Certificates
 from diflow.server.telemetry import App, Pages, Telemetry
-from diflow.server.tls import Certificates
 from diflow.version import __version__
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from diflow import keys
 from diflow.errors import DiflowError, InvalidError, NotFoundError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.server.cache import Cache, JobKey, JobView
-from diflow.server.desires import MANAGER
-from diflow.server.errors import ApiError, unavailable
-from diflow.server.folding import Report, Shape, fold, written_at
-from diflow.server.pool import Pool
-from diflow.server.reading import WorkflowRead, read_workflow
+from diflow.server.api.cache import Cache, JobKey, JobView
+from diflow.server.api.desires import MANAGER
+from diflow.server.api.folding import Report, Shape, fold, written_at
+from diflow.server.api.reading import WorkflowRead, read_workflow
+from diflow.server.http.errors import ApiError, unavailable
+from diflow.server.http.pool import Pool
 from diflow.state import untrusted
 
 _TRIES: Final = 4

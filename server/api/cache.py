@@ -18,8 +18,8 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.kube.reflector import Json, Key, Reflector
 from diflow.kube.reflectors import Reflectors
-from diflow.server import envelope
-from diflow.server.reading import PodRead, WorkflowRead, address, read_pod, read_workflow
+from diflow.server.api.reading import PodRead, WorkflowRead, address, read_pod, read_workflow
+from diflow.server.http import envelope
 from diflow.state import chain, untrusted
 
 MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from diflow.server.cache import Cache, JobKey
-from diflow.server.errors import unavailable
+from diflow.server.api.cache import Cache, JobKey
+from diflow.server.http.errors import unavailable
 
 _LOOK_SECONDS: Final = 1.0
 

@@ -1,6 +1,6 @@
-"""The OpenAPI document of the API, made from the models: `python -m diflow.server.openapi > server/openapi.json`.
+"""The OpenAPI document of the API, made from the models: `python -m diflow.server.api.openapi > server/openapi.json`.
 
-It says what is answered to whom, so precisely that a machine can check it (tests/server/test_schema.py).
+It says what is answered to whom, so precisely that a machine can check it (tests/server/api/test_schema.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic.json_schema import models_json_schema
 
-from diflow.server.models import Envelope, Errors, Hints, Profiling, ReplicasRequest, WrappedProfiling
+from diflow.server.api.models import Envelope, Errors, Hints, Profiling, ReplicasRequest, WrappedProfiling
 from diflow.version import __version__
 
 Json = dict[str, Any]

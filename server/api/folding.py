@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from diflow.server.models import Hints, Profiling, validate
+from diflow.server.api.models import Hints, Profiling, validate
 from diflow.state import untrusted
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
-from diflow.server.envelope import plain
+from diflow.server.http.envelope import plain
 
 
 class ApiError(Exception):

@@ -21,9 +21,17 @@ from diflow.jobs.replica_ranges import Bounds, check_size, scales, submitted_ran
 from diflow.jobs.scale_requests import Standing, standing
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
-from diflow.server.cache import Cache
-from diflow.server.errors import ApiError, bad_request, conflict, from_diflow, not_found, unavailable, unprocessable
-from diflow.server.reading import WorkflowRead, elastic, read_workflow
+from diflow.server.api.cache import Cache
+from diflow.server.api.reading import WorkflowRead, elastic, read_workflow
+from diflow.server.http.errors import (
+    ApiError,
+    bad_request,
+    conflict,
+    from_diflow,
+    not_found,
+    unavailable,
+    unprocessable,
+)
 from diflow.state import chain
 from diflow.state.notes import Noted, Notes
 from diflow.state.parameters import TaskState

@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from diflow.server import envelope
-from diflow.server.core import Core, Endpoint, check_not_over
-from diflow.server.desires import Ask, check_generation
-from diflow.server.errors import Fault, bad_request, not_found, unprocessable
-from diflow.server.exchange import Exchange
-from diflow.server.folding import WHOLE, Report
-from diflow.server.models import Model, Profiling, ReplicasRequest, validate
-from diflow.server.strictjson import not_finite
+from diflow.server.api.core import Core, Endpoint, check_not_over
+from diflow.server.api.desires import Ask, check_generation
+from diflow.server.api.folding import WHOLE, Report
+from diflow.server.api.models import Model, Profiling, ReplicasRequest, validate
+from diflow.server.http import envelope
+from diflow.server.http.errors import Fault, bad_request, not_found, unprocessable
+from diflow.server.http.exchange import Exchange
+from diflow.server.http.strictjson import not_finite
 from diflow.state import untrusted
 
 PREFIXES: Final = ("/v2alpha1/job", "/v2alpha1")

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from diflow.server.cache import JobKey
-from diflow.server.core import Core, Endpoint, check_not_over
-from diflow.server.desires import check_readable
-from diflow.server.errors import ApiError, bad_request, gone
-from diflow.server.exchange import Exchange
-from diflow.server.folding import HINTS, Report
-from diflow.server.models import Hints
-from diflow.server.v2alpha1 import checked
+from diflow.server.api.cache import JobKey
+from diflow.server.api.core import Core, Endpoint, check_not_over
+from diflow.server.api.desires import check_readable
+from diflow.server.api.folding import HINTS, Report
+from diflow.server.api.models import Hints
+from diflow.server.api.v2alpha1 import checked
+from diflow.server.http.errors import ApiError, bad_request, gone
+from diflow.server.http.exchange import Exchange
 from diflow.state import untrusted
 
 TIMEOUT_SECONDS: Final = 30.0

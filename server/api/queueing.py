@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from diflow.server.cache import JobKey
-from diflow.server.errors import unavailable
-from diflow.server.pool import Pool
+from diflow.server.api.cache import JobKey
+from diflow.server.http.errors import unavailable
+from diflow.server.http.pool import Pool
 
 WAITING: Final = 64
 """Writes of one job that may wait: at a few hundredths of a second each, about as many as are answered in time."""
