@@ -26,7 +26,7 @@ from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
 from diflow.state.roster import roster
 from diflow.workflows import render
 from tests.allocator.faults import Time
-from tests.unit.fakeapi import FakeApi
+from tests.kube.fakeapi import FakeApi
 
 Json = dict[str, Any]
 

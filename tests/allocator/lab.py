@@ -29,7 +29,7 @@ from diflow.kube.kinds import CONFIG_MAP, NODE, POD, SECRET, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
 from tests.allocator.fakeargo import FOR_EVER, FakeCluster, Runs, is_gated
 from tests.allocator.faults import Time, eventually
-from tests.unit.fakeapi import Answer, FakeApi, Request, chosen, is_inside, serving
+from tests.kube.fakeapi import Answer, FakeApi, Request, chosen, is_inside, serving
 
 Json = dict[str, Any]
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"

@@ -1,7 +1,7 @@
 """The laws of fair queues as functions over (snapshot, plan): each returns the ways in which it is broken.
 
 They are written from the snapshot and the plan alone, apart from the policy's own code. What queues deserve is computed
-by `fairness.shares`, which has tests of its own. Two queues are compared below their nearest common ancestor, in the
+by `fair.shares`, which has tests of its own. Two queues are compared below their nearest common ancestor, in the
 resources that a job asks for and of which the queues there want more than there is ("counted" below). A parent's own
 jobs are one more child of it. Jobs of several roles are judged as victims alone.
 """

@@ -24,7 +24,7 @@ from diflow.state import chain
 from diflow.workflows import render
 from tests.allocator.faults import Time, client, eventually
 from tests.builders import job, task
-from tests.unit.fakeapi import Answer, FakeApi, Request, status
+from tests.kube.fakeapi import Answer, FakeApi, Request, status
 
 Json = dict[str, Any]
 
