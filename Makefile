@@ -89,8 +89,8 @@ format: $(VENV)/.ready ## put the code into its form
 golden: $(VENV)/.ready ## write the generated files anew: golden Workflows, docs/cli.md, docs/api.md, server/openapi.json
 	$(BIN)/python -m tests.workflows.golden
 	$(BIN)/python -m diflow.cli.reference > docs/cli.md
-	$(BIN)/python -m diflow.server.openapi > server/openapi.json
-	$(BIN)/python -m diflow.server.reference > docs/api.md
+	$(BIN)/python -m diflow.server.api.openapi > server/openapi.json
+	$(BIN)/python -m diflow.server.api.reference > docs/api.md
 
 .PHONY: bench
 bench: $(VENV)/.ready ## measure speed, the allocator's too (20 minutes; less with SIZES=100); writes out/bench.json

@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks import streams
 from benchmarks.policies_speed import SIZES, measure
-from diflow.allocator.policy import load_policy
-from diflow.allocator.settings import PolicySettings
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.simulator.metrics import Metrics, metrics
 from diflow.allocator.simulator.replay import World, replay
 from diflow.allocator.simulator.streams import Kind, Offers

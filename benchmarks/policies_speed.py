@@ -13,11 +13,11 @@ from functools import partial
 
 import numpy as np
 
-from diflow.allocator.arrays import FloatArray
-from diflow.allocator.ledger import Ledger
-from diflow.allocator.policy import Policy, load_policy
-from diflow.allocator.profile import Profile
-from diflow.allocator.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.model.arrays import FloatArray
+from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.policies.base import Policy, load_policy
 
 SIZES = ((40, 16, 10.0), (500, 512, 100.0), (10_000, 2_000, 1_000.0))
 """Jobs, nodes of 4 GPUs, and the limit in ms of the 95th percentile."""

@@ -22,11 +22,11 @@ from typing import Any
 
 from benchmarks.figures import Figure
 from diflow.kube.kinds import POD, WORKFLOW, Kind
+from tests.cli.runner import kubeconfig
+from tests.kube.fakeapi import Answer, FakeApi, Request, serving
 from tests.server.place import Place
 from tests.server.processes import Served, served, until
 from tests.server.wire import connect, one, request
-from tests.unit.cli import kubeconfig
-from tests.unit.fakeapi import Answer, FakeApi, Request, serving
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figures import aligned
-from diflow.allocator.policy import load_policy
+from diflow.allocator.policies.base import load_policy
 from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
 from diflow.allocator.simulator.playing import Plans, Played, play
 from diflow.allocator.simulator.streams import FULL, Kind, random_stream

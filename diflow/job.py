@@ -16,11 +16,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from diflow import bounds, documents, keys, names
+from diflow import bounds, keys, names
 from diflow.errors import InvalidError
-from diflow.generations import refuse_older
-from diflow.podrules import check_mounts
-from diflow.podtemplate import (
+from diflow.spec import documents
+from diflow.spec.generations import refuse_older
+from diflow.spec.podrules import check_mounts
+from diflow.spec.podtemplate import (
     as_invalid,
     check_annotations,
     check_labels,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from hera.workflows import Workflow
 
     from diflow.kube.api import Cluster
-    from diflow.status import JobStatus
+    from diflow.state.status import JobStatus
 
 TaskType = Literal["learner", "collector", "evaluator", "none"]
 Priority = Literal["normal", "high"]
@@ -320,27 +321,27 @@ class DIJob(_Model):
 
     def submit(self, *, cluster: Cluster | None = None) -> Self:
         """Create the job's Workflow. Raises ConflictError if the name is taken. Returns the job with its namespace."""
-        from diflow.kube import jobs  # noqa: PLC0415
+        from diflow.jobs import verbs  # noqa: PLC0415
 
-        return jobs.submit(self, cluster=cluster)
+        return verbs.submit(self, cluster=cluster)
 
     def wait(self, *, timeout_seconds: float | None = None, cluster: Cluster | None = None) -> JobStatus:
         """Wait until the job has ended and return its status.
 
         Raises JobFailedError if it failed, TimeoutError when `timeout_seconds` have passed first.
         """
-        from diflow.kube import jobs  # noqa: PLC0415
+        from diflow.jobs import verbs  # noqa: PLC0415
 
-        return jobs.wait(self.name, namespace=self.namespace, timeout_seconds=timeout_seconds, cluster=cluster)
+        return verbs.wait(self.name, namespace=self.namespace, timeout_seconds=timeout_seconds, cluster=cluster)
 
     def delete(self, *, cluster: Cluster | None = None) -> None:
         """Delete the job's Workflow with all that it owns. A job that is already gone is no error."""
-        from diflow.kube import jobs  # noqa: PLC0415
+        from diflow.jobs import verbs  # noqa: PLC0415
 
-        jobs.delete(self.name, namespace=self.namespace, cluster=cluster)
+        verbs.delete(self.name, namespace=self.namespace, cluster=cluster)
 
     def _repr_html_(self) -> str:
-        from diflow.html import job_card  # noqa: PLC0415
+        from diflow.jobs.notebook_card import job_card  # noqa: PLC0415
 
         return job_card(self)
 

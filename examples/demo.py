@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from diflow import DiflowError, DIJob
+from diflow.jobs.prerequisites import check_ready, controller_version
 from diflow.kube.api import Cluster
-from diflow.kube.argo import check_ready, controller_version
 from stage import ARGO_VERSION, ROOT, DemoError, Target, ask, cluster, our_own, present, present_kubeconfig, say
 
 JOB = ROOT / "examples" / "cartpole" / "job.yaml"

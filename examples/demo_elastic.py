@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import DiflowError, DIJob, keys
-from diflow.kube import jobs
+from diflow.jobs import verbs
 from diflow.kube.api import Cluster
 from diflow.state.parameters import JobState
 from elastic.film import EVERY_SECONDS, Film, Frame, Recorder
@@ -126,9 +126,9 @@ class Play:
             self.recorder.stop()
             for name in JOBS:
                 with suppress(DiflowError):
-                    told = jobs.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster)
+                    told = verbs.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster)
                     self.recorder.add_events(name, told or [])
-                    status = jobs.get(name, namespace=NAMESPACE, cluster=self.cluster).status
+                    status = verbs.get(name, namespace=NAMESPACE, cluster=self.cluster).status
                     if status.completion_timestamp:
                         self.recorder.tell(name, status.completion_timestamp, status.phase)
             PICTURE.parent.mkdir(exist_ok=True)
@@ -166,7 +166,7 @@ class Play:
         return sum(both) == gpus and min(both) >= 2
 
     def _submit(self, made: DIJob) -> None:
-        jobs.submit(made, cluster=self.cluster)
+        verbs.submit(made, cluster=self.cluster)
         self._say(f"{made.name} is submitted")
 
     def _until(self, what: str, true: Callable[[Frame], bool]) -> None:
@@ -202,7 +202,7 @@ class Play:
         good = True
         print(f"{'JOB':<10} {'PHASE':<10} {'RESTARTS':>8} {'ROUNDS':>6} {'REPLICAS':>9}  GPU-SECONDS")
         for name in JOBS:
-            found = jobs.get(name, namespace=NAMESPACE, cluster=self.cluster)
+            found = verbs.get(name, namespace=NAMESPACE, cluster=self.cluster)
             rounds = len(JobState.parse(found.workflow).rounds)
             counts = [frame.running(name) for frame in film.frames if frame.running(name)]
             spread = f"{min(counts, default=0)}-{max(counts, default=0)}"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from diflow.server.app import create_app
-from diflow.server.cache import Cache
+from diflow.server.api.app import create_app
+from diflow.server.api.cache import Cache
+from diflow.server.http.serving import serve
 from diflow.server.page import mount
-from diflow.server.serving import serve
 from diflow.server.settings import ServerSettings
 from diflow.server.telemetry import CountedCluster, Telemetry
 

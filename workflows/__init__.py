@@ -1,10 +1,22 @@
 """Hera definitions: a DIJob becomes one Argo Workflow.
 
-Everything here is pure: the same job and settings give the same bytes, and nothing is sent.
+Everything here is pure: the same job and settings give the same bytes, and nothing is sent. The names are imported when
+they are first used, because Hera takes half a second to import and the modules beside `job` do not need it.
 """
 
 from __future__ import annotations
 
-from diflow.workflows.job import build, render, to_yaml
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diflow.workflows.job import build, render, to_yaml
 
 __all__ = ["build", "render", "to_yaml"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'diflow.workflows' has no attribute {name!r}")
+    from diflow.workflows import job  # noqa: PLC0415
+
+    return getattr(job, name)

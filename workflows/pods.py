@@ -14,8 +14,8 @@ from typing import Any
 from diflow import keys, names
 from diflow.errors import InvalidError
 from diflow.job import DIJob, Task
-from diflow.podrules import work_container
 from diflow.settings import RenderSettings
+from diflow.spec.podrules import work_container
 from diflow.state.patches import canonical_json
 from diflow.workflows import expressions as expr
 from diflow.workflows.escape import Template, has_template, patch_json

@@ -1,1 +1,1 @@
-"""The policies, one module each. They are loaded by name through `diflow.allocator.policy`."""
+"""The policies, a room each, and what they share. They are loaded by name through `diflow.allocator.policies.base`."""

@@ -10,17 +10,17 @@ from typing import Annotated
 
 import typer
 
-from diflow.allocator import explain as explaining
-from diflow.allocator import journal as journals
-from diflow.allocator.fairness.shares import queue_demand
-from diflow.allocator.policies.fair import deserved_table
-from diflow.allocator.policy import load_policy
-from diflow.allocator.settings import policy_settings
+from diflow.allocator.engine import journal as journals
+from diflow.allocator.messages import reason_texts as explaining
+from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.fair.policy import deserved_table
+from diflow.allocator.policies.fair.shares import queue_demand
+from diflow.allocator.policies.settings import policy_settings
 from diflow.allocator.simulator import report
 from diflow.allocator.simulator.metrics import metrics
 from diflow.allocator.simulator.replay import World, replay
 from diflow.allocator.simulator.truth import load, read_workload
-from diflow.allocator.snapshot import UNLIMITED, Snapshot
 from diflow.errors import InvalidError, NotFoundError
 from diflow.figures import counted
 

@@ -11,7 +11,7 @@ Like kube-batch (its default plugins gang, priority, drf and proportion, each ac
    deserves in *every* resource.
 5. A victim is a replica that runs and whose gang keeps its minimum without it, or one of a gang whose minimum is 1. So
    no whole gang of two or more is ever stopped.
-Unlike kube-batch: what queues deserve is water-filled in each resource by itself (`fairness.shares`); evictions come
+Unlike kube-batch: what queues deserve is water-filled in each resource by itself (`fair.shares`); evictions come
 whole, with the gang that they are for, or not at all, in `reclaim` too; what is idle is used before anybody is evicted;
 nobody takes from his own job; and a job is told no more than that it fits or does not.
 """
@@ -23,12 +23,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from diflow.allocator.arrays import IntArray
-from diflow.allocator.fairness.shares import deserved_by
-from diflow.allocator.ledger import Ledger
-from diflow.allocator.plan import Plan, Why, make_plan
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import PODS
+from diflow.allocator.model.arrays import IntArray
+from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.plan import Plan, Why, make_plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import PODS
+from diflow.allocator.policies.fair.shares import deserved_by
 
 _ROUNDING = 1e-9
 """Of shares, as a part of a unit."""

@@ -14,16 +14,16 @@ from typing import Literal
 
 import numpy as np
 
-from diflow.allocator.arrays import FloatArray
-from diflow.allocator.goodput.fitting import fit_all
-from diflow.allocator.goodput.model import BATCHES, Limits, best_batches
-from diflow.allocator.plan import Action, Plan
-from diflow.allocator.policy import Policy
-from diflow.allocator.profile import COLUMNS, Profile, clean
+from diflow.allocator.model.arrays import FloatArray
+from diflow.allocator.model.plan import Action, Plan
+from diflow.allocator.model.profile import COLUMNS, Profile, clean
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.validate import faults
+from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.policies.base import Policy
+from diflow.allocator.policies.goodput.fitting import fit_all
+from diflow.allocator.policies.goodput.model import BATCHES, Limits, best_batches
 from diflow.allocator.simulator.truth import Application, Arrival
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.validate import faults
-from diflow.allocator.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.errors import DiflowError, InvalidError
 
 GPU = "nvidia.com/gpu"

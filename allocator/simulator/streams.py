@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from diflow.allocator.views import PODS, NodeView, QueueView
+from diflow.allocator.model.views import PODS, NodeView, QueueView
 
 GPU = "nvidia.com/gpu"
 REQUEST = {"cpu": 1000, "memory": 4096, PODS: 1, GPU: 1}

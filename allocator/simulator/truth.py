@@ -16,7 +16,7 @@ import numpy as np
 from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 from scipy.spatial import QhullError
 
-from diflow.allocator.arrays import FloatArray, IntArray
+from diflow.allocator.model.arrays import FloatArray, IntArray
 from diflow.errors import InvalidError
 from diflow.state import untrusted
 

@@ -17,10 +17,10 @@ def suspend(
     job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
 ) -> None:
     """Let Argo start nothing more of a job. Pods that run go on."""
-    from diflow.kube import jobs  # noqa: PLC0415
+    from diflow.jobs import verbs  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    jobs.suspend(name, cluster=cluster)
+    verbs.suspend(name, cluster=cluster)
     note(f"{name} is suspended; diflow resume {name} -n {cluster.namespace} goes on")
 
 
@@ -43,17 +43,17 @@ def resume(
 
     With no job, -n is the namespace of the allocator (default: where it says that it is).
     """
-    from diflow.kube import jobs  # noqa: PLC0415
+    from diflow.jobs import verbs  # noqa: PLC0415
 
     if job is None:
-        from diflow.allocator import presence  # noqa: PLC0415
+        from diflow.allocator.engine import control_channel  # noqa: PLC0415
 
         cluster = connect(kubeconfig=kubeconfig, context=context, namespace=None)
-        paused = presence.resume(cluster, namespace=namespace or presence.home(cluster)[0])
+        paused = control_channel.resume(cluster, namespace=namespace or control_channel.home(cluster)[0])
         note(f"the allocator goes on (it was paused by {paused})" if paused else "the allocator was not paused")
         return
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    was_suspended = jobs.resume(name, cluster=cluster)
+    was_suspended = verbs.resume(name, cluster=cluster)
     note(f"{name} goes on" if was_suspended else f"{name} was not suspended")
 
 
@@ -66,19 +66,19 @@ def stop(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """End a job: its containers get SIGTERM and their grace period, and the job ends Failed."""
-    from diflow.kube import jobs  # noqa: PLC0415
+    from diflow.jobs import verbs  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    jobs.stop(name, cluster=cluster, at_once=now)
+    verbs.stop(name, cluster=cluster, at_once=now)
     note(f"{name} is being stopped")
 
 
 def retry(job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
     """Run what failed of a failed job again. What succeeded is kept."""
-    from diflow.kube import jobs  # noqa: PLC0415
+    from diflow.jobs import verbs  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    jobs.retry(name, cluster=cluster)
+    verbs.retry(name, cluster=cluster)
     note(f"{name} runs again; diflow watch {name} -n {cluster.namespace}")
 
 
@@ -98,21 +98,21 @@ def delete(
 ) -> None:
     """Delete jobs with their pods and Services."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
-    from diflow.kube import jobs  # noqa: PLC0415
+    from diflow.jobs import verbs  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     missing = []
     for given in names:
         try:
             name = resolve(given, cluster)
-            found = jobs.delete(name, cluster=cluster)
+            found = verbs.delete(name, cluster=cluster)
         except NotFoundError:
             if not ignore_not_found:
                 raise
             continue
         if found:
             if wait:
-                jobs.wait_deleted(name, cluster=cluster)
+                verbs.wait_deleted(name, cluster=cluster)
             note(f"{name} is deleted")
         else:
             missing.append(name)

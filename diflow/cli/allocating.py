@@ -15,8 +15,8 @@ from diflow.cli.submitting import NewName
 from diflow.figures import counted
 
 if TYPE_CHECKING:
-    from diflow.allocator.looking import Seen
-    from diflow.allocator.service import AllocatorSettings
+    from diflow.allocator.engine.settings import AllocatorSettings
+    from diflow.allocator.inspect.observer import Seen
 
 # A Lease that nobody renews is free after 15 s; an allocator that runs looks at its Lease every 3 s.
 _ONCE_SECONDS = 120.0
@@ -82,7 +82,7 @@ def run(
     another process took the lead: it should then be started again.
     """
     needs_packages()
-    from diflow.cli.serving import serve  # noqa: PLC0415 (these take half a second to import)
+    from diflow.allocator.engine.process import serve  # noqa: PLC0415 (these take half a second to import)
     from diflow.logs import configure_log  # noqa: PLC0415
 
     settings = _settings(
@@ -116,27 +116,28 @@ def once(
     limit = seconds(timeout, option="--timeout")
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     if dry_run:
-        from diflow.allocator import looking, telling  # noqa: PLC0415
+        from diflow.allocator.inspect import observer  # noqa: PLC0415
+        from diflow.allocator.messages import plan_text  # noqa: PLC0415
 
-        shown, plan = looking.decide(looking.look(cluster, namespace=namespace), policy or "")
-        text = telling.plan_text(shown.snapshot, plan)
+        shown, plan = observer.decide(observer.look(cluster, namespace=namespace), policy or "")
+        text = plan_text.plan_text(shown.snapshot, plan)
     else:
-        from diflow.allocator import presence  # noqa: PLC0415
-        from diflow.cli.once import decide_once  # noqa: PLC0415
+        from diflow.allocator.engine import control_channel  # noqa: PLC0415
+        from diflow.allocator.engine.once import decide_once  # noqa: PLC0415
 
         settings = _settings(
             policy=policy,
-            namespace=namespace or presence.home(cluster, elsewhere=False)[0],
+            namespace=namespace or control_channel.home(cluster, elsewhere=False)[0],
             watched_namespace=watch_namespace,
         )
-        text = decide_once(cluster, settings, seconds=limit or _ONCE_SECONDS)
+        text = decide_once(cluster, settings, seconds=limit or _ONCE_SECONDS, note=note)
     if output is not None:
         _write(output, text)
     say(text.rstrip())
 
 
 def _write(path: Path, text: str) -> None:
-    from diflow.allocator.presence import clipped  # noqa: PLC0415
+    from diflow.allocator.engine.control_channel import clipped  # noqa: PLC0415
     from diflow.errors import InvalidError  # noqa: PLC0415
 
     try:
@@ -158,18 +159,18 @@ def pause(
     """
     import time  # noqa: PLC0415
 
-    from diflow.allocator import presence  # noqa: PLC0415
+    from diflow.allocator.engine import control_channel  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=None)
-    place = namespace or presence.home(cluster)[0]
-    text, before = presence.pause(cluster, namespace=place, reason=reason, now=time.time())
+    place = namespace or control_channel.home(cluster)[0]
+    text, before = control_channel.pause(cluster, namespace=place, reason=reason, now=time.time())
     note(f"the allocator is paused by {text}; diflow resume goes on")
     if before:
         note(f"(it was paused already, by {before}: that is replaced, and one diflow resume ends both)")
-    seen = presence.presence(cluster, namespace=place, now=time.time())
+    seen = control_channel.presence(cluster, namespace=place, now=time.time())
     if not seen.unknown and not seen.is_running:
         note("(none runs now: one that starts will be paused)")
-    elif not presence.await_heeded(cluster, namespace=place):
+    elif not control_channel.await_heeded(cluster, namespace=place):
         note("(it has not read that yet: it will when it next renews its Lease, or another takes over)")
 
 
@@ -197,7 +198,8 @@ def plan(
     count as their Workflows name them: only the allocator can verify that it gave them.
     """
     needs_packages()
-    from diflow.allocator import looking, telling  # noqa: PLC0415
+    from diflow.allocator.inspect import observer  # noqa: PLC0415
+    from diflow.allocator.messages import plan_text  # noqa: PLC0415
 
     if output in (Output.NAME, Output.WIDE):
         raise typer.BadParameter("-o is json or yaml here")
@@ -207,16 +209,16 @@ def plan(
 
         job = load(simulate, name=name, namespace=namespace)
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=job.namespace if job else namespace)
-    seen = looking.look(cluster)
+    seen = observer.look(cluster)
     _warn_of(seen)
     if job is None:
-        shown, decided = looking.decide(seen, policy or "")
+        shown, decided = observer.decide(seen, policy or "")
         if output is not None:
-            _print_json(telling.as_data(shown.snapshot, decided), output)
+            _print_json(plan_text.as_data(shown.snapshot, decided), output)
             return
-        say(telling.plan_text(shown.snapshot, decided).rstrip())
+        say(plan_text.plan_text(shown.snapshot, decided).rstrip())
         return
-    from diflow.cli.simulating import simulate_job  # noqa: PLC0415
+    from diflow.allocator.inspect.what_if import simulate_job  # noqa: PLC0415
 
     found = simulate_job(seen, job, namespace=cluster.namespace, policy=policy or "")
     if output is not None:
@@ -239,7 +241,7 @@ def replay(
     The policy's settings are those of here: give the same DIFLOW_POLICY_... as the allocator had that wrote it.
     """
     needs_packages()
-    from diflow.allocator.journal import compare  # noqa: PLC0415
+    from diflow.allocator.engine.journal import compare  # noqa: PLC0415
 
     if output in (Output.NAME, Output.WIDE):
         raise typer.BadParameter("-o is json or yaml here")
@@ -296,7 +298,7 @@ def _warn_of(seen: Seen) -> None:
 
 
 def _settings(**given: Any) -> AllocatorSettings:
-    from diflow.allocator.service import allocator_settings  # noqa: PLC0415
+    from diflow.allocator.engine.settings import allocator_settings  # noqa: PLC0415
 
     return allocator_settings(**{name: value for name, value in given.items() if value is not None})
 

@@ -66,13 +66,13 @@ def version(
         return
     from diflow.cli.console import note  # noqa: PLC0415
     from diflow.errors import DiflowError  # noqa: PLC0415
-    from diflow.kube import argo  # noqa: PLC0415
+    from diflow.jobs import prerequisites  # noqa: PLC0415
 
     try:
         cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
         say(f"Kubernetes {cluster.version()}")
-        found = argo.controller_version(cluster)
-        say(f"Argo Workflows {argo.version_text(found) if found else 'unknown'}")
+        found = prerequisites.controller_version(cluster)
+        say(f"Argo Workflows {prerequisites.version_text(found) if found else 'unknown'}")
     except DiflowError as error:
         note(f"(the cluster was not asked: {error})")
 

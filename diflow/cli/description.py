@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from diflow import keys
 from diflow.cli import replicas
 from diflow.cli.console import colours, paint, phase_colour
-from diflow.cli.output import age, clock, coloured_phase, instant, moment, printable, table
-from diflow.kube.jobs import event_time, is_allocators
-from diflow.observe import observe
-from diflow.status import derive
+from diflow.cli.output import clock, coloured_phase, moment, printable, table
+from diflow.durations import age, instant
+from diflow.jobs.verbs import event_time, is_allocators
+from diflow.state.observe import observe
+from diflow.state.status import derive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from diflow.kube.jobs import Job
-    from diflow.observe import Observation
+    from diflow.jobs.verbs import Job
+    from diflow.state.observe import Observation
     from diflow.state.parameters import Decision
 
 _MOST_EVENTS = 15
@@ -67,7 +68,7 @@ def _held(job: Job) -> str:
     labels = job.workflow["metadata"].get("labels") or {}
     if job.status.ended or labels.get(keys.SCHEDULING) != "gang" or find_spec("numpy") is None:
         return ""
-    from diflow.allocator.reading import read_workflow  # noqa: PLC0415 (imports numpy)
+    from diflow.allocator.engine.records import read_workflow  # noqa: PLC0415 (imports numpy)
 
     return read_workflow(job.workflow).problem
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diflow import keys
 from diflow.cli.console import colours, note, paint
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
-from diflow.kube import argo, jobs, unproven
+from diflow.jobs import prerequisites, unproven, verbs
 from diflow.kube.kinds import CRD, EVENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
 
 if TYPE_CHECKING:
@@ -174,14 +174,16 @@ def _is_full(crd: dict[str, Any]) -> bool:
 
 
 def _argo(cluster: Cluster) -> Finding:
-    found = argo.controller_version(cluster)
+    found = prerequisites.controller_version(cluster)
     what = "Argo's workflow controller"
     if found is None:
         return Finding(
             what, ok=False, detail="not found in any namespace", remedy="install Argo Workflows 3.7 or newer"
         )
-    problem = argo.is_too_old(found)
-    return Finding(what, ok=not problem, detail=problem or argo.version_text(found), remedy="upgrade Argo Workflows")
+    problem = prerequisites.is_too_old(found)
+    return Finding(
+        what, ok=not problem, detail=problem or prerequisites.version_text(found), remedy="upgrade Argo Workflows"
+    )
 
 
 def _server(cluster: Cluster) -> Iterator[Finding]:
@@ -198,7 +200,7 @@ def _server(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(what, ok=True, detail=f"served ({unproven.SETTING} is on)")
         return
     try:
-        live = [job for job in jobs.list_jobs(cluster=cluster) if not job.status.ended]
+        live = [job for job in verbs.list_jobs(cluster=cluster) if not job.status.ended]
     except DiflowError:
         live = []
     needs = [job.name for job in live if unproven.why_needed(job.dijob)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from diflow.kube.api import Cluster
-    from diflow.status import JobStatus
+    from diflow.state.status import JobStatus
 
 
 def watch(
@@ -56,10 +56,10 @@ def show(cluster: Cluster, name: str, *, limit: float | None = None) -> int:
 def _show_lines(cluster: Cluster, name: str, *, limit: float | None) -> JobStatus | None:
     from diflow.cli.output import utc_now  # noqa: PLC0415
     from diflow.cli.replicas import rows  # noqa: PLC0415
-    from diflow.kube.follow import follow  # noqa: PLC0415
-    from diflow.kube.jobs import get  # noqa: PLC0415
-    from diflow.observe import observe  # noqa: PLC0415
-    from diflow.status import derive_seen, unknown  # noqa: PLC0415
+    from diflow.jobs.follow import follow  # noqa: PLC0415
+    from diflow.jobs.verbs import get  # noqa: PLC0415
+    from diflow.state.observe import observe  # noqa: PLC0415
+    from diflow.state.status import derive_seen, unknown  # noqa: PLC0415
 
     status: JobStatus | None = get(name, cluster=cluster).status
     said = ""
@@ -104,8 +104,8 @@ def wait(
     Ends with 1 if the job failed, 124 when --timeout has passed. `--for phase=Running` is also met by a job that was
     running and has ended meanwhile.
     """
-    from diflow.kube import jobs  # noqa: PLC0415
-    from diflow.status import ENDED  # noqa: PLC0415
+    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.state.status import ENDED  # noqa: PLC0415
 
     limit = seconds(timeout, option="--timeout")
     wanted = _wanted(until)
@@ -113,13 +113,13 @@ def wait(
     name = resolve(job, cluster)
     with detaching(name, cluster):
         if wanted == "deleted":
-            jobs.wait_deleted(name, cluster=cluster, timeout_seconds=limit)
+            verbs.wait_deleted(name, cluster=cluster, timeout_seconds=limit)
             note(f"{name} is deleted")
             return 0
         reached: Callable[[JobStatus], bool] | None = None
         if wanted:
             reached = _reached(wanted)
-        status = jobs.wait(name, cluster=cluster, timeout_seconds=limit, until=reached)
+        status = verbs.wait(name, cluster=cluster, timeout_seconds=limit, until=reached)
     note(f"{name} {status.phase}: {status.message}")
     if wanted and reached is not None and not reached(status):
         note(f"{name} ended without being {wanted}")
@@ -136,7 +136,7 @@ def _reached(phase: str) -> Callable[[JobStatus], bool]:
 
 def _wanted(text: str) -> str:
     """The phase to wait for; "" means the end, "deleted" that the job is gone."""
-    from diflow.status import PHASES  # noqa: PLC0415
+    from diflow.state.status import PHASES  # noqa: PLC0415
 
     kind, _, phase = text.partition("=")
     if text in ("end", "ended"):

@@ -22,7 +22,7 @@ from diflow.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from diflow.kube.jobs import Job
+    from diflow.jobs.verbs import Job
 
 
 def get(
@@ -37,10 +37,10 @@ def get(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show jobs by name. With -o json or yaml: as DIJob objects with their status and all phases so far."""
-    from diflow.kube import jobs  # noqa: PLC0415
+    from diflow.jobs import verbs  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
-    found = [jobs.get(resolve(name, cluster), cluster=cluster) for name in names]
+    found = [verbs.get(resolve(name, cluster), cluster=cluster) for name in names]
     _print(found, output, single=len(names) == 1)
 
 
@@ -60,11 +60,11 @@ def list_(
     Where there are more than 200, RESTARTS and RESCHEDULES of those that have ended are not read and shown as -; with
     -o wide, json or yaml everything is.
     """
-    from diflow.kube import jobs  # noqa: PLC0415
+    from diflow.jobs import verbs  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     brief = output in (None, Output.NAME)
-    found = jobs.list_jobs(everywhere=all_namespaces, labels=selector, brief=brief, cluster=cluster)
+    found = verbs.list_jobs(everywhere=all_namespaces, labels=selector, brief=brief, cluster=cluster)
     if not found and output in (None, Output.WIDE):
         where = "in this cluster" if all_namespaces else f"in the namespace {cluster.namespace!r} (-A shows all)"
         note(f"there are no jobs {where}")
@@ -73,7 +73,8 @@ def list_(
 
 
 def _print(found: Sequence[Job], output: Output | None, *, single: bool, namespaces: bool = False) -> None:
-    from diflow.cli.output import jobs_table, manifest, print_data, utc_now  # noqa: PLC0415
+    from diflow.cli.jobs_table import jobs_table  # noqa: PLC0415
+    from diflow.cli.output import manifest, print_data, utc_now  # noqa: PLC0415
 
     if output is Output.NAME:
         for job in found:
@@ -92,10 +93,10 @@ def describe(
     """Tell all about one job: its phases over time, each replica, what the cluster said about it."""
     from diflow.cli.description import description  # noqa: PLC0415
     from diflow.cli.output import utc_now  # noqa: PLC0415
-    from diflow.kube import jobs  # noqa: PLC0415
+    from diflow.jobs import verbs  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
-    found = jobs.get(resolve(job, cluster), cluster=cluster)
-    events = jobs.events(found.name, cluster=cluster)
-    allocators = jobs.allocator_events(found.name, cluster=cluster)
+    found = verbs.get(resolve(job, cluster), cluster=cluster)
+    events = verbs.events(found.name, cluster=cluster)
+    allocators = verbs.allocator_events(found.name, cluster=cluster)
     say(description(found, events, allocators, now=utc_now()))

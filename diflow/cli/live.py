@@ -14,11 +14,12 @@ from rich.text import Text
 
 from diflow.cli import replicas
 from diflow.cli.console import harmless, phase_colour
-from diflow.cli.output import age, clock, utc_now
+from diflow.cli.output import clock, utc_now
 from diflow.cli.replicas import Row, rows
-from diflow.kube.follow import Snapshot, follow
-from diflow.observe import observe
-from diflow.status import JobStatus, derive_seen, unknown
+from diflow.durations import age
+from diflow.jobs.follow import Snapshot, follow
+from diflow.state.observe import observe
+from diflow.state.status import JobStatus, derive_seen, unknown
 
 if TYPE_CHECKING:
     from datetime import datetime

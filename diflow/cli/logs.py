@@ -18,7 +18,7 @@ from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, connect,
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
-    from diflow.observe import Attempt, Observation
+    from diflow.state.observe import Attempt, Observation
 
 _RECONNECT_SECONDS: Final = 1.0
 _DRAIN_SECONDS: Final = 10.0
@@ -131,10 +131,10 @@ class Printer:
 def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
     """Print what there is, in the order of time."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
-    from diflow.kube import jobs  # noqa: PLC0415
-    from diflow.observe import observe  # noqa: PLC0415
+    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.state.observe import observe  # noqa: PLC0415
 
-    job = jobs.get(name, cluster=cluster)
+    job = verbs.get(name, cluster=cluster)
     seen = observe(job.workflow, job.pods)
     chosen = [(a, rank) for a, rank in _chosen(seen, wanted)]
     _check_choice(seen, wanted, chosen)
@@ -228,10 +228,10 @@ def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None =
     Each pod is read by a thread of its own, from when its container has started: none waits for another.
     """
     from diflow.errors import NotFoundError  # noqa: PLC0415
-    from diflow.kube.follow import follow  # noqa: PLC0415
-    from diflow.kube.jobs import get  # noqa: PLC0415
-    from diflow.observe import observe  # noqa: PLC0415
-    from diflow.status import derive_seen  # noqa: PLC0415
+    from diflow.jobs.follow import follow  # noqa: PLC0415
+    from diflow.jobs.verbs import get  # noqa: PLC0415
+    from diflow.state.observe import observe  # noqa: PLC0415
+    from diflow.state.status import derive_seen  # noqa: PLC0415
 
     get(name, cluster=cluster)
     readers: dict[str, threading.Thread] = {}

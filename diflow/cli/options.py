@@ -28,8 +28,8 @@ class Output(StrEnum):
 
 def complete_job(incomplete: str) -> list[str]:
     """Names of jobs for the shell to complete. A cluster that does not answer completes nothing."""
+    from diflow.jobs.verbs import LATEST, names  # noqa: PLC0415
     from diflow.kube.api import Cluster  # noqa: PLC0415
-    from diflow.kube.jobs import LATEST, names  # noqa: PLC0415
 
     try:
         found = names(cluster=Cluster.connect())
@@ -69,7 +69,7 @@ def connect(*, kubeconfig: str | None, context: str | None, namespace: str | Non
 
 def resolve(job: str, cluster: Cluster) -> str:
     """The job's name: `@latest` becomes that of the newest job."""
-    from diflow.kube.jobs import LATEST, latest  # noqa: PLC0415
+    from diflow.jobs.verbs import LATEST, latest  # noqa: PLC0415
 
     if job != LATEST:
         return job

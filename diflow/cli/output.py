@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diflow import keys
 from diflow.cli.console import colours, encodes, paint, phase_colour
+from diflow.durations import instant
 
 if TYPE_CHECKING:
-    from diflow.kube.jobs import Job
+    from diflow.jobs.verbs import Job
 
 _GAP: Final = "   "
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
-_STEPS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -40,22 +40,6 @@ def _width(text: str) -> int:
     return len(_ANSI.sub("", text)) if "\x1b" in text else len(text)
 
 
-def age(since: str, *, now: datetime, until: str = "") -> str:
-    """How long ago a time was, as kubectl tells it: 45s, 12m, 3h20m, 5d."""
-    if not since:
-        return "-"
-    end = instant(until) if until else now
-    total = max(0, int((end - instant(since)).total_seconds()))
-    for i, (size, unit) in enumerate(_STEPS):
-        if total >= size or unit == "s":
-            count, rest = divmod(total, size)
-            small = _STEPS[i + 1] if i + 1 < len(_STEPS) else None
-            if small and count < 10 and rest >= small[0]:
-                return f"{count}{unit}{rest // small[0]}{small[1]}"
-            return f"{count}{unit}"
-    return "0s"
-
-
 def clock(time: str) -> str:
     """A time as the user's clock shows it."""
     return instant(time).astimezone().strftime("%H:%M:%S") if time else "-"
@@ -71,51 +55,9 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def instant(text: str) -> datetime:
-    """A time that Kubernetes wrote."""
-    return datetime.fromisoformat(text)
-
-
 def coloured_phase(phase: str) -> str:
     """A phase in its colour, where stdout takes colours."""
     return paint(phase, phase_colour(phase), on=colours(sys.stdout))
-
-
-def jobs_table(jobs: Sequence[Job], *, now: datetime, wide: bool = False, namespaces: bool = False) -> str:
-    """The jobs as a table: the columns that DI-orchestrator prints, and more when it is `wide`."""
-    head = ["NAME", "PHASE", "READY", "REPLICAS", "RESTARTS", "RESCHEDULES", "AGE"]
-    if wide or namespaces:
-        head.insert(0, "NAMESPACE")
-    if wide:
-        head += ["PRIORITY", "PREEMPTIBLE", "ROUND", "MESSAGE"]
-    rows = []
-    for job in jobs:
-        status = job.status
-        row = [
-            job.name,
-            coloured_phase(status.phase),
-            str(status.ready_replicas),
-            str(status.replicas),
-            _count(status.restarts),
-            _count(status.reschedules),
-            age(job.created, now=now),
-        ]
-        if wide or namespaces:
-            row.insert(0, job.namespace)
-        if wide:
-            labels = job.workflow["metadata"].get("labels") or {}
-            row += [
-                labels.get(keys.PRIORITY, "-"),
-                labels.get(keys.PREEMPTIBLE, "-"),
-                job.round or "-",
-                status.message,
-            ]
-        rows.append(row)
-    return table(head, rows)
-
-
-def _count(number: int | None) -> str:
-    return "-" if number is None else str(number)
 
 
 def manifest(job: Job) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from diflow.cli.console import note, say, warn
 from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Output, OutputForm, connect, resolve
 
 if TYPE_CHECKING:
-    from diflow.allocator.looking import Seen
-    from diflow.cli.standing import JobRow, MissingQueueRow, QueueRow
+    from diflow.allocator.inspect.observer import Seen
+    from diflow.allocator.inspect.rows import JobRow, MissingQueueRow, QueueRow
 
 
 def queue(
@@ -31,8 +31,8 @@ def queue(
     beside what they hold. Reading it needs the right to list nodes, pods and Workflows of the whole cluster.
     """
     needs_packages()
-    from diflow.allocator.looking import look  # noqa: PLC0415
-    from diflow.cli.standing import missing_queue_rows, queue_rows, waiting_rows  # noqa: PLC0415
+    from diflow.allocator.inspect.observer import look  # noqa: PLC0415
+    from diflow.allocator.inspect.rows import missing_queue_rows, queue_rows, waiting_rows  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     seen = look(cluster)
@@ -118,7 +118,7 @@ def _waiting_table(waiting: list[tuple[int, JobRow]], *, wide: bool, now: float)
 def _age(since: float, now: float) -> str:
     from datetime import UTC, datetime  # noqa: PLC0415
 
-    from diflow.cli.output import age  # noqa: PLC0415
+    from diflow.durations import age  # noqa: PLC0415
 
     return age(datetime.fromtimestamp(since, UTC).isoformat(), now=datetime.fromtimestamp(now, UTC))
 
@@ -144,7 +144,7 @@ def top(
 
     if output in (Output.NAME, Output.WIDE):
         raise typer.BadParameter("-o is json or yaml here")
-    from diflow.allocator.looking import look  # noqa: PLC0415
+    from diflow.allocator.inspect.observer import look  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     seen = look(cluster)
@@ -178,7 +178,7 @@ def explain(
     The policy of the cluster's allocator (else fit) is asked here, on the cluster as you may see it.
     """
     needs_packages()
-    from diflow.cli.explaining import explanation  # noqa: PLC0415
+    from diflow.allocator.inspect.explain import explanation  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     name = resolve(job, cluster)

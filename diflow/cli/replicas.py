@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from diflow.cli.output import age, printable
+from diflow.cli.output import printable
+from diflow.durations import age
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from diflow.observe import Attempt, Observation
+    from diflow.state.observe import Attempt, Observation
 
 
 @dataclass(frozen=True, slots=True)

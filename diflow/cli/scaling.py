@@ -11,9 +11,9 @@ from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Timeout,
 from diflow.figures import counted
 
 if TYPE_CHECKING:
+    from diflow.jobs.follow import Snapshot
+    from diflow.jobs.scale import Scaled
     from diflow.kube.api import Cluster
-    from diflow.kube.follow import Snapshot
-    from diflow.kube.scale import Scaled
 
 
 def scale(
@@ -42,7 +42,7 @@ def scale(
     limit = seconds(timeout, option="--timeout")
     if (replicas is None) == (low is None and high is None):
         raise typer.BadParameter("give either --replicas, or --min, --max or both")
-    from diflow.kube.scale import scale as ask  # noqa: PLC0415
+    from diflow.jobs.scale import scale as ask  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     name = resolve(job, cluster)
@@ -65,7 +65,7 @@ def scale(
 def _say_who_acts(cluster: Cluster) -> None:
     import time  # noqa: PLC0415
 
-    from diflow.allocator.presence import presence  # noqa: PLC0415
+    from diflow.allocator.engine.control_channel import presence  # noqa: PLC0415
 
     seen = presence(cluster, now=time.time())
     if seen.paused:
@@ -76,7 +76,7 @@ def _say_who_acts(cluster: Cluster) -> None:
 
 def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> None:
     from diflow.errors import ConflictError, NotFoundError  # noqa: PLC0415
-    from diflow.kube.follow import follow  # noqa: PLC0415
+    from diflow.jobs.follow import follow  # noqa: PLC0415
 
     told = ""
     for snapshot in follow(cluster, name, seconds=limit):
@@ -96,8 +96,8 @@ def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> No
 
 def _missing(snapshot: Snapshot, asked: Scaled) -> str:
     """What is not as asked for yet, in words; "" when all is."""
-    from diflow.observe import observe  # noqa: PLC0415
-    from diflow.status import derive_seen  # noqa: PLC0415
+    from diflow.state.observe import observe  # noqa: PLC0415
+    from diflow.state.status import derive_seen  # noqa: PLC0415
 
     workflow = snapshot.workflow or {}
     seen = observe(workflow, snapshot.pods)

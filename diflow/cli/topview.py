@@ -14,17 +14,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from diflow.allocator import looking
-from diflow.allocator.presence import presence
-from diflow.allocator.world import Caches
+from diflow.allocator.engine.cluster_state import Caches
+from diflow.allocator.engine.control_channel import presence
+from diflow.allocator.inspect import observer
+from diflow.allocator.inspect.rows import JobRow, NodeRow, job_rows, node_rows, queue_rows, totals
 from diflow.cli.amounts import short, shown
 from diflow.cli.console import harmless, turn_colour
-from diflow.cli.standing import JobRow, NodeRow, job_rows, node_rows, queue_rows, totals
 from diflow.errors import DiflowError
 from diflow.figures import quantity
 
 if TYPE_CHECKING:
-    from diflow.allocator.looking import Seen
+    from diflow.allocator.inspect.observer import Seen
     from diflow.kube.api import Cluster
 
 _FRAME_SECONDS = 1.0
@@ -79,7 +79,7 @@ def show_live(
                 if time.monotonic() - asked > _LEASE_SECONDS:
                     asked = time.monotonic()
                     page.allocator = _allocator(cluster, seen, page)
-                page.seen = looking.see(caches.world(), page.allocator, seen.settings, now=time.time())
+                page.seen = observer.see(caches.world(), page.allocator, seen.settings, now=time.time())
                 live.refresh()
     except KeyboardInterrupt:
         pass

@@ -1,1 +1,1 @@
-"""How diflow talks to the outside. Importing this package imports nothing: take the module that you need."""
+"""A Kubernetes API server and its objects: client, kinds, errors, reflector, leader election. It knows no jobs."""

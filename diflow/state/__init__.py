@@ -11,7 +11,15 @@ answer, no reader raises, and what does not hold is one sentence about this one 
     nodes        the nodes of Argo's tree, typed and bounded
     tree         what these nodes say of each replica, and how often the job was restarted and rescheduled
     failures     which ends of a pod count against backoffLimit
+    observe      what a Workflow and its nodes say of the job's replicas, rounds and pods in trouble
+    status       the DIJob's status, made of that
+    timeline     the phases that the job went through, and when
+    messages     the sentence of a status
+    advice       what Kubernetes and Argo write of a pod in trouble, in a short line that says what to do
+    roster       the ranks and hosts of the replicas, for given numbers of them
     reports      what a job reports of its speed and progress
+    perfmodel    the performance model of AdaptDL's clients, for one job at one place
+    notes        what the server notes about requests that it carried out
     chain        a job that goes on in another Workflow
     patches      the merge patches that change any of this
 

@@ -5,7 +5,7 @@ Of several things that a report can say, the first one that can be true counts:
 1. `speed`, samples a second of the whole job: what the job says, or what the server has worked out from its ranks;
 2. the newest row of `observed`: replicas x samples a replica / seconds a step;
 3. the speeds of the ranks, added up, where nobody has done that yet;
-4. the model of AdaptDL's clients (`diflow.perfmodel`), for the replicas and nodes that stand beside it.
+4. the model of AdaptDL's clients (`diflow.state.perfmodel`), for the replicas and nodes that stand beside it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from diflow import perfmodel
-from diflow.state import untrusted
+from diflow.state import perfmodel, untrusted
 
 _REPLICAS: Final = (1.0, 1e6)
 _BATCH: Final = (0.0, 1e9)

@@ -17,7 +17,7 @@ from diflow.server.page import amounts
 from diflow.server.page.amounts import Amounts
 from diflow.server.page.facts import JobFacts, NodeFacts, PodFacts
 from diflow.state import chain, untrusted
-from diflow.status import ENDED, PHASES
+from diflow.state.status import ENDED, PHASES
 
 JOBS_A_PAGE: Final = 25
 NODES_A_PAGE: Final = 24

@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from diflow import keys, status
+from diflow import keys
 from diflow.errors import InvalidError
 from diflow.job import DIJob, read_annotation
-from diflow.observe import Observation, observe_state, waiting_reason
-from diflow.scaling import asked
+from diflow.jobs.replica_ranges import asked
 from diflow.server.page import amounts
 from diflow.server.page.history import History, history, seconds
-from diflow.state import chain, nodenames, reports
+from diflow.state import chain, nodenames, reports, status
 from diflow.state.nodes import is_overfull
+from diflow.state.observe import Observation, observe_state, waiting_reason
 from diflow.state.parameters import JobState
-from diflow.status import JobStatus
+from diflow.state.status import JobStatus
 
 Object = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from diflow.observe import Attempt
+from diflow.state.observe import Attempt
 
 _MOST_STEPS: Final = 96
 _MOST_ROUNDS: Final = 32

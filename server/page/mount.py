@@ -19,10 +19,10 @@ from starlette.routing import BaseRoute
 
 from diflow.errors import UnavailableError
 from diflow.kube.kinds import NODE
-from diflow.server.cache import Cache, More
-from diflow.server.core import Core
-from diflow.server.errors import ApiError
-from diflow.server.identity import User
+from diflow.server.api.cache import Cache, More
+from diflow.server.api.core import Core
+from diflow.server.api.identity import User
+from diflow.server.http.errors import ApiError
 from diflow.server.page.board import Sight, World
 from diflow.server.page.facts import trim_node, trim_pod, trim_workflow
 from diflow.server.page.routes import Visitor, routes

@@ -12,7 +12,7 @@ from diflow.server.page.board import FILTERS, Ask, Board, JobLine, NodeLine, Ope
 from diflow.server.page.drawing import bar, chart, clock, colour, spark
 from diflow.server.page.facts import DEFAULT_QUEUE, TaskFacts
 from diflow.server.page.markup import Child, Markup, el, join
-from diflow.status import ENDED
+from diflow.state.status import ENDED
 
 # A sign beside the colour, for those who cannot tell colours, and for print.
 _SIGNS: Final = {

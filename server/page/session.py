@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from diflow.server.identity import claims
+from diflow.server.api.identity import claims
 
 COOKIE: Final = "diflow-token"
 LONGEST_TOKEN: Final = 3800

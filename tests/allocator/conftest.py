@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diflow.allocator import planning, world
-from diflow.allocator.daemon import Allocator
-from diflow.allocator.room import Room
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.engine import cluster_state, planning
+from diflow.allocator.engine.daemon import Allocator
+from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.model.snapshot import Snapshot
 from tests.allocator.lab import Lab, lab
 
 
@@ -31,22 +31,22 @@ def at() -> Iterator[Lab]:
 def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each world, each room and each picture that is made from what is left of the last one is compared with one that
     is made of the same objects and nothing else."""
-    of_caches, of_pods, picture = world.Caches.world, Allocator._room, planning.picture
+    of_caches, of_pods, picture = cluster_state.Caches.world, Allocator._room, planning.picture
     worlds = 0
     wrong: list[str] = []
 
-    def compared_world(caches: world.Caches) -> world.World:
+    def compared_world(caches: cluster_state.Caches) -> cluster_state.World:
         nonlocal worlds
         made = of_caches(caches)
         nodes, _, workflows, pods = ([item["read"] for item in (items or {}).values()] for items in caches._kept)
         given = (workflows, nodes, pods, made.queues, made.queue_trouble)
-        afresh = world.assemble(*given, rules=made.rules, most_nodes=caches._settings.most_nodes)
+        afresh = cluster_state.assemble(*given, rules=made.rules, most_nodes=caches._settings.most_nodes)
         worlds += 1
         if made != afresh:
             wrong.append(f"{made} is {afresh}")
         return made
 
-    def compared_room(allocator: Allocator, there: world.World) -> Room:
+    def compared_room(allocator: Allocator, there: cluster_state.World) -> Room:
         made = of_pods(allocator, there)
         if made.free != Room.of(there.nodes, there.pods).free:
             wrong.append(f"{made.free} is free of {there}")
@@ -60,7 +60,7 @@ def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         wrong.extend(_differences(made.snapshot, afresh.snapshot))
         return made
 
-    monkeypatch.setattr(world.Caches, "world", compared_world)
+    monkeypatch.setattr(cluster_state.Caches, "world", compared_world)
     monkeypatch.setattr(Allocator, "_room", compared_room)
     monkeypatch.setattr(planning, "picture", compared_picture)
     yield

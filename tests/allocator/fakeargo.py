@@ -19,14 +19,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from diflow import keys
-from diflow.allocator import amounts
+from diflow.allocator.model import amounts
 from diflow.job import DIJob
 from diflow.kube.kinds import NODE, POD, WORKFLOW
-from diflow.roster import roster
 from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
+from diflow.state.roster import roster
 from diflow.workflows import render
 from tests.allocator.faults import Time
-from tests.unit.fakeapi import FakeApi
+from tests.kube.fakeapi import FakeApi
 
 Json = dict[str, Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 import urllib3
 
 from diflow.kube.api import Cluster
-from tests.unit.fakeapi import FakeApi
+from tests.kube.fakeapi import FakeApi
 
 _PATIENCE_SECONDS = 60.0
 

@@ -17,19 +17,19 @@ from urllib.parse import parse_qs, urlsplit
 import urllib3
 
 from diflow import DIJob, Task
-from diflow.allocator import seal
-from diflow.allocator.daemon import Allocator, Cycle
-from diflow.allocator.elector import Elector
-from diflow.allocator.policy import Policy, load_policy
-from diflow.allocator.service import AllocatorSettings
-from diflow.allocator.settings import PolicySettings
-from diflow.allocator.world import MANAGED
+from diflow.allocator.engine import seal
+from diflow.allocator.engine.cluster_state import MANAGED
+from diflow.allocator.engine.daemon import Allocator, Cycle
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.policies.base import Policy, load_policy
+from diflow.allocator.policies.settings import PolicySettings
 from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, NODE, POD, SECRET, WORKFLOW, Kind
+from diflow.kube.leader_election import Elector
 from tests.allocator.fakeargo import FOR_EVER, FakeCluster, Runs, is_gated
 from tests.allocator.faults import Time, eventually
-from tests.unit.fakeapi import Answer, FakeApi, Request, chosen, is_inside, serving
+from tests.kube.fakeapi import Answer, FakeApi, Request, chosen, is_inside, serving
 
 Json = dict[str, Any]
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.unit.fakeapi import Request
+from tests.kube.fakeapi import Request
 
 Json = dict[str, Any]
 

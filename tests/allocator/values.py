@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from diflow import keys
-from diflow.allocator.carrying import Job
-from diflow.allocator.predicates import Where
-from diflow.allocator.reading import Identity, JobRead, NodeRead, PodRead, Role
-from diflow.allocator.room import Room
+from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.records import Identity, JobRead, NodeRead, PodRead, Role
+from diflow.allocator.model.predicates import Where
 from diflow.state.allocation import Allocation
 from diflow.state.nodenames import parse
 from diflow.state.tree import Tree

@@ -29,7 +29,7 @@ _TEXTS = st.lists(_PARTS | _ANY, max_size=8).map("".join)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests of this folder need a cluster; the first on each has to start it and to wait for the probe."""
     for item in items:
-        if _HERE in item.path.parents:
+        if item.path.parent == _HERE:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.timeout(1800))
             if isinstance(item, pytest.Function):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from diflow import DIJob, Task, keys
-from diflow.status import JobStatus, derive
+from diflow.state.status import JobStatus, derive
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, alone, wait_until

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, Task, keys
-from diflow.allocator.carrying import Job, carry_out
-from diflow.allocator.reading import read_node, read_pod, read_workflow
-from diflow.allocator.room import Room
+from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.reconcile import Job, carry_out
+from diflow.allocator.engine.records import read_node, read_pod, read_workflow
 from diflow.kube.kinds import POD
 from tests.builders import job, task, template
 from tests.clusters import ROOT, TestCluster, wait_until

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import pytest
 
 from diflow import keys, names
-from diflow.observe import observe
-from diflow.roster import roster
-from diflow.status import derive
+from diflow.state.observe import observe
+from diflow.state.roster import roster
+from diflow.state.status import derive
 from tests.builders import job, task
 from tests.clusters import TestCluster, wait_until
 from tests.e2e.live import Live, pod_name

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, Task, keys
-from diflow.allocator import seal
+from diflow.allocator.engine import seal
 from tests.builders import template
 from tests.clusters import TestCluster, wait_until
 from tests.e2e.allocators import FAKE, Zone, daemon, events, run_on, status, submit, until_running, zone

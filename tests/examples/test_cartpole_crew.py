@@ -18,7 +18,7 @@ from cartpole.link import Link
 from cartpole.settings import Address
 from cartpole.wire import Kind, Message
 from diflow import InvalidError, UnavailableError
-from tests.unit.fakeserver import Seen, serving
+from tests.client.fakeserver import Seen, serving
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -12,7 +12,7 @@ from diflow.kube.kinds import NODE, POD
 from elastic.film import Film, Frame, Recorder, Seen, Told, seen
 from elastic.picture import draw, label, texts
 from tests.allocator.faults import eventually
-from tests.unit.fakeapi import serving, status
+from tests.kube.fakeapi import serving, status
 
 JOBS, NODES = ("a", "b"), ("one", "two")
 

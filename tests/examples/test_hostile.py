@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from demo_hostile import Row, table
-from diflow.allocator.policy import load_policy
-from diflow.allocator.settings import PolicySettings
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.settings import PolicySettings
 from hostile.attacks import ATTACKS, Attack, Tenant
 from tests.allocator.lab import Lab, job, lab, task
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from diflow.allocator import looking
-from diflow.allocator.policy import load_policy
-from diflow.allocator.queues import read_file
-from diflow.allocator.settings import PolicySettings
-from diflow.cli.explaining import explanation
-from diflow.cli.standing import queue_rows, waiting_rows
+from diflow.allocator.engine.queues import read_file
+from diflow.allocator.inspect import observer
+from diflow.allocator.inspect.explain import explanation
+from diflow.allocator.inspect.rows import queue_rows, waiting_rows
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.settings import PolicySettings
 from diflow.kube.kinds import CONFIG_MAP
 from elastic.film import Film, Frame, Seen
 from shares import cast, checks
@@ -72,7 +72,7 @@ def play(at: Lab, moment: Moment) -> None:
 def test_at_each_moment_every_queue_has_what_it_deserves_in_time_and_the_commands_say_so(
     at: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "look", partial(looking.look, wall=at.cluster.wall))
+    monkeypatch.setattr(observer, "look", partial(observer.look, wall=at.cluster.wall))
     gave = set()
     for moment in MOMENTS:
         before = runs(at)
@@ -81,7 +81,7 @@ def test_at_each_moment_every_queue_has_what_it_deserves_in_time_and_the_command
         at.rest(seconds=3)
         after = runs(at)
         assert held(after) == moment.deserved
-        seen = looking.look(at.api.cluster())
+        seen = observer.look(at.api.cluster())
         data = {
             "queues": [{"name": row.name, **_row(row)} for row in queue_rows(seen)],
             "waiting": [{"name": row.name} for row in waiting_rows(seen)],

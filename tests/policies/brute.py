@@ -10,9 +10,9 @@ from functools import cache
 
 import numpy as np
 
-from diflow.allocator.plan import Plan, make_plan
-from diflow.allocator.policies.goodput import GoodputPolicy
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.model.plan import Plan, make_plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.goodput.policy import GoodputPolicy
 
 
 def packings(free: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
@@ -61,7 +61,7 @@ def best_value(policy: GoodputPolicy, snapshot: Snapshot) -> float:
 
 def _known_configuration(policy: GoodputPolicy, snapshot: Snapshot, job: int, count: int) -> bool:
     """Whether the table has this count: growth is bounded, and beyond a node only whole nodes are tried."""
-    from diflow.allocator.policies.goodput import Case
+    from diflow.allocator.policies.goodput.policy import Case
 
     case = Case(snapshot, policy._settings, policy._tables, None, None)
     row = case.table.replicas[job]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.model.snapshot import Snapshot
 
 NEAR = 1e-6
 TOP = -1

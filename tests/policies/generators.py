@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from diflow.allocator.arrays import IntArray
-from diflow.allocator.goodput.fitting import fit_all
-from diflow.allocator.ledger import Ledger
-from diflow.allocator.profile import Profile, clean
-from diflow.allocator.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.model.arrays import IntArray
+from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.profile import Profile, clean
+from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.policies.goodput.fitting import fit_all
 
 RESOURCES = ("cpu", "gpu")
 

@@ -12,9 +12,9 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from diflow.allocator.plan import Plan
-from diflow.allocator.policy import Policy, load_policy
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.base import Policy, load_policy
 from tests.policies import laws, queue_laws, reasons
 from tests.policies.generators import snapshots
 from tests.policies.lives import lives

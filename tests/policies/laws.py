@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from diflow.allocator.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes, keep_plan
-from diflow.allocator.policy import Policy
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.validate import faults
+from diflow.allocator.model.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes, keep_plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.validate import faults
+from diflow.allocator.policies.base import Policy
 from tests.policies.permute import permuted, same_decisions
 
 WAIT, PREEMPT = int(Action.WAIT), int(Action.PREEMPT)

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from diflow.allocator.plan import Plan, carry_out, carry_out_first_step
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.model.plan import Plan, carry_out, carry_out_first_step
+from diflow.allocator.model.snapshot import Snapshot
 from tests.policies.generators import random_snapshot
 
 MOMENTS = 6

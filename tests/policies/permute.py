@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from diflow.allocator.plan import Plan
-from diflow.allocator.predicates import Requirement, Where
-from diflow.allocator.snapshot import UNLIMITED, Snapshot
-from diflow.allocator.views import POOL_LABEL, JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.predicates import Requirement, Where
+from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.model.views import POOL_LABEL, JobView, NodeView, QueueView, RoleView, build
 
 
 def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:

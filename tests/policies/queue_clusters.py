@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from diflow.allocator.arrays import IntArray
-from diflow.allocator.ledger import Ledger
-from diflow.allocator.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.model.arrays import IntArray
+from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 
 RESOURCES = ("cpu", "gpu", "memory", "pods")
 PLENTY = 110

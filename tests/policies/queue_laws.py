@@ -1,7 +1,7 @@
 """The laws of fair queues as functions over (snapshot, plan): each returns the ways in which it is broken.
 
 They are written from the snapshot and the plan alone, apart from the policy's own code. What queues deserve is computed
-by `fairness.shares`, which has tests of its own. Two queues are compared below their nearest common ancestor, in the
+by `fair.shares`, which has tests of its own. Two queues are compared below their nearest common ancestor, in the
 resources that a job asks for and of which the queues there want more than there is ("counted" below). A parent's own
 jobs are one more child of it. Jobs of several roles are judged as victims alone.
 """
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diflow.allocator.arrays import BoolArray, IntArray
-from diflow.allocator.fairness.prepared import prepared
-from diflow.allocator.fairness.shares import shares_by
-from diflow.allocator.plan import Plan, Why, carry_out
-from diflow.allocator.settings import PolicySettings
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.turns import turn, waits_since
-from diflow.allocator.waiting import Feasibility
+from diflow.allocator.model.arrays import BoolArray, IntArray
+from diflow.allocator.model.plan import Plan, Why, carry_out
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fair.prepared import prepared
+from diflow.allocator.policies.fair.shares import shares_by
+from diflow.allocator.policies.reservations import turn, waits_since
+from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.policies.waiting import Feasibility
 
 SLACK = 1e-6
 """Shares that differ by less are the same."""

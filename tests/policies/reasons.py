@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from diflow.allocator.plan import Action, Plan, Why
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.model.plan import Action, Plan, Why
+from diflow.allocator.model.snapshot import Snapshot
 from tests.policies.deserving import Tree
 
 NEAR = 1e-5

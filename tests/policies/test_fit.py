@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diflow.allocator import explain
-from diflow.allocator.fairness.giving_way import make_way
-from diflow.allocator.ledger import Ledger
-from diflow.allocator.plan import Action, Plan, Why, carry_out, changes, make_plan
-from diflow.allocator.policies.fit import FitPolicy
-from diflow.allocator.settings import PolicySettings
-from diflow.allocator.settle import no_worse_than_keeping
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.validate import faults
-from diflow.allocator.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.messages import reason_texts
+from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.plan import Action, Plan, Why, carry_out, changes, make_plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.validate import faults
+from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.policies.fit.policy import FitPolicy
+from diflow.allocator.policies.fit.preemption import make_way
+from diflow.allocator.policies.fixed_point import no_worse_than_keeping
+from diflow.allocator.policies.settings import PolicySettings
 
 NOW = 1000.0
 Placed = dict[str, int]
@@ -70,7 +70,7 @@ def sizes(snapshot: Snapshot, plan: Plan) -> Placed:
 
 
 def told(snapshot: Snapshot, plan: Plan, name: str) -> str:
-    return explain.text(snapshot, plan, snapshot.job_names.index(name))
+    return reason_texts.text(snapshot, plan, snapshot.job_names.index(name))
 
 
 def why(snapshot: Snapshot, plan: Plan, name: str) -> Why:
@@ -200,7 +200,7 @@ def test_a_victim_comes_back_when_there_is_room_before_those_that_came_later() -
 
 def test_a_victim_that_fits_elsewhere_moves_there_in_the_same_plan() -> None:
     """The newcomer must be on n1 (labels): the job there goes to n2."""
-    from diflow.allocator.predicates import Where
+    from diflow.allocator.model.predicates import Where
 
     cluster = [NodeView("n1", {"gpu": 4}, labels={"kind": "big"}), NodeView("n2", {"gpu": 4})]
     here = RoleView("w", {"gpu": 1}, 4, 4, where=Where(selector=(("kind", "big"),)))

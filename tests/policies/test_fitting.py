@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diflow.allocator.arrays import FloatArray
-from diflow.allocator.goodput.fitting import fit_all
-from diflow.allocator.goodput.model import BETA_N, network_seconds, step_seconds
+from diflow.allocator.model.arrays import FloatArray
+from diflow.allocator.policies.goodput.fitting import fit_all
+from diflow.allocator.policies.goodput.model import BETA_N, network_seconds, step_seconds
 
 TRUE = np.array([0.02, 0.002, 0.12, 0.004, 0.01, 0.002, 1.5])
 """A job whose synchronisation costs six times as much over several nodes as inside one."""

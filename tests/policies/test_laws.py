@@ -21,9 +21,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diflow.allocator.policies.goodput import GoodputPolicy
-from diflow.allocator.policy import load_policy
-from diflow.allocator.snapshot import Snapshot
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from tests.policies import brute, laws, verdicts
 from tests.policies.generators import random_snapshot, snapshots, some_profile
 from tests.policies.judging import judge, parts, queue_parts

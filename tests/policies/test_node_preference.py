@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator import journal
-from diflow.allocator.plan import Plan
-from diflow.allocator.policies.fair import FairPolicy
-from diflow.allocator.policies.fit import FitPolicy
-from diflow.allocator.policy import load_policy
-from diflow.allocator.predicates import NODE_NAME, Requirement, Where
-from diflow.allocator.reading import MOST_PREFERRED, read_where, read_workflow
-from diflow.allocator.settings import NodeOrder, PolicySettings
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import JobView, NodeView, RoleView, build
+from diflow.allocator.engine import journal
+from diflow.allocator.engine.records import MOST_PREFERRED, read_where, read_workflow
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.predicates import NODE_NAME, Requirement, Where
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import JobView, NodeView, RoleView, build
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.fair.policy import FairPolicy
+from diflow.allocator.policies.fit.policy import FitPolicy
+from diflow.allocator.policies.settings import NodeOrder, PolicySettings
 from diflow.workflows import render
 from tests.allocator.lab import job, task
 

@@ -7,14 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from diflow.allocator.arrays import IntArray
-from diflow.allocator.goodput import knapsack, optimise
-from diflow.allocator.goodput.knapsack import Knapsacks
-from diflow.allocator.goodput.optimise import Problem, greedy, worth
-from diflow.allocator.goodput.table import Tables
-from diflow.allocator.plan import carry_out, changes
-from diflow.allocator.policies.goodput import Case
-from diflow.allocator.settings import PolicySettings
+from diflow.allocator.model.arrays import IntArray
+from diflow.allocator.model.plan import carry_out, changes
+from diflow.allocator.policies.goodput import knapsack, optimise
+from diflow.allocator.policies.goodput.knapsack import Knapsacks
+from diflow.allocator.policies.goodput.optimise import Problem, greedy, worth
+from diflow.allocator.policies.goodput.policy import Case
+from diflow.allocator.policies.goodput.table import Tables
+from diflow.allocator.policies.settings import PolicySettings
 from tests.policies.generators import snapshots
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diflow.allocator.arrays import FloatArray
-from diflow.allocator.goodput.price import unit_costs
+from diflow.allocator.model.arrays import FloatArray
+from diflow.allocator.policies.goodput.price import unit_costs
 
 GPUS = np.arange(1, 65, dtype=np.float64)
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from diflow.allocator.plan import Why, carry_out, keep_plan
-from diflow.allocator.policies.fair import FairPolicy
-from diflow.allocator.views import QueueView, build
+from diflow.allocator.model.plan import Why, carry_out, keep_plan
+from diflow.allocator.model.views import QueueView, build
+from diflow.allocator.policies.fair.policy import FairPolicy
 from tests.policies import queue_laws
 from tests.policies.queue_clusters import RESOURCES, queue_clusters
 from tests.policies.test_shares_hold import job, node

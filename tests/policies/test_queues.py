@@ -7,16 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from diflow.allocator import explain
-from diflow.allocator.fairness.shares import deserved, queue_demand, water_fill
-from diflow.allocator.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes, evictions
-from diflow.allocator.policies.fair import FairPolicy
-from diflow.allocator.policy import load_policy
-from diflow.allocator.predicates import Requirement, Taint, Toleration, Where
-from diflow.allocator.settings import NodeOrder, PolicySettings
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.validate import faults
-from diflow.allocator.views import PODS, JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.messages import reason_texts
+from diflow.allocator.model.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes, evictions
+from diflow.allocator.model.predicates import Requirement, Taint, Toleration, Where
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.validate import faults
+from diflow.allocator.model.views import PODS, JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.fair.policy import FairPolicy
+from diflow.allocator.policies.fair.shares import deserved, queue_demand, water_fill
+from diflow.allocator.policies.settings import NodeOrder, PolicySettings
 
 
 def node(name: str = "n1", *, foreign: dict[str, int] | None = None, **amounts: int) -> NodeView:
@@ -172,7 +172,7 @@ def test_a_queue_below_its_share_reclaims_one() -> None:
     plan = fair(snapshot)
     assert evictions(snapshot, plan) == 1
     assert held(snapshot, plan) == {"a": 2, "b": 1}
-    assert "gives way to 'b', whose queue held less of what it deserves" in explain.text(snapshot, plan, 0)
+    assert "gives way to 'b', whose queue held less of what it deserves" in reason_texts.text(snapshot, plan, 0)
 
 
 def test_a_gang_is_promised_what_is_being_released_and_bound_only_when_all_of_it_is_ready() -> None:
@@ -333,7 +333,7 @@ def test_a_queue_deleted_while_in_use_keeps_its_running_job_and_tells_the_waitin
     plan = load_policy(name).optimize(snapshot)
     # A job that has reported nothing is tried with one replica by the policies that decide by reports.
     assert held(snapshot, plan) == {"running": 2, "waiting": 0, "other": 1 if "goodput" in name else 2}
-    assert "'gone' does not exist" in explain.text(snapshot, plan, snapshot.job_names.index("waiting"))
+    assert "'gone' does not exist" in reason_texts.text(snapshot, plan, snapshot.job_names.index("waiting"))
 
 
 def test_pods_that_ask_for_nothing_run_on_a_full_node() -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diflow.allocator import explain
-from diflow.allocator.plan import Plan, Why
-from diflow.allocator.policies.fair import FairPolicy
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import JobView, QueueView, build
+from diflow.allocator.messages import reason_texts
+from diflow.allocator.model.plan import Plan, Why
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import JobView, QueueView, build
+from diflow.allocator.policies.fair.policy import FairPolicy
 from tests.policies import reasons
 from tests.policies.test_shares_hold import borrowed_cluster, fair, job, node
 
@@ -19,7 +19,7 @@ from tests.policies.test_shares_hold import borrowed_cluster, fair, job, node
 def told(snapshot: Snapshot, name: str) -> str:
     plan = fair(snapshot)
     assert reasons.refuted(snapshot, plan) == []
-    return explain.text(snapshot, plan, snapshot.job_names.index(name)).partition(": ")[2]
+    return reason_texts.text(snapshot, plan, snapshot.job_names.index(name)).partition(": ")[2]
 
 
 def test_the_gang_whose_turn_it_is_and_those_that_wait_for_it_are_told_so() -> None:
@@ -117,7 +117,7 @@ def test_no_reason_of_five_hundred_jobs_that_wait_is_refuted() -> None:
         snapshot = _random_cluster(rng)
         plan = fair(snapshot)
         assert reasons.refuted(snapshot, plan) == []
-        assert len(explain.lines(snapshot, plan)) == snapshot.jobs
+        assert len(reason_texts.lines(snapshot, plan)) == snapshot.jobs
         some = list(reasons.whys(snapshot, plan))
         waited += len(some)
         seen.update(some)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.plan import Why
-from diflow.allocator.policy import load_policy
-from diflow.allocator.validate import faults
-from diflow.allocator.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.model.plan import Why
+from diflow.allocator.model.validate import faults
+from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.policies.base import load_policy
 
 PERIOD = 60.0
 SMALL_SECONDS = 600.0

@@ -11,16 +11,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diflow.allocator.fairness.cycle import Cycle
-from diflow.allocator.fairness.prepared import prepared
-from diflow.allocator.fairness.shares import deserved, queue_demand
-from diflow.allocator.plan import Plan, Why, carry_out, changes, evictions
-from diflow.allocator.policies.fair import FairPolicy
-from diflow.allocator.policy import load_policy
-from diflow.allocator.settings import PolicySettings
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.validate import faults
-from diflow.allocator.views import PODS, JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.model.plan import Plan, Why, carry_out, changes, evictions
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.validate import faults
+from diflow.allocator.model.views import PODS, JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.fair.cycle import Cycle
+from diflow.allocator.policies.fair.policy import FairPolicy
+from diflow.allocator.policies.fair.prepared import prepared
+from diflow.allocator.policies.fair.shares import deserved, queue_demand
+from diflow.allocator.policies.settings import PolicySettings
 from tests.policies.field.rows import linear
 from tests.policies.generators import snapshots
 from tests.policies.queue_clusters import queue_clusters

@@ -6,16 +6,16 @@ from fractions import Fraction
 
 import numpy as np
 
-from diflow.allocator.arrays import BoolArray, FloatArray
-from diflow.allocator.fairness import cycle
-from diflow.allocator.fairness.consent import agreed, drf
-from diflow.allocator.fairness.shares import deserved_by
-from diflow.allocator.fairness.victims import MayTake, Reach, make_room, order_of_victims
-from diflow.allocator.ledger import Ledger
-from diflow.allocator.policies.fair import FairPolicy
-from diflow.allocator.settings import PolicySettings
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import QueueView, build
+from diflow.allocator.model.arrays import BoolArray, FloatArray
+from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import QueueView, build
+from diflow.allocator.policies.fair import cycle
+from diflow.allocator.policies.fair.policy import FairPolicy
+from diflow.allocator.policies.fair.shares import deserved_by
+from diflow.allocator.policies.fair.victim_filters import agreed, drf
+from diflow.allocator.policies.fair.victims import MayTake, Reach, make_room, order_of_victims
+from diflow.allocator.policies.settings import PolicySettings
 from tests.policies import laws
 from tests.policies.generators import snapshots
 from tests.policies.judging import cheap

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 import structlog
 
+from tests.kube.fakeapi import serving
 from tests.server.place import Place
-from tests.unit.fakeapi import serving
 
 _HERE = Path(__file__).parent
 # Servers and browsers in processes of their own: as live as a cluster, on a machine that others use.
-_LIVE = ("test_serving_", "test_page_browser")
+_LIVE = ("test_serving_", "test_browser")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A second try, as for tests on a cluster: the summary shows what went wrong at the first (tests/conftest.py)."""
     for item in items:
-        if item.path.parent == _HERE and item.path.name.startswith(_LIVE):
+        if _HERE in item.path.parents and item.path.name.startswith(_LIVE):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

@@ -17,14 +17,14 @@ from starlette.applications import Starlette
 
 from diflow import DIJob, keys, names
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.server.app import create_app
-from diflow.server.cache import Cache, More
+from diflow.server.api.app import create_app
+from diflow.server.api.cache import Cache, More
 from diflow.server.settings import ServerSettings
 from diflow.state import chain
 from diflow.workflows import render
 from tests.allocator.faults import Time, client, eventually
 from tests.builders import job, task
-from tests.unit.fakeapi import Answer, FakeApi, Request, status
+from tests.kube.fakeapi import Answer, FakeApi, Request, status
 
 Json = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""`python -m tests.server.servedapp`: a small application under `diflow.server.serving`, for tests from outside.
+"""`python -m tests.server.servedapp`: a small application under `diflow.server.http.serving`, for tests from outside.
 
 It prints how it ended. Each route shows one thing that a handler may do.
 """
@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from diflow.logs import configure_log
-from diflow.server.serving import serve
+from diflow.server.http.serving import serve
 from diflow.server.settings import server_settings
 from diflow.server.telemetry import Telemetry
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from diflow.allocator.presence import NAMESPACE
+from diflow.allocator.engine.control_channel import NAMESPACE
 from diflow.cli.server import run as run_server
 from diflow.server.settings import ServerSettings
 from diflow.settings import RenderSettings

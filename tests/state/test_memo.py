@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from diflow.allocator import reading
+from diflow.allocator.engine import records
 from diflow.errors import InvalidError
 from diflow.state.memo import remembered
 from tests.state.hostile import Json, workflow
@@ -47,7 +47,7 @@ def test_a_workflow_that_is_edited_again_and_again_fills_no_memory(
     try:
         for number in range(edits):
             edit(body, number)
-            reading.read_workflow(body)
+            records.read_workflow(body)
         used, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from diflow.allocator import reading
+from diflow.allocator.engine import records
 from diflow.state.nodes import nodes
 from tests.state.hostile import Json, workflow
 
@@ -27,10 +27,10 @@ def test_more_nodes_than_argo_can_pack_are_none(put: object) -> None:
     assert callable(put)
     put(body, {f"{i}": {"name": f"one.round(0:1)(0).worker({i}:{i})"} for i in range(25_001)})
     assert nodes(body) == ((), False)
-    assert reading.read_workflow(body).tree.members == {}
+    assert records.read_workflow(body).tree.members == {}
 
 
 def test_as_many_nodes_as_argo_can_pack_are_read() -> None:
     body = workflow()
     packed(body, {f"{i}": {"name": f"one.round(0:1)(0).worker({i}:{i})"} for i in range(25_000)})
-    assert len(reading.read_workflow(body).tree.members) == 25_000
+    assert len(records.read_workflow(body).tree.members) == 25_000

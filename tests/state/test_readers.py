@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from diflow.allocator.reading import JobRead
-from diflow.allocator.reading import read_workflow as allocators
-from diflow.asking import standing
+from diflow.allocator.engine.records import JobRead
+from diflow.allocator.engine.records import read_workflow as allocators
 from diflow.errors import DiflowError, InvalidError
+from diflow.jobs.scale_requests import standing
+from diflow.server.api.reading import read_workflow as servers
 from diflow.server.page.facts import trim_workflow as pages
-from diflow.server.reading import read_workflow as servers
 from diflow.state import chain
 from diflow.state.parameters import LONGEST_PROFILINGS, JobState
-from diflow.status import derive, derive_ended
-from diflow.successor import successor
+from diflow.state.status import derive, derive_ended
+from diflow.workflows.successor import successor
 from tests.state.hostile import workflow, workflows
 
 EXAMPLES = int(os.environ.get("DIFLOW_FUZZ_EXAMPLES", "300"))
@@ -181,7 +181,7 @@ def test_parameters_larger_than_those_of_any_workflow_are_not_kept() -> None:
 
 
 def test_what_diflow_writes_into_pods_is_not_kept_of_the_pods_of_others() -> None:
-    from diflow.allocator.reading import read_pod
+    from diflow.allocator.engine.records import read_pod
 
     text = {"diflow/nodes": "x" * 250_000, "diengine/rank": "y" * 250_000}
     pod = {"metadata": {"name": "p", "namespace": "ns", "annotations": text}, "spec": {}, "status": {}}

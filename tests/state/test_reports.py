@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator import reports as allocators
+from diflow.allocator.engine import reports as allocators
 from diflow.state.reports import progress, speed
 
 ROW = [1, 4, 32, 0.1, 0.5]

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from diflow import InvalidError
-from diflow.workflows.reoptimise import check_schedule, check_timezone, render_cron
-from tests.unit.cli import run
+from diflow.workflows.reoptimise import render_cron
+from diflow.workflows.schedule import check_schedule, check_timezone
+from tests.cli.runner import run
 
 
 def test_one_run_at_a_time_and_none_for_ever() -> None:

@@ -6,7 +6,7 @@ with memory to spare. A ReplicaSet there is pods of others here.
 
 from __future__ import annotations
 
-from diflow.allocator.predicates import NODE_NAME, Requirement, Taint, Where
+from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Where
 from tests.policies.field import reasons
 from tests.policies.field.rows import (
     GI,

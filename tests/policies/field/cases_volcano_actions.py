@@ -8,7 +8,7 @@ no gang of them all: they are a job each. Queue priorities are left out where no
 
 from __future__ import annotations
 
-from diflow.allocator.predicates import Where
+from diflow.allocator.model.predicates import Where
 from tests.policies.field import reasons
 from tests.policies.field.rows import (
     GI,

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from diflow.allocator.predicates import Taint, Where
-from diflow.allocator.profile import Profile
-from diflow.allocator.snapshot import Snapshot
-from diflow.allocator.views import PODS, JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.model.predicates import Taint, Where
+from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import PODS, JobView, NodeView, QueueView, RoleView, build
 
 G = 1000
 """MB."""

@@ -1,0 +1,326 @@
+"""The caches of the daemon, and what they show at one moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from diflow import keys
+from diflow.allocator.engine import records
+from diflow.allocator.engine.access import NamespaceRule
+from diflow.allocator.engine.queues import QueueFile, read_file
+from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.records import JobRead, NodeRead, PodRead
+from diflow.allocator.engine.seal import Seal
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.model.views import QueueView
+from diflow.errors import InvalidError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
+from diflow.kube.reflector import Json, Key, Reflector
+from diflow.kube.reflectors import Reflectors
+
+MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE},{keys.SCHEDULING}=gang"
+QUEUES_KEY = "queues.yaml"
+LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector. Pods that have ended hold nothing; the server need not send them."""
+
+_NO_JOBS: Mapping[str, Job] = MappingProxyType({})
+
+_SPARE = 1000
+
+Told = Callable[[Kind, str, Any, Any], None]
+"""(kind, key, what was read before, what is read now): None where there was or is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All that the allocator sees at one moment. `queue_trouble`: why the queues' text was not taken, or "". `rules`:
+    which namespaces may use which queues."""
+
+    jobs: Mapping[str, Job]
+    nodes: Mapping[str, NodeRead]
+    pods: tuple[PodRead, ...]
+    queues: tuple[QueueView, ...] = ()
+    queue_trouble: str = ""
+    rules: tuple[NamespaceRule, ...] = ()
+
+
+class Caches:
+    """Local copies of the jobs' Workflows, all live pods, the nodes and the queues, kept by list and watch.
+
+    `seal`: what tells the allocator's own allocations; without it all are believed, as for those who only look.
+    """
+
+    def __init__(
+        self, cluster: Cluster, settings: AllocatorSettings, *, told: Told, seal: Seal | None = None, **options: Any
+    ) -> None:
+        self._settings = settings
+        self._seal = seal
+        space: dict[str, Any] = (
+            {"namespace": settings.watched_namespace} if settings.watched_namespace else {"everywhere": True}
+        )
+
+        def reflector(kind: Kind, trim: Callable[[Json], Json | None], **chosen: Any) -> Reflector:
+            def on_change(_: str, key: Key, old: Json | None, new: Json | None) -> None:
+                told(kind, "/".join(key), old and old["read"], new and new["read"])
+
+            return Reflector(cluster, kind, trim=trim, on_change=on_change, **chosen, **options)
+
+        self.workflows = reflector(WORKFLOW, self._trim_workflow, labels=MANAGED, **space)
+        self.pods = reflector(POD, records.trim_pod, everywhere=True, fields=LIVE)
+        self.nodes = reflector(NODE, records.trim_node, everywhere=True)
+        self.queues = reflector(
+            CONFIG_MAP,
+            _trim_queues,
+            namespace=settings.namespace,
+            fields=f"metadata.name={settings.queues_config}",
+        )
+        self._all = Reflectors((self.nodes, self.queues, self.workflows, self.pods))
+        self._kept: Sequence[Mapping[Key, Json] | None] = (None,) * len(self._all.members)
+        self._pods = Pods((), {}, {})
+        self._world = World({}, {}, ())
+        self._good_queues = QueueFile()
+
+    def start(self) -> None:
+        if self._seal is not None:
+            self._seal.load()
+        self._all.start()
+
+    def stop(self) -> None:
+        self._all.stop()
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Wait until all have been listed. False if that took longer than `timeout` seconds each."""
+        return self._all.wait_synced(timeout)
+
+    def _trim_workflow(self, obj: Json) -> Json | None:
+        """As `records.trim_workflow`. An allocation that somebody else wrote is not there."""
+        kept = records.trim_workflow(obj)
+        if self._seal is None or kept is None or kept["read"].allocation is None:
+            return kept
+        read: JobRead = kept["read"]
+        annotations = obj["metadata"]["annotations"]
+        proof = str(annotations.get(keys.PROOF) or "")
+        if self._seal.is_ours(read.identity.uid, str(annotations[keys.ALLOCATION]), proof):
+            return kept
+        told = f"the annotation {keys.ALLOCATION} was not written by the allocator as it stands, and is ignored"
+        return {**kept, "read": replace(read, allocation=None, complaint=read.complaint or told)}
+
+    def trouble(self) -> str:
+        """Why nothing may be decided now; "" when all caches are good."""
+        return self._all.trouble(self._settings.stale_seconds)
+
+    def observed(self, kind: Kind, obj: Json) -> None:
+        """Take the answer to a write into the cache at once."""
+        {WORKFLOW: self.workflows, POD: self.pods}[kind].observed(obj)
+
+    def world(self) -> World:
+        """What the caches show now. A job of which nothing has changed is the same object as the last time, and so are
+        the nodes and the pods if none of them has."""
+        kept = nodes, _, workflows, pods = [reflector.items() for reflector in self._all.members]
+        # Each reflector gives the same mapping until something in it changes.
+        is_new = [now is not then for now, then in zip(kept, self._kept, strict=True)]
+        if not any(is_new):
+            return self._world
+        former, (queues, queue_trouble) = self._world, self._queues()
+        reads: dict[str, JobRead] = {item["read"].key: item["read"] for item in workflows.values()}
+        owners = _owners(reads)
+        if is_new[3] or owners != self._pods.owners:
+            self._pods = Pods.of((item["read"] for item in pods.values()), owners)
+        self._world = World(
+            _jobs(reads, self._pods, most_nodes=self._settings.most_nodes, former=former.jobs),
+            {item["read"].name: item["read"] for item in nodes.values()} if is_new[0] else former.nodes,
+            self._pods.all,
+            queues.queues,
+            queue_trouble,
+            queues.rules,
+        )
+        self._kept = kept
+        if self._seal is not None and len(self._seal) > 2 * len(reads) + _SPARE:
+            self._seal.keep({read.identity.uid for read in reads.values()})
+        return self._world
+
+    def _queues(self) -> tuple[QueueFile, str]:
+        for item in self.queues.items().values():
+            try:
+                self._good_queues = read_file(item["read"])
+            except InvalidError as error:
+                return self._good_queues, str(error)
+            return self._good_queues, ""
+        self._good_queues = QueueFile()
+        return self._good_queues, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """Live pods, and by the job (its key) that they are of. `owners`: the uid of each Workflow that was there then."""
+
+    all: tuple[PodRead, ...]
+    by_job: Mapping[str, tuple[PodRead, ...]]
+    owners: Mapping[str, str]
+
+    @classmethod
+    def of(cls, pods: Iterable[PodRead], owners: Mapping[str, str]) -> Pods:
+        seen: list[PodRead] = []
+        by_job: dict[str, list[PodRead]] = {}
+        for pod in pods:
+            if pod.place is None:
+                seen.append(pod)
+            elif pod.job in owners and pod.owner != owners[pod.job]:
+                # What is left of an earlier job of this name is nobody's, as is what only carries a job's labels. It
+                # holds its room all the same.
+                seen.append(replace(pod, job="", place=None))
+            else:
+                seen.append(pod)
+                by_job.setdefault(pod.job, []).append(pod)
+        return cls(tuple(seen), {job: tuple(mine) for job, mine in by_job.items()}, owners)
+
+
+def assemble(
+    workflows: Iterable[JobRead],
+    nodes: Iterable[NodeRead],
+    pods: Iterable[PodRead],
+    queues: tuple[QueueView, ...] = (),
+    queue_trouble: str = "",
+    *,
+    rules: tuple[NamespaceRule, ...] = (),
+    most_nodes: int = 0,
+    former: Mapping[str, Job] = _NO_JOBS,
+) -> World:
+    """The world of these objects: each job with its own pods.
+
+    A preemptible job whose Workflow has `most_nodes` of Argo's nodes or more is full (0: none is). A job that is made
+    of the same objects as in `former` is taken from there: what was derived from it holds on.
+    """
+    reads = {read.key: read for read in workflows}
+    sorted_pods = Pods.of(pods, _owners(reads))
+    jobs = _jobs(reads, sorted_pods, most_nodes=most_nodes, former=former)
+    return World(jobs, {node.name: node for node in nodes}, sorted_pods.all, queues, queue_trouble, rules)
+
+
+def _owners(reads: Mapping[str, JobRead]) -> dict[str, str]:
+    return {key: read.identity.uid for key, read in reads.items()}
+
+
+def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: Mapping[str, Job]) -> Mapping[str, Job]:
+    chains = _Chains(reads, pods.by_job)
+    after = chains.after
+    jobs: dict[str, Job] = {}
+    for key, read in reads.items():
+        mine, old = pods.by_job.get(key, ()), former.get(key)
+        # Most jobs have changed in nothing, and have only ever been in one Workflow.
+        alone = not read.continues and read.name in ("", read.identity.name) and key not in after
+        if alone and old is not None and old.read is read and old.pods is mine and old.after is None:
+            jobs[key] = old
+            continue
+        job = Job(
+            read,
+            mine,
+            before=chains.before.get(key),
+            after=after.get(key),
+            old_pods=chains.old_pods(read),
+            is_full=bool(most_nodes) and read.is_preemptible and read.tree.count >= most_nodes,
+            known_as=chains.known_as(read),
+            submitted_seconds=chains.submitted(read),
+        )
+        jobs[key] = old if old is not None and old.is_made_of(job) else job
+    return jobs
+
+
+class _Chains:
+    """Which Workflow continues which, and what the jobs are called.
+
+    The annotations that say so can be edited by users, so they may form circles and forks. Of several Workflows that
+    name one predecessor, one is its successor; and a chain is followed only where both ends name each other, and only
+    from its newest Workflow. Each Workflow is then visited once, however the annotations are written.
+    """
+
+    def __init__(self, reads: Mapping[str, JobRead], pods: Mapping[str, Sequence[PodRead]]) -> None:
+        self._reads, self._pods = reads, pods
+        self._orphans: dict[str, dict[str, list[PodRead]]] = {}
+        self.before = {key: found for key, read in reads.items() if (found := _before(read, reads)) is not None}
+        self.after = {
+            found.key: reads[key]
+            for key, found in sorted(self.before.items())
+            if found.continued_in in ("", reads[key].identity.name)
+        }
+        claims = sorted((read.continues, read.continues_uid, key) for key, read in reads.items() if read.continues)
+        self._heirs = {(continued, uid): key for continued, uid, key in claims if continued not in reads}
+        current = [read for read in reads.values() if not self._is_passed(read)]
+        self._keys = {read.key for read in current}
+        self._names = Counter(_named(read) for read in current)
+
+    def old_pods(self, read: JobRead) -> tuple[PodRead, ...]:
+        """Live pods of the Workflows before this one, if it is the newest of its job."""
+        out: list[PodRead] = []
+        at = read
+        while at.continues and not read.continued_in:
+            before = self.before.get(at.key)
+            if before is None:
+                if self._heirs.get((at.continues, at.continues_uid)) == at.key:
+                    out += self._orphaned(at.continues).get(at.continues_uid, ())
+                break
+            if self.after.get(before.key) is not at:
+                break
+            out += self._pods.get(before.key, ())
+            if before.continued_in != at.identity.name:
+                break
+            at = before
+        return tuple(out)
+
+    def submitted(self, read: JobRead) -> float | None:
+        """When the first Workflow of this one's chain was created; None if that is this one.
+
+        A Workflow's own word (`diflow/submitted`) is not believed, as who writes it writes himself to the front. Only
+        a predecessor that is there and names this one proves an age; without it the job is as old as its Workflow.
+        """
+        at: JobRead = read
+        oldest: float | None = None
+        seen = {read.key}
+        while not read.continued_in and (before := self.before.get(at.key)) is not None and before.key not in seen:
+            if before.continued_in != at.identity.name:
+                break
+            seen.add(before.key)
+            at, oldest = before, before.created_seconds
+        return oldest
+
+    def known_as(self, read: JobRead) -> str:
+        """The key of the job that has gone on in this Workflow, or "": also when another job has that name by now. No
+        two Workflows in which jobs are now have the same."""
+        if read.name in ("", read.identity.name):
+            return ""
+        title = "/".join(_named(read))
+        if self._is_passed(read):
+            return title
+        return "" if title in self._keys or self._names[_named(read)] > 1 else title
+
+    def _is_passed(self, read: JobRead) -> bool:
+        return bool(read.continued_in) or read.key in self.after
+
+    def _orphaned(self, key: str) -> Mapping[str, Sequence[PodRead]]:
+        """Live pods of a Workflow that is gone, by the uid that it had."""
+        if key not in self._orphans:
+            by_owner = self._orphans[key] = {}
+            for pod in self._pods.get(key, ()):
+                by_owner.setdefault(pod.owner, []).append(pod)
+        return self._orphans[key]
+
+
+def _before(read: JobRead, reads: Mapping[str, JobRead]) -> JobRead | None:
+    """The Workflow that this one continues, if it is there: the same, and not another one of its name."""
+    found = reads.get(read.continues) if read.continues and read.continues != read.key else None
+    return found if found is not None and found.identity.uid == read.continues_uid else None
+
+
+def _named(read: JobRead) -> tuple[str, str]:
+    return read.identity.namespace, read.name or read.identity.name
+
+
+def _trim_queues(obj: Json) -> Json | None:
+    metadata = obj["metadata"]
+    text = str((obj.get("data") or {}).get(QUEUES_KEY) or "queues: []")
+    return {"metadata": metadata, "read": text}

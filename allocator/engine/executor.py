@@ -1,0 +1,330 @@
+"""Makes writes happen: the only part of the allocator that changes anything in the cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import structlog
+
+from diflow import keys
+from diflow.allocator.engine.patches import NextPart, Note, Write, rebased
+from diflow.allocator.engine.reconcile import Job, timestamp
+from diflow.allocator.engine.records import Identity, read_workflow
+from diflow.errors import (
+    ConflictError,
+    DiflowError,
+    InvalidError,
+    LostLeadershipError,
+    NotFoundError,
+    TooLargeError,
+    UnavailableError,
+)
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import EVENT, LEASE, WORKFLOW, Kind
+from diflow.kube.leader_election import Elector
+from diflow.kube.reflector import Json
+from diflow.state import chain
+from diflow.workflows.successor import successor
+
+COMPONENT = "diflow-allocator"
+# A message of an Event may have 1024 bytes.
+_LONGEST_MESSAGE = 1000
+_BACKOFF_SECONDS = (0.5, 60.0)
+# Objects that are known to be full, each in one version: what is forgotten is tried once more.
+_MOST_FULL = 10_000
+# A Workflow that was changed between the read and the write is read and written once more, so many times.
+_REBASES = 2
+# So many writes for a job in a row that others overtook: argo and the kubelets change its objects, too.
+_CONFLICTS = 4
+
+log = structlog.get_logger("diflow.allocator")
+
+
+class Applier:
+    """Sends writes, several at a time, each only while this process leads; tells of them in Events.
+
+    A write to a Workflow that has changed meanwhile, but in nothing that the write was decided by, is made for the
+    Workflow as it is now. Other writes that are refused because their object has changed are dropped: the caches will
+    show why, and the next cycle derives them again. A job of which writes are refused for other reasons, or all the
+    time, is left alone for a while, longer each time.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        elector: Elector,
+        *,
+        observed: Callable[[Kind, Json], None],
+        progress: Callable[[], None] = lambda: None,
+        sign: Callable[[str, str], str] = lambda _uid, _text: "",
+        workers: int = 16,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster.asked_once()
+        self._elector = elector
+        self._observed, self._progress = observed, progress
+        self._sign = sign
+        self._clock, self._wall = clock, wall
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="write")
+        self._held: dict[str, float] = {}
+        self._tries: dict[str, tuple[int, float]] = {}
+        self._conflicts: dict[str, int] = {}
+        self.refusals: dict[str, str] = {}
+        """Why the last write for a job was refused, for those that are held."""
+        self._full: dict[str, str] = {}
+        self._unwritable: dict[str, Identity] = {}
+        self.made = 0
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def is_held(self, job: str) -> bool:
+        """The job is left alone for now, because writes for it were refused."""
+        return self._clock() < self._held.get(job, -math.inf)
+
+    def unwritable(self, jobs: Mapping[str, Job]) -> frozenset[str]:
+        """The jobs into whose Workflows nothing can be written, as these are too large: only their pods can be ended.
+        A Workflow that has changed is tried again, as it may be smaller now."""
+        self._unwritable = {
+            key: known for key, known in self._unwritable.items() if key in jobs and jobs[key].read.identity == known
+        }
+        return frozenset(self._unwritable)
+
+    def keep(self, jobs: Container[str]) -> None:
+        """Forget what was refused for all other jobs: they are gone."""
+        tables: tuple[MutableMapping[str, Any], ...] = self._held, self._tries, self._conflicts, self.refusals
+        for table in tables:
+            for job in [job for job in table if job not in jobs]:
+                del table[job]
+
+    def held(self) -> frozenset[str]:
+        """The jobs that are left alone for now."""
+        return frozenset(self._held)
+
+    def next_release(self) -> float | None:
+        """When the first held job may be tried again, on the clock; None if there is none."""
+        return min(self._held.values(), default=None)
+
+    def release(self) -> list[str]:
+        """Take the jobs that may be tried again off the list: there may be nothing left to write for them."""
+        now = self._clock()
+        out = [job for job, until in self._held.items() if until <= now]
+        for job in out:
+            del self._held[job]
+            self.refusals.pop(job, None)
+        return out
+
+    def apply(self, writes: Sequence[Write], jobs: Mapping[str, Job]) -> list[Write]:
+        """Make these writes. Returns those that were refused. Raises LostLeadershipError, and then makes no more."""
+        results = [self._pool.submit(self._one, write, jobs.get(write.job)) for write in writes]
+        refused = []
+        lost: LostLeadershipError | None = None
+        for write, result in zip(writes, results, strict=True):
+            try:
+                if not result.result():
+                    refused.append(write)
+            except LostLeadershipError as error:
+                lost = error
+            self._progress()
+        if lost is not None:
+            raise lost
+        return refused
+
+    def _one(self, write: Write, job: Job | None) -> bool:
+        try:
+            answer = self._send_for_now(write, job)
+        except ConflictError as error:
+            log.debug("changed meanwhile", job=write.job, object=write.target.name, why=str(error))
+            self._count_conflict(write.job, job)
+            return False
+        except NotFoundError as error:
+            log.debug("gone meanwhile", job=write.job, object=write.target.name, why=str(error))
+            return False
+        except InvalidError as error:
+            # Merge patches name the uid: another object of that name makes the server call the patch invalid.
+            self.hold(write.job, error)
+            return False
+        except UnavailableError as error:
+            self.hold(write.job, error)
+            return False
+        if answer is None:
+            return True
+        self._tries.pop(write.job, None)
+        self._unwritable.pop(write.target.key, None)
+        self._conflicts.pop(write.job, None)
+        self.made += 1
+        self._observed(write.kind, answer)
+        if write.note is not None:
+            log.info(write.note.reason.lower(), job=write.job, message=write.note.message)
+            if job is not None:
+                self.tell(job, write.note, salt=write.target.version)
+        return True
+
+    def _send_or_less(self, write: Write, epoch: str, job: Job | None) -> Json | None:
+        """Make the write; of an object that is full, with the fewest bytes that do the same. None if it is not made and
+        nothing is lost by that: a text about the job, or a pod's roster."""
+        target, less = write.target, write.minimal()
+        is_known = self._full.get(target.uid) == target.version
+        if not is_known:
+            try:
+                return self._send(write, epoch)
+            except TooLargeError as error:
+                log.warning("is full", job=write.job, object=target.name, why=str(error))
+                if len(self._full) >= _MOST_FULL:
+                    self._full.clear()
+                self._full[target.uid] = target.version
+                if job is not None and write.part is None:
+                    text = f"no annotation can be added to {write.kind.name} {target.name}: {error}"
+                    self.tell(job, Note("Refused", text, is_warning=True), salt=target.uid)
+        if less is None:
+            if write.is_only_told:
+                return None
+            raise InvalidError(f"{write.kind.name} {target.name} has no room left for annotations: remove some")
+        try:
+            return self._send(less, epoch)
+        except TooLargeError:
+            if write.kind is WORKFLOW and job is not None and job.read.identity.uid == target.uid:
+                self._unwritable[target.key] = target
+                text = "its Workflow is too large to be changed: its replicas are ended, and it is not placed again"
+                self.tell(job, Note("Refused", text, is_warning=True), salt=f"{target.uid} unwritable")
+            raise
+
+    def _send_for_now(self, write: Write, job: Job | None) -> Json | None:
+        """Send the write; if its Workflow has changed in what it does not depend on, for the Workflow as it is now."""
+        read = job.read if job is not None else None
+        for _ in range(_REBASES):
+            try:
+                return self._send_or_less(write, str(self._elector.check()), job)
+            except ConflictError:
+                patches = write.kind is WORKFLOW and write.part is None and bool(write.body)
+                if read is None or not patches or not self._elector.is_leader():
+                    raise
+                now = read_workflow(self._cluster.get(WORKFLOW, write.target.name, namespace=write.target.namespace))
+                again = rebased(write, read, now)
+                if again is None:
+                    raise
+                write, read = again, now
+        return self._send_or_less(write, str(self._elector.check()), job)
+
+    def _count_conflict(self, job: str, of: Job | None) -> None:
+        """Hold a job whose objects change all the time: each plan would be made for it, and refused, again."""
+        count = self._conflicts[job] = self._conflicts.get(job, 0) + 1
+        if count < _CONFLICTS:
+            return
+        text = "its Workflow or its pods are changed by others all the time, so nothing can be decided for it"
+        self.hold(job, ConflictError(f"{text}: {count} writes were refused"))
+        if of is not None:
+            self.tell(of, Note("Refused", text, is_warning=True), salt="conflicts")
+
+    def _send(self, write: Write, epoch: str) -> Json:
+        if write.part is not None:
+            return self._begin_part(write, write.part, epoch)
+        return self._cluster.patch(
+            write.kind,
+            write.target.name,
+            self._proven(write.patch(epoch), write.target.uid),
+            namespace=write.target.namespace,
+            subresource=write.subresource,
+        )
+
+    def _proven(self, body: Json, uid: str) -> Json:
+        """With the proof of the allocation that it writes, if it writes one."""
+        annotations = (body.get("metadata") or {}).get("annotations") or {}
+        if keys.ALLOCATION not in annotations:
+            return body
+        text = annotations[keys.ALLOCATION]
+        proof = self._sign(uid, text) or None if text else None
+        return {**body, "metadata": {**body["metadata"], "annotations": {**annotations, keys.PROOF: proof}}}
+
+    def _begin_part(self, write: Write, part: NextPart, epoch: str) -> Json:
+        """Make the Workflow in which a job is to go on, of the one that it has now. If it is there already, that is it.
+
+        Raises ConflictError if the job is not what it was when this was decided, InvalidError if all names are taken.
+        """
+        target = write.target
+        workflow = self._cluster.get(WORKFLOW, target.name, namespace=target.namespace)
+        now = read_workflow(workflow)
+        if now.identity.uid != target.uid or now.has_ended or now.is_stopping or now.continued_in or now.problem:
+            raise ConflictError(f"{target.key} has changed meanwhile")
+        annotations = {**part.annotations, keys.EPOCH: epoch}
+        for name in part.names:
+            body = successor(workflow, name=name, parameters=part.parameters, annotations=annotations)
+            try:
+                self._elector.check()
+                return self._prove(self._cluster.create(WORKFLOW, body, namespace=target.namespace))
+            except ConflictError:
+                there = self._cluster.get(WORKFLOW, name, namespace=target.namespace)
+                if chain.continues(there) == (target.name, target.uid):
+                    return there
+        raise InvalidError(f"the names {' and '.join(part.names)} are taken: the job cannot go on in another Workflow")
+
+    def _prove(self, made: Json) -> Json:
+        """Sign the allocation of a Workflow that was just made, as its uid is known only now. If this process is killed
+        before, the job is placed again."""
+        metadata = made["metadata"]
+        text = (metadata.get("annotations") or {}).get(keys.ALLOCATION)
+        proof = self._sign(metadata["uid"], text) if text else ""
+        if not proof:
+            return made
+        body = {"metadata": {"uid": metadata["uid"], "annotations": {keys.PROOF: proof}}}
+        try:
+            return self._cluster.patch(WORKFLOW, metadata["name"], body, namespace=metadata["namespace"])
+        except (ConflictError, NotFoundError, InvalidError) as error:
+            log.debug("not signed", object=metadata["name"], why=str(error))
+            return made
+
+    def tell(self, job: Job, note: Note, *, salt: str) -> None:
+        """Make an Event on the job's Workflow. A second one of the same name is the same Event: no harm."""
+        identity = job.read.identity
+        on = {"apiVersion": "argoproj.io/v1alpha1", "kind": WORKFLOW.name, "uid": identity.uid}
+        self._tell({**on, "namespace": identity.namespace, "name": identity.name}, note, salt=salt)
+
+    def tell_all(self, note: Note, *, salt: str) -> None:
+        """Make an Event that concerns no job but the allocator, on its Lease."""
+        elector = self._elector
+        on = {"apiVersion": "coordination.k8s.io/v1", "kind": LEASE.name}
+        self._tell({**on, "namespace": elector.namespace, "name": elector.name}, note, salt=salt)
+
+    def _tell(self, on: dict[str, str], note: Note, *, salt: str) -> None:
+        digest = hashlib.sha256(f"{on.get('uid', '')} {salt} {note.reason} {note.message}".encode()).hexdigest()[:16]
+        now = timestamp(self._wall())
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{on['name']}.{digest}", "namespace": on["namespace"]},
+            "involvedObject": on,
+            "reason": note.reason,
+            "message": note.message[:_LONGEST_MESSAGE],
+            "type": "Warning" if note.is_warning else "Normal",
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._elector.identity[:128],
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            self._elector.check()
+            self._cluster.create(EVENT, event, namespace=on["namespace"])
+        except DiflowError as error:  # a story that is not told must not stop what it is about
+            log.debug("no event", on=on["name"], why=str(error))
+
+    def hold(self, job: str, error: Exception) -> None:
+        """Leave a job alone for a while, longer each time."""
+        low, high = _BACKOFF_SECONDS
+        now = self._clock()
+        before, at = self._tries.get(job, (0, now))
+        tries = before + 1 if now - at < 2 * high else 1
+        pause = min(high, low * 2.0 ** min(tries - 1, 10))
+        if isinstance(error, UnavailableError) and error.retry_after_seconds:
+            pause = max(pause, min(error.retry_after_seconds, high))
+        self._tries[job] = (tries, now)
+        self._held[job] = max(self._held.get(job, 0.0), now + pause)
+        self.refusals[job] = str(error)
+        log.warning("refused", job=job, why=str(error), again_seconds=round(pause, 1))

@@ -1,0 +1,100 @@
+"""What is free on the nodes at this instant, counted from the pods that are there, ours and others'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from diflow.allocator.engine.records import NodeRead, PodRead
+from diflow.allocator.model import amounts
+
+_NONE: Mapping[str, int] = {}
+_NO_AGES: Mapping[float, float] = {}
+
+
+def trouble(node: NodeRead | None) -> str:
+    """What is wrong with a node, for people; "" if new pods may go there."""
+    return "is gone" if node is None else node.trouble
+
+
+@dataclass(slots=True)
+class Room:
+    """The working copy that admissions of one cycle draw from. `lost`: nodes that are gone or silent for too long.
+
+    `ages`: how long ago times were that lie in the future, as another clock wrote them or ours has been set back.
+    """
+
+    nodes: Mapping[str, NodeRead]
+    free: dict[str, amounts.Amounts] = field(default_factory=dict)
+    lost_after_seconds: float = 60.0
+    now_seconds: float = 0.0
+    ages: Mapping[float, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        nodes: Mapping[str, NodeRead],
+        pods: Iterable[PodRead],
+        *,
+        now_seconds: float = 0.0,
+        lost_after_seconds: float = 60.0,
+    ) -> Room:
+        free = {name: dict(node.allocatable) for name, node in nodes.items()}
+        for pod in pods:
+            at = free.get(pod.where)
+            if at is not None:
+                for name, amount in pod.request.items():
+                    if name in at:  # of what the node does not have nothing is free anyway
+                        at[name] -= amount
+        return cls(nodes, free, lost_after_seconds, now_seconds)
+
+    def at(self, now_seconds: float, *, lost_after_seconds: float, ages: Mapping[float, float] = _NO_AGES) -> Room:
+        """A copy to draw from at this time."""
+        free = {name: dict(amounts_) for name, amounts_ in self.free.items()}
+        return Room(self.nodes, free, lost_after_seconds, now_seconds, ages)
+
+    def age(self, time: float) -> float:
+        """How many seconds ago this time was."""
+        return self.now_seconds - time if time <= self.now_seconds else self.ages.get(time, 0.0)
+
+    def is_lost(self, name: str) -> bool:
+        """The node's object is gone, or the node has been silent for so long that its pods count as lost."""
+        node = self.nodes.get(name)
+        if node is None:
+            return True
+        silent = node.not_ready_since
+        return silent is not None and self.age(silent) >= self.lost_after_seconds
+
+    def trouble(self, name: str) -> str:
+        """What is wrong with a node, for people; "" if new pods may go there."""
+        node = self.nodes.get(name)
+        if node is not None and not node.is_missing and node.not_ready_since is not None and self.is_lost(name):
+            return f"has been silent for {self.age(node.not_ready_since):.0f} s"
+        return trouble(node)
+
+    def is_open(self, name: str) -> bool:
+        """New pods may go there."""
+        node = self.nodes.get(name)
+        return node is not None and node.is_open
+
+    def fits(self, needs: Mapping[str, Mapping[str, int]]) -> bool:
+        """Whether so much is free on each of these nodes, and all of them are open."""
+        return all(
+            self.is_open(node) and all(amount <= self.free[node].get(r, 0) for r, amount in need.items() if amount)
+            for node, need in needs.items()
+        )
+
+    def take(self, needs: Mapping[str, Mapping[str, int]]) -> None:
+        for node, need in needs.items():
+            for name, amount in need.items():
+                self.free[node][name] = self.free[node].get(name, 0) - amount
+
+    def shortage(self, needs: Mapping[str, Mapping[str, int]]) -> str:
+        """What is missing where, for people; "" if it fits."""
+        for node, need in sorted(needs.items()):
+            if not self.is_open(node):
+                return f"node {node} is closed"
+            for name, amount in sorted(need.items()):
+                if amount > self.free[node].get(name, 0):
+                    return f"node {node} has {max(0, self.free[node].get(name, 0))} {name} free of {amount} needed"
+        return ""

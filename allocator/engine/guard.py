@@ -1,0 +1,75 @@
+"""Calls a policy so that the call can do no harm: it has a time limit, and its plan is checked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from diflow.allocator.model.plan import Plan, Why, keep_plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.validate import faults
+
+
+class Guard:
+    """Calls a policy so that it cannot do harm. A call that does not come back in time is left behind; until it has
+    come back no other one is begun, so there is one thread of them at most."""
+
+    def __init__(self, name: str, *, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._limit_seconds, self._clock = name, limit_seconds, clock
+        self._left: threading.Thread | None = None
+        self._since = 0.0
+
+    @property
+    def stuck_seconds(self) -> float:
+        """How long ago the call began that was left behind and has not come back; 0 if there is none."""
+        return self._clock() - self._since if self._left is not None and self._left.is_alive() else 0.0
+
+    def ask(self, call: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, str]:
+        """(plan, "") or (the plan that changes nothing, what went wrong)."""
+        name = self._name
+        if self.stuck_seconds:
+            return _nothing(snapshot, name), f"policy {name} has not come back from an earlier plan; nothing is changed"
+        box: list[Plan] = []
+        trouble: list[str] = []
+
+        def run() -> None:
+            try:
+                box.append(call(snapshot))
+            except Exception as error:  # a policy may be anybody's code; nothing it raises may stop the allocator
+                trouble.append(f"{type(error).__name__}: {error}")
+
+        began = self._clock()
+        worker = threading.Thread(target=run, name=f"policy-{name}", daemon=True)
+        worker.start()
+        worker.join(self._limit_seconds)
+        if worker.is_alive():
+            self._left, self._since = worker, began
+        if worker.is_alive() or self._clock() - began > self._limit_seconds:
+            words = f"policy {name} took longer than {self._limit_seconds:g} s; nothing is changed"
+            return _nothing(snapshot, name), words
+        if trouble:
+            return _nothing(snapshot, name), f"policy {name} failed ({trouble[0]}); nothing is changed"
+        try:
+            wrong = faults(snapshot, box[0])
+        except Exception as error:  # an object that is no plan at all
+            wrong = [f"{type(error).__name__}: {error}"]
+        if wrong:
+            return _nothing(snapshot, name), f"policy {name} returned a bad plan ({wrong[0]}); nothing is changed"
+        return box[0], ""
+
+
+def guarded(
+    call: Callable[[Snapshot], Plan], snapshot: Snapshot, *, name: str, limit_seconds: float
+) -> tuple[Plan, str]:
+    """Call a policy once so that it cannot do harm: as `Guard.ask`."""
+    return Guard(name, limit_seconds=limit_seconds).ask(call, snapshot)
+
+
+def has_raised(trouble: str, name: str) -> bool:
+    """Whether what `guarded` says is that the policy raised: not that it was late, nor that its plan was a bad one."""
+    return trouble.startswith(f"policy {name} failed ")
+
+
+def _nothing(snapshot: Snapshot, name: str) -> Plan:
+    return keep_plan(snapshot, name, Why.KEPT)

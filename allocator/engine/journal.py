@@ -1,0 +1,256 @@
+"""A journal of the real allocator: each snapshot that it planned on, with what it decided, and the replay of one.
+
+One JSON object a line (JSON Lines): the snapshot as plain data, the policy's name, and the plan's bytes. The daemon
+appends, to files of bounded size; replaying asks a policy again, and tells where its answer differs from what was done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from diflow.allocator.model.arrays import frozen
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.base import Policy, load_policy
+from diflow.errors import InvalidError
+from diflow.figures import counted
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""A cycle with 1,000 jobs on 200 nodes takes some 250 KiB: a file holds about 250 of them."""
+_BLOCK: Final = 65536
+_FIELDS: Final = tuple(f for f in fields(Snapshot) if f.name != "memo")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One cycle of the journal."""
+
+    snapshot: Snapshot
+    policy: str
+    decided: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a replayed policy decides otherwise for one job at one time."""
+
+    policy: str
+    now_seconds: float
+    job: str
+    then: str
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What policies decide otherwise than a journal of so many cycles: by policy, in the order of the journal."""
+
+    cycles: int
+    differences: Mapping[str, Sequence[Difference]]
+
+
+class Journal:
+    """Appends to a journal that is bounded: `keep` files of `most_bytes` each, the present one and FILE.1, FILE.2, ...
+
+    It never raises: whatever goes wrong (a full disk, a folder that is not there) is told once to `report`, in words,
+    until it works again; meanwhile entries are lost. A line that was cut by a crash or a full disk is taken off before
+    the next one is written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        most_bytes: int = MOST_BYTES,
+        keep: int = 2,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._path, self._most_bytes, self._keep = path, most_bytes, max(1, keep)
+        self._report = report
+        self._ends_well = False
+        self.trouble = ""
+        """Why the last entry was not written, or ""."""
+
+    def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Append one entry."""
+        try:
+            self._append(f"{line(snapshot, plan)}\n".encode())
+        except Exception as error:  # a journal is for looking back: nothing about it may stop the allocator
+            self._ends_well = False
+            words = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            self._tell(f"the journal {self._path} cannot be written: {words}")
+        else:
+            self.trouble = ""
+
+    def _append(self, data: bytes) -> None:
+        if len(data) > self._most_bytes:
+            raise InvalidError(f"an entry of {len(data)} bytes is more than a file may have ({self._most_bytes})")
+        if not self._ends_well:
+            _take_off_cut_line(self._path)
+        with suppress(FileNotFoundError):
+            if self._path.stat().st_size + len(data) > self._most_bytes:
+                self._rotate()
+        # Unbuffered, so that a disk that is full is noticed here and not when the file is closed.
+        with self._path.open("ab", buffering=0) as file:
+            written = file.write(data)
+        if written != len(data):
+            raise OSError(f"only {written} of {len(data)} bytes were written")
+        self._ends_well = True
+
+    def _rotate(self) -> None:
+        if self._keep == 1:
+            self._path.unlink()
+        for number in range(self._keep - 1, 0, -1):
+            older = self._path if number == 1 else self._numbered(number - 1)
+            with suppress(FileNotFoundError):
+                older.replace(self._numbered(number))
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def _tell(self, words: str) -> None:
+        if words != self.trouble:
+            self.trouble = words
+            self._report(words)
+
+
+def _take_off_cut_line(path: Path) -> None:
+    """Shorten the file to the end of its last whole line."""
+    with suppress(FileNotFoundError), path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        kept = end
+        while kept > 0:
+            start = max(0, kept - _BLOCK)
+            file.seek(start)
+            found = file.read(kept - start).rfind(b"\n")
+            if found >= 0:
+                kept = start + found + 1
+                break
+            kept = start
+        if kept < end:
+            file.truncate(kept)
+
+
+def line(snapshot: Snapshot, plan: Plan) -> str:
+    """One line for the journal, without the newline."""
+    data = {f.name: _plain(getattr(snapshot, f.name)) for f in _FIELDS}
+    decided = json.loads(plan.to_bytes(snapshot))
+    return json.dumps({"snapshot": data, "policy": plan.policy, "decided": decided["jobs"]}, separators=(",", ":"))
+
+
+def read(path: Path) -> Iterator[Entry]:
+    """The entries of one file of a journal, the oldest first. A last line that was cut is left out.
+
+    Raises InvalidError if it cannot be read, with the number of the line for one that is no entry.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for number, content in enumerate(file, 1):
+                if not content.endswith("\n"):
+                    return  # the writer was stopped in the middle of it
+                try:
+                    data = json.loads(content)
+                    entry = Entry(_snapshot(data["snapshot"]), str(data["policy"]), _decided(data["decided"]))
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                    raise InvalidError(f"{path}, line {number}: no entry of a journal ({error})") from None
+                yield entry
+    except OSError as error:
+        raise InvalidError(f"the journal {path} cannot be read: {error.strerror}") from None
+
+
+def _decided(data: dict[str, Any]) -> dict[str, Any]:
+    """What was decided; TypeError or AttributeError for what `_short` could not tell."""
+    for decision in data.values():
+        _short(decision)
+    return data
+
+
+def compare(path: Path, policies: Sequence[str] = ()) -> Comparison:
+    """Ask these policies at every snapshot of a journal; with none named, at each the one that decided there.
+
+    All of it is read before anything is told. Raises InvalidError for a journal that cannot be read or holds no whole
+    entry, for a line that is no entry and for a policy that is not there.
+    """
+    loaded = {name: load_policy(name) for name in policies}
+    found: dict[str, list[Difference]] = {name: [] for name in policies}
+    cycles = 0
+    for entry in read(path):
+        cycles += 1
+        for name in policies or (entry.policy,):
+            if name not in loaded:
+                loaded[name] = load_policy(name)
+            found.setdefault(name, []).extend(differences(entry, loaded[name]))
+    if not cycles:
+        raise InvalidError(f"the journal {path} holds no whole entry")
+    return Comparison(cycles, found)
+
+
+def differences(entry: Entry, policy: Policy) -> Iterator[Difference]:
+    """Ask the policy at one snapshot of a journal; yield each job that it would treat otherwise."""
+    plan = json.loads(policy.optimize(entry.snapshot).to_bytes(entry.snapshot))["jobs"]
+    for name in entry.snapshot.job_names:
+        then, now = entry.decided.get(name, {}), plan[name]
+        if then.get("pods", {}) != now["pods"]:
+            before, after = _short(then), _short(now)
+            if before == after:  # as many replicas, elsewhere
+                before, after = f"{before} on {_where(then)}", f"{after} on {_where(now)}"
+            yield Difference(policy.name, entry.snapshot.now_seconds, name, before, after)
+
+
+def _short(decision: dict[str, Any]) -> str:
+    pods = sum(sum(nodes.values()) for nodes in decision.get("pods", {}).values())
+    return f"{decision.get('action', 'unknown')} with {counted(pods, 'replica')}"
+
+
+def _where(decision: dict[str, Any]) -> str:
+    """Nodes with their replicas; the task as well where there are several."""
+    roles = decision["pods"]
+    return ", ".join(
+        f"{f'{role}: ' if len(roles) > 1 else ''}{node} ({count})"
+        for role, nodes in roles.items()
+        for node, count in nodes.items()
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {"shape": list(value.shape), "kind": value.dtype.kind, "data": value.ravel().tolist()}
+    if isinstance(value, tuple) and value and (value[0] is None or isinstance(value[0], Profile)):
+        return [None if p is None else _profile_plain(p) for p in value]
+    if isinstance(value, tuple) and any(isinstance(p, Profile) for p in value):
+        return [None if p is None else _profile_plain(p) for p in value]
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _profile_plain(profile: Profile) -> dict[str, Any]:
+    return {f.name: _plain(getattr(profile, f.name)) for f in fields(Profile)}
+
+
+def _array(value: Any) -> Any:
+    if isinstance(value, dict) and {"shape", "kind", "data"} <= set(value):
+        kind = {"i": np.int64, "f": np.float64, "b": np.bool_}[value["kind"]]
+        return frozen(np.array(value["data"], dtype=kind).reshape(value["shape"]))
+    return value
+
+
+def _snapshot(data: dict[str, Any]) -> Snapshot:
+    if "class_preference" not in data:  # a journal of before it was read
+        mask = data["class_nodes"]
+        data = {**data, "class_preference": {**mask, "kind": "i", "data": [0] * len(mask["data"])}}
+    data = {"job_refusal": [], **data}  # a journal of before there were any
+    values: dict[str, Any] = {}
+    for f in _FIELDS:
+        value = _array(data[f.name])
+        if f.name == "job_profile":
+            value = tuple(None if p is None else Profile(**{k: _array(v) for k, v in p.items()}) for p in value)
+        values[f.name] = tuple(value) if isinstance(value, list) else value
+    return Snapshot(**values)

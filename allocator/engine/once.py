@@ -1,0 +1,75 @@
+"""One decision for the whole cluster, by the allocator that runs, or else by this process under the same Lease."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from diflow.allocator.engine import control_channel
+from diflow.allocator.engine.control_channel import REPLAN
+from diflow.allocator.engine.daemon import Allocator
+from diflow.allocator.engine.process import candidate
+from diflow.allocator.policies.base import load_policy
+from diflow.errors import UnavailableError
+from diflow.logs import configure_log
+
+if TYPE_CHECKING:
+    from diflow.allocator.engine.settings import AllocatorSettings
+    from diflow.kube.api import Cluster
+    from diflow.kube.leader_election import Elector
+
+_LOOK_SECONDS = 0.5
+
+
+def decide_once(
+    cluster: Cluster,
+    settings: AllocatorSettings,
+    *,
+    seconds: float,
+    note: Callable[[str], None] = lambda _: None,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> str:
+    """The plan as text. `note` is told whom it asks. Raises TimeoutError when nobody has decided within `seconds`."""
+    policy = load_policy(settings.policy)
+    elector = candidate(cluster, settings)
+    ends = clock() + seconds
+    asked = ""
+    while clock() < ends:
+        if elector.try_acquire():
+            # A second time, which renews from now on: a plan may take longer than the Lease lasts.
+            elector.acquire(threading.Event())
+            allocator = Allocator(cluster, settings, policy, elector)
+            return _one_cycle(allocator, elector, seconds=max(1.0, ends - clock()))
+        if not asked and elector.holder:
+            asked = secrets.token_hex(8)
+            control_channel.annotate(cluster, REPLAN, asked, namespace=settings.namespace)
+            note(f"asking the allocator {elector.holder}")
+        if asked:
+            text = control_channel.answer_to(cluster, asked, namespace=settings.namespace)
+            if text is not None:
+                return text
+        pause(_LOOK_SECONDS)
+    raise TimeoutError(
+        f"no plan within {seconds:g} s: {elector.holder or 'nobody'} holds the Lease and does not answer "
+        f"(it needs the right to write the ConfigMap {control_channel.ANSWER} in {settings.namespace})"
+    )
+
+
+def _one_cycle(allocator: Allocator, elector: Elector, *, seconds: float) -> str:
+    configure_log(None, level="warning")
+    allocator.caches.start()
+    try:
+        if not allocator.caches.wait_synced(seconds):
+            raise UnavailableError(f"the cluster was not read in time: {allocator.caches.trouble()}")
+        done = allocator.cycle("once")
+        if done.trouble:
+            raise UnavailableError(f"nothing was decided: {done.trouble}")
+        return allocator.account()
+    finally:
+        allocator.caches.stop()
+        allocator.applier.close()
+        elector.release()

@@ -1,0 +1,292 @@
+"""The writes that the allocator makes, as plain values; each is refused when its object has changed meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from diflow import keys
+from diflow.allocator.engine.records import HOSTNAME, Identity, JobRead, PodRead
+from diflow.bounds import MOST_MOVES
+from diflow.kube.kinds import POD, WORKFLOW, Kind
+from diflow.state import untrusted
+from diflow.state.allocation import Allocation
+from diflow.state.patches import canonical_json, live, merged
+
+Json = dict[str, Any]
+Reason = Literal[
+    "Admitted",
+    "Resized",
+    "Preempted",
+    "Waiting",
+    "Restarted",
+    "Rescheduled",
+    "NodeLost",
+    "Stopped",
+    "Refused",
+    "Continued",
+    "PolicyFailed",
+]
+
+
+KILLED = 137
+"""The exit code of a container that was killed, or of which nothing is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What to tell about a job, as an Event on its Workflow."""
+
+    reason: Reason
+    message: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NextPart:
+    """The Workflow in which a job is to go on: what of it is not as in the one before.
+
+    `names` are tried in turn, until one is free. `parameters` and `annotations` are as they are to stand in it.
+    """
+
+    names: tuple[str, ...]
+    parameters: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One merge patch of one object, for one job; or, with `part`, the creation of a Workflow that continues `target`.
+
+    `note` is told when it was made.
+    """
+
+    kind: Kind
+    target: Identity
+    job: str
+    body: Json
+    subresource: str = ""
+    note: Note | None = None
+    why: str = ""
+    part: NextPart | None = None
+    frees: bool = False
+    """It gives room to others: rather no place for its job than none of this."""
+    is_optional: bool = False
+    """It is as well not made: what it says is found again from the pods."""
+    is_minimal: bool = False
+    """Nothing is added to the object's annotations, not even the writer's epoch."""
+
+    def patch(self, epoch: str) -> Json:
+        """The body with what makes it fail if the object is another one by now, and with the writer's epoch."""
+        metadata = {"uid": self.target.uid, "resourceVersion": self.target.version, **(self.body.get("metadata") or {})}
+        annotations = {**(metadata.get("annotations") or {}), keys.EPOCH: epoch}
+        if not self.subresource and not self.is_minimal:
+            metadata["annotations"] = annotations
+        return {**self.body, "metadata": metadata}
+
+    @property
+    def is_only_told(self) -> bool:
+        """Nothing depends on it: a text about the job, the roster of a pod, or what its pods show."""
+        if self.is_optional:
+            return True
+        if self.part is not None or self.body.keys() - {"metadata"}:
+            return False
+        given = (self.body.get("metadata") or {}).get("annotations") or {}
+        return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION}
+
+    def minimal(self) -> Write | None:
+        """The same for an object that has no room left: without annotations, and of a Workflow without those that the
+        allocator wrote before. None if nothing would be left, or if an annotation is what matters: a place is one."""
+        metadata: Json = dict(self.body.get("metadata") or {})
+        given: Mapping[str, str | None] = metadata.pop("annotations", None) or {}
+        body = {key: value for key, value in self.body.items() if key != "metadata"}
+        if self.part is not None or self.is_minimal:
+            return None
+        if self.kind is WORKFLOW:
+            at = Allocation.parse(given.get(keys.ALLOCATION) or "")
+            if given.keys() - {keys.ALLOCATION, keys.DECISION}:
+                return None
+            if at is not None and at.is_placed and not self.frees:
+                return None
+            if not body and keys.ALLOCATION not in given:
+                return None
+            metadata["annotations"] = {keys.ALLOCATION: None, keys.DECISION: None}
+        elif not body:
+            return None
+        return replace(self, body={**body, "metadata": metadata} if metadata else body, is_minimal=True)
+
+
+def rebased(write: Write, read: JobRead, now: JobRead) -> Write | None:
+    """A write that was decided for a Workflow as `read`, for the Workflow as it is `now`; None if what it was decided
+    by is different. Annotations, reports and Argo's notes on pods that run come all the time."""
+    if write.target.uid != read.identity.uid or _decided_by(read) != _decided_by(now):
+        return None
+    body = dict(write.body)
+    arguments = (body.get("spec") or {}).get("arguments")
+    if arguments:
+        # A merge patch replaces the whole list: what others have written into it meanwhile goes along.
+        before = dict(read.parameters)
+        ours = {p["name"]: p["value"] for p in arguments["parameters"] if before.get(p["name"]) != p["value"]}
+        body["spec"] = {**body["spec"], "arguments": {"parameters": merged(now.parameters, ours)}}
+    return replace(write, target=now.identity, body=body)
+
+
+def _decided_by(read: JobRead) -> tuple[object, ...]:
+    tree = read.tree
+    return (
+        (read.identity.uid, read.problem, read.has_ended, read.is_stopping, read.is_suspended, read.continued_in),
+        (read.rounds, read.current, read.granted, read.released, read.again, read.allocation),
+        (read.roles, read.is_preemptible, read.priority, read.queue, read.backoff_limit),
+        (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts),
+        frozenset(member for member in tree.members if tree.is_done(member)),
+    )
+
+
+def admit(pod: PodRead, node: str, job: str) -> Write:
+    """Take our gate away and pin the pod to its node, in one patch."""
+    gates = [{"name": gate} for gate in pod.gates if gate != keys.GATE]
+    body = {
+        "metadata": {"annotations": {keys.NODE: node}},
+        "spec": {"schedulingGates": gates or None, "nodeSelector": {HOSTNAME: node}},
+    }
+    return Write(POD, pod.identity, job, body, why=f"admitted to {node}")
+
+
+def stop(pod: PodRead, job: str, why: str, at: str) -> Write:
+    """End a pod: one that runs with TERM and its grace period; one that no kubelet knows by its status, as Argo would
+    make a pod that was deleted before it ran once more. Only the latter shows Argo `why`.
+
+    One that a kubelet has and that never ran has nothing to save, and its kubelet heeds no deadline while it waits for
+    a volume: it is written off (`at`: the time in RFC 3339)."""
+    if not pod.host:
+        return fail(pod, job, why)
+    if not pod.has_run:
+        return write_off(pod, job, why, at)
+    return Write(POD, pod.identity, job, {"spec": {"activeDeadlineSeconds": 1}}, why=why)
+
+
+def fail(pod: PodRead, job: str, message: str, *, note: Note | None = None) -> Write:
+    """End a pod by its status alone. Argo takes the message for that of the attempt."""
+    # kubectl would go on to show the pod as SchedulingGated, which the condition says.
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Released", "message": message}
+    status: Json = {"phase": "Failed", "reason": "Released", "message": message}
+    if not pod.host:
+        status["conditions"] = [condition]
+    body = {"status": status}
+    return Write(POD, pod.identity, job, body, subresource="status", note=note, why=message)
+
+
+def write_off(pod: PodRead, job: str, message: str, at: str, *, note: Note | None = None) -> Write:
+    """End a pod of which its kubelet says nothing, and its containers with it, as a kubelet does that finds nothing of
+    them (`at`: the time in RFC 3339). Argo waits for ever for what the executor of a pod has to report, if
+    the container of the executor has not come to an end; nobody else would ever say that it has."""
+    write = fail(pod, job, message, note=note)
+    end = {"exitCode": KILLED, "reason": "ContainerStatusUnknown", "message": message, "finishedAt": at}
+    ended = {"imageID": "", "ready": False, "restartCount": 0, "state": {"terminated": end}}
+    if pod.containers:
+        write.body["status"]["containerStatuses"] = [
+            {"name": name, "image": image, **ended} for name, image in pod.containers
+        ]
+    return write
+
+
+def tell_roster(pod: PodRead, job: str, values: Mapping[str, str]) -> Write:
+    """Bring a running pod's annotations up to date; the kubelet copies them into its files."""
+    return Write(POD, pod.identity, job, {"metadata": {"annotations": dict(values)}}, why="roster")
+
+
+def touch(job: JobRead) -> Write:
+    """Change nothing of a job but who has written last."""
+    return Write(WORKFLOW, job.identity, job.key, {}, why="taken over")
+
+
+def change_job(
+    job: JobRead,
+    *,
+    parameters: Mapping[str, str] | None = None,
+    allocation: Allocation | None = None,
+    decision: Mapping[str, Any] | None = None,
+    annotations: Mapping[str, str | None] | None = None,
+    labels: Mapping[str, str] | None = None,
+    spec: Mapping[str, Any] | None = None,
+    note: Note | None = None,
+    of: str = "",
+) -> Write:
+    """Change the Workflow of a job. `parameters` are as `diflow.state.patches` makes them (a list in a merge patch is
+    replaced as a whole, so the others go along, as they were). `of`: the job for which it is done, by its key, if that
+    is another one."""
+    given: dict[str, str | None] = {**(annotations or {}), **_said(allocation, decision)}
+    metadata: Json = {}
+    if given:
+        metadata["annotations"] = given
+    if labels:
+        metadata["labels"] = dict(labels)
+    body: Json = {"metadata": metadata} if metadata else {}
+    change: Json = dict(spec or {})
+    if parameters:
+        change["arguments"] = {"parameters": merged(job.parameters, parameters)}
+    if change:
+        body["spec"] = change
+    return Write(WORKFLOW, job.identity, of or job.key, body, note=note, why=note.reason if note else "decision")
+
+
+def _said(allocation: Allocation | None, decision: Mapping[str, Any] | None) -> dict[str, str]:
+    out: dict[str, str] = {}
+    if allocation is not None:
+        out[keys.ALLOCATION] = allocation.to_json()
+    if decision is not None:
+        out[keys.DECISION] = canonical_json(dict(decision))
+    return out
+
+
+def stop_job(job: JobRead, *, decision: Mapping[str, Any], note: Note | None = None, of: str = "") -> Write:
+    """End the job's Workflow, as a user's `stop` does."""
+    return change_job(job, spec={"shutdown": "Stop"}, decision=decision, note=note, of=of)
+
+
+def new_round(
+    job: JobRead,
+    counts: Mapping[str, int],
+    nodes: Mapping[str, tuple[str, ...]],
+    *,
+    now: float,
+    decision: Mapping[str, Any] | None = None,
+    note: Note | None = None,
+) -> Write:
+    """Append a round that supersedes the current one, and say where its replicas go (nowhere yet: `nodes` is empty)."""
+    allocation = _next_allocation(job, nodes, now)
+    name = allocation.round
+    parameters = live(rounds=[*job.rounds, name], current=name, granted={**job.granted, name: counts})
+    return change_job(job, parameters=parameters, allocation=allocation, decision=decision, note=note)
+
+
+def new_part(
+    job: JobRead,
+    counts: Mapping[str, int],
+    nodes: Mapping[str, tuple[str, ...]],
+    *,
+    names: tuple[str, ...],
+    now: float,
+    decision: Mapping[str, Any] | None = None,
+    note: Note | None = None,
+) -> Write:
+    """As `new_round`, in a Workflow of its own, which continues this one."""
+    allocation = _next_allocation(job, nodes, now)
+    name = allocation.round
+    parameters = live(rounds=[name], current=name, granted={name: counts}, again={}, released=[])
+    part = NextPart(names, parameters, _said(allocation, decision))
+    return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
+
+
+def _next_allocation(job: JobRead, nodes: Mapping[str, tuple[str, ...]], now: float) -> Allocation:
+    before = job.allocation
+    started = bool(before and before.first)
+    return Allocation(
+        round=str(max((number for r in job.rounds if (number := untrusted.whole(r)) is not None), default=0) + 1),
+        nodes=nodes,
+        since=now,
+        first=before.first if before and before.first else (now if nodes else 0.0),
+        moves=min(MOST_MOVES, (before.moves if before else 0) + (1 if started and nodes else 0)),
+        asked=job.limits,
+    )

@@ -1,0 +1,776 @@
+"""Planning: from the caches to a snapshot for the policy, and from its plan to one patch for each job that changes.
+
+Which replica (index) goes to which node is settled here; policies only count replicas on nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from diflow.allocator.engine import patches, reports
+from diflow.allocator.engine.access import NamespaceRule, refusal
+from diflow.allocator.engine.free_capacity import Room, trouble
+from diflow.allocator.engine.isolation import MOST_CULPRITS, LeftOut, culprit
+from diflow.allocator.engine.patches import Note, Write
+from diflow.allocator.engine.pools import Pools
+from diflow.allocator.engine.reconcile import Job, decision, next_round
+from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, Role
+from diflow.allocator.messages.reason_texts import Explainer
+from diflow.allocator.model import amounts
+from diflow.allocator.model.plan import Action, Plan, Why
+from diflow.allocator.model.profile import Profile
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, RoleView, build
+from diflow.figures import counted
+from diflow.state import untrusted
+from diflow.state.allocation import Allocation
+from diflow.state.patches import live
+
+# A decision's text changes with the numbers in it; people need not see each of them.
+_REPEAT_SECONDS = 60.0
+_NODES_NAMED = 3
+
+Places = dict[str, dict[int, str]]
+"""Task → index → node."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one job stands for the next plan. `held`: task → index → node, of what it keeps unless it is moved.
+
+    What follows from it is worked out once: it is the same in the next plan as long as nothing of the job changes.
+    """
+
+    job: Job
+    held: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    done: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    displaced: str = ""
+    """It had a place and lost it: what happened to its nodes, for people."""
+    may_stay: bool = False
+    """Displaced only to empty a node that still works: it stays if there is nowhere to go."""
+    is_fixed: bool = False
+    """Nothing can be written for it now: others are planned around it."""
+    most: Mapping[str, int] | None = None
+    """By task: it gets no more than this for now, as more pods were not made."""
+    is_barred: bool = False
+    """It gets nothing more for now: a place that it was given was not taken."""
+
+    @property
+    def is_displaced(self) -> bool:
+        """It had a place and lost it."""
+        return bool(self.displaced)
+
+    @cached_property
+    def is_placed(self) -> bool:
+        return any(self.held.values())
+
+    @cached_property
+    def unused(self) -> Mapping[str, Mapping[int, str]]:
+        """The places of which no pod makes use yet, or not any more."""
+        used = {(p.place.task, p.place.index): p.where for p in self.job.current_pods() if p.place and p.where}
+        out = {
+            task: {index: node for index, node in places.items() if used.get((task, index)) != node}
+            for task, places in self.held.items()
+        }
+        return {task: places for task, places in out.items() if places}
+
+    @cached_property
+    def pods_in_place(self) -> frozenset[str]:
+        """The uids of the pods that are where the job holds a place for them."""
+        return frozenset(
+            pod.identity.uid
+            for pod in self.job.current_pods()
+            if pod.place and self.held.get(pod.place.task, {}).get(pod.place.index) == pod.where
+        )
+
+    @cached_property
+    def strays(self) -> frozenset[str]:
+        """The uids of the pods by which the job has no claim."""
+        return frozenset(pod.identity.uid for pod in self.job.strays())
+
+    @cached_property
+    def view(self) -> JobView:
+        """The job as the snapshot is made of it."""
+        return _view(self)
+
+
+class Memory:
+    """Where the jobs stood in the last picture. A job's standing is taken again as long as neither it nor the state of
+    any node has changed: of a thousand jobs most rest."""
+
+    def __init__(self) -> None:
+        self._nodes: object = None
+        self._known: dict[str, tuple[Job, Standing | None]] = {}
+        self.left_out = LeftOut()
+
+    def stand(self, jobs: Iterable[Job], room: Room, *, now: float, keep_cordoned: bool) -> list[Standing]:
+        """The standings of those jobs that are planned. A job of which none can be made is left out."""
+        nodes = (
+            keep_cordoned,
+            {name: (node.is_open, node.is_schedulable, room.is_lost(name)) for name, node in room.nodes.items()},
+        )
+        before = self._known if nodes == self._nodes else {}
+        self._nodes, self._known = nodes, {}
+        for job in jobs:
+            known = before.get(job.key)
+            if known is None or known[0] is not job:
+                try:
+                    known = job, stand(job, room, keep_cordoned=keep_cordoned) if _is_planned(job) else None
+                except Exception as error:  # whatever is wrong with one job must not stop the others
+                    self.left_out.add(job, error, now=now)
+                    continue
+            self._known[job.key] = known
+        return [standing for _, standing in self._known.values() if standing is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """What comes of places that were promised and not taken in time (see promises.py).
+
+    `barred`: jobs that are given nothing more for now. `most`: as many replicas as a job may have, by job and task.
+    `stuck`: the uids of pods that do not leave, and count as anybody's. `places`: (task, index) that are not kept any
+    more for a job whose other replicas have finished; it may take them when there is room.
+    """
+
+    barred: Set[str] = frozenset()
+    most: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    stuck: Set[str] = frozenset()
+    places: Mapping[str, Set[tuple[str, int]]] = field(default_factory=dict)
+
+    def applied(self, standing: Standing) -> Standing:
+        """The standing as it is with this."""
+        key = standing.job.key
+        if key in self.places and any(standing.done.values()):
+            gone = self.places[key]
+            held = {
+                task: {index: node for index, node in nodes.items() if (task, index) not in gone}
+                for task, nodes in standing.held.items()
+            }
+            standing = replace(standing, held=held)
+        if key in self.barred or key in self.most:
+            standing = replace(standing, is_barred=key in self.barred, most=self.most.get(key))
+        return standing
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A snapshot, and which job each of its rows is. `left_out`: why a job (by its key) is not in it, of those that
+    cannot be planned."""
+
+    snapshot: Snapshot
+    standings: tuple[Standing, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def picture(
+    jobs: Iterable[Job],
+    nodes: Mapping[str, NodeRead],
+    pods: Iterable[PodRead],
+    queues: Sequence[QueueView],
+    room: Room,
+    *,
+    now: float,
+    pools: Pools | None = None,
+    keep_cordoned: bool = False,
+    fixed: Set[str] = frozenset(),
+    ending: Set[str] = frozenset(),
+    avoid: Set[str] = frozenset(),
+    memory: Memory | None = None,
+    lapsed: Lapsed | None = None,
+    rules: Sequence[NamespaceRule] = (),
+) -> Picture:
+    """The cluster as the policy sees it. `pods`: all live ones, others' too. `memory`: of the last picture.
+
+    `keep_cordoned`: leave jobs on nodes that are cordoned (they could not be placed elsewhere). `fixed`: jobs for which
+    nothing can be written now; what they hold they keep, and they are given nothing. `ending`: jobs whose pods are
+    ended, and which have no place. `avoid`: nodes that get no new pods, though they look as if they could take some.
+    `lapsed`: what comes of places that were not taken.
+
+    `rules`: which namespaces may use which queues. A job that makes it fail is left out: its pods count as somebody
+    else's.
+    """
+    jobs, pods, memory = list(jobs), list(pods), memory or Memory()
+
+    def made(some: Sequence[Job]) -> Picture:
+        standings = memory.stand(some, room, now=now, keep_cordoned=keep_cordoned)
+        return _picture(
+            jobs,
+            standings,
+            nodes,
+            pods,
+            queues,
+            room=room,
+            now=now,
+            pools=pools or Pools(),
+            fixed=fixed,
+            ending=ending,
+            avoid=avoid,
+            lapsed=lapsed or Lapsed(),
+            rules=rules,
+        )
+
+    def fails(some: Sequence[Job]) -> bool:
+        try:
+            made(some)
+        except Exception:
+            return True
+        return False
+
+    error: Exception = RuntimeError("no picture")
+    for turn in range(MOST_CULPRITS):
+        planned = memory.left_out.without(jobs, now=now)
+        try:
+            found = made(planned)
+        except Exception as failure:  # some job's data are such that nobody expected them
+            error = failure
+        else:
+            return replace(found, left_out=memory.left_out.texts())
+        if turn == 0:
+            alone = [(job, wrong) for job in planned if (wrong := _fault(job, room, keep_cordoned)) is not None]
+            for job, wrong in alone:
+                memory.left_out.add(job, wrong, now=now)
+            if alone:
+                continue
+        worst = culprit(planned, fails)
+        if worst is None:
+            break
+        memory.left_out.add(worst, error, now=now)
+    raise error
+
+
+def _fault(job: Job, room: Room, keep_cordoned: bool) -> Exception | None:
+    """What is wrong with a job by itself."""
+    try:
+        if _is_planned(job):
+            standing = stand(job, room, keep_cordoned=keep_cordoned)
+            build((), [standing.view])
+            assert isinstance(standing.unused, dict)
+            assert isinstance(standing.pods_in_place, frozenset)
+    except Exception as error:
+        return error
+    return None
+
+
+def _picture(
+    jobs: Sequence[Job],
+    standings: list[Standing],
+    nodes: Mapping[str, NodeRead],
+    pods: Sequence[PodRead],
+    queues: Sequence[QueueView],
+    *,
+    room: Room,
+    now: float,
+    pools: Pools,
+    fixed: Set[str],
+    ending: Set[str],
+    avoid: Set[str],
+    lapsed: Lapsed,
+    rules: Sequence[NamespaceRule],
+) -> Picture:
+    standings = [s for s in standings if s.job.key not in ending]
+    standings.sort(key=lambda s: s.job.title)
+    standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in map(lapsed.applied, standings)]
+    standings = [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
+    # What a job has left behind in the Workflow before is on its way out.
+    gone = [job for job in jobs if job.is_passed or job.key in ending]
+    left = {pod.identity.uid for job in jobs for pod in job.old_pods} | {
+        p.identity.uid for job in gone for p in job.pods
+    }
+    ours = {standing.job.key for standing in standings}
+    firm = set(lapsed.stuck).union(*(standing.strays for standing in standings))
+
+    def leaves(pod: PodRead) -> bool:
+        uid = pod.identity.uid
+        return (pod.is_terminating or pod.job in ours or uid in left) and uid not in firm
+
+    held_pods = _in_place(standings)
+    stay = [pod for pod in pods if not leaves(pod) and pod.identity.uid not in held_pods]
+    standings = _settle_overfull(standings, nodes, stay)
+    held_pods = _in_place(standings)
+    foreign: dict[str, amounts.Amounts] = {}
+    releasing: dict[str, amounts.Amounts] = {}
+    for pod in pods:
+        here = nodes.get(pod.where)
+        if here is not None and pod.identity.uid not in held_pods:
+            held = {name: value for name, value in pod.request.items() if name in here.allocatable}
+            amounts.add((releasing if leaves(pod) else foreign).setdefault(pod.where, {}), held)
+    snapshot = build(
+        [
+            NodeView(
+                name,
+                node.allocatable,
+                foreign.get(name, {}),
+                releasing.get(name, {}),
+                node.is_open and name not in avoid,
+                node.labels,
+                node.taints,
+            )
+            for name, node in nodes.items()
+        ],
+        [standing.view for standing in standings],
+        queues,
+        now_seconds=now,
+        ages=room.ages,
+        pool_label=pools.label,
+        pool_speed=pools.speed,
+        refused=_refused(standings, rules),
+    )
+    return Picture(snapshot, tuple(standings))
+
+
+def _refused(standings: Iterable[Standing], rules: Sequence[NamespaceRule]) -> dict[str, str]:
+    """Why jobs may not use the queue or the priority that they name, by the name of their views."""
+    if not rules:
+        return {}
+    asked: dict[tuple[str, str, int], str] = {}
+    out: dict[str, str] = {}
+    for standing in standings:
+        read = standing.job.read
+        key = read.identity.namespace, read.queue or DEFAULT_QUEUE, read.priority
+        if key not in asked:
+            asked[key] = refusal(rules, namespace=key[0], queue=key[1], priority=key[2])
+        if asked[key]:
+            out[standing.view.name] = asked[key]
+    return out
+
+
+def stand(job: Job, room: Room, *, keep_cordoned: bool = False) -> Standing:
+    """What a job holds now, by what was decided; and whether it has to go elsewhere."""
+    read = job.read
+    at = read.allocation or _found_again(job)
+    if at is None or at.round != read.current or not at.is_placed:
+        return Standing(job)
+    held: Places = {}
+    done: dict[str, frozenset[int]] = {}
+    for role in read.roles:
+        running = min(read.running(role.name), read.granted[read.current].get(role.name, 0))
+        finished = frozenset(i for i in range(running) if read.tree.finished(read.member(role.name, i)))
+        done[role.name] = finished
+        held[role.name] = {
+            i: node for i in range(running) if i not in finished and (node := at.node(role.name, i)) != ""
+        }
+    where = {node for places in held.values() for node in places.values()}
+    lost = {node for node in where if room.is_lost(node)}
+    if not read.is_preemptible:
+        kept = {task: {i: node for i, node in places.items() if node not in lost} for task, places in held.items()}
+        return Standing(job, kept, done)
+    closed = {node for node in where if not room.is_open(node)}
+    if any(done.values()) and not lost:
+        return Standing(job, held, done)  # it is about to end: a new round would do its finished work again
+    if closed - lost and not lost and (keep_cordoned or not _is_cordoned(closed, room)):
+        return Standing(job, held, done)  # a node that has just gone silent may come back
+    if closed:
+        return Standing(job, {}, {}, displaced=_named({node: room.trouble(node) for node in closed}), may_stay=not lost)
+    return Standing(job, held, done)
+
+
+def _found_again(job: Job) -> Allocation | None:
+    """The allocation as the pods have it, when somebody has made the annotation unreadable."""
+    where = {(p.place.task, p.place.index): p.where for p in job.current_pods() if p.place and p.where}
+    nodes = {
+        role.name: tuple(where.get((role.name, i), "") for i in range(job.read.running(role.name)))
+        for role in job.read.roles
+    }
+    return Allocation(job.read.current, nodes) if where else None
+
+
+def plan_writes(
+    shown: Picture,
+    plan: Plan,
+    *,
+    now: float,
+    limit_seconds: float = 300.0,
+    failed: Callable[[Job, Exception], None] | None = None,
+) -> tuple[list[Write], list[Write]]:
+    """(writes that free room, writes that use it). The second may only be made when all of the first were.
+
+    A job that has waited longer than `limit_seconds` says so in a warning. `failed` is told of each job whose write
+    cannot be made up; the plan should then be made again without it, as others may count on the room that it frees.
+    """
+    free: list[Write] = []
+    use: list[Write] = []
+    counts = _counts(shown.snapshot, plan)
+    starts = shown.snapshot.role_starts()
+    limits = now, limit_seconds
+    explainer = Explainer(shown.snapshot, plan)
+    for j, standing in enumerate(shown.standings):
+        is_kept = int(plan.action[j]) == int(Action.KEEP)
+        if standing.is_fixed or (is_kept and (standing.job.read.allocation is not None or not standing.is_placed)):
+            continue  # there is nothing to write or to tell: most jobs in most plans
+        roles = range(int(starts[j]), int(starts[j + 1]))
+        target = {shown.snapshot.role_names[g]: counts.get(g, {}) for g in roles}
+        try:
+            some_free, some_use = _writes_of(standing, j, target, explainer, limits)
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(standing.job, error)
+            continue
+        free += some_free
+        use += some_use
+    return free, use
+
+
+def _writes_of(
+    standing: Standing,
+    j: int,
+    target: Mapping[str, Mapping[str, int]],
+    explainer: Explainer,
+    limits: tuple[float, float],
+) -> tuple[list[Write], list[Write]]:
+    """The writes of one job, as `plan_writes` has them."""
+    (now, limit_seconds), plan, read = limits, explainer.plan, standing.job.read
+    action = Action(int(plan.action[j]))
+    words = explainer.text(j).split(": ", 2)[-1]
+    said = decision(action.name.lower(), words, now)
+    if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
+        since = max(standing.job.created_seconds, read.allocation.since if read.allocation else 0.0)
+        if action is Action.WAIT and now - since > limit_seconds:
+            said = decision("late", f"not placed within {limit_seconds:g} s: {words}", now)
+        write = _say(read, said, Why(int(plan.why[j])), now)
+        if read.allocation is None and standing.is_placed:
+            found = patches.change_job(read, allocation=_found_again(standing.job))
+            return [], [replace(found, is_optional=True)]
+        return [], [write] if write is not None else []
+    if action in (Action.WAIT, Action.PREEMPT):
+        return [_put_off(standing, said, now)], []
+    if not read.is_preemptible:
+        return [], [_extend(standing, target, said, now)]
+    write = _move(standing, target, said, now)
+    frees = standing.is_placed and bool(_shrinks(standing, target))
+    return ([write], []) if frees else ([], [write])
+
+
+def left_in_place(shown: Picture, plan: Plan) -> bool:
+    """Whether a job was to leave a cordoned node and has nowhere to go: then it should rather stay."""
+    return any(
+        standing.may_stay and int(plan.action[j]) == int(Action.WAIT) for j, standing in enumerate(shown.standings)
+    )
+
+
+def _in_place(standings: Iterable[Standing]) -> set[str]:
+    return set().union(*(standing.pods_in_place for standing in standings))
+
+
+def _is_planned(job: Job) -> bool:
+    read = job.read
+    if read.has_ended or read.is_stopping or read.problem or job.is_passed:
+        return False
+    if read.is_suspended and not (read.allocation and read.allocation.is_placed):
+        return False
+    # All its replicas have finished, and Argo is about to end it: there is nothing left to place.
+    return not all(read.tree.finished(member) for _, _, member in job.members())
+
+
+def _is_cordoned(closed: set[str], room: Room) -> bool:
+    return any(name in room.nodes and not room.nodes[name].is_schedulable for name in closed)
+
+
+def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], pods: list[PodRead]) -> list[Standing]:
+    """Take back places that were promised and are not used, on nodes that have no room for them any more beside `pods`,
+    which stay.
+
+    A node may shrink or be closed, or a foreign pod may come, between a decision and the admission, or while Argo makes
+    a pod anew.
+    """
+    unused = {s.job.key: s.unused for s in standings if s.is_placed and not s.is_fixed}
+    if not any(unused.values()):
+        return standings
+    asked = {node for unused_ in unused.values() for places in unused_.values() for node in places.values()}
+    free = {name: dict(nodes[name].allocatable) for name in asked if name in nodes}
+    for pod in pods:
+        if pod.where in free:
+            amounts.add(free[pod.where], {name: -value for name, value in pod.request.items()})
+    for standing in standings:
+        less = unused.get(standing.job.key)
+        _use(free, standing, _without(standing.held, less) if less else standing.held, -1)
+    out = {s.job.key: s for s in standings}
+    promised = (s for s in standings if unused.get(s.job.key))
+    for standing in sorted(promised, key=lambda s: (-s.job.read.priority, s.job.created_seconds, s.job.key)):
+        places = unused[standing.job.key]
+        _use(free, standing, places, -1)
+        where = {node for nodes in places.values() for node in nodes.values()}
+        full = "has no room for it any more"
+        found = {
+            node: trouble(nodes.get(node)) or (full if any(value < 0 for value in free[node].values()) else "")
+            for node in where
+        }
+        if why := _named(found):
+            _use(free, standing, places, 1)
+            out[standing.job.key] = _less(standing, places, why)
+    return [out[s.job.key] for s in standings]
+
+
+def _named(troubles: Mapping[str, str]) -> str:
+    """What is wrong with which nodes, in words; "" if nothing is. Nodes with nothing wrong are left out."""
+    found = [f"node {node} {words}" for node, words in sorted(troubles.items()) if words]
+    return ", ".join(found[:_NODES_NAMED]) + (f" and {len(found) - _NODES_NAMED} more" * (len(found) > _NODES_NAMED))
+
+
+def _less(standing: Standing, places: Mapping[str, Mapping[int, str]], why: str) -> Standing:
+    """A job that cannot have these places: a gang that moves as a whole has none then."""
+    if not standing.job.read.is_preemptible:
+        kept = _without(standing.held, places)
+        return replace(standing, held=kept, displaced="" if any(kept.values()) else why)
+    if any(standing.done.values()):
+        return standing  # in another place all its finished work would be done again: it waits for this one
+    return Standing(standing.job, displaced=why)
+
+
+def _without(places: Mapping[str, Mapping[int, str]], less: Mapping[str, Mapping[int, str]]) -> Places:
+    return {
+        task: {index: node for index, node in nodes.items() if index not in less.get(task, {})}
+        for task, nodes in places.items()
+    }
+
+
+def _use(
+    free: dict[str, amounts.Amounts], standing: Standing, held: Mapping[str, Mapping[int, str]], sign: int
+) -> None:
+    roles = {role.name: role for role in standing.job.read.roles}
+    for task, places in held.items():
+        counts = Counter(node for node in places.values() if node in free)
+        request = _request(standing, roles[task]) if counts else {}
+        for node, count in counts.items():
+            amounts.add(free[node], {name: sign * count * value for name, value in request.items()})
+
+
+def _request(standing: Standing, role: Role) -> Mapping[str, int]:
+    """What one replica takes: as its pods say, which know what Argo adds; else as its template says."""
+    for pod in (*standing.job.pods, *standing.job.old_pods):
+        if pod.place is not None and pod.place.task == role.name:
+            return pod.request
+    return role.request
+
+
+def _view(standing: Standing) -> JobView:
+    read = standing.job.read
+    # The time since a job's last change keeps policies from changing it again, on ideas of their own: what its user has
+    # asked for since then is not to wait for it.
+    at = read.allocation
+    roles = []
+    for role in read.roles:
+        held, done = standing.held.get(role.name, {}), standing.done.get(role.name, frozenset())
+        low, high = _bounds(standing, role, held=len(held), done=len(done))
+        if high == 0:
+            continue  # all its replicas have come to their end
+        roles.append(
+            RoleView(
+                name=role.name,
+                request={k: v for k, v in _request(standing, role).items() if k != "pods"},
+                minimum=low,
+                maximum=max(low, high),
+                desired=max(low, high),
+                where=role.where,
+                host_ports=role.host_ports,
+            )
+        )
+    placed = {task: Counter(places.values()) for task, places in standing.held.items() if places}
+    has_done = any(standing.done.values())
+    return JobView(
+        name=standing.job.title,
+        roles=tuple(roles),
+        queue=read.queue or DEFAULT_QUEUE,
+        priority=read.priority,
+        # One that has finished replicas would do their work again in a new round.
+        preemptible=read.is_preemptible and not has_done and not standing.is_fixed,
+        created_seconds=standing.job.created_seconds,
+        started_seconds=at.first if at and at.first else None,
+        changed_seconds=at.since if at and at.since and at.asked in ("", read.limits) else None,
+        restarts=at.moves if at else 0,
+        placed=placed,
+        profile=_profile(read),
+    )
+
+
+def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[int, int]:
+    """How many replicas of a task may hold a node: at least and at most."""
+    read = standing.job.read
+    if standing.is_fixed or standing.is_barred:
+        return held, held
+    if read.is_preemptible:
+        # In a new round those that have finished would do their work again.
+        if any(standing.done.values()):
+            return held, held
+        return role.low, min(role.high, max(role.low, (standing.most or {}).get(role.name, role.high)))
+    running = read.running(role.name)
+    if done and done == running:
+        return 0, 0  # Argo's group has come to its end, and takes no more members
+    if not standing.is_placed:
+        return role.wanted - done, role.wanted - done
+    # While released members are still in the group nothing can be added behind them.
+    high = running if read.has_tail(role.name) else max(running, role.wanted)
+    high = max(held, high - done)
+    return min(high, max(1, held)), high
+
+
+def _profile(read: JobRead) -> Profile | None:
+    return reports.profile(read.profilings) if read.profilings not in ("", "{}") else None
+
+
+def _counts(snapshot: Snapshot, plan: Plan) -> dict[int, dict[str, int]]:
+    out: dict[int, dict[str, int]] = {}
+    for role, node, count in zip(plan.role.tolist(), plan.node.tolist(), plan.count.tolist(), strict=True):
+        out.setdefault(role, {})[snapshot.node_names[node]] = count
+    return out
+
+
+def _assign(places: Mapping[int, str], target: Mapping[str, int], *, slots: Iterable[int]) -> dict[int, str]:
+    """Index → node: whoever can stay stays; the rest of `target` fills `slots` in order, node by node."""
+    left = dict(target)
+    out: dict[int, str] = {}
+    for index, node in sorted(places.items()):
+        if left.get(node, 0) > 0:
+            out[index] = node
+            left[node] -= 1
+    rest = [node for node in sorted(left) for _ in range(left[node])]
+    free = (slot for slot in slots if slot not in out)
+    for node in rest:
+        out[next(free)] = node
+    return out
+
+
+def _move(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Mapping[str, str], now: float) -> Write:
+    """Give a preemptible job another allocation: a new round, or the present one if nothing of it was ever admitted."""
+    job, read = standing.job, standing.job.read
+    counts = {task: sum(nodes.values()) for task, nodes in target.items()}
+    old = read.allocation
+    nodes: dict[str, tuple[str, ...]] = {}
+    for task, count in counts.items():
+        before = {i: node for i, node in enumerate(old.nodes.get(task, ())) if node and i < count} if old else {}
+        places = _assign(before, target[task], slots=range(count))
+        nodes[task] = tuple(places[i] for i in range(count))
+    note = _note(standing, counts, said["why"])
+    running = {role.name: read.running(role.name) for role in read.roles}
+    if running == counts and not job.has_started() and not any(p.is_stopping for p in job.current_pods()):
+        first = old.first if old and old.first else now
+        at = Allocation(read.current, nodes, now, first, old.moves if old else 0, read.limits)
+        return patches.change_job(read, allocation=at, decision=said, note=note)
+    write = next_round(job, counts, nodes, now=now, decision=said, note=note)
+    return replace(write, frees=_shrinks(standing, target))
+
+
+def _extend(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Mapping[str, str], now: float) -> Write:
+    """Place a job that is not preemptible, or more replicas of it: nothing that runs is touched."""
+    read = standing.job.read
+    granted = dict(read.granted[read.current])
+    again = dict(read.again)
+    old = read.allocation if read.allocation and read.allocation.round == read.current else None
+    nodes: dict[str, tuple[str, ...]] = {}
+    for role in read.roles:
+        task = role.name
+        done = standing.done.get(task, frozenset())
+        running = read.running(task)
+        total = sum(target.get(task, {}).values())
+        slots = [i for i in range(running + total) if i not in done]
+        places = _assign(standing.held.get(task, {}), target.get(task, {}), slots=slots)
+        count = max([running, *(i + 1 for i in places)])
+        finished = {i: old.node(task, i) if old else "" for i in done}
+        nodes[task] = tuple(places.get(i, finished.get(i, "")) for i in range(count))
+        if not read.has_tail(task) and count > granted.get(task, 0):
+            for index in range(granted.get(task, 0), count):
+                _bring_back(read, task, index, again)
+            granted[task] = count
+    counts = {task: sum(1 for node in where if node) for task, where in nodes.items()}
+    first = old.first if old and old.first else now
+    at = Allocation(read.current, nodes, now, first, old.moves if old else 0)
+    parameters = live(
+        granted={**read.granted, read.current: granted} if granted != dict(read.granted[read.current]) else None,
+        again=again if again != dict(read.again) else None,
+    )
+    return patches.change_job(
+        read, parameters=parameters, allocation=at, decision=said, note=_note(standing, counts, said["why"])
+    )
+
+
+def _bring_back(read: JobRead, task: str, index: int, again: dict[str, str]) -> None:
+    """Give an index that lived before a name of its own: Argo takes a finished node of the same name for the result."""
+    key = f"{read.current}/{task}/{index}"
+    life = 0
+    while f"{key}{f'.{life}' if life else ''}" in read.tree.members:
+        life += 1
+    if life:
+        again[key] = f".{life}"
+
+
+def _put_off(standing: Standing, said: Mapping[str, str], now: float) -> Write:
+    """Take a job's place away: it waits, with pods of its smallest gang, for the next one."""
+    read, why = standing.job.read, said["why"]
+    lost = f"{standing.displaced}; " if standing.is_displaced else ""
+    if not read.is_preemptible or not standing.job.has_started():
+        old = read.allocation
+        at = Allocation(read.current, {}, now, old.first if old else 0.0, old.moves if old else 0)
+        note = Note("Waiting", f"waits for another place: {lost}{why}")
+        return patches.change_job(read, allocation=at, decision=said, note=note)
+    counts = {role.name: role.low for role in read.roles}
+    note = Note("Preempted", f"stopped and waiting for its place: {lost}{why}")
+    return next_round(standing.job, counts, {}, now=now, decision=said, note=note)
+
+
+def give_back(standing: Standing, why: str, *, now: float, most: Mapping[str, int] | None = None) -> Write | None:
+    """Take the places back of which no use was made. `most`: the replicas by task with which a preemptible job is to
+    wait. None if nothing has to be written."""
+    job, read, old = standing.job, standing.job.read, standing.job.read.allocation
+    said, note = decision("wait", why, now), Note("Waiting", why, is_warning=True)
+    if old is None or (read.is_preemptible and any(standing.done.values())):
+        return None
+    if read.is_preemptible and (most or job.has_started()):
+        return next_round(
+            job, most or {role.name: role.low for role in read.roles}, {}, now=now, decision=said, note=note
+        )
+    nodes = {}
+    if not read.is_preemptible and job.has_started():
+        unused = standing.unused
+        nodes = {
+            task: tuple("" if index in unused.get(task, {}) else node for index, node in enumerate(places))
+            for task, places in old.nodes.items()
+        }
+    at = Allocation(read.current, nodes, now, old.first, old.moves)
+    return patches.change_job(read, allocation=at, decision=said, note=note)
+
+
+def _say(read: JobRead, said: Mapping[str, str], why: Why, now: float) -> Write | None:
+    """Tell why a job waits or stays as it is, when that is news."""
+    last = read.decision
+    if last.get("why") == said["why"] and last.get("action") == said["action"]:
+        return None
+    if said["action"] == "keep":
+        return None
+    recent = 0 <= now - untrusted.seconds(last.get("time")) < _REPEAT_SECONDS
+    if last.get("action") == said["action"] and recent:
+        return None
+    news = last.get("action") != said["action"]
+    note = (
+        Note("Waiting", said["why"], is_warning=why in (Why.TOO_BIG, Why.NO_SUCH_QUEUE) or said["action"] == "late")
+        if news
+        else None
+    )
+    return patches.change_job(read, decision=said, note=note)
+
+
+def _note(standing: Standing, counts: Mapping[str, int], why: str) -> Note:
+    before = sum(len(places) for places in standing.held.values())
+    after = sum(counts.values())
+    if standing.is_displaced:
+        return Note("Rescheduled", f"placed anew with {counted(after, 'replica')}, as {standing.displaced}; {why}")
+    if not before:
+        return Note("Admitted", f"{counted(after, 'replica')}: {_spread(counts)}; {why}")
+    if before == after:
+        return Note("Rescheduled", f"moved with {counted(after, 'replica')}; {why}")
+    return Note("Resized", f"{before} → {counted(after, 'replica')}: {_spread(counts)}; {why}")
+
+
+def _spread(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} × {task}" for task, count in counts.items())
+
+
+def _shrinks(standing: Standing, target: Mapping[str, Mapping[str, int]]) -> bool:
+    """Some node is to hold less of the job than it does now."""
+    for task, places in standing.held.items():
+        for node in set(places.values()):
+            if target.get(task, {}).get(node, 0) < list(places.values()).count(node):
+                return True
+    return False

@@ -1,0 +1,118 @@
+"""The allocator as a process: its lead, its pages, its signals, its end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from diflow.allocator.engine.control_channel import POLICY, POOLS
+from diflow.allocator.engine.daemon import Allocator, lead
+from diflow.allocator.engine.journal import Journal
+from diflow.allocator.engine.telemetry import Telemetry
+from diflow.allocator.policies.base import load_policy
+from diflow.errors import LostLeadershipError
+from diflow.kube.leader_election import Elector
+from diflow.version import __version__
+
+if TYPE_CHECKING:
+    from diflow.allocator.engine.settings import AllocatorSettings
+    from diflow.kube.api import Cluster
+
+# After leadership was lost nothing is written any more; a loop that still hangs then is ended.
+_LONGEST_END_SECONDS: Final = 20.0
+
+log = structlog.get_logger("diflow.allocator")
+
+
+def serve(cluster: Cluster, settings: AllocatorSettings, *, metrics_port: int) -> int:
+    """Lead and decide until a signal comes. Returns the exit code: 5 when another process took the lead."""
+    stop = threading.Event()
+    lost: list[threading.Timer] = []
+
+    def on_lost(why: str) -> None:
+        log.error("the lead is lost", why=why)
+        end = threading.Timer(_LONGEST_END_SECONDS, os._exit, (LostLeadershipError.exit_code,))
+        end.daemon = True
+        lost.append(end)
+        end.start()
+        stop.set()
+        allocator.ask("end")
+
+    policy = load_policy(settings.policy)
+    elector = candidate(cluster, settings, on_lost=on_lost)
+    telemetry = Telemetry(elector)
+    allocator = Allocator(cluster, settings, policy, elector, record=_recorder(settings), on_cycle=telemetry.cycle)
+    telemetry.watch(allocator)
+    with telemetry.serving(metrics_port), _ending_on_signals(stop, allocator):
+        telemetry.tell_troubles(stop)
+        log.info(
+            "started",
+            version=__version__,
+            policy=policy.name,
+            identity=elector.identity,
+            namespace=settings.namespace,
+            cluster=cluster.target.server,
+        )
+        code = 0
+        try:
+            lead(allocator, stop)
+        except LostLeadershipError:
+            code = LostLeadershipError.exit_code
+        finally:
+            stop.set()
+            for end in lost:
+                end.cancel()
+    code = LostLeadershipError.exit_code if lost else code
+    log.info("ended", code=code)
+    return code
+
+
+def candidate(
+    cluster: Cluster, settings: AllocatorSettings, *, on_lost: Callable[[str], None] = lambda _: None
+) -> Elector:
+    """This process as a candidate for the allocator's Lease, under a name that no other process has."""
+    identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    says = {POLICY: settings.policy, POOLS: settings.pools.said()}
+    return Elector(cluster, namespace=settings.namespace, identity=identity, says=says, on_lost=on_lost)
+
+
+def _recorder(settings: AllocatorSettings) -> Callable[..., None]:
+    if not settings.journal:
+        return lambda _snapshot, _plan: None
+    return Journal(
+        Path(settings.journal),
+        most_bytes=settings.journal_bytes,
+        report=lambda words: log.warning("no journal", why=words),
+    )
+
+
+@contextmanager
+def _ending_on_signals(stop: threading.Event, allocator: Allocator) -> Iterator[None]:
+    """TERM and INT end the loop after what it is doing; a second one ends the process at once."""
+    before: dict[int, Any] = {}
+
+    def end() -> None:
+        stop.set()
+        allocator.ask("end")
+
+    def on_signal(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        # Not here: the main thread may hold the very lock that is needed to wake it.
+        threading.Thread(target=end, name="signal", daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before[number] = signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)

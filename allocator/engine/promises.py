@@ -1,0 +1,222 @@
+"""Places that were given and are not taken: after a time they are given back, and another is looked for.
+
+A place holds its room from the decision on. It may never be taken: Argo does not make the pods (a ResourceQuota, a
+suspended Workflow), the pods that are to leave do not, or the job's own replicas of the round before do not. So each
+place that no pod makes use of has a time. What is counted here is in memory alone: another leader counts anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.planning import Lapsed, Standing
+from diflow.allocator.engine.reconcile import Job, former_pods, needs
+from diflow.allocator.engine.records import PodRead, Role
+from diflow.figures import counted
+
+# A job whose place was not taken, for no reason that is known, gets none for so long: longer each time.
+_PAUSE_SECONDS: Final = (60.0, 1800.0)
+# A job of which only some pods were made is given no more than these for so long: trying stops all of its replicas.
+_CAP_SECONDS: Final = (1800.0, 21600.0)
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A job that did not take its places in time. `most`: with how many replicas by task it is to wait, if not with
+    those that it has."""
+
+    standing: Standing
+    why: str
+    most: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """Why a job is given nothing: its pods have to be there first, and the time has to come."""
+
+    uid: str
+    roles: tuple[Role, ...]
+    until: float
+    needs_pods: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Cap:
+    uid: str
+    roles: tuple[Role, ...]
+    until: float
+    most: Mapping[str, int]
+
+
+_Place = tuple[str, str, int]
+"""(uid of the Workflow, task, index)."""
+
+
+class Promises:
+    """Since when which places are promised, and what has come of those that were not taken."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._since: dict[_Place, float] = {}
+        self._next = math.inf
+        self._tries: dict[str, int] = {}
+        self._bars: dict[str, _Bar] = {}
+        self._caps: dict[str, _Cap] = {}
+        self._stuck: frozenset[str] = frozenset()
+        self._places: dict[str, frozenset[tuple[str, int]]] = {}
+
+    @property
+    def barred(self) -> Set[str]:
+        """The keys of the jobs that are given nothing for now."""
+        return self._bars.keys()
+
+    def due(self) -> float:
+        """When the next place runs out, or the next job may be given one again, on the clock."""
+        return min([self._next, *(bar.until for bar in self._bars.values() if not bar.needs_pods)])
+
+    def look(self, standings: Iterable[Standing], pods: Sequence[PodRead], room: Room, *, now: float) -> list[Expired]:
+        """The jobs that did not take their places in time (`now`: on the clock)."""
+        standings = list(standings)
+        since: dict[_Place, float] = {}
+        late: list[tuple[Standing, frozenset[tuple[str, int]]]] = []
+        for standing in standings:
+            uid = standing.job.read.identity.uid
+            old = set()
+            for task, places in standing.unused.items():
+                for index in places:
+                    began = since[uid, task, index] = self._since.get((uid, task, index), now)
+                    if now - began >= self._seconds:
+                        old.add((task, index))
+            if old:
+                late.append((standing, frozenset(old)))
+            elif standing.is_placed and not standing.unused:
+                self._tries.pop(uid, None)
+        self._since = since
+        self._next = min((at for at in since.values() if now - at < self._seconds), default=math.inf) + self._seconds
+        self._places = {s.job.key: old for s, old in late if any(s.done.values())}
+        live = {pod.identity.uid for pod in pods}
+        self._stuck &= live
+        if not late:
+            return []
+        in_place: set[str] = set().union(*(standing.pods_in_place for standing in standings))
+        return [self._expired(standing, pods, in_place, room, now) for standing, _ in late]
+
+    def lapsed(self, jobs: Mapping[str, Job], room: Room, *, now: float) -> Lapsed:
+        """What comes of it for the next plan. `jobs`: all that there are, by their keys; of others nothing is kept."""
+        uids = {job.read.identity.uid for job in jobs.values()}
+        self._tries = {uid: tries for uid, tries in self._tries.items() if uid in uids}
+        self._bars = {
+            key: bar
+            for key, bar in self._bars.items()
+            if key in jobs and _is_of(bar, jobs[key]) and not _is_over(bar, jobs[key], room, now)
+        }
+        self._caps = {
+            key: cap for key, cap in self._caps.items() if key in jobs and _is_of(cap, jobs[key]) and now < cap.until
+        }
+        most = {key: cap.most for key, cap in self._caps.items()}
+        return Lapsed(frozenset(self._bars), most, self._stuck, self._places)
+
+    def _expired(
+        self, standing: Standing, pods: Sequence[PodRead], in_place: Set[str], room: Room, now: float
+    ) -> Expired:
+        job, read = standing.job, standing.job.read
+        uid = read.identity.uid
+        tries = self._tries[uid] = self._tries.get(uid, 0) + 1
+        seconds = f"within {self._seconds:g} s"
+        lacking, former = job.lacks(), former_pods(job, room) if read.is_preemptible else []
+        until, most, needs_pods = now, None, bool(lacking or former)
+        if lacking:
+            most = _made(job)
+            why = f"{counted(len(lacking), 'pod was', plural='pods were')} not made {seconds}: {_names(lacking)}"
+            why += f" ({read.tree.says})" if read.tree.says else "; a ResourceQuota may be used up, or Argo is behind"
+            if most is not None:
+                self._caps[job.key] = _Cap(uid, read.roles, now + _longer(_CAP_SECONDS, tries), most)
+        elif former:
+            why = f"its replicas of the round before do not end {seconds}: {_names([_at(pod) for pod in former])}"
+        elif culprits := _culprits(standing, pods, in_place, room):
+            self._stuck |= {pod.identity.uid for pod in culprits}
+            why = f"pods that were to leave do not {seconds}: {_names([_at(pod) for pod in culprits])}"
+        else:
+            why = f"no use was made of it {seconds}"
+            until = now + _longer(_PAUSE_SECONDS, tries)
+        self._bars[job.key] = _Bar(uid, read.roles, until, needs_pods)
+        return Expired(standing, f"its place was given back: {why}", most)
+
+
+def _is_of(what: _Bar | _Cap, job: Job) -> bool:
+    """The same job, which does not ask for less than it did: whoever asks for more, or for something else, would get a
+    promise with each change."""
+    return what.uid == job.read.identity.uid and not _asks_for_less(what.roles, job.read.roles)
+
+
+def _asks_for_less(before: Sequence[Role], now: Sequence[Role]) -> bool:
+    """Some task asks for less, and none for more or for another kind of node."""
+    known = {role.name: role for role in before}
+    if any(role.name not in known or not _is_within(role, known[role.name]) for role in now):
+        return False
+    return tuple(now) != tuple(before)
+
+
+def _is_within(role: Role, other: Role) -> bool:
+    mine, its = (role.low, role.high, role.wanted), (other.low, other.high, other.wanted)
+    return (
+        role.where == other.where
+        and set(role.host_ports) <= set(other.host_ports)
+        and all(a <= b for a, b in zip(mine, its, strict=True))
+        and all(amount <= other.request.get(name, 0) for name, amount in role.request.items())
+    )
+
+
+def _is_over(bar: _Bar, job: Job, room: Room, now: float) -> bool:
+    if bar.needs_pods and (job.lacks() or (job.read.is_preemptible and former_pods(job, room))):
+        return False
+    return now >= bar.until
+
+
+def _made(job: Job) -> dict[str, int] | None:
+    """How many pods of each task were made, if that is a gang with which a preemptible job could run."""
+    read = job.read
+    if not read.is_preemptible:
+        return None
+    there: dict[str, int] = {}
+    for pod in job.current_pods():
+        if pod.place:
+            there[pod.place.task] = there.get(pod.place.task, 0) + 1
+    most = {role.name: min(role.high, there.get(role.name, 0)) for role in read.roles}
+    granted = {role.name: read.running(role.name) for role in read.roles}
+    return most if most != granted and all(most[role.name] >= role.low for role in read.roles) else None
+
+
+def _culprits(standing: Standing, pods: Sequence[PodRead], in_place: Set[str], room: Room) -> list[PodRead]:
+    """The pods that are on their way out on the nodes on which the job's places have no room."""
+    job, at = standing.job, standing.job.read.allocation
+    if at is None:
+        return []
+    unused = {(task, index) for task, places in standing.unused.items() for index in places}
+    gated = [pod for pod in job.current_pods() if pod.place and (pod.place.task, pod.place.index) in unused]
+    wanted = needs(gated, at) or {}
+    short = {node for node, need in wanted.items() if not room.fits({node: need})}
+    return [
+        pod
+        for pod in pods
+        if pod.where in short and pod.identity.uid not in in_place and (pod.is_terminating or pod.place is not None)
+    ]
+
+
+def _longer(seconds: tuple[float, float], tries: int) -> float:
+    low, high = seconds
+    return min(high, low * 2.0 ** min(tries - 1, 10))
+
+
+def _at(pod: PodRead) -> str:
+    return f"{pod.identity.key} on {pod.host or pod.where}"
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

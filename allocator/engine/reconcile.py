@@ -1,0 +1,555 @@
+"""Carrying out: from a job's Workflow and pods to the writes that bring them nearer to what was decided.
+
+Nothing is decided here, and nothing is remembered: killed after any write, the next call goes on from what it finds.
+The table in docs/decisions/0005 lists what happens when.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diflow import keys
+from diflow.allocator.engine import patches
+from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.patches import Note, Write
+from diflow.allocator.engine.records import JobRead, PodRead
+from diflow.allocator.model import amounts
+from diflow.bounds import MOST_PARTS
+from diflow.figures import counted
+from diflow.state import chain
+from diflow.state.allocation import Allocation
+from diflow.state.parameters import replicas_text
+from diflow.state.patches import live
+from diflow.state.roster import roster
+
+Needs = dict[str, dict[str, int]]
+
+# The kubelet's words for a pod that it does not take: an attempt that ends so counts for nothing, even where Argo
+# judges it by a copy of the Workflow that is older than the decision.
+_REJECTED = "Pod was rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job's Workflow and its live pods.
+
+    `before` and `after` are the Workflows that it continues and that continues it, where they are there; `old_pods` are
+    the live pods of the former. One that is to be continued is `full`: it has grown so large that no round is added.
+    `known_as` is the key by which people know the job, if that is another Workflow's. `submitted_seconds`: when the
+    first of its Workflows that are there was created, if that is not this one.
+    """
+
+    read: JobRead
+    pods: Sequence[PodRead]
+    before: JobRead | None = None
+    after: JobRead | None = None
+    old_pods: Sequence[PodRead] = ()
+    is_full: bool = False
+    known_as: str = ""
+    submitted_seconds: float | None = None
+
+    @property
+    def created_seconds(self) -> float:
+        """When the job was submitted, as far as that is proven: a Workflow is as old as the one that it continues."""
+        return self.read.created_seconds if self.submitted_seconds is None else self.submitted_seconds
+
+    @property
+    def key(self) -> str:
+        return self.read.key
+
+    @property
+    def title(self) -> str:
+        """What people know it by: "namespace/name" of the job, whichever Workflow it is in."""
+        return self.known_as or self.read.key
+
+    @property
+    def is_passed(self) -> bool:
+        """The job goes on in another Workflow, or that was decided."""
+        return bool(self.read.continued_in) or self.after is not None
+
+    @property
+    def may_begin(self) -> bool:
+        """The Workflow before it, if there is one, names it as the one in which the job goes on."""
+        return self.before is None or self.before.continued_in == self.read.identity.name
+
+    def is_made_of(self, other: Job) -> bool:
+        """Made of the same objects as `other`, not just of equal ones: a look at each field of them would cost more."""
+        return (
+            self.read is other.read
+            and self.before is other.before
+            and self.after is other.after
+            and (self.is_full, self.known_as, self.submitted_seconds)
+            == (other.is_full, other.known_as, other.submitted_seconds)
+            and _are_the_same(self.pods, other.pods)
+            and _are_the_same(self.old_pods, other.old_pods)
+        )
+
+    def is_wanted(self, pod: PodRead) -> bool:
+        """The pod belongs to what should run now."""
+        job = self.read
+        return pod.place is not None and pod.place.round == job.current and pod.member not in job.released
+
+    def members(self) -> Iterator[tuple[str, int, str]]:
+        """(task, index, member) of all replicas that should run now."""
+        for role in self.read.roles:
+            for index in range(self.read.running(role.name)):
+                yield role.name, index, self.read.member(role.name, index)
+
+    def has_started(self) -> bool:
+        """Some replica of the current round, in its latest restart, was admitted or has come to its end."""
+        tree, latest = self.read.tree, self.latest_restart()
+        if any(not pod.is_gated for pod in self.current_pods() if pod.place and pod.place.restart == latest):
+            return True
+        return latest <= tree.restart_of.get(self.read.current, 0) and any(
+            tree.is_done(member) for _, _, member in self.members()
+        )
+
+    def current_pods(self) -> list[PodRead]:
+        """The pods of the current round, one for each replica that is granted. A pod beyond these is a stray."""
+        found = [pod for pod in self.pods if self.is_wanted(pod) and self._is_granted(pod)]
+        latest: dict[str, PodRead] = {}
+        for pod in found:
+            other = latest.setdefault(pod.member, pod)
+            if other.place and pod.place and pod.place.order > other.place.order:
+                latest[pod.member] = pod
+        return found if len(latest) == len(found) else list(latest.values())
+
+    def strays(self) -> list[PodRead]:
+        """Pods that pass for replicas which are not granted, or which have another pod: anybody who may create pods can
+        make them. The job has no claim by them, and nobody ends them."""
+        wanted = [pod for pod in self.pods if self.is_wanted(pod)]
+        current = self.current_pods()
+        if len(current) == len(wanted):
+            return []
+        known = {pod.identity.uid for pod in current}
+        return [pod for pod in wanted if pod.identity.uid not in known]
+
+    def _is_granted(self, pod: PodRead) -> bool:
+        read, place = self.read, pod.place
+        if place is None:
+            return False
+        count = read.granted.get(read.current, {}).get(place.task, 0)
+        return place.index < count and place.member == read.member_text(place.task, place.index)
+
+    def lacks(self) -> list[str]:
+        """The replicas of the current round ("worker-3") that have neither come to their end nor a live pod."""
+        there, finished = {pod.member for pod in self.current_pods()}, self.read.tree.finished
+        return [
+            f"{task}-{index}" for task, index, member in self.members() if member not in there and not finished(member)
+        ]
+
+    def latest_restart(self) -> int:
+        seen = [pod.place.restart for pod in self.current_pods() if pod.place]
+        return max([*seen, self.read.tree.restart_of.get(self.read.current, 0)])
+
+    def leaving(self) -> list[PodRead]:
+        """Live pods that should not run any more."""
+        return [pod for pod in self.pods if not self.is_wanted(pod)]
+
+
+def _are_the_same(some: Sequence[PodRead], others: Sequence[PodRead]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Times that keep the allocator from making things worse, in seconds."""
+
+    between_rounds_seconds: float = 10.0
+    """A round that lost a replica is not replaced sooner than this after it began: evictions come in waves."""
+
+
+def carry_out(
+    job: Job, room: Room, *, now: float, pace: Pace | None = None, overdue: frozenset[str] = frozenset()
+) -> list[Write]:
+    """The next writes for this job. `room` is drawn from by what is admitted, so that no two jobs get the same room.
+
+    `overdue`: uids of pods that were admitted and that kube-scheduler has not bound for too long.
+    """
+    read = job.read
+    if job.after is not None and not read.continued_in and (handing := _hand_over(job, job.after, now)):
+        return handing
+    if read.has_ended or (read.problem and not read.is_stopping):
+        return []
+    if read.is_stopping:
+        # Argo ends what runs; of the other pods it waits for an end that no kubelet will bring.
+        unbound = [pod for pod in job.pods if not pod.host and not pod.is_terminating]
+        return [
+            *_lost(job, room),
+            *(patches.fail(pod, job.key, f"{_REJECTED}: the job was stopped") for pod in unbound),
+        ]
+    if read.continued_in:
+        return [*_lost(job, room), *_unwanted(job, room)]
+    if read.restarts > read.backoff_limit:
+        return [_give_up(read, now)]
+    return _go_on(job, room, now, pace or Pace(), overdue)
+
+
+def end_pods(job: Job, room: Room) -> list[Write]:
+    """End what runs of a job into whose Workflow nothing can be written. Its gated pods hold nothing, and stay."""
+    why = f"{_REJECTED}: the job's Workflow is too large to be changed"
+    return _lost(job, room) + [
+        patches.stop(pod, job.key, why, timestamp(room.now_seconds))
+        for pod in job.pods
+        if pod.where and not pod.is_stopping and not pod.is_terminating and not (pod.host and room.is_lost(pod.host))
+    ]
+
+
+def _go_on(job: Job, room: Room, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
+    read = job.read
+    out = [*_lost(job, room), *_unwanted(job, room)]
+    if read.is_preemptible:
+        if read.tree.failed(read.current) and not _round_is_over(read):
+            return out + _restart_together(job, now)
+        again = _taken_away(job, room, now, pace) or _restarts_elsewhere(job, room, now)
+        if again is not None:
+            return [*out, again]
+        if any(member.startswith(f"{read.current}/") for member in read.tree.recreated):
+            return out  # a round in which one is missing will be replaced: nobody is admitted to it any more
+    late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
+    if late:
+        return [*out, *_take_back(job, late, now)]
+    out += _admissions(job, room)
+    change = None if read.is_preemptible else _regrant(job, now)
+    if change is not None:
+        out.append(change)
+    return out + _rosters(job)
+
+
+def needs(pods: Sequence[PodRead], allocation: Allocation) -> Needs | None:
+    """What these pods need on which node, None if one of them has no node."""
+    out: Needs = {}
+    for pod in pods:
+        assert pod.place is not None
+        node = allocation.node(pod.place.task, pod.place.index)
+        if not node:
+            return None
+        amounts.add(out.setdefault(node, {}), pod.request)
+    return out
+
+
+def _give_up(read: JobRead, now: float) -> Write:
+    why = f"its replicas failed {read.restarts} times altogether; backoffLimit is {read.backoff_limit}"
+    return patches.stop_job(read, decision=decision("stop", why, now), note=Note("Stopped", why, is_warning=True))
+
+
+def next_round(
+    job: Job,
+    counts: Mapping[str, int],
+    nodes: Mapping[str, tuple[str, ...]],
+    *,
+    now: float,
+    decision: Mapping[str, Any] | None = None,
+    note: Note | None = None,
+) -> Write:
+    """Begin a round with these numbers of replicas on these nodes (none yet: `nodes` is empty); of a job whose Workflow
+    is full, in the next one."""
+    names = next_names(job) if job.is_full else ()
+    if names:
+        return patches.new_part(job.read, counts, nodes, names=names, now=now, decision=decision, note=note)
+    return patches.new_round(job.read, counts, nodes, now=now, decision=decision, note=note)
+
+
+def next_names(job: Job) -> tuple[str, ...]:
+    """What the next Workflow of the job may be called, the first choice first; none if no name has room."""
+    read = job.read
+    if read.part >= MOST_PARTS:
+        return ()
+    room = chain.room_for_name({role.name: role.high for role in read.roles})
+    salt = hashlib.sha256(read.identity.uid.encode()).hexdigest()[:5]
+    names = (chain.part_name(read.name, read.part + 1, room=room, salt=given) for given in ("", salt))
+    return tuple(name for name in names if name)
+
+
+def _hand_over(job: Job, after: JobRead, now: float) -> list[Write]:
+    """The next Workflow is there: let the job go on in it. Nothing, if all is as it should be.
+
+    From the last write on, the job is what the next one says, so that must be what this one says now.
+    """
+    read = job.read
+    if read.has_ended or read.is_stopping:
+        if after.has_ended or after.is_stopping:
+            return []
+        why = f"the job ended in {read.identity.name}, before it went on here"
+        return [patches.stop_job(after, decision=decision("stop", why, now), of=read.key)]
+    if not read.problem and (late := _brought_up_to_date(read, after)):
+        return [late]
+    note = Note("Continued", f"goes on in {after.identity.name}: this Workflow has {read.tree.count} nodes")
+    return [
+        patches.change_job(
+            read,
+            parameters=live(current=""),
+            annotations={keys.CONTINUED_IN: after.identity.name},
+            labels={keys.CHAIN: read.name, keys.PART: str(read.part)},
+            note=note,
+        )
+    ]
+
+
+def _brought_up_to_date(read: JobRead, after: JobRead) -> Write | None:
+    """What has changed in this Workflow since the next one was made of it, if anything has."""
+    wanted, has = replicas_text(read.parameters), replicas_text(after.parameters)
+    counted = (read.restarts, read.reschedules + 1)
+    mine, its = (wanted, read.bounds, read.is_suspended, *counted), (
+        has, after.bounds, after.is_suspended, after.restarts_before, after.rounds_before,
+    )  # fmt: skip
+    if mine == its or after.problem:
+        return None
+    return patches.change_job(
+        after,
+        parameters=live(replicas=wanted),
+        annotations={
+            keys.BOUNDS: read.bounds or None,
+            keys.RESTARTS_BEFORE: str(counted[0]),
+            keys.ROUNDS_BEFORE: str(counted[1]),
+        },
+        spec={"suspend": read.is_suspended or None},
+        of=read.key,
+    )
+
+
+def decision(action: str, why: str, now: float) -> dict[str, str]:
+    """As the annotation `diflow/decision` has it."""
+    return {"action": action, "why": why, "time": timestamp(now)}
+
+
+def timestamp(now: float) -> str:
+    from datetime import UTC, datetime  # noqa: PLC0415 (only when something is written)
+
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _lost(job: Job, room: Room) -> list[Write]:
+    """Pods on nodes that are gone: Argo would wait for ever for their end."""
+    gone = [pod for pod in job.pods if pod.host and room.is_lost(pod.host)]
+    where = ", ".join(f"{node}, which {room.trouble(node)}" for node in sorted({pod.host for pod in gone}))
+    note = Note(
+        "NodeLost", f"{len(gone)} of its pods {'was' if len(gone) == 1 else 'were'} on {where}", is_warning=True
+    )
+    at = timestamp(room.now_seconds)
+    return [
+        patches.write_off(pod, job.key, f"The node was lost: {pod.host}", at, note=note if pod is gone[0] else None)
+        for pod in gone
+    ]
+
+
+def _unwanted(job: Job, room: Room) -> list[Write]:
+    return [
+        patches.stop(pod, job.key, f"{_REJECTED}: {_released(job.read, pod)}", timestamp(room.now_seconds))
+        for pod in job.leaving()
+        if not pod.is_stopping and not pod.is_terminating and not (pod.host and room.is_lost(pod.host))
+    ]
+
+
+def _released(read: JobRead, pod: PodRead) -> str:
+    """Why a pod is not wanted any more."""
+    if pod.place is not None and pod.place.round == read.current:
+        return "released, as fewer replicas are wanted"
+    return f"released for round {read.current}"
+
+
+def _round_is_over(read: JobRead) -> bool:
+    return read.tree.round_phase.get(read.current, "") in ("Succeeded", "Failed", "Error")
+
+
+def _restart_together(job: Job, now: float) -> list[Write]:
+    """One replica has failed: end the others too, so that Argo's retry of the round starts all of them at once.
+
+    First the Workflow says so. Argo starts a pod again that was stopped and is wanted, and may see the pod's end before
+    it sees the parameter; what it has started then is gated, and is ended here as well, in words that say no more.
+    """
+    read = job.read
+    failed = read.tree.failed(read.current)
+    name = failed[0].split("/", 1)[1].replace("/", "-")
+    restart = read.tree.restart_of.get(read.current, 0)
+    rest = [
+        pod
+        for pod in job.current_pods()
+        if pod.place and pod.place.restart == restart and not pod.is_stopping and not pod.is_terminating
+    ]
+    mark = f"{read.current}/{restart}"
+    if rest and mark not in read.released:
+        return [patches.change_job(read, parameters=live(released=[mark]))]
+    why = f"{name} has failed: the round starts again together"
+    out = [patches.stop(pod, job.key, why, timestamp(now)) for pod in rest]
+    if out:
+        message = f"{name} failed; the round starts again together (backoffLimit {read.backoff_limit})"
+        first = out[0]
+        out[0] = Write(
+            first.kind, first.target, first.job, first.body, first.subresource, Note("Restarted", message), first.why
+        )
+    return out
+
+
+def _restarts_elsewhere(job: Job, room: Room, now: float) -> Write | None:
+    """A round that starts again adds to its Workflow as a new one does: one that is full goes on in the next."""
+    read, at = job.read, job.read.allocation
+    if not job.is_full or not job.latest_restart() or job.has_started() or not next_names(job):
+        return None
+    if at is None or at.round != read.current or not at.is_placed or _is_on_lost_node(at, room):
+        return None
+    return next_round(job, {role.name: read.running(role.name) for role in read.roles}, at.nodes, now=now)
+
+
+def _is_on_lost_node(at: Allocation, room: Room) -> bool:
+    return any(room.is_lost(node) for nodes in at.nodes.values() for node in nodes)
+
+
+def _waits_on_lost_node(job: Job, at: Allocation, room: Room) -> bool:
+    """A node that is lost was for a replica that has not finished: for the others it does not matter any more."""
+    tree = job.read.tree
+    return any(room.is_lost(at.node(task, index)) for task, index, member in job.members() if not tree.finished(member))
+
+
+def _taken_away(job: Job, room: Room, now: float, pace: Pace) -> Write | None:
+    """A new round in the same place when a replica was taken away: its peers would wait for it in vain."""
+    read = job.read
+    prefix = f"{read.current}/"
+    gone = sorted(m for m in read.tree.recreated if m.startswith(prefix))
+    at = read.allocation
+    if not gone or at is None or at.round != read.current or not at.is_placed:
+        return None
+    if _waits_on_lost_node(job, at, room):
+        return None  # planning finds it another place
+    if room.age(at.since) < pace.between_rounds_seconds:
+        return None
+    name = gone[0].split("/", 1)[1].replace("/", "-")
+    counts = {role.name: read.running(role.name) for role in read.roles}
+    return next_round(
+        job,
+        counts,
+        {} if _is_on_lost_node(at, room) else at.nodes,
+        now=now,
+        note=Note("Rescheduled", f"{name} was taken away: all replicas start again together, not counted"),
+    )
+
+
+def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
+    """Replicas that cannot be bound where they were sent lose their place; planning finds another."""
+    read, at = job.read, job.read.allocation
+    names = ", ".join(pod.identity.name for pod in late)
+    where = ", ".join(sorted({pod.pinned for pod in late}))
+    note = Note("Refused", f"kube-scheduler does not bind {names} to {where}: placed anew", is_warning=True)
+    if at is None or at.round != read.current:
+        return []
+    if read.is_preemptible:
+        counts = {role.name: role.low for role in read.roles}
+        return [next_round(job, counts, {}, now=now, note=note)]
+    gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
+    nodes = {
+        task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
+        for task, places in at.nodes.items()
+    }
+    moved = Allocation(at.round, nodes, now, at.first, at.moves)
+    why = f"{_REJECTED}: kube-scheduler did not bind it to its node"
+    return [patches.change_job(read, allocation=moved, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
+
+
+def _admissions(job: Job, room: Room) -> list[Write]:
+    """Open the gates of all pods that have a place, if there is room for them now; a gang's all together."""
+    read = job.read
+    at = read.allocation
+    if at is None or at.round != read.current or not at.is_placed or read.is_suspended or not job.may_begin:
+        return []
+    latest = job.latest_restart()
+    gated = [p for p in job.current_pods() if p.is_gated and not p.is_terminating and p.place]
+    gated = [p for p in gated if p.place and p.place.restart == latest]
+    if not gated or (read.is_preemptible and former_pods(job, room)):
+        return []
+    if not job.has_started():
+        present = {pod.member for pod in gated}
+        if not all(member in present or read.tree.finished(member) for _, _, member in job.members()):
+            return []
+        need = needs(gated, at)
+        if need is None or not room.fits(need):
+            return []
+        room.take(need)
+        return [patches.admit(p, at.node(p.place.task, p.place.index), job.key) for p in gated if p.place]
+    out = []
+    for pod in gated:
+        need = needs([pod], at)
+        if need is not None and room.fits(need):
+            room.take(need)
+            assert pod.place is not None
+            out.append(patches.admit(pod, at.node(pod.place.task, pod.place.index), job.key))
+    return out
+
+
+def former_pods(job: Job, room: Room) -> list[PodRead]:
+    """Pods of the rounds, tries and Workflows before: none of a preemptible job is admitted while one of them lives."""
+    latest = job.latest_restart()
+    older = [
+        pod for pod in job.pods if pod.place and (pod.place.round != job.read.current or pod.place.restart < latest)
+    ]
+    return [pod for pod in (*older, *job.old_pods) if pod.host and not room.is_lost(pod.host)]
+
+
+def _regrant(job: Job, now: float) -> Write | None:
+    """Shrink a job that is not preemptible to what is asked for: release the highest ranks, drop them at their end."""
+    read = job.read
+    granted = dict(read.granted[read.current])
+    released = set(read.released)
+    dropped: list[str] = []
+    for role in read.roles:
+        count = granted.get(role.name, 0)
+        while count > 1 and read.member(role.name, count - 1) in released:
+            member = read.member(role.name, count - 1)
+            if not read.tree.is_done(member) or any(pod.member == member for pod in job.pods):
+                break
+            count -= 1
+            released.discard(member)
+            dropped.append(member)
+        granted[role.name] = count
+    leave: list[str] = []
+    for role in read.roles:
+        running = read.running(role.name)
+        leave += [read.member(role.name, index) for index in range(max(1, role.wanted), running)]
+    if not dropped and not leave:
+        return None
+    # A member stays in `released` until it has left the group: Argo reads both at every visit.
+    parameters = live(granted={**read.granted, read.current: granted}, released=sorted(released | set(leave)))
+    note = said = None
+    at = read.allocation
+    if leave:
+        before = sum(read.running(role.name) for role in read.roles)
+        note = Note(
+            "Resized", f"{before} → {counted(before - len(leave), 'replica')}: {', '.join(_names(leave))} released"
+        )
+        if at is not None:
+            nodes = {task: where[: max(1, _wanted(read, task))] for task, where in at.nodes.items()}
+            at = Allocation(at.round, nodes, now, at.first, at.moves)
+        said = decision("resize", f"gave up {counted(len(leave), 'replica')}: its user asked for fewer", now)
+    return patches.change_job(read, parameters=parameters, allocation=at if leave else None, decision=said, note=note)
+
+
+def _wanted(read: JobRead, task: str) -> int:
+    return next((role.wanted for role in read.roles if role.name == task), 1)
+
+
+def _names(members: Sequence[str]) -> list[str]:
+    return [member.split("/", 1)[1].replace("/", "-") for member in members]
+
+
+def _rosters(job: Job) -> list[Write]:
+    """Tell running pods who is there now and which rank they have, where that changed."""
+    read = job.read
+    counts = {role.name: read.running(role.name) for role in read.roles}
+    identity = read.identity
+    people = roster(identity.name, identity.namespace, counts)
+    hosts = ",".join(people.hosts)
+    out = []
+    for pod in job.current_pods():
+        if pod.place is None or pod.is_terminating or not pod.nodes:
+            continue
+        right: Mapping[str, str] = {
+            keys.NODES: hosts,
+            keys.REPLICAS: str(len(people.hosts)),
+            keys.RANK: str(people.rank_of(pod.place.task, pod.place.index)),
+        }
+        if (pod.nodes, pod.replicas, pod.rank) != tuple(right.values()):
+            out.append(patches.tell_roster(pod, job.key, right))
+    return out

@@ -1,0 +1,507 @@
+"""What the allocator knows of a job, a pod and a node: read once from the object, and kept instead of it.
+
+The caches hold these in place of whole objects, which keeps thousands of pods in a few megabytes. Nothing here raises
+on what somebody may have edited into an object: a job that cannot be understood says so in `problem`, and is held.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, wraps
+from typing import Any
+
+from diflow import bounds, keys
+from diflow.allocator.model import amounts
+from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
+from diflow.allocator.model.views import PODS
+from diflow.errors import InvalidError
+from diflow.job import DIJob, Task, read_annotation
+from diflow.jobs import replica_ranges
+from diflow.settings import RenderSettings
+from diflow.state import untrusted
+from diflow.state.allocation import Allocation
+from diflow.state.memo import MIB, remembered
+from diflow.state.nodenames import NodeName, parse
+from diflow.state.nodes import nodes as nodes_of
+from diflow.state.parameters import ENDED, JobState
+from diflow.state.tree import Tree, read_tree
+
+Json = dict[str, Any]
+
+HOSTNAME = "kubernetes.io/hostname"
+_NODE_NAME = "workflows.argoproj.io/node-name"
+_SAID_OTHERWISE = frozenset(
+    f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
+)
+MOST_PREFERRED = 32
+"""Preferred terms of a template that are read, the first ones: each is held against every node in each cycle."""
+_WEIGHTS = range(1, 101)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which object a write is meant for: another of the same name, or a later version, refuses it."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    key: str = field(init=False, repr=False, compare=False)
+    """"namespace/name": kept, as each cycle asks for it several times for each object."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.namespace}/{self.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class PodRead:
+    """A pod that holds something or will. `place` is its place in its job's tree, None for a foreign pod.
+
+    `owner` is the uid of its Workflow, "" if it names none: it is nobody's then, as that of another of the same name.
+    """
+
+    identity: Identity
+    job: str
+    owner: str
+    place: NodeName | None
+    phase: str
+    host: str
+    pinned: str
+    gates: tuple[str, ...]
+    is_terminating: bool
+    is_stopping: bool
+    request: Mapping[str, int]
+    nodes: str
+    rank: str
+    replicas: str
+    is_refused: bool = False
+    """kube-scheduler has tried, and found no node for it."""
+    containers: tuple[tuple[str, str], ...] = ()
+    """(name, image) of each container that the kubelet has told of."""
+    has_run: bool = True
+    """One of its containers was started, so far as the kubelet has told: it may have something to save."""
+
+    @property
+    def is_gated(self) -> bool:
+        return keys.GATE in self.gates
+
+    @property
+    def is_live(self) -> bool:
+        return self.phase not in ("Succeeded", "Failed")
+
+    @property
+    def where(self) -> str:
+        """The node that it takes room on, or "" if none yet."""
+        return self.host or ("" if self.gates else self.pinned)
+
+    @property
+    def member(self) -> str:
+        """As the parameter `released` names it."""
+        return f"{self.place.round}/{self.place.task}/{self.place.member}" if self.place else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One task of a job as the allocator needs it. `low`..`high`: what it may be run with; `wanted`: asked for now."""
+
+    name: str
+    request: Mapping[str, int]
+    where: Where
+    host_ports: tuple[int, ...]
+    submitted: int
+    low: int
+    high: int
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRead:
+    """A job's Workflow. `problem`: why it is held (""), `complaint`: what of it was ignored ("").
+
+    `created_seconds` is when this Workflow was created, as the API server says.
+
+    `name` is the job's; a job that has gone on in another Workflow has the name of its first one. `continues` is the
+    key of the part before this one, `continued_in` the name of the one after it. Of a part that the job has left, only
+    what tells so is read.
+    """
+
+    identity: Identity
+    created_seconds: float
+    name: str = ""
+    part: int = 1
+    continues: str = ""
+    continues_uid: str = ""
+    continued_in: str = ""
+    roles: tuple[Role, ...] = ()
+    is_preemptible: bool = False
+    priority: int = 0
+    queue: str = ""
+    backoff_limit: int = 3
+    restarts_before: int = 0
+    rounds_before: int = 0
+    bounds: str = ""
+    rounds: tuple[str, ...] = ("1",)
+    current: str = "1"
+    granted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    released: frozenset[str] = frozenset()
+    again: Mapping[str, str] = field(default_factory=dict)
+    allocation: Allocation | None = None
+    decision: Mapping[str, Any] = field(default_factory=dict)
+    profilings: str = ""
+    parameters: tuple[tuple[str, str], ...] = ()
+    tree: Tree = field(default_factory=Tree)
+    has_ended: bool = False
+    is_stopping: bool = False
+    is_suspended: bool = False
+    problem: str = ""
+    complaint: str = ""
+
+    @property
+    def limits(self) -> str:
+        """The least and the most replicas of each task that its user asks for, as text."""
+        return ",".join(f"{role.name}:{role.low}-{role.high}" for role in self.roles)
+
+    @property
+    def key(self) -> str:
+        return self.identity.key
+
+    @property
+    def restarts(self) -> int:
+        """How often the backoffLimit was drawn on, over all Workflows of the job so far."""
+        return self.restarts_before + self.tree.restarts
+
+    @property
+    def reschedules(self) -> int:
+        """How often pods were made anew without drawing on it, and rounds that had a node were given up for new ones;
+        over all Workflows so far."""
+        return self.rounds_before + self.tree.moves + self.tree.rounds_left(self.rounds)
+
+    def member_text(self, task: str, index: int, *, round_: str | None = None) -> str:
+        """The member of this index in its present life: `2`, or `2.1` when it came back."""
+        return f"{index}{self.again.get(f'{round_ or self.current}/{task}/{index}', '')}"
+
+    def member(self, task: str, index: int) -> str:
+        """As `released` and the tree name it."""
+        return f"{self.current}/{task}/{self.member_text(task, index)}"
+
+    def running(self, task: str) -> int:
+        """How many members of the current round are meant to run: what is granted, less the released tail."""
+        count = self.granted.get(self.current, {}).get(task, 0)
+        while self.released and count > 0 and self.member(task, count - 1) in self.released:
+            count -= 1
+        return count
+
+    def has_tail(self, task: str) -> bool:
+        """Released members are still in the group."""
+        return self.running(task) < self.granted.get(self.current, {}).get(task, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRead:
+    """A node. `not_ready_since` is when it stopped being ready (seconds since 1970), None while it is ready."""
+
+    name: str
+    allocatable: Mapping[str, int]
+    is_schedulable: bool
+    not_ready_since: float | None
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    is_missing: bool = False
+    """Its object is gone, and pods are bound to it."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_schedulable and self.not_ready_since is None
+
+    @property
+    def trouble(self) -> str:
+        """Why no new pods may go there, for people; "" if they may."""
+        if self.is_missing:
+            return "is gone"
+        return "is not ready" if self.not_ready_since is not None else "" if self.is_schedulable else "is cordoned"
+
+
+def _held_if_hostile(read: Callable[[Mapping[str, Any]], JobRead]) -> Callable[[Mapping[str, Any]], JobRead]:
+    """Whatever is wrong with one Workflow becomes the `problem` of that job: what cannot be read, what raises while it
+    is read, and a job that is larger than diflow.bounds allows, of which nothing is kept."""
+
+    @wraps(read)
+    def careful(obj: Mapping[str, Any]) -> JobRead:
+        try:
+            found = read(obj)
+            problem = found.problem or too_large(found)
+        except Exception as error:  # a user's text reached code that did not expect it
+            return _unreadable(obj, error)
+        return found if problem == found.problem else replace(found, problem=problem, roles=(), granted={}, again={})
+
+    return careful
+
+
+def _unreadable(obj: Mapping[str, Any], error: Exception) -> JobRead:
+    """A job of which only the Workflow's identity is known. Its pods hold what they hold."""
+    identity, status = _identity(obj), obj.get("status")
+    phase = status.get("phase") if isinstance(status, dict) else ""
+    problem = f"its Workflow cannot be read ({_told(error)}): undo what was edited in it, or delete the job"
+    has_ended = isinstance(phase, str) and phase in ENDED
+    return JobRead(identity, 0.0, name=identity.name, has_ended=has_ended, problem="" if has_ended else problem)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def too_large(read: JobRead) -> str:
+    """Why a job is not planned for its size, in one sentence; "" if it is within all bounds."""
+    granted = sum(read.granted.get(read.current, {}).values())
+    replicas = max(sum(max(role.high, role.wanted) for role in read.roles), granted)
+    sizes = (
+        ("replicas in all", replicas, bounds.MOST_REPLICAS),
+        ("tasks", len(read.roles), bounds.MOST_TASKS),
+        (
+            "different resources",
+            len({name for role in read.roles for name in role.request} - {PODS}),
+            bounds.MOST_RESOURCES,
+        ),
+        ("host ports", sum(len(role.host_ports) for role in read.roles), bounds.MOST_PORTS),
+        ("conditions on nodes", max((role.where.size for role in read.roles), default=0), bounds.MOST_CONDITIONS),
+    )
+    for what, number, most in sizes:
+        if number > most:
+            return f"it has {number:,} {what}, and a job may have {most:,}: ask for fewer"
+    return ""
+
+
+def trim_pod(obj: Json) -> Json | None:
+    """A pod as the cache keeps it; None for one that has ended and holds nothing any more."""
+    pod = read_pod(obj)
+    return {"metadata": _thin(obj), "read": pod} if pod.is_live else None
+
+
+def trim_workflow(obj: Json) -> Json | None:
+    """A Workflow as the cache keeps it."""
+    return {"metadata": _thin(obj), "read": read_workflow(obj)}
+
+
+def trim_node(obj: Json) -> Json | None:
+    """A node as the cache keeps it."""
+    return {"metadata": _thin(obj), "read": read_node(obj)}
+
+
+def read_pod(obj: Mapping[str, Any]) -> PodRead:
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    job = labels.get("workflows.argoproj.io/workflow") or "" if labels.get(keys.OPERATOR) else ""
+    place = parse(job, annotations.get(_NODE_NAME) or "") if job else None
+    return PodRead(
+        identity=_identity(obj),
+        job=f"{metadata.get('namespace')}/{job}" if job else "",
+        owner=next(
+            (o.get("uid") or "" for o in metadata.get("ownerReferences") or [] if o.get("kind") == "Workflow"), ""
+        ),
+        place=place,
+        phase=status.get("phase") or "Pending",
+        host=spec.get("nodeName") or "",
+        pinned=(spec.get("nodeSelector") or {}).get(HOSTNAME) or "",
+        gates=tuple(gate.get("name") or "" for gate in spec.get("schedulingGates") or []),
+        is_terminating=bool(metadata.get("deletionTimestamp")),
+        is_stopping=(spec.get("activeDeadlineSeconds") or 2) <= 1,
+        request=_shared(amounts.of_pod(spec)),
+        nodes=_kept(annotations.get(keys.NODES), place),
+        rank=_kept(annotations.get(keys.RANK), place),
+        replicas=_kept(annotations.get(keys.REPLICAS), place),
+        is_refused=any(condition.get("reason") == "Unschedulable" for condition in status.get("conditions") or []),
+        containers=_alike(
+            tuple((c.get("name") or "", c.get("image") or "") for c in status.get("containerStatuses") or [])
+        ),
+        has_run=_has_run(status),
+    )
+
+
+def _kept(text: Any, place: NodeName | None) -> str:
+    """An annotation that diflow keeps up to date in the pods of jobs; nothing of other pods, nor what is too long."""
+    return text if place is not None and isinstance(text, str) and len(text) <= bounds.MOST_HOST_BYTES else ""
+
+
+def _has_run(status: Mapping[str, Any]) -> bool:
+    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    states = [state for container in every for state in (container.get("state"), container.get("lastState")) if state]
+    return status.get("phase") not in (None, "Pending") or any({"running", "terminated"} & set(s) for s in states)
+
+
+def read_node(obj: Mapping[str, Any]) -> NodeRead:
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
+    ready: Mapping[str, Any] = next((c for c in status.get("conditions") or [] if c.get("type") == "Ready"), {})
+    return NodeRead(
+        name=metadata["name"],
+        allocatable=amounts.read(status.get("allocatable")),
+        is_schedulable=not spec.get("unschedulable"),
+        # An object that was just made says nothing of it yet: it is silent since then, and not since ever.
+        not_ready_since=None
+        if ready.get("status") == "True"
+        else untrusted.seconds(ready.get("lastTransitionTime") or metadata.get("creationTimestamp")),
+        labels=metadata.get("labels") or {},
+        # What is said by the node's other fields already, and what Kubernetes lets all but BestEffort pods tolerate.
+        taints=tuple(
+            Taint(t.get("key") or "", t.get("value") or "", t.get("effect") or "NoSchedule")
+            for t in spec.get("taints") or []
+            if t.get("key") not in _SAID_OTHERWISE
+        ),
+    )
+
+
+@_held_if_hostile
+def read_workflow(obj: Mapping[str, Any]) -> JobRead:
+    """A Workflow as the allocator sees it; with `problem` if it cannot be understood."""
+    state = JobState.parse(obj)
+    decision = state.decision
+    base: Json = {
+        "identity": Identity(state.namespace, state.workflow, state.uid, state.version),
+        "created_seconds": untrusted.seconds(untrusted.sub(obj, "metadata").get("creationTimestamp")),
+        "name": state.name,
+        "part": state.part,
+        "continues": f"{state.namespace}/{state.continues}" if state.continues else "",
+        "continues_uid": state.continues_uid,
+        "continued_in": state.continued_in,
+        "has_ended": state.has_ended,
+        "is_stopping": state.is_stopping,
+        "is_suspended": state.is_suspended,
+        "parameters": state.parameters,
+        "allocation": state.allocation,
+        "decision": {"action": decision.action, "why": decision.why, "time": decision.time} if decision else {},
+    }
+    if base["continued_in"]:
+        return JobRead(**base, rounds=(), current="")
+    if base["has_ended"]:
+        return JobRead(**base)
+    try:
+        if state.problem:
+            raise InvalidError(state.problem)
+        roles = _roles(state)
+    except InvalidError as error:
+        return JobRead(**base, problem=str(error))
+    nodes, offloaded = nodes_of(obj)
+    return JobRead(
+        **base,
+        rounds=state.rounds,
+        current=state.current,
+        granted=state.granted,
+        released=state.released,
+        again=state.again,
+        roles=roles,
+        is_preemptible=state.is_preemptible,
+        priority=keys.WORKFLOW_PRIORITIES.get(state.priority, 0),
+        queue=state.queue,
+        backoff_limit=state.backoff_limit,
+        profilings=state.profilings,
+        complaint="; ".join(state.complaints),
+        tree=read_tree(nodes, is_offloaded=offloaded),
+        restarts_before=state.restarts_before,
+        rounds_before=state.rounds_before,
+        bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),
+    )
+
+
+def _roles(state: JobState) -> tuple[Role, ...]:
+    """What the user asks for. Raises InvalidError if the DIJob does not hold."""
+    job = read_annotation(state.dijob)
+    out = []
+    for i, task in enumerate(job.tasks):
+        found = replica_ranges.asked(job, i, wanted=state.wanted, bounds=state.bounds)
+        out.append(
+            Role(
+                task.name,
+                *_pod_of(job, i),
+                submitted=task.replicas,
+                low=found.low,
+                high=found.high,
+                wanted=found.wanted,
+            )
+        )
+    return tuple(out)
+
+
+@remembered(most_bytes=8 * MIB)  # what is made of a text takes up to 16 times as much
+def _pod_of_task(text: str) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
+    spec = json.loads(text)
+    ports = tuple(
+        int(port["hostPort"])
+        for container in spec.get("containers") or []
+        for port in container.get("ports") or []
+        if port.get("hostPort")
+    )
+    return amounts.of_pod(spec), read_where(spec), ports
+
+
+def _pod_of(job: DIJob, index: int) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
+    task: Task = job.tasks[index]
+    spec = dict(task.template["spec"])
+    containers = list(spec["containers"])
+    main = next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
+    if not containers[main].get("resources"):
+        containers[main] = {**containers[main], "resources": _defaults().default_resources}
+    return _pod_of_task(json.dumps({**spec, "containers": containers}, sort_keys=True))
+
+
+@lru_cache(maxsize=1)
+def _defaults() -> RenderSettings:
+    return RenderSettings()
+
+
+def read_where(spec: Mapping[str, Any]) -> Where:
+    """The conditions on nodes that a pod's spec makes."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or []
+    weighed = [(item.get("weight"), _term(item.get("preference") or {})) for item in preferred[:MOST_PREFERRED]]
+    return Where(
+        selector=tuple(sorted((str(k), str(v)) for k, v in (spec.get("nodeSelector") or {}).items())),
+        affinity=tuple(_term(term) for term in required.get("nodeSelectorTerms") or []),
+        tolerations=tuple(
+            Toleration(t.get("key") or "", t.get("operator") or "Equal", t.get("value") or "", t.get("effect") or "")
+            for t in spec.get("tolerations") or []
+        ),
+        # Without a requirement a preferred term is for no node; other weights are refused by Kubernetes.
+        preferred=tuple((weight, term) for weight, term in weighed if term and weight in _WEIGHTS),
+    )
+
+
+def _term(term: Mapping[str, Any]) -> tuple[Requirement, ...]:
+    """The requirements of a node selector term. Of a node's fields Kubernetes knows the name alone."""
+    lines = [(line["key"], line) for line in term.get("matchExpressions") or []]
+    lines += [(NODE_NAME, line) for line in term.get("matchFields") or []]
+    return tuple(
+        Requirement(key, line["operator"], tuple(str(v) for v in line.get("values") or ())) for key, line in lines
+    )
+
+
+@remembered(most_bytes=16 * MIB, size=lambda items: 200 + sum(100 + len(name) for name, _ in items))
+def _interned(items: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    return dict(items)
+
+
+def _shared(values: Mapping[str, int]) -> Mapping[str, int]:
+    """One object for all pods that ask for the same."""
+    return _interned(tuple(sorted(values.items())))
+
+
+@lru_cache(maxsize=4096)
+def _alike(containers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """One object for all pods of the same containers."""
+    return containers
+
+
+def _identity(obj: Mapping[str, Any]) -> Identity:
+    metadata = obj["metadata"]
+    return Identity(
+        metadata.get("namespace") or "",
+        metadata["name"],
+        metadata.get("uid") or "",
+        metadata.get("resourceVersion") or "",
+    )
+
+
+def _thin(obj: Mapping[str, Any]) -> Json:
+    metadata = obj["metadata"]
+    return {name: metadata.get(name) for name in ("namespace", "name", "uid", "resourceVersion")}

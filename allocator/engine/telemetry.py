@@ -1,0 +1,169 @@
+"""What an administrator sees of the daemon: log lines, metrics for Prometheus, and its health for the kubelet.
+
+    /metrics   counters and times, in Prometheus' text form
+    /healthz   200 while the loop turns; 503 when it has stood still for too long: restart the process
+    /readyz    200 while the daemon leads with good caches and its last plan was one, or stands by; 503 with the reason
+               otherwise
+
+It decides nothing, and a reader that is slow or absent never holds the loop up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, make_wsgi_app
+
+from diflow.allocator.engine import pages
+from diflow.allocator.model.plan import Action
+
+if TYPE_CHECKING:
+    from diflow.allocator.engine.daemon import Allocator, Cycle
+    from diflow.kube.leader_election import Elector
+
+# A loop that has come no further for so long, beyond the policy's own time limit, hangs. Each answer to a write is a
+# step further, so this is a matter of one request.
+STILL_SECONDS: Final = 30.0
+# A call of the policy that has not come back for so long never will: only a new process is rid of its thread.
+STUCK_SECONDS: Final = 60.0
+_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_WATCH_SECONDS: Final = 5.0
+
+
+class Telemetry:
+    """Counts what an allocator does, and knows how it is. Give `cycle` to the Allocator as its `on_cycle`."""
+
+    def __init__(
+        self, elector: Elector, *, clock: Callable[[], float] = time.monotonic, watch_seconds: float = _WATCH_SECONDS
+    ) -> None:
+        self._elector = elector
+        self._clock = clock
+        self._watch_seconds = watch_seconds
+        self._allocator: Allocator | None = None
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        here: dict[str, Any] = {"namespace": "diflow", "subsystem": "allocator", "registry": self.registry}
+        self._cycles = Counter("cycles", "Cycles, by whether they planned or only carried out.", ["planned"], **here)
+        self._seconds = Histogram(
+            "cycle_seconds", "How long a cycle took, its writes included.", buckets=_BUCKETS, **here
+        )
+        self._policy = Histogram("policy_seconds", "How long the policy took to plan.", buckets=_BUCKETS, **here)
+        self._writes = Counter("writes", "Writes that the API server accepted.", **here)
+        self._troubled = Counter("blind_cycles", "Cycles in which nothing was decided, as the caches were old.", **here)
+        self._failed = Counter("policy_failures", "Plans that changed nothing: the policy failed or was late.", **here)
+        self._jobs = Gauge("jobs", "Jobs under the allocator that have not ended.", **here)
+        self._waiting = Gauge("waiting_jobs", "Jobs that waited for room after the last plan.", **here)
+        self._refused = Gauge("refused_jobs", "Jobs left alone for now, as writes for them were refused.", **here)
+        self._leader = Gauge("leader", "1 while this process leads.", **here)
+        self._paused = Gauge("paused", "1 while somebody has paused the allocator.", **here)
+        self._failing = Gauge(
+            "failing_seconds", "How long no plan has succeeded, though one was asked for; 0 while all is well.", **here
+        )
+        self._failing.set_function(lambda: self._allocator.failing_seconds if self._allocator is not None else 0.0)
+        self._leader.set_function(lambda: float(elector.is_leader()))
+        self._paused.set_function(lambda: float(self._allocator is not None and bool(self._allocator.paused())))
+        self._refused.set_function(lambda: float(len(self._allocator.applier.refusals)) if self._allocator else 0.0)
+        for planned in ("yes", "no"):
+            self._cycles.labels(planned)
+
+    def watch(self, allocator: Allocator) -> None:
+        """Say whose health is asked for."""
+        self._allocator = allocator
+
+    def cycle(self, cycle: Cycle) -> None:
+        """Count a cycle."""
+        self._cycles.labels("yes" if cycle.planned else "no").inc()
+        self._seconds.observe(cycle.seconds)
+        self._writes.inc(cycle.writes)
+        if cycle.trouble:
+            self._troubled.inc()
+            return
+        self._jobs.set(cycle.jobs)
+        if cycle.policy_trouble:
+            self._failed.inc()
+        if cycle.planned:
+            self._policy.observe(cycle.policy_seconds)
+            last = self._allocator.last if self._allocator is not None else None
+            self._waiting.set(int((last[1].action == int(Action.WAIT)).sum()) if last is not None else 0)
+
+    def health(self) -> str:
+        """Why this process should be started again, or "" if it is well."""
+        if self._allocator is None or not self._elector.is_leader():
+            return ""  # one that waits to lead does nothing, which is right
+        still = self._clock() - self._allocator.woke
+        if still > STILL_SECONDS + self._allocator.settings.policy_seconds:
+            return f"the loop has stood still for {still:.0f} s"
+        stuck = self._allocator.stuck_seconds
+        return f"the policy has not come back for {stuck:.0f} s" if stuck > STUCK_SECONDS else ""
+
+    def readiness(self) -> tuple[bool, str]:
+        """(whether it does its work, in words)."""
+        if not self._elector.is_leader():
+            trouble = self._elector.trouble
+            return not trouble, trouble or f"standing by; {self._elector.holder or 'nobody'} leads"
+        if self._allocator is None:
+            return False, "starting"
+        trouble = self.health() or self._allocator.caches.trouble() or self._allocator.last_trouble
+        return not trouble, trouble or "leading"
+
+    # --- over HTTP ----------------------------------------------------------------------------------------------------
+
+    def app(self) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+        """The WSGI application that serves all three pages."""
+        metrics = make_wsgi_app(self.registry)
+
+        def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+            path = environ.get("PATH_INFO")
+            if path == "/metrics":
+                page: Iterable[bytes] = metrics(environ, start)
+                return page
+            if path == "/healthz":
+                trouble = self.health()
+                good, text = not trouble, trouble or "ok"
+            elif path == "/readyz":
+                good, text = self.readiness()
+            else:
+                start("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+                return [b"there are /metrics, /healthz and /readyz\n"]
+            status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+            start(f"{status.value} {status.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{text}\n".encode()]
+
+        return answer
+
+    @contextmanager
+    def serving(self, port: int) -> Iterator[None]:
+        """Serve on this port of all addresses, in a thread; on 0 nothing is. Raises InvalidError if it is taken."""
+        if not port:
+            yield
+            return
+        with pages.serving(port, self.app()):
+            yield
+
+    def tell_troubles(self, stop: threading.Event) -> None:
+        """Log, in a thread, what keeps this process from leading or from seeing the cluster; once each, and its end.
+
+        A leader that hangs gives the lead up: another process leads after the length of the Lease.
+        """
+        threading.Thread(target=self._tell_troubles, args=(stop,), name="troubles", daemon=True).start()
+
+    def _tell_troubles(self, stop: threading.Event) -> None:
+        log = structlog.get_logger("diflow.allocator")
+        told = ""
+        while not stop.wait(self._watch_seconds):
+            if ill := self.health():
+                self._elector.abandon(ill)
+            good, text = self.readiness()
+            if text == told:
+                continue
+            told = text
+            if good:
+                log.info("ready", state=text)
+            else:
+                log.warning("not ready", why=text)

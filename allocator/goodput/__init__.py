@@ -1,1 +1,0 @@
-"""The parts of the goodput policy: performance model, its fit, tables of goodput, and the optimiser."""

@@ -1,0 +1,113 @@
+"""Why a job waits, or has as many replicas as it has: line by line, for `diflow explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from diflow import keys
+from diflow.allocator.inspect import observer
+from diflow.allocator.inspect.rows import JobRow, job_rows
+from diflow.allocator.messages import reason_texts
+from diflow.allocator.model.plan import Action, Plan, Why
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.waiting import start_order
+from diflow.durations import age
+from diflow.errors import InvalidError
+from diflow.figures import counted
+from diflow.jobs import verbs
+
+if TYPE_CHECKING:
+    from diflow.allocator.inspect.observer import Seen
+    from diflow.kube.api import Cluster
+
+_NEVER: Final = frozenset({Why.TOO_BIG, Why.NO_SUCH_QUEUE})
+
+
+def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
+    """Lines of text. Raises NotFoundError if there is no such job, InvalidError if there is no such policy."""
+    if policy:
+        load_policy(policy)
+    job = verbs.get(name, cluster=cluster)
+    where = f"{job.namespace}/{job.name}"
+    labels = job.workflow["metadata"].get("labels") or {}
+    if job.status.ended:
+        yield f"{where} has ended ({job.status.phase}): {job.status.message}"
+        return
+    if labels.get(keys.SCHEDULING, "none") != "gang":
+        yield f"{where} has scheduling: none: Argo alone runs it, and no allocator decides about it"
+        yield f"  {job.status.phase}: {job.status.message}"
+        return
+    seen = observer.look(cluster)
+    row = next((row for row in job_rows(seen) if row.key == where), None)
+    if row is None:
+        yield f"{where} is not there any more"
+        return
+    yield _headline(row)
+    if row.granted and row.state == "starting":
+        yield "its places are as its Workflow names them: only the allocator can verify that it gave them"
+    yield from _last_word(seen, row)
+    if seen.world.queue_trouble:
+        yield f"note: {seen.world.queue_trouble}"
+    yield seen.allocator.text()
+    if row.state == "held":
+        yield f"held: {row.why}; until that is mended it keeps what it has, and nothing is decided about it"
+        return
+    if seen.job(where).read.is_suspended and row.granted:
+        yield f"suspended: Argo starts nothing more of it until diflow resume {row.name} -n {row.namespace}"
+    if where not in seen.picture.snapshot.job_names:
+        yield f"{row.state}: {row.why}"
+        return
+    yield from _present(seen, where, policy=policy)
+
+
+def _could_start(plan: Plan, job: int) -> bool:
+    """It waits, and not for what never comes."""
+    return int(plan.action[job]) == int(Action.WAIT) and Why(int(plan.why[job])) not in _NEVER
+
+
+def _headline(row: JobRow) -> str:
+    if row.state == "held" and not row.high:
+        return f"{row.key} is held"  # of what it asks for nothing can be read
+    asked = counted(row.range_text(), "replica")
+    has = f"has {row.granted} of {asked}" if row.granted else f"waits for {asked}"
+    runs = f" ({row.observed} run)" if row.granted and row.observed != row.granted else ""
+    kind = "preemptible" if row.is_preemptible else "not preemptible"
+    return f"{row.key} {has}{runs}; priority {row.priority}, queue {row.queue}, {kind}"
+
+
+def _last_word(seen: Seen, row: JobRow) -> Iterator[str]:
+    said = seen.job(row.key).read.decision
+    if said:
+        when = age(str(said.get("time") or ""), now=datetime.fromtimestamp(seen.now, UTC))
+        yield f"decided {when} ago: {said.get('action')}: {said.get('why')}"
+    else:
+        yield "nothing was decided about it yet"
+
+
+def _present(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
+    """What the policy says at this moment, with the numbers behind it."""
+    try:
+        shown, plan = observer.decide(seen, policy)
+    except InvalidError as error:
+        yield f"now: {error}"
+        return
+    if where not in shown.snapshot.job_names:
+        yield f"held: {shown.left_out.get(seen.job(where).key, 'nothing is planned for it now')}"
+        return
+    at = shown.snapshot.job_names.index(where)
+    yield f"now, by policy {plan.policy}: {reason_texts.text(shown.snapshot, plan, at).partition(': ')[2]}"
+    details = getattr(reason_texts, "details", None)
+    for line in details(shown.snapshot, plan, at) if details is not None else ():
+        if not line.startswith(f"{where}: "):  # said above
+            yield f"  {line}"
+    if int(plan.action[at]) == int(Action.WAIT):
+        order = [j for j in start_order(shown.snapshot).tolist() if j == at or _could_start(plan, j)]
+        ahead = [shown.snapshot.job_names[j] for j in order[: order.index(at)]]
+        if ahead:
+            more = f" and {len(ahead) - 3} more" if len(ahead) > 3 else ""
+            wait = counted(len(ahead), "job waits", plural="jobs wait")
+            yield f"  {wait} before it: {', '.join(ahead[:3])}{more}"
+        else:
+            yield "  it is the first that waits"

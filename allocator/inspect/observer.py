@@ -1,0 +1,185 @@
+"""Reads the cluster once, with the reader's own rights, and shows it as the allocator would: for the command line.
+
+Nothing is written, and no daemon has to run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from diflow.allocator.engine import planning
+from diflow.allocator.engine.cluster_state import LIVE, MANAGED, QUEUES_KEY, World, assemble
+from diflow.allocator.engine.control_channel import Presence, home, presence
+from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.guard import guarded, has_raised
+from diflow.allocator.engine.isolation import MOST_CULPRITS, culprit, told
+from diflow.allocator.engine.missing_nodes import MissingNodes
+from diflow.allocator.engine.planning import Picture
+from diflow.allocator.engine.pools import Pools, heard
+from diflow.allocator.engine.queues import QueueFile, read_file
+from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.records import read_node, read_pod, read_workflow
+from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.policies.base import load_policy
+from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW
+
+_NOT_COMPLETED = "workflows.argoproj.io/completed!=true"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The cluster at one moment, as the policy sees it, and the allocator that works on it."""
+
+    world: World
+    picture: Picture
+    allocator: Presence
+    now: float
+    settings: AllocatorSettings
+
+    def job(self, title: str) -> Job:
+        """A job by what people know it by. Raises NotFoundError."""
+        for job in self.world.jobs.values():
+            if job.title == title and not job.is_passed:
+                return job
+        raise NotFoundError(f"there is no job {title} under the allocator")
+
+    def index(self, key: str) -> int:
+        """The row of a job ("namespace/name") in the snapshot. Raises NotFoundError if it has none."""
+        try:
+            return self.picture.snapshot.job_names.index(key)
+        except ValueError:
+            raise NotFoundError(f"there is no job {key} under the allocator") from None
+
+
+def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], float] = time.time) -> Seen:
+    """Read nodes, pods, jobs and queues, with one list of each. `namespace`: the allocator's, where it is not known.
+
+    Raises UnauthorizedError that names the right which is missing.
+    """
+    place = namespace or home(cluster)[0]
+    settings = allocator_settings(namespace=place)
+    nodes = [read_node(node) for node in cluster.list_all(NODE, everywhere=True)]
+    pods = [read_pod(pod) for pod in cluster.list_all(POD, everywhere=True, fields=LIVE)]
+    chosen = f"{MANAGED},{_NOT_COMPLETED}"
+    jobs = [read_workflow(w) for w in cluster.list_all(WORKFLOW, everywhere=True, labels=chosen)]
+    queues, trouble = _queues(cluster, settings)
+    return see(
+        assemble(
+            [job for job in jobs if not job.has_ended],
+            nodes,
+            [pod for pod in pods if pod.is_live],
+            queues.queues,
+            trouble,
+            rules=queues.rules,
+        ),
+        presence(cluster, namespace=namespace, now=wall()),
+        settings,
+        now=wall(),
+    )
+
+
+def see(world: World, allocator: Presence, settings: AllocatorSettings, *, now: float) -> Seen:
+    """A world as the policy sees it. A node that is missing under pods of jobs counts as missing since now."""
+    world = replace(world, nodes=MissingNodes().among(world.nodes, world.pods, now=now))
+    return Seen(world, _picture(world, settings, _pools(allocator, settings), now), allocator, now, settings)
+
+
+def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
+    """What a policy (by default that of the cluster's allocator) would decide now, asked as the daemon asks it.
+
+    Raises InvalidError when it gives no usable plan.
+    """
+    name = policy or seen.allocator.policy or seen.settings.policy
+    asked = load_policy(name)
+    shown = seen.picture
+    out: dict[str, str] = {}
+    plan, trouble = _ask(asked, shown, seen)
+    while has_raised(trouble, asked.name) and len(out) < MOST_CULPRITS:
+        worst = culprit(
+            [standing.job for standing in shown.standings],
+            lambda some: has_raised(_ask(asked, _shown({j.key: j for j in some}, seen), seen)[1], asked.name),
+        )
+        if worst is None:
+            break
+        out[worst.key] = told(trouble)
+        shown = _shown({key: job for key, job in seen.world.jobs.items() if key not in out}, seen)
+        plan, trouble = _ask(asked, shown, seen)
+    if trouble:
+        raise InvalidError(trouble)
+    if planning.left_in_place(shown, plan):
+        shown = _shown({key: job for key, job in seen.world.jobs.items() if key not in out}, seen, keep_cordoned=True)
+        plan, trouble = _ask(asked, shown, seen)
+        if trouble:
+            raise InvalidError(trouble)
+    return (replace(shown, left_out={**shown.left_out, **out}) if out else shown), plan
+
+
+def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
+    """The same moment with one job more: a Workflow as it would be submitted."""
+    read = read_workflow(workflow)
+    if read.problem:
+        raise InvalidError(read.problem)
+    read = replace(read, created_seconds=seen.now)
+    world = replace(seen.world, jobs={**seen.world.jobs, read.key: Job(read, ())})
+    return see(world, seen.allocator, seen.settings, now=seen.now)
+
+
+def used(seen: World) -> dict[str, dict[str, int]]:
+    """What pods take on each node now, ours and others', those that are terminating too."""
+    out: dict[str, dict[str, int]] = {name: {} for name in seen.nodes}
+    for pod in seen.pods:
+        at = out.get(pod.where)
+        if at is not None:
+            for name, amount in pod.request.items():
+                at[name] = at.get(name, 0) + amount
+    return out
+
+
+def _ask(policy: Any, shown: Picture, seen: Seen) -> tuple[Plan, str]:
+    return guarded(policy.optimize, shown.snapshot, name=policy.name, limit_seconds=seen.settings.policy_seconds)
+
+
+def _shown(jobs: Mapping[str, Job], seen: Seen, *, keep_cordoned: bool = False) -> Picture:
+    """What the policy is shown of these jobs alone; the pods of all others hold what they hold."""
+    pools = _pools(seen.allocator, seen.settings)
+    world = replace(seen.world, jobs=jobs)
+    return _picture(world, seen.settings, pools, seen.now, keep_cordoned=keep_cordoned)
+
+
+def _pools(allocator: Presence, settings: AllocatorSettings) -> Pools:
+    """Those of who leads; where it says none, those of here."""
+    return heard(allocator.pools) or settings.pools
+
+
+def _picture(
+    world: World, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
+) -> Picture:
+    room = Room.of(world.nodes, world.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
+    return planning.picture(
+        world.jobs.values(),
+        world.nodes,
+        world.pods,
+        world.queues,
+        room,
+        now=now,
+        pools=pools,
+        keep_cordoned=keep_cordoned,
+        rules=world.rules,
+    )
+
+
+def _queues(cluster: Cluster, settings: AllocatorSettings) -> tuple[QueueFile, str]:
+    try:
+        found = cluster.find(CONFIG_MAP, settings.queues_config, namespace=settings.namespace)
+    except UnauthorizedError as error:
+        return QueueFile(), f"the queues cannot be read, so none are shown: {error}"
+    try:
+        return read_file(str(((found or {}).get("data") or {}).get(QUEUES_KEY) or "queues: []")), ""
+    except InvalidError as error:
+        return QueueFile(), f"the queues cannot be understood, so none are shown: {error}"

@@ -1,0 +1,297 @@
+"""Where queues, jobs and nodes stand, as plain rows: what `queue`, `top` and `explain` show, in whatever form.
+
+It reads nothing: everything comes from one look at the cluster (`diflow.allocator.inspect.observer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from diflow.allocator.engine import reports
+from diflow.allocator.inspect.observer import used
+from diflow.allocator.messages.reason_texts import STARTS
+from diflow.allocator.model.ledger import ancestors
+from diflow.allocator.model.snapshot import UNLIMITED
+from diflow.allocator.policies.fair.shares import deserved, dominant_share, queue_demand, total_room
+from diflow.allocator.policies.waiting import start_order
+from diflow.figures import counted
+
+if TYPE_CHECKING:
+    from diflow.allocator.engine.reconcile import Job
+    from diflow.allocator.inspect.observer import Seen
+
+Amounts = dict[str, float]
+# Jobs that a line names; it counts the others.
+_NAMED = 3
+# It was admitted, and has lost its place since: that it started is no reason why it waits.
+_WAITS = "waits for a new place"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue. Amounts are in millicores, MiB and devices; a resource without a guarantee or cap is not in it.
+
+    Amounts are those of the queues below it too; `running` and `waiting` count its own jobs.
+    """
+
+    name: str
+    parent: str
+    weight: float
+    guarantee: Amounts
+    cap: Amounts
+    deserved: Amounts
+    allocated: Amounts
+    pending: Amounts
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class MissingQueueRow:
+    """A queue that jobs name and that does not exist. Amounts as in QueueRow; `jobs` by key, in their order."""
+
+    name: str
+    allocated: Amounts
+    running: int
+    waiting: int
+    jobs: tuple[str, ...]
+
+    def text(self) -> str:
+        """One line for people."""
+        named = ", ".join(self.jobs[:_NAMED]) + (f" and {len(self.jobs) - _NAMED} more" if self.jobs[_NAMED:] else "")
+        runs = [counted(self.running, "runs", plural="run")] if self.running else []
+        waits = [counted(self.waiting, "waits", plural="wait")] if self.waiting else []
+        of = counted(len(self.jobs), "job names it", plural="jobs name it")
+        return f"queue {self.name} does not exist: {of}, {' and '.join(runs + waits)} ({named})"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job. Replicas: `low`..`high` may run, `desired` is asked for, `granted` have a place, `observed` run now.
+
+    `share` is the largest part of any resource of the cluster that it holds; `speed` is in samples a second. `state` is
+    one of running, starting, waiting, held, suspended and stopping.
+    """
+
+    name: str
+    namespace: str
+    queue: str
+    priority: str
+    is_preemptible: bool
+    low: int
+    high: int
+    desired: int
+    granted: int
+    observed: int
+    pending: int
+    share: float
+    speed: float | None
+    state: str
+    why: str
+    decided: str
+    created: float
+    nodes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state in ("waiting", "held", "suspended") and not self.granted
+
+    def range_text(self) -> str:
+        """Such as `3` or `1-4`; `-` where what it asks for cannot be read."""
+        if not self.high:
+            return "-"
+        return str(self.high) if self.low == self.high else f"{self.low}-{self.high}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "nodes": dict(self.nodes)}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node: what is used of what it has, and by which jobs (replicas by the job's key)."""
+
+    name: str
+    state: str
+    allocatable: Amounts
+    used: Amounts
+    jobs: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "jobs": dict(self.jobs)}
+
+
+def queue_rows(seen: Seen) -> list[QueueRow]:
+    """The queues by name; one, `default`, where there are none."""
+    s = seen.picture.snapshot
+    held = s.demand_by_job(s.held_by_role())
+    # A queue asks for what its jobs desire under `fair`; where a policy chooses sizes, for what they may hold at most.
+    shares = deserved(s, queue_demand(s, s.role_desired if seen.allocator.policy == "fair" else s.role_max))
+    chains = ancestors(s.queue_parent)
+    out = []
+    rows = job_rows(seen)
+    for q, name in enumerate(s.queue_names):
+        mine = s.job_queue == q
+        # A parent holds what the queues below it hold, as it deserves what they deserve.
+        below = np.array([q in chain for chain in chains] + [False], dtype=np.bool_)[s.job_queue]
+        allocated = held[below].sum(axis=0)
+        asked = s.demand_by_job(np.maximum(s.role_max - s.held_by_role(), 0))[below].sum(axis=0)
+        keys = {s.job_names[j] for j in np.flatnonzero(mine).tolist()}
+        jobs = [row for row in rows if row.key in keys]
+        out.append(
+            QueueRow(
+                name=name,
+                parent=s.queue_names[int(s.queue_parent[q])] if s.queue_parent[q] >= 0 else "",
+                weight=float(s.queue_weight[q]),
+                guarantee=_amounts(s.resources, s.queue_guarantee[q]),
+                cap={r: float(v) for r, v in zip(s.resources, s.queue_cap[q].tolist(), strict=True) if v < UNLIMITED},
+                deserved=_amounts(s.resources, shares[q]),
+                allocated=_amounts(s.resources, allocated),
+                pending=_amounts(s.resources, asked),
+                running=sum(row.granted > 0 for row in jobs),
+                waiting=sum(row.granted == 0 for row in jobs),
+            )
+        )
+    return out
+
+
+def missing_queue_rows(seen: Seen) -> list[MissingQueueRow]:
+    """The queues that jobs name and that do not exist, by name."""
+    s = seen.picture.snapshot
+    held = s.demand_by_job(s.held_by_role())
+    at = {name: j for j, name in enumerate(s.job_names)}
+    found: dict[str, list[JobRow]] = {}
+    for row in job_rows(seen):
+        if row.key in at and s.job_queue[at[row.key]] < 0 and row.queue not in s.queue_names:
+            found.setdefault(row.queue, []).append(row)
+    return [
+        MissingQueueRow(
+            name=name,
+            allocated=_amounts(s.resources, held[[at[row.key] for row in rows]].sum(axis=0)),
+            running=sum(row.granted > 0 for row in rows),
+            waiting=sum(row.granted == 0 for row in rows),
+            jobs=tuple(row.key for row in rows),
+        )
+        for name, rows in sorted(found.items())
+    ]
+
+
+def job_rows(seen: Seen) -> list[JobRow]:
+    """All jobs of the allocator that have not ended, by priority and age."""
+    s = seen.picture.snapshot
+    total = total_room(s)
+    share = dominant_share(s.demand_by_job(s.held_by_role()), np.maximum(total, 1))
+    shares = dict(zip(s.job_names, share.tolist(), strict=True))
+    order = {s.job_names[j]: place for place, j in enumerate(start_order(s).tolist())}
+    out = seen.picture.left_out
+    rows = [
+        _job(job, shares.get(job.title, 0.0), out.get(job.key, ""))
+        for job in seen.world.jobs.values()
+        if not job.is_passed
+    ]
+    return sorted(rows, key=lambda row: (order.get(row.key, len(order)), row.created, row.key))
+
+
+def waiting_rows(seen: Seen) -> list[JobRow]:
+    """The jobs that have no place, in the order in which they are served."""
+    return [row for row in job_rows(seen) if row.is_waiting]
+
+
+def node_rows(seen: Seen) -> list[NodeRow]:
+    """The nodes by name."""
+    taken = used(seen.world)
+    holders: dict[str, dict[str, int]] = {}
+    for job in seen.world.jobs.values():
+        for where, count in _places(job).items():
+            at = holders.setdefault(where, {})
+            at[job.title] = at.get(job.title, 0) + count
+    out = []
+    for name in sorted(seen.world.nodes):
+        node = seen.world.nodes[name]
+        state = "ready"
+        if node.not_ready_since is not None:
+            state = "not ready"
+        elif not node.is_schedulable:
+            state = "cordoned"
+        out.append(
+            NodeRow(
+                name,
+                state,
+                {r: float(v) for r, v in node.allocatable.items()},
+                {r: float(v) for r, v in taken[name].items()},
+                dict(sorted(holders.get(name, {}).items())),
+            )
+        )
+    return out
+
+
+def totals(rows: list[NodeRow]) -> tuple[Amounts, Amounts]:
+    """(used, allocatable) over all nodes."""
+    taken: Amounts = {}
+    there: Amounts = {}
+    for row in rows:
+        for amounts, into in ((row.used, taken), (row.allocatable, there)):
+            for name, value in amounts.items():
+                into[name] = into.get(name, 0.0) + value
+    return taken, there
+
+
+def _job(job: Job, share: float, left_out: str = "") -> JobRow:
+    read = job.read
+    placed = bool(read.allocation and read.allocation.round == read.current and read.allocation.is_placed)
+    granted = sum(read.running(role.name) for role in read.roles) if placed else 0
+    live = [pod for pod in job.pods if not pod.is_terminating]
+    observed = sum(pod.phase == "Running" for pod in live)
+    done = sum(read.tree.finished(read.member(r.name, i)) for r in read.roles for i in range(read.running(r.name)))
+    said = read.decision if read.decision.get("action") != "keep" else {}
+    why, state = str(said.get("why") or ""), "running" if granted and observed + done >= granted else "starting"
+    if why.startswith(STARTS) and state == "running":
+        why = ""
+    if not granted:
+        state, why = "waiting", _WAITS if why.startswith(STARTS) else why or "nothing is decided yet"
+    if read.problem or left_out:
+        state, why = "held", read.problem or left_out
+    elif read.is_stopping:
+        state, why = "stopping", why or "it was told to stop"
+    elif read.is_suspended and not granted:
+        state, why = "suspended", "it is suspended: diflow resume lets it go on"
+    return JobRow(
+        name=job.title.partition("/")[2],
+        namespace=read.identity.namespace,
+        queue=read.queue or "default",
+        priority="high" if read.priority > 0 else "normal",
+        is_preemptible=read.is_preemptible,
+        low=sum(role.low for role in read.roles),
+        high=sum(role.high for role in read.roles),
+        desired=sum(role.wanted for role in read.roles),
+        granted=granted,
+        observed=observed,
+        pending=max(0, granted - observed - done),
+        share=share,
+        speed=reports.speed(read.profilings) if read.profilings else None,
+        state=state,
+        why=why,
+        decided=str(said.get("time") or ""),
+        created=job.created_seconds,
+        nodes=_places(job),
+    )
+
+
+def _places(job: Job) -> dict[str, int]:
+    """Replicas by node, of the pods that are there."""
+    out: dict[str, int] = {}
+    for pod in job.pods:
+        if pod.where:
+            out[pod.where] = out.get(pod.where, 0) + 1
+    return dict(sorted(out.items()))
+
+
+def _amounts(resources: tuple[str, ...], values: Any) -> Amounts:
+    return {r: float(v) for r, v in zip(resources, values.tolist(), strict=True) if v > 0}

@@ -1,0 +1,72 @@
+"""A plan as text for people: what `diflow allocator once`, the cron's output and `diflow plan` show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diflow.allocator.messages import reason_texts
+from diflow.allocator.model.plan import Action, Plan
+from diflow.allocator.model.snapshot import Snapshot
+
+_DONE = {
+    Action.ADMIT: "starts",
+    Action.RESIZE: "changes",
+    Action.PREEMPT: "gives way",
+    Action.WAIT: "waits",
+    Action.KEEP: "stays as it is",
+}
+
+
+def counts(plan: Plan) -> dict[Action, int]:
+    """How many jobs meet each action."""
+    return {action: int((plan.action == int(action)).sum()) for action in _DONE}
+
+
+def summary(snapshot: Snapshot, plan: Plan) -> str:
+    """One line on the whole plan."""
+    found = counts(plan)
+    parts = [f"{number} {_plural(_DONE[action], number)}" for action, number in found.items() if number]
+    return (
+        f"policy {plan.policy}: {_number(snapshot.jobs, 'job')} on {_number(snapshot.nodes, 'node')}"
+        f"{': ' if parts else ''}{', '.join(parts)}"
+    )
+
+
+def plan_text(snapshot: Snapshot, plan: Plan, *, trouble: str = "") -> str:
+    """A line for each job, those that change first, and a summary."""
+    order = sorted(range(snapshot.jobs), key=lambda j: (_rank(Action(int(plan.action[j]))), j))
+    lines = [summary(snapshot, plan)]
+    if trouble:
+        lines.append(f"nothing is changed: {trouble}")
+    lines += [reason_texts.text(snapshot, plan, j) for j in order]
+    return "\n".join(lines) + "\n"
+
+
+def as_data(snapshot: Snapshot, plan: Plan) -> dict[str, Any]:
+    """The plan as plain data: for each job what happens to it, why, and its replicas by task and node."""
+    jobs: dict[str, Any] = {
+        name: {
+            "action": Action(int(plan.action[j])).name.lower(),
+            "why": reason_texts.text(snapshot, plan, j).partition(": ")[2],
+            "allocation": {},
+        }
+        for j, name in enumerate(snapshot.job_names)
+    }
+    for role, node, count in zip(plan.role.tolist(), plan.node.tolist(), plan.count.tolist(), strict=True):
+        places = jobs[snapshot.job_names[int(snapshot.role_job[role])]]["allocation"]
+        places.setdefault(snapshot.role_names[role], {})[snapshot.node_names[node]] = count
+    return {"policy": plan.policy, "summary": summary(snapshot, plan), "jobs": jobs}
+
+
+def _rank(action: Action) -> int:
+    return list(_DONE).index(action)
+
+
+def _plural(word: str, number: int) -> str:
+    if number == 1:
+        return word
+    return {"gives way": "give way", "stays as it is": "stay as they are"}.get(word, word.removesuffix("s"))
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,129 @@
+"""What is short where: the numbers behind "it does not fit", and their words. Nothing is decided here.
+
+Looks at what a plan leaves free, so that what is told is what the next newcomer would find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diflow.allocator.model.arrays import IntArray
+from diflow.allocator.model.packing import slots
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import NOT_OFFERED, PODS
+from diflow.figures import counted, quantity
+
+NODES_NAMED = 3
+"""Nodes that a text names; it counts the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a role fits into what is free.
+
+    `room` (N): replicas that each node takes, 0 where it may not run; `lacks`: for the nodes that come nearest to one
+    replica more, what each is short of, by resource.
+    """
+
+    need: int
+    room: IntArray
+    lacks: tuple[tuple[int, dict[int, int]], ...]
+    closed: int
+    unsuitable: int
+
+    @property
+    def fits(self) -> int:
+        return int(np.minimum(self.room, 2**31).sum())
+
+
+class Leftover:
+    """What a plan leaves free (N×R), and how gangs fit into it. Roles of one shape are looked at once."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
+        self.snapshot, self.plan = snapshot, plan
+        used = snapshot.usage(plan.role, plan.node, plan.count)
+        self.free: IntArray = snapshot.node_allocatable - snapshot.node_foreign - used
+        self._known: dict[tuple[bytes, int], Fit] = {}
+
+    def fit(self, role: int) -> Fit:
+        s = self.snapshot
+        request = s.role_request[role]
+        key = (request.tobytes(), int(s.role_class[role]))
+        if key not in self._known:
+            suits = s.class_nodes[s.role_class[role]]
+            room = slots(self.free, request, s.eligible(role))
+            self._known[key] = Fit(
+                need=0,
+                room=room,
+                lacks=self._lacks(request, np.flatnonzero(s.eligible(role) & (room == 0))),
+                closed=int((~s.node_open).sum()),
+                unsuitable=int((s.node_open & ~suits).sum()),
+            )
+        known = self._known[key]
+        return Fit(int(s.role_min[role]), known.room, known.lacks, known.closed, known.unsuitable)
+
+    def _lacks(self, request: IntArray, nodes: IntArray) -> tuple[tuple[int, dict[int, int]], ...]:
+        short = np.maximum(request - np.maximum(self.free[nodes], 0), 0)
+        nearest = np.lexsort((nodes, (short / np.maximum(request, 1)).sum(axis=1)))[: NODES_NAMED + 1]
+        return tuple(
+            (int(nodes[i]), {int(r): int(short[i, r]) for r in np.flatnonzero(short[i]).tolist()})
+            for i in nearest.tolist()
+        )
+
+    def short(self, role: int) -> str:
+        """One clause on where a role's next replica would fit worst: "n1 lacks 1 cpu, n2 lacks 2 GPUs and 3 more"."""
+        found, s = self.fit(role), self.snapshot
+        parts = [
+            f"{s.node_names[node]} lacks {amounts(s, lacking)}"
+            for node, lacking in found.lacks[:NODES_NAMED]
+            if lacking
+        ]
+        more = int((s.eligible(role) & (found.room == 0)).sum()) - len(parts)
+        if more > 0 and parts:
+            parts.append(f"{counted(more, 'more node is', plural='more nodes are')} short too")
+        if found.closed:
+            parts.append(f"{_nodes(found.closed)} closed")
+        if found.unsuitable:
+            parts.append(f"{_nodes(found.unsuitable)} not what it may run on")
+        return ", ".join(parts)
+
+
+def request(snapshot: Snapshot, role: int) -> str:
+    """What one replica asks for: "2 cpu, 4Gi memory"."""
+    row = snapshot.role_request[role]
+    asked = {r: int(row[r]) for r in np.flatnonzero(row).tolist() if snapshot.resources[r] != PODS}
+    return amounts(snapshot, asked) or "no resources"
+
+
+def amounts(snapshot: Snapshot, values: dict[int, int]) -> str:
+    """Amounts by resource index, in words."""
+    return ", ".join(amount(snapshot.resources[r], value) for r, value in values.items())
+
+
+def amount(resource: str, value: int) -> str:
+    """One amount in words, from a snapshot's base unit: 1500 of cpu is "1.5 cpu"."""
+    if resource == "cpu":
+        return f"{value / 1000:g} cpu"
+    if resource in ("memory", "ephemeral-storage"):
+        return f"{quantity(resource, value)} {resource}"
+    if resource.startswith("hostport/"):
+        return f"host port {resource.partition('/')[2]}"
+    if resource == PODS:
+        return counted(value, "pod")
+    if resource == NOT_OFFERED:
+        return "a resource that no node offers"
+    return f"{value} {resource}"
+
+
+def amount_of(resource: str, value: float) -> str:
+    """As `amount`, for what need not be a whole number: a share of 1,333.3 of cpu is "1.33 cpu"."""
+    if float(value).is_integer():
+        return amount(resource, int(value))
+    return f"{quantity(resource, value)} {resource}"
+
+
+def _nodes(count: int) -> str:
+    return counted(count, "node is", plural="nodes are")

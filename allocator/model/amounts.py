@@ -1,0 +1,112 @@
+"""What pods ask for and nodes have, as whole numbers: millicores, MiB, devices, pods."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from diflow.allocator.model.views import PODS
+from diflow.bounds import MOST_POD_RESOURCES
+from diflow.errors import InvalidError
+
+_QUANTITY = re.compile(
+    r"([0-9]{1,64}(?:\.[0-9]{0,64})?|\.[0-9]{1,64})(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?"
+)
+_SUFFIX = {
+    **{unit: Decimal(1000) ** -power for power, unit in enumerate("mun", 1)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
+}
+MOST = 10**15
+"""Of a resource in base units: a million nodes of a million cores, or of 1,000 TiB."""
+Amounts = dict[str, int]
+NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", PODS})
+
+
+def amount(resource: str, quantity: object, path: str) -> int:
+    """A Kubernetes quantity as a snapshot's whole number of this resource's base unit (rounded up)."""
+    found = _QUANTITY.fullmatch(str(quantity)) if isinstance(quantity, str | int | float) else None
+    if found is None or isinstance(quantity, bool):
+        raise InvalidError(f"must be a quantity such as 2, 500m or 4Gi, not {quantity!r}", path=path)
+    number, suffix, power = found.groups()
+    value = Decimal(number) * (_SUFFIX[suffix] if suffix else Decimal(10) ** int(power or 0))
+    if resource == "cpu":
+        value *= 1000
+    elif resource in ("memory", "ephemeral-storage"):
+        value /= 1024 * 1024
+    return math.ceil(value)
+
+
+@lru_cache(maxsize=4096)
+def _amount(resource: str, quantity: str) -> int:
+    try:
+        return min(amount(resource, quantity, resource), MOST)
+    except InvalidError:
+        return 0  # the API server has checked it: a form that we do not know is an unusual suffix, and never fatal
+
+
+def read(quantities: Mapping[str, Any] | None) -> Amounts:
+    """Kubernetes quantities as amounts; of more than MOST_POD_RESOURCES names the first ones, cpu and memory before all
+    others."""
+    given = {str(name): value for name, value in (quantities or {}).items()}
+    if len(given) > MOST_POD_RESOURCES:
+        given = {name: given[name] for name in sorted(given, key=_rank)[:MOST_POD_RESOURCES]}
+    return {name: _amount(name, str(value)) for name, value in given.items()}
+
+
+def of_pod(spec: Mapping[str, Any]) -> Amounts:
+    """What a pod occupies, as kube-scheduler counts it: containers and sidecars together, or one init container if
+    that asks for more, and the overhead of its runtime."""
+    total: Amounts = {PODS: 1}
+    for container in spec.get("containers") or []:
+        add(total, _asked(container))
+    sidecars: Amounts = {}
+    highest: Amounts = {}
+    for container in spec.get("initContainers") or []:
+        asked = _asked(container)
+        if container.get("restartPolicy") == "Always":
+            add(sidecars, asked)
+            asked = dict(sidecars)
+        else:
+            asked = plus(asked, sidecars)
+        for name, value in asked.items():
+            highest[name] = max(highest.get(name, 0), value)
+    add(total, sidecars)
+    for name, value in highest.items():
+        total[name] = max(total.get(name, 0), value)
+    add(total, read(spec.get("overhead")))
+    names = sorted(total, key=_rank)[:MOST_POD_RESOURCES] if len(total) > MOST_POD_RESOURCES else total
+    return {name: total[name] for name in names if total[name]}
+
+
+def _rank(name: str) -> tuple[bool, str]:
+    """The order in which resources are counted: those that Kubernetes itself knows come first."""
+    return name not in NATIVE, name
+
+
+def add(total: Amounts, more: Mapping[str, int]) -> None:
+    for name, value in more.items():
+        total[name] = total.get(name, 0) + value
+
+
+def plus(one: Mapping[str, int], other: Mapping[str, int]) -> Amounts:
+    out = dict(one)
+    add(out, other)
+    return out
+
+
+def total(parts: Iterable[Mapping[str, int]]) -> Amounts:
+    out: Amounts = {}
+    for part in parts:
+        add(out, part)
+    return out
+
+
+def _asked(container: Mapping[str, Any]) -> Amounts:
+    resources = container.get("resources") or {}
+    # A limit without a request is the request: the API server fills it in, a template does not.
+    return {**read(resources.get("limits")), **read(resources.get("requests"))}

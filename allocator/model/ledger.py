@@ -1,0 +1,396 @@
+"""The working copy in which a policy tries placements: free room, caps of queues, and who holds what.
+
+A policy takes and gives back whole gangs; a gang that does not fit leaves no trace. How many replicas of a shape each
+node takes is remembered for each shape and brought up to date on the nodes that changed, so that thousands of gangs
+of few shapes cost microseconds each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.model.facts import ancestors
+from diflow.allocator.model.packing import ANY_NUMBER, place, place_by_score, slots
+from diflow.allocator.model.snapshot import Snapshot
+
+__all__ = ["Ledger", "Placement", "ancestors"]
+
+Placement = dict[int, tuple[IntArray, IntArray]]
+"""role → (nodes, counts)."""
+
+ONE_BY_ONE = 16
+"""Changes of nodes up to which what fits there is counted anew one by one."""
+MOST = 2**40
+"""Replicas on one node that are counted: sums over nodes stay small."""
+
+
+class _Room:
+    """Replicas of one shape that each node takes (N), their sum, and up to which change of the ledger that holds."""
+
+    __slots__ = ("by_node", "seen", "total")
+
+    def __init__(self, by_node: IntArray, seen: int) -> None:
+        self.by_node, self.seen = by_node, seen
+        self.total = int(np.minimum(by_node, MOST).sum())
+
+
+class Ledger:
+    """Free room of a snapshot, after what is terminating has gone (`settled`), and the allocation being made.
+
+    `count` has the same numbers as `replicas`, to be read one by one.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.facts = facts = snapshot.facts
+        self.free = snapshot.settled().copy()
+        self.replicas = snapshot.held_by_role().copy()
+        self.count: list[int] = self.replicas.tolist()
+        self.starts, self.start_list = facts.starts, facts.start_list
+        self.job_queue, self.capped = facts.job_queue, facts.capped
+        self._held_at: list[int] = snapshot.memo.get(
+            "held at",
+            (snapshot.held_role, facts),
+            lambda: snapshot.held_role.searchsorted(np.arange(snapshot.roles + 1)).tolist(),
+        )
+        self._own: Placement = {}
+        self._room: dict[int, _Room] = {}
+        self._homes: dict[int, BoolArray] = {}
+        self._log: list[int] = []
+        self.moves = 0
+        """A number that is another after each change of what is held."""
+        used = snapshot.memo.get("queue use", (snapshot.held_role, snapshot.held_count, facts), self._queue_use)
+        self.used = [row.copy() for row in used]
+        """Q×R, what the jobs of each queue and of those below it hold, as plain numbers."""
+        self.scores: Callable[[IntArray, FloatArray | None], FloatArray | None] | None = None
+        """Scores of nodes from what is free and what the role prefers, where they are to decide before packing does."""
+        self.pool_of: dict[int, int] = {}
+        """job → the node pool that it is to stay in, for jobs that are confined to one."""
+
+    @property
+    def changes(self) -> int:
+        """A number that is another after each change of what is free or held."""
+        return len(self._log)
+
+    @property
+    def queue_used(self) -> IntArray:
+        """Q×R: what the jobs of each queue and of those below it hold."""
+        shape = (self.snapshot.queues, len(self.snapshot.resources))
+        return np.array(self.used, dtype=np.int64).reshape(shape)
+
+    def roles_of(self, job: int) -> range:
+        return self.facts.roles_of[job]
+
+    def shape(self, role: int) -> int:
+        """Index of the role's request and node conditions: roles of one shape fit in the same places."""
+        return self.facts.shape[role]
+
+    def held_range(self, role: int) -> tuple[int, int]:
+        """Where the role's part of the snapshot's `held_node` and `held_count` begins and ends."""
+        return self._held_at[role], self._held_at[role + 1]
+
+    def placement(self, role: int) -> tuple[IntArray, IntArray]:
+        """(nodes, counts) that the role holds in this ledger."""
+        own = self._own.get(role)
+        if own is not None:
+            return own
+        low, high = self._held_at[role], self._held_at[role + 1]
+        return self.snapshot.held_node[low:high], self.snapshot.held_count[low:high]
+
+    def room(self, role: int) -> IntArray:
+        """Replicas of `role` that each node takes now (N). Not to be written to."""
+        return self._room_of(self.facts.shape[role]).by_node
+
+    def _room_of(self, shape: int) -> _Room:
+        room = self._room.get(shape)
+        now = len(self._log)
+        if room is None or now - room.seen > ONE_BY_ONE:
+            request = np.zeros(self.free.shape[1], dtype=np.int64)
+            for r, amount in self.facts.asks[shape]:
+                request[r] = amount
+            room = self._room[shape] = _Room(slots(self.free, request, self.facts.eligible(shape)), now)
+        elif room.seen < now:
+            self._bring_up(room, shape)
+        return room
+
+    def _bring_up(self, room: _Room, shape: int) -> None:
+        """Count anew on the nodes that changed."""
+        asks, eligible = self.facts.asks[shape], self.facts.eligible(shape)
+        for node in set(self._log[room.seen :]):
+            if not eligible[node]:
+                continue
+            free = self.free[node].tolist()
+            fits = max(0, min([free[r] // amount for r, amount in asks], default=ANY_NUMBER))
+            room.total += min(fits, MOST) - min(int(room.by_node[node]), MOST)
+            room.by_node[node] = fits
+        room.seen = len(self._log)
+
+    def queue_room(self, job: int, role: int) -> int:
+        """Replicas of `role` that the caps of the job's queue and its parents still allow."""
+        facts = self.facts
+        queue = facts.job_queue[job]
+        asks = facts.asks[facts.shape[role]] if facts.capped and queue >= 0 else ()
+        if not asks:
+            return ANY_NUMBER
+        left = [(facts.caps[q][r] - self.used[q][r]) // amount for q in facts.chains[queue] for r, amount in asks]
+        return max(0, min(left))
+
+    def within_caps(self, job: int, want: dict[int, int]) -> bool:
+        """Whether the caps of the job's queue and its parents allow so many more replicas of its roles, together."""
+        facts = self.facts
+        queue = facts.job_queue[job]
+        if not facts.capped or queue < 0:
+            return True
+        need = self.amount(want)
+        return not any(
+            amount > 0 and self.used[q][r] + amount > facts.caps[q][r]
+            for q in facts.chains[queue]
+            for r, amount in enumerate(need)
+        )
+
+    def amount(self, want: dict[int, int]) -> list[int]:
+        """What so many replicas of roles ask for together, by resource."""
+        need = [0] * self.free.shape[1]
+        for role, count in want.items():
+            for r, amount in self.facts.asks[self.facts.shape[role]]:
+                need[r] += count * amount
+        return need
+
+    def held_amount(self, job: int, more: Mapping[int, int] | None = None) -> list[int]:
+        """What the job holds, by resource; with so many more replicas of its roles."""
+        more = more or {}
+        return self.amount({role: self.count[role] + more.get(role, 0) for role in self.facts.roles_of[job]})
+
+    def try_gang(self, job: int, want: dict[int, int], *, together: int = -1) -> Placement | None:
+        """Take `want` more replicas of the job's roles, all or nothing. Roles that ask for most go first.
+
+        The role `together` is put on one node or not at all.
+        """
+        roles = [role for role, count in want.items() if count > 0]
+        if len(roles) == 1:
+            role = roles[0]
+            found = self._place(job, role, want[role], together=role == together)
+            if found is None:
+                return None
+            self.take(job, role, *found)
+            return {role: found}
+        if len(roles) > 1:
+            weight, shape = self.facts.weight, self.facts.shape
+            roles.sort(key=lambda role: (-weight[shape[role]], role))
+        taken: Placement = {}
+        for role in roles:
+            found = self._place(job, role, want[role], together=role == together)
+            if found is None:
+                for done, (nodes, counts) in taken.items():
+                    self.give(job, done, nodes, counts)
+                return None
+            self.take(job, role, *found)
+            taken[role] = found
+        return taken
+
+    def _place(self, job: int, role: int, count: int, *, together: bool) -> tuple[IntArray, IntArray] | None:
+        if count > self.most(job, role):
+            return None
+        room = self.room_for(job, role)
+        preference = self.facts.preference[self.facts.shape[role]]
+        score = None if self.scores is None else self.scores(self.free, preference)
+        if score is None:
+            return place(room, count, preference, together=together)
+        return place_by_score(room, count, score, preference, together=together)
+
+    def fits(self, job: int, want: dict[int, int]) -> bool:
+        """Whether `try_gang` would succeed; nothing is changed."""
+        roles = [role for role, count in want.items() if count > 0]
+        if len(roles) == 1:
+            return want[roles[0]] <= self.most(job, roles[0])
+        taken = self.try_gang(job, want)
+        if taken is None:
+            return False
+        for role, (nodes, counts) in taken.items():
+            self.give(job, role, nodes, counts)
+        return True
+
+    def most(self, job: int, role: int) -> int:
+        """Replicas of `role` that fit now beside everything, caps included."""
+        if self.facts.pinned[job] or job in self.pool_of:
+            fits = int(np.minimum(self.room_for(job, role), MOST).sum())
+        else:
+            fits = self._room_of(self.facts.shape[role]).total
+        return min(fits, self.queue_room(job, role))
+
+    def takes_any(self) -> bool:
+        """Whether one replica more of any role fits anywhere."""
+        return any(self._room_of(shape).total for shape in range(len(self.facts.asks)))
+
+    def take(self, job: int, role: int, nodes: IntArray, counts: IntArray) -> None:
+        self._change(job, role, nodes, counts, 1)
+
+    def give(self, job: int, role: int, nodes: IntArray, counts: IntArray) -> None:
+        self._change(job, role, nodes, counts, -1)
+
+    def release(self, job: int) -> Placement:
+        """Give back everything the job holds; what it held is returned."""
+        held: Placement = {}
+        for role in self.roles_of(job):
+            if self.count[role]:
+                held[role] = self.placement(role)
+                self._own[role] = (_NONE, _NONE)
+                self._book(job, role, *held[role], -1)
+        return held
+
+    def restore(self, job: int, held: Placement) -> None:
+        for role, (nodes, counts) in held.items():
+            self.take(job, role, nodes, counts)
+
+    def held_by(self, jobs: Iterable[int]) -> dict[int, Placement]:
+        """What these jobs hold now, for `return_to`."""
+        return {job: {role: self.placement(role) for role in self.roles_of(job)} for job in jobs}
+
+    def return_to(self, held: Mapping[int, Placement]) -> None:
+        """Give each of these jobs what it held before, and nothing else."""
+        for job, placement in held.items():
+            self.release(job)
+            self.restore(job, {role: there for role, there in placement.items() if len(there[0])})
+
+    def block(self, nodes: IntArray, amount: IntArray) -> IntArray:
+        """Keep up to `amount` (len(nodes)×R) of what is free on these nodes from everybody; returns what is kept."""
+        kept: IntArray = np.clip(self.free[nodes], 0, amount)
+        self.free[nodes] -= kept
+        self._log.extend(nodes.tolist())
+        return kept
+
+    def unblock(self, nodes: IntArray, amount: IntArray) -> None:
+        self.free[nodes] += amount
+        self._log.extend(nodes.tolist())
+
+    def holds(self, job: int) -> bool:
+        count = self.count
+        return any(count[role] for role in self.facts.roles_of[job])
+
+    def within_limits(self, job: int) -> bool:
+        """Whether each role of the job has between its minimum and its maximum. What is not can only be left alone,
+        made whole, or stopped."""
+        low, high, count = self.facts.role_min, self.facts.role_max, self.count
+        return all(low[r] <= count[r] <= high[r] for r in self.facts.roles_of[job])
+
+    def differs(self) -> bool:
+        """Whether the allocation is another than the snapshot's."""
+        s = self.snapshot
+        for role, (nodes, counts) in self._own.items():
+            low, high = self.held_range(role)
+            if not np.array_equal(nodes, s.held_node[low:high]) or not np.array_equal(counts, s.held_count[low:high]):
+                return True
+        return False
+
+    def triples(self) -> tuple[IntArray, IntArray, IntArray]:
+        """The allocation as (role, node, count)."""
+        s = self.snapshot
+        if not self._own:
+            return s.held_role, s.held_node, s.held_count
+        stay = np.ones(s.roles, dtype=np.bool_)
+        stay[list(self._own)] = False
+        stay = stay[s.held_role]
+        own = [(r, n, c) for r, (n, c) in self._own.items() if len(n)]
+        role = np.repeat(np.array([r for r, _, _ in own], dtype=np.int64), [len(n) for _, n, _ in own])
+        return (
+            np.concatenate([s.held_role[stay], role]),
+            np.concatenate([s.held_node[stay], *[n for _, n, _ in own]]),
+            np.concatenate([s.held_count[stay], *[c for _, _, c in own]]),
+        )
+
+    def room_for(self, job: int, role: int) -> IntArray:
+        """Replicas of `role` that each node takes now for this job, caps of queues aside (N). Not to be written to."""
+        room = self.room(role)
+        pool = self.pool_of.get(job)
+        if pool is not None:
+            room = np.where(self.snapshot.node_pool == pool, room, 0)
+        if self.facts.pinned[job]:
+            home = self.home(job)
+            if home.any():
+                room = np.where(home, room, 0)
+        return room
+
+    def home(self, job: int) -> BoolArray:
+        """Nodes that the job's pods are on in the snapshot (N). Not to be written to."""
+        home = self._homes.get(job)
+        if home is None:
+            home = self._homes[job] = np.zeros(self.snapshot.nodes, dtype=np.bool_)
+            low, high = self._held_at[self.start_list[job]], self._held_at[self.start_list[job + 1]]
+            home[self.snapshot.held_node[low:high]] = True
+        return home
+
+    def weight(self, role: int) -> float:
+        """The largest part of any resource that one replica takes (of the whole cluster)."""
+        return self.facts.weight[self.facts.shape[role]]
+
+    def _change(self, job: int, role: int, nodes: IntArray, counts: IntArray, sign: int) -> None:
+        if len(nodes) == 0:
+            return
+        held_nodes, held_counts = self.placement(role)
+        if len(held_nodes) == 0 and sign > 0:
+            merged = (nodes, counts)
+        elif len(nodes) == 1:
+            merged = _one_node(held_nodes, held_counts, nodes, sign * counts)
+        else:
+            both = np.concatenate([held_nodes, nodes])
+            amount = np.concatenate([held_counts, sign * counts])
+            where, inverse = np.unique(both, return_inverse=True)
+            sums = np.zeros(len(where), dtype=np.int64)
+            np.add.at(sums, inverse, amount)
+            merged = (where[sums > 0], sums[sums > 0])
+        self._own[role] = merged
+        self._book(job, role, nodes, counts, sign)
+
+    def _book(self, job: int, role: int, nodes: IntArray, counts: IntArray, sign: int) -> None:
+        """What is free and what is held, after so many replicas more on these nodes."""
+        facts, request = self.facts, self.snapshot.role_request[role]
+        if len(nodes) == 1:
+            node, total = int(nodes[0]), sign * int(counts[0])
+            self.free[node] -= total * request
+            self._log.append(node)
+        else:
+            self.free[nodes] -= sign * counts[:, None] * request
+            self._log.extend(nodes.tolist())
+            total = sign * int(counts.sum())
+        self.moves += 1
+        self.count[role] += total
+        self.replicas[role] = self.count[role]
+        queue = facts.job_queue[job]
+        if queue >= 0:
+            for q in facts.chains[queue]:
+                used = self.used[q]
+                for r, amount in facts.asks[facts.shape[role]]:
+                    used[r] += total * amount
+
+    def _queue_use(self) -> list[list[int]]:
+        s, facts = self.snapshot, self.facts
+        # One row more for the jobs without a queue.
+        own = np.zeros((s.queues + 1, len(s.resources)), dtype=np.int64)
+        holding = np.flatnonzero(self.replicas)
+        np.add.at(own, s.job_queue[s.role_job[holding]], s.role_request[holding] * self.replicas[holding, None])
+        used = [[0] * len(s.resources) for _ in range(s.queues)]
+        for mine, chain in zip(own.tolist(), facts.chains, strict=False):
+            for q in chain:
+                used[q] = [a + b for a, b in zip(used[q], mine, strict=True)]
+        return used
+
+
+_NONE: IntArray = np.zeros(0, dtype=np.int64)
+
+
+def _one_node(held: IntArray, counts: IntArray, node: IntArray, more: IntArray) -> tuple[IntArray, IntArray]:
+    """A placement (sorted by node) with `more` at one node: most changes are of one, and a general merge is dear."""
+    at = int(held.searchsorted(node[0]))
+    if at == len(held) or held[at] != node[0]:
+        return (
+            np.concatenate([held[:at], node, held[at:]]),
+            np.concatenate([counts[:at], more, counts[at:]]),
+        )
+    if counts[at] + more[0] <= 0:
+        return np.concatenate([held[:at], held[at + 1 :]]), np.concatenate([counts[:at], counts[at + 1 :]])
+    changed = counts.copy()
+    changed[at] += more[0]
+    return held, changed

@@ -1,0 +1,91 @@
+"""What a running job reports about itself: the raw observations that policies reason from.
+
+A profile is data that users' programs send, so it may be missing, partial or nonsense. `clean` says what of it can be
+used; nothing here raises on a bad report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from diflow.allocator.model.arrays import FloatArray, frozen
+
+# Columns of `Profile.observations`.
+NODES, REPLICAS, LOCAL_BATCH, ACCUMULATION_SECONDS, STEP_SECONDS, POOL = range(6)
+COLUMNS = 6
+# A job that reports more distinct configurations than this keeps the newest: the fit stays below a millisecond.
+MOST_OBSERVATIONS = 256
+
+
+def _nothing() -> FloatArray:
+    return np.zeros((0, COLUMNS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """Everything one job reported so far.
+
+    `observations`: a row for each configuration seen, with the columns named above: nodes, replicas, samples a replica
+    and step, seconds of a step without synchronisation, seconds of a step with it, and the index of the node pool.
+    `version` changes whenever anything else does, `observations_version` whenever the observations do: tables and fits
+    are remembered under them. `parameters` is the performance model (goodput/model.py) where somebody fitted it
+    already: the job itself, or a simulator; without it the policy fits. `profiled_replicas` is the most replicas that
+    the job says it was run with, which the observations may not show.
+    `fraction_done` is progress towards the job's own end (0..1), `work_done` the same in units of goodput
+    (iterations of `initial_batch` samples). Either may be None: then nobody knows how much is left.
+    `min_batch`: the smallest total batch that the job may use, where that is more than `initial_batch`.
+    """
+
+    version: int = 0
+    observations_version: int = 0
+    observations: FloatArray = field(default_factory=_nothing)
+    parameters: FloatArray | None = None
+    profiled_replicas: int = 0
+    grad_sqr: float | None = None
+    grad_var: float | None = None
+    initial_batch: int = 1
+    max_batch: int = 1
+    min_batch: int = 0
+    min_local_batch: int = 1
+    max_local_batch: int = 1
+    accumulation: bool = True
+    fraction_done: float | None = None
+    work_done: float | None = None
+
+
+def clean(observations: FloatArray) -> FloatArray:
+    """The rows that can be true: finite, positive, at most one node a replica, no step faster than its own part."""
+    rows = np.asarray(observations, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] not in (COLUMNS - 1, COLUMNS) or not len(rows):
+        return _nothing()
+    if rows.shape[1] == COLUMNS - 1:
+        rows = np.column_stack([rows, np.zeros(len(rows))])
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    with np.errstate(all="ignore"):
+        good = (
+            (rows[:, NODES] >= 1)
+            & (rows[:, REPLICAS] >= rows[:, NODES])
+            & (rows[:, REPLICAS] <= 1e6)
+            & (rows[:, LOCAL_BATCH] > 0)
+            & (rows[:, LOCAL_BATCH] <= 1e9)
+            & (rows[:, STEP_SECONDS] > 1e-7)
+            & (rows[:, STEP_SECONDS] < 1e6)
+            & (rows[:, ACCUMULATION_SECONDS] < 1e6)
+            & (rows[:, POOL] >= 0)
+        )
+    rows = rows[good][-MOST_OBSERVATIONS:]
+    # A clock's jitter can make the part look longer than the whole: it is the whole then.
+    part = np.clip(rows[:, ACCUMULATION_SECONDS], 1e-7, rows[:, STEP_SECONDS])
+    out = rows.copy()
+    out[:, ACCUMULATION_SECONDS] = part
+    return frozen(out)
+
+
+def gradient_noise(profile: Profile) -> tuple[float, float] | None:
+    """(grad_sqr, grad_var) when both are usable, else None: then a larger batch is as good as more steps."""
+    sqr, var = profile.grad_sqr, profile.grad_var
+    if sqr is None or var is None or not np.isfinite(sqr) or not np.isfinite(var) or sqr < 0 or var < 0:
+        return None
+    return (float(sqr), float(var)) if sqr + var > 0 else None

@@ -1,0 +1,221 @@
+"""The immutable view of the cluster that a policy reads, as arrays.
+
+Rows are in one canonical order (jobs, nodes and queues by name), whatever order they came in, so that a policy which
+looks at nothing else gives the same answer for the same cluster. Amounts are whole numbers in base units chosen by
+the builder (millicores, MiB, devices): sums are exact. It knows nothing of Kubernetes; `views.build` makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import is_
+from typing import Any, TypeVar
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen
+from diflow.allocator.model.facts import UNLIMITED, Facts
+from diflow.allocator.model.profile import Profile
+
+__all__ = ["UNLIMITED", "Memo", "Snapshot", "node_usage"]
+
+
+_T = TypeVar("_T")
+
+
+class Memo:
+    """What was derived from a snapshot's arrays, each as long as the arrays that it came from are the same objects.
+
+    A cycle looks at several snapshots that differ in what is held alone, and `replace` hands the memo on.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[object, tuple[tuple[object, ...], Any]] = {}
+
+    def get(self, name: object, sources: tuple[object, ...], make: Callable[[], _T]) -> _T:
+        """What `make` returned for these sources; nobody may write to it."""
+        known = self._known.get(name)
+        if known is not None and all(map(is_, known[0], sources)):
+            found: _T = known[1]
+            return found
+        value = make()
+        self._known[name] = sources, value
+        return value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The cluster at one moment. J jobs, G roles (tasks of jobs, sorted by job), N nodes, Q queues, R resources.
+
+    | field | shape | meaning |
+    |---|---|---|
+    | now_seconds | | time of the snapshot |
+    | resources | R | names, `pods` among them when nodes limit their number |
+    | node_allocatable | N×R | what pods may use in all |
+    | node_foreign | N×R | used by pods that are not the allocator's, and will stay |
+    | node_releasing | N×R | used by pods that are terminating |
+    | node_open | N | ready and schedulable: new pods may come |
+    | node_pool | N | index of the node's pool (GPU type); pool_names, pool_speed beside it |
+    | queue_parent | Q | index of the parent, -1 at the top |
+    | queue_weight, queue_guarantee, queue_cap | Q, Q×R, Q×R | |
+    | job_queue | J | -1: the queue named does not exist |
+    | job_priority, job_preemptible, job_pinned | J | pinned: cannot leave the nodes that it is on |
+    | job_created_seconds, job_started_seconds, job_changed_seconds | J | -1: never; changed: also when stopped |
+    | job_restarts, job_service_seconds | J | moves so far; replica-seconds held so far |
+    | role_job, role_request, role_min, role_max, role_desired | G.. | a gang is min..max replicas of each role |
+    | role_class | G | row of class_nodes and class_preference |
+    | class_nodes, class_preference | K×N | where pods of a class may run; how much each node is preferred (0: not) |
+    | job_refusal | J or 0 | why a job may not be placed whatever is free, "" if it may; none at all if all may |
+    | held_role, held_node, held_count | A | the present allocation, sorted by role, then node |
+    """
+
+    now_seconds: float
+    resources: tuple[str, ...]
+    node_names: tuple[str, ...]
+    node_allocatable: IntArray
+    node_foreign: IntArray
+    node_releasing: IntArray
+    node_open: BoolArray
+    node_pool: IntArray
+    pool_names: tuple[str, ...]
+    pool_speed: FloatArray
+    queue_names: tuple[str, ...]
+    queue_parent: IntArray
+    queue_weight: FloatArray
+    queue_guarantee: IntArray
+    queue_cap: IntArray
+    job_names: tuple[str, ...]
+    job_queue: IntArray
+    job_queue_name: tuple[str, ...]
+    job_priority: IntArray
+    job_preemptible: BoolArray
+    job_pinned: BoolArray
+    job_created_seconds: FloatArray
+    job_started_seconds: FloatArray
+    job_changed_seconds: FloatArray
+    job_restarts: IntArray
+    job_service_seconds: FloatArray
+    job_profile: tuple[Profile | None, ...]
+    role_names: tuple[str, ...]
+    role_job: IntArray
+    role_request: IntArray
+    role_min: IntArray
+    role_max: IntArray
+    role_desired: IntArray
+    role_class: IntArray
+    class_nodes: BoolArray
+    class_preference: IntArray
+    held_role: IntArray
+    held_node: IntArray
+    held_count: IntArray
+    job_refusal: tuple[str, ...] = ()
+    memo: Memo = field(default_factory=Memo, repr=False)
+
+    @property
+    def jobs(self) -> int:
+        return len(self.job_names)
+
+    def refusal(self, job: int) -> str:
+        """Why a job may not be placed, whatever is free; "" if it may."""
+        return self.job_refusal[job] if self.job_refusal else ""
+
+    @property
+    def nodes(self) -> int:
+        return len(self.node_names)
+
+    @property
+    def roles(self) -> int:
+        return len(self.role_job)
+
+    @property
+    def queues(self) -> int:
+        return len(self.queue_names)
+
+    @property
+    def facts(self) -> Facts:
+        """What follows from the snapshot whoever holds what."""
+        sources = (
+            self.role_job,
+            self.role_request,
+            self.role_min,
+            self.role_max,
+            self.role_desired,
+            self.role_class,
+            self.class_nodes,
+            self.class_preference,
+            self.job_queue,
+            self.job_priority,
+            self.job_pinned,
+            self.queue_parent,
+            self.queue_cap,
+            self.node_allocatable,
+            self.node_open,
+        )
+        return self.memo.get("facts", sources, lambda: Facts(self))
+
+    def role_starts(self) -> IntArray:
+        """First role of each job, J+1 long: job j owns roles starts[j]:starts[j+1]. Not to be written to."""
+        return self.facts.starts
+
+    def held_by_role(self) -> IntArray:
+        """Replicas that each role holds now. Not to be written to."""
+        return self.memo.get("held by role", (self.held_role, self.held_count, self.role_job), self._held_by_role)
+
+    def usage(self, role: IntArray, node: IntArray, count: IntArray) -> IntArray:
+        """N×R use of an allocation given as (role, node, count) triples."""
+        return node_usage(self.role_request, role, node, count, self.nodes)
+
+    def room(self) -> IntArray:
+        """N×R that is there for the allocator's pods (may be negative). Not to be written to."""
+        sources = (self.node_allocatable, self.node_foreign)
+        return self.memo.get("room", sources, lambda: frozen(self.node_allocatable - self.node_foreign))
+
+    def settled(self) -> IntArray:
+        """N×R left when everything that is terminating has gone (may be negative on a node that shrank).
+
+        Not to be written to.
+        """
+        held = (self.held_role, self.held_node, self.held_count)
+        sources = (*held, self.role_request, self.node_allocatable, self.node_foreign)
+        return self.memo.get("settled", sources, lambda: frozen(self.room() - self.usage(*held)))
+
+    def idle(self) -> IntArray:
+        """N×R free at this instant: `settled` less what terminating pods still use."""
+        return self.settled() - self.node_releasing
+
+    def eligible(self, role: int) -> BoolArray:
+        """Nodes where a new pod of `role` may go. Not to be written to."""
+        return self.facts.eligible(self.facts.shape[role])
+
+    def jobs_of(self, roles: BoolArray | IntArray) -> BoolArray:
+        """Which jobs any of these roles belongs to (J). `roles`: a mask of all roles, or numbers of some."""
+        out = np.zeros(self.jobs, dtype=np.bool_)
+        out[self.role_job[roles]] = True
+        return out
+
+    def _held_by_role(self) -> IntArray:
+        held = np.bincount(self.held_role, weights=self.held_count, minlength=self.roles)
+        return frozen(held.astype(np.int64))
+
+    def demand_by_job(self, count: IntArray) -> IntArray:
+        """J×R: what each job uses with `count` replicas of each role."""
+        by_role: IntArray = self.role_request * count[:, None]
+        if self.facts.single:
+            return by_role
+        out = np.zeros((self.jobs, len(self.resources)), dtype=np.int64)
+        for r in range(len(self.resources)):
+            np.add.at(out[:, r], self.role_job, by_role[:, r])
+        return out
+
+
+def node_usage(request: IntArray, role: IntArray, node: IntArray, count: IntArray, nodes: int) -> IntArray:
+    """N×R use of (role, node, count) triples with `request` a replica of each role. Exact: no float is involved."""
+    out = np.zeros((nodes, request.shape[1]), dtype=np.int64)
+    if len(role):
+        amount = request[role] * count[:, None]
+        for r in range(request.shape[1]):
+            np.add.at(out[:, r], node, amount[:, r])
+    return out

@@ -1,0 +1,1 @@
+"""Policies of other systems, to compare with."""

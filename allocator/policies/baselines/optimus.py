@@ -1,0 +1,49 @@
+"""An Optimus-like baseline (EuroSys 2018): replicas go to where they shorten what is left most; batch sizes stay fixed.
+
+Here to be compared with in the simulator. It knows how much of each job is left and fits the same performance model;
+it ignores what a move costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.goodput.optimise import greedy
+from diflow.allocator.policies.goodput.policy import Case, GoodputPolicy
+from diflow.allocator.policies.goodput.table import Tables
+from diflow.allocator.policies.settings import PolicySettings
+
+WAITING_FACTOR = 10.0
+"""A job that holds nothing counts as ten times slower than in its smallest configuration: everybody gets that first."""
+
+
+class OptimusPolicy:
+    """Greatest fall of the summed time left, replica by replica."""
+
+    name = "optimus"
+
+    def __init__(self, settings: PolicySettings | None = None) -> None:
+        self._settings = settings or PolicySettings()
+        self._goodput = GoodputPolicy(self._settings, name=self.name)
+        self._tables = Tables()
+
+    def allocate(self, job: int, snapshot: Snapshot) -> Plan:
+        return self._goodput.allocate(job, snapshot)
+
+    def measure(self, snapshot: Snapshot, plan: Plan) -> float:
+        return self._goodput.measure(snapshot, plan)
+
+    def optimize(self, snapshot: Snapshot) -> Plan:
+        case = Case(snapshot, self._settings, self._tables, None, None)
+        problem = case.problem()
+        left = np.where(np.isfinite(case.table.left_seconds), case.table.left_seconds, 600.0)
+        with np.errstate(divide="ignore"):
+            value = np.where(np.isfinite(problem.value), -left[:, None] / case.speed, -np.inf)
+        column = greedy(replace(problem, value=value, floor=-WAITING_FACTOR * left))
+        picked = case.table.replicas[np.arange(snapshot.jobs), np.maximum(column, 0)]
+        target = np.where(column >= 0, picked, np.where(case.view.free_to_move, 0, case.view.held))
+        return case.reach(target, None, self.name)

@@ -1,0 +1,1 @@
+"""The policy `fair` and its parts: shares, orders, claims, victims, reasons."""

@@ -1,0 +1,300 @@
+"""Who may take from whom across queues: the rule by which one queue reclaims from another.
+
+Two queues are compared where their chains part: below their nearest common ancestor. What is above that is the same
+for both, however full it is. Only resources that are asked for and contended there count: of one that nobody lacks
+each queue deserves what it asks for, and nobody could be taken below that.
+
+An exchange is made for its outcome. A queue below what it deserves may take from another
+
+* what that one holds above what it deserves, in any of the counted resources; or
+* what leaves it better off than the claimant is now (leximin), if the claimant gains as much of its share as the other
+  one loses: shares that are not whole replicas would else never be reached. A job that
+  grows does so by one replica at a time, stops no gang, and leaves its queue within its share: what it gained beyond
+  that it would lose again as soon as jobs of the other queue share among themselves, and so on for ever.
+
+A queue below its guarantee may take whatever is above the guarantees of others: a guarantee ranks above any surplus.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, FloatArray
+from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.policies.fair.shares import ROUNDING, Shares
+
+Asked = tuple[int, ...]
+"""Resources."""
+
+
+def asked_for(need: Sequence[int]) -> Asked:
+    """The resources of which this amount (R) has some."""
+    return tuple(r for r, amount in enumerate(need) if amount > 0)
+
+
+class Standings:
+    """How much of what they deserve queues hold, by resources that count, for the ledger as it is."""
+
+    def __init__(self, ledger: Ledger, shares: Shares) -> None:
+        s = ledger.snapshot
+        self.ledger = ledger
+        self.deserved: list[list[float]] = shares.deserved.tolist()
+        self.guarantee: list[list[int]] = s.queue_guarantee.tolist()
+        self.guaranteed = bool(s.queue_guarantee.any())
+        self._contended: list[list[bool]] = shares.contended.tolist()
+        self._total = ledger.facts.total
+        self._most = max(self._total)
+        self._asked: dict[tuple[int, Asked], Asked] = {}
+        self.chains = ledger.facts.chains
+
+    def counted(self, queue: int, asked: Asked) -> Asked:
+        """Those of the resources asked for that are contended between this queue and its siblings."""
+        chain = self.chains[queue]
+        key = (chain[1] if len(chain) > 1 else -1), asked
+        found = self._asked.get(key)
+        if found is None:
+            row = self._contended[key[0]]
+            found = self._asked[key] = tuple(r for r in asked if row[r])
+        return found
+
+    def ratio(self, queue: int, counted: Asked, less: Sequence[int] | None = None) -> float:
+        """What the queue holds (`less` so much) over what it deserves: the largest over the resources counted.
+
+        0 where none counts; infinite for one that deserves nothing of what it holds. Of what it neither deserves nor
+        holds it is not above its share: a queue that uses no GPUs gives no cpu to those that do.
+        """
+        used, share, most = self.ledger.used[queue], self.deserved[queue], 0.0
+        for r in counted:
+            if not used[r]:
+                continue
+            if share[r] <= ROUNDING:
+                return math.inf
+            held = used[r] - less[r] if less is not None else used[r]
+            most = max(most, held / share[r])
+        return most
+
+    def claimed(self, queue: int, asked: Asked) -> float:
+        """As `ratio`, for a queue that asks for all of these: infinite where it deserves nothing of one."""
+        counted = self.counted(queue, asked)
+        if any(self.deserved[queue][r] <= ROUNDING for r in counted):
+            return math.inf
+        return self.ratio(queue, counted)
+
+    def weight(self, queue: int, counted: Asked) -> float:
+        """What the queue deserves, as a part of the cluster: the largest over the resources counted."""
+        return max((self.deserved[queue][r] / self._total[r] for r in counted), default=0.0)
+
+    def rank(self, queue: int, counted: Asked) -> tuple[float, float]:
+        """Where the queue stands among its siblings: the one that holds the smallest part of what it deserves comes
+        first, one that deserves nothing last; of equal ones that which deserves more."""
+        weight = self.weight(queue, counted)
+        return math.inf if counted and weight * self._most <= ROUNDING else self.ratio(queue, counted), -weight
+
+    def is_full(self, queue: int, asked: Asked) -> bool:
+        """Whether the queue, or one above it, has what it deserves of something that is asked for and contended."""
+        return any(self.claimed(q, asked) >= 1 - _SAME for q in self.chains[queue])
+
+    def stays_within(self, queues: Sequence[int], need: Sequence[int], asked: Asked) -> bool:
+        """Whether all these queues stay within what they deserve with this much more."""
+        for q in queues:
+            used, share = self.ledger.used[q], self.deserved[q]
+            if any(used[r] + need[r] > share[r] + ROUNDING for r in self.counted(q, asked)):
+                return False
+        return True
+
+    def lacks_guarantee(self, queue: int, need: Sequence[int]) -> bool:
+        """Whether the queue, or one above it, has a guarantee that covers this much more."""
+        return self.guaranteed and any(self.covers(q, need) for q in self.chains[queue])
+
+    def covers(self, queue: int, need: Sequence[int]) -> bool:
+        """Whether the queue's own guarantee covers this much more, of any contended resource."""
+        used, sure = self.ledger.used[queue], self.guarantee[queue]
+        asked = asked_for(need)
+        return any(used[r] + need[r] <= sure[r] for r in self.counted(queue, asked))
+
+    def keep_guarantees(self, queues: Sequence[int], less: Sequence[int], asked: Asked) -> bool:
+        """Whether these queues, each the parent of the one before it, keep their guarantees when they lose this much:
+        of what is asked for where it is contended there or further up, and of all that is not asked for."""
+        counted = {r for r, amount in enumerate(less) if amount and r not in asked}
+        for q in reversed(queues):
+            counted.update(self.counted(q, asked))
+            used, sure = self.ledger.used[q], self.guarantee[q]
+            if any(sure[r] and less[r] and used[r] - less[r] < sure[r] for r in counted):
+                return False
+        return True
+
+    def met(self, queue: int, counted: Asked, more: Sequence[int] | None = None, sign: int = 1) -> float:
+        """What of its share the queue holds, with so much more (or less), as a part of the cluster: the resource
+        counts of which it holds most."""
+        used, share = self.ledger.used[queue], self.deserved[queue]
+        ratio = weight = 0.0
+        for r in counted:
+            if share[r] > ROUNDING:
+                held = used[r] + (sign * more[r] if more is not None else 0)
+                ratio, weight = max(ratio, held / share[r]), max(weight, share[r] / self._total[r])
+        return min(1.0, ratio) * weight
+
+
+class Claim:
+    """What one job asks of other queues: `need` (R) more for a job of `queue` and of this priority. `grows_by`: so many
+    replicas, of a job that runs already.
+
+    Made for the ledger as it is, and valid until the search for it ends.
+    """
+
+    def __init__(
+        self,
+        standings: Standings,
+        queue: int,
+        need: list[int],
+        *,
+        priority: int,
+        by_guarantee: bool = False,
+        grows_by: int = 0,
+    ) -> None:
+        self._s, self._queue, self._need, self._grows_by = standings, queue, need, grows_by
+        self._priority, self._by_guarantee = priority, by_guarantee
+        self.asked: Asked = asked_for(need)
+        chain = standings.chains[queue]
+        self._ratios = [standings.claimed(q, self.asked) for q in chain]
+        self._place = {q: at for at, q in enumerate(chain)}
+        self._sides: dict[int, _Side | None] = {}
+        self._used_before = {q: list(standings.ledger.used[q]) for q in chain} if standings.guaranteed else {}
+        self._met_before: dict[int, float] = {}
+        """What the victims' queues held of their shares at first, by the queue below the common ancestor."""
+
+    def possible_victims(self) -> BoolArray:
+        """Q+1: queues that might have to give something; the last row (for jobs without a queue) is false."""
+        s = self._s.ledger.snapshot
+        out = np.zeros(s.queues + 1, dtype=np.bool_)
+        # A queue that has its share claims nothing from anybody: its own part counts at every level.
+        if self._by_guarantee or self._ratios[0] < 1 - _SAME:
+            for q in range(s.queues):
+                out[q] = self._side(q) is not None
+        return out
+
+    def floor(self) -> FloatArray:
+        """Q×R: what queues keep at least of what is asked for; infinite of what one keeps whole, 0 where all may go."""
+        s = self._s.ledger.snapshot
+        out = np.zeros((s.queues, len(s.resources)))
+        for q in range(s.queues):
+            side = self._side(q)
+            if side is None:
+                out[q] = np.inf
+            elif not self._by_guarantee and len(counted := self._s.counted(side.below[0], self.asked)) == 1:
+                out[q, counted[0]] = side.least * self._s.deserved[q][counted[0]]
+        return out
+
+    def may_take(self, victim: int, amount: list[int]) -> bool:
+        """Whether so much (R) may be taken from this job."""
+        standings = self._s
+        side = self._side(standings.ledger.facts.job_queue[victim])
+        if side is None:
+            return False
+        if standings.guaranteed and not (
+            standings.keep_guarantees(side.below, amount, self.asked) and self._is_sure_above(side, amount)
+        ):
+            return False
+        if self._by_guarantee:
+            return True
+        if self._grows_by and not self._stays_within(side):
+            return False
+        is_below = False
+        for q in side.below:
+            counted = standings.counted(q, self.asked)
+            if not counted:
+                continue
+            # Of what the victim does not give its queue has what it has: that says nothing about this exchange.
+            given = tuple(r for r in counted if amount[r] > 0) or counted
+            left = standings.ratio(q, given, amount)
+            if left >= 1 - _SAME:
+                continue
+            if left <= side.least + _SAME or standings.ledger.facts.priority[victim] > self._priority:
+                return False
+            is_below = True
+        return not is_below or (self._is_modest(victim, amount) and self._is_worth(side, amount))
+
+    def _is_modest(self, victim: int, amount: list[int]) -> bool:
+        """Whether a job that grows takes one replica, and stops nobody."""
+        return not self._grows_by or (self._grows_by == 1 and not self._stops(victim, amount))
+
+    def _stays_within(self, side: _Side) -> bool:
+        chain = self._s.chains[self._queue]
+        return self._s.stays_within(chain[: chain.index(side.mine) + 1], self._need, self.asked)
+
+    def _stops(self, victim: int, amount: list[int]) -> bool:
+        return amount == self._s.ledger.held_amount(victim)
+
+    def _is_sure_above(self, side: _Side, amount: list[int]) -> bool:
+        """Whether the queues above both, by this exchange, lose nothing of what they are guaranteed: of what counts,
+        and of what the victim gives and nobody asked for."""
+        standings = self._s
+        not_asked = [r for r, given in enumerate(amount) if given and r not in self.asked]
+        for q in side.above:
+            used, sure, before = standings.ledger.used[q], standings.guarantee[q], self._used_before[q]
+            for r in (*standings.counted(q, self.asked), *not_asked):
+                if used[r] - amount[r] + self._need[r] < min(sure[r], before[r]):
+                    return False
+        return True
+
+    def _is_worth(self, side: _Side, amount: list[int]) -> bool:
+        """Whether what the victims' queues lose of their shares, with this, is no more than the claimant's gains."""
+        standings = self._s
+        mine = standings.counted(side.mine, self.asked)
+        gain = standings.met(side.mine, mine, self._need) - standings.met(side.mine, mine)
+        loss = sum(
+            before
+            - standings.met(top, standings.counted(top, self.asked), amount if top == side.below[-1] else None, -1)
+            for top, before in self._met_before.items()
+        )
+        return loss <= gain + _SAME
+
+    def _side(self, queue: int) -> _Side | None:
+        if queue < 0:
+            return None
+        if queue not in self._sides:
+            self._sides[queue] = self._make_side(queue)
+        return self._sides[queue]
+
+    def _make_side(self, queue: int) -> _Side | None:
+        standings = self._s
+        chain = standings.chains[queue]
+        below = [q for q in chain if q not in self._place]
+        # The queue itself, one above it or one below it: there is no exchange between those.
+        if not below or queue in self._place:
+            return None
+        above = chain[len(below) :]
+        depth = self._place[above[0]] if above else len(self._ratios)
+        if depth == 0:
+            return None
+        mine = standings.chains[self._queue][depth - 1]
+        if self._by_guarantee:
+            # Only a guarantee below the common ancestor says anything about the two.
+            ours = standings.chains[self._queue][:depth]
+            return _Side(below, above, mine, 0.0) if any(standings.covers(q, self._need) for q in ours) else None
+        if not standings.counted(mine, self.asked) or max(self._ratios[:depth]) >= 1 - _SAME:
+            return None
+        least = max(self._ratios[:depth])
+        for q in below:
+            counted = standings.counted(q, self.asked)
+            if counted and standings.ratio(q, counted) <= least + _SAME:
+                return None
+        self._met_before[below[-1]] = standings.met(below[-1], standings.counted(below[-1], self.asked))
+        return _Side(below, above, mine, least)
+
+
+class _Side:
+    """A victim's side of an exchange: its queues below the common ancestor, the queues above both, the claimant's one
+    below them, and how much of what it deserves the claimant holds now (`least`)."""
+
+    __slots__ = ("above", "below", "least", "mine")
+
+    def __init__(self, below: list[int], above: list[int], mine: int, least: float) -> None:
+        self.below, self.above, self.mine, self.least = below, above, mine, least
+
+
+_SAME = 1e-9
+"""Ratios that differ by less are the same."""

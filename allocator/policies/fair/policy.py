@@ -1,0 +1,92 @@
+"""`fair`: queues with weights, guarantees and caps; gangs, DRF, priorities; backfill, preempt and reclaim.
+
+The semantics are kube-batch's, without its faults; docs/policies.md says where they differ by choice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diflow.allocator.model.arrays import FloatArray, IntArray
+from diflow.allocator.model.plan import Plan, carry_out, changes, evictions
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fair.cycle import GENTLE, Cycle
+from diflow.allocator.policies.fair.prepared import prepared, restored
+from diflow.allocator.policies.fair.reasons import retold
+from diflow.allocator.policies.fixed_point import followed
+from diflow.allocator.policies.settings import PolicySettings
+
+
+class FairPolicy:
+    """Fair queues."""
+
+    name = "fair"
+
+    def __init__(self, settings: PolicySettings | None = None) -> None:
+        self._settings = settings or PolicySettings()
+
+    def allocate(self, job: int, snapshot: Snapshot) -> Plan:
+        """Start the newcomer within what its queue deserves, or in what is idle; nobody else is touched."""
+        used = self._prepared(snapshot)
+        only = np.zeros(used.jobs, dtype=np.bool_)
+        only[job] = True
+        return restored(snapshot, used, Cycle(used, self._settings, considered=only).run(GENTLE, self.name))
+
+    def optimize(self, snapshot: Snapshot) -> Plan:
+        used = self._prepared(snapshot)
+        return restored(snapshot, used, self._optimize(used))
+
+    def measure(self, snapshot: Snapshot, plan: Plan) -> float:
+        """What of guarantees and of deserved shares is met, jobs of higher priority counted first and far more."""
+        return Cycle(self._prepared(snapshot), self._settings).measure().of_plan(plan).number()
+
+    def _optimize(self, snapshot: Snapshot) -> Plan:
+        plan, is_certain = self._decided(snapshot)
+        if is_certain or not changes(self._decided(carry_out(snapshot, plan))[0]):
+            return plan
+        # The next cycle would go where this one may not: it measures from what this one would leave.
+        return Cycle(snapshot, self._settings).run(GENTLE, self.name)
+
+    def _decided(self, snapshot: Snapshot) -> tuple[Plan, bool]:
+        """The plan, and whether the next cycle is known to leave it alone."""
+        cycle = Cycle(snapshot, self._settings)
+        plan = self._followed(cycle, self._settings.steps)
+        if evictions(snapshot, plan) == 0:
+            return plan, True
+        measure = cycle.measure()
+        kept = measure.of(snapshot.held_role, snapshot.held_count)
+        if not measure.of_plan(plan).is_below(kept):
+            return plan, True
+        # An exchange is judged by the queues and resources that it is about. Where replicas are of several sizes or
+        # priorities, all together may still be worth less than what is there: then each is held against the whole.
+        base = snapshot.held_role, snapshot.held_count
+        plan = self._followed(Cycle(snapshot, self._settings, careful=True, kept=base), self._settings.steps)
+        if not measure.of_plan(plan).is_below(kept):
+            return plan, not changes(plan)
+        return Cycle(snapshot, self._settings).run(GENTLE, self.name), True
+
+    def _followed(self, cycle: Cycle, steps: tuple[str, ...]) -> Plan:
+        """The plan to which a cycle leads, and those after it, with reasons as its beginning and its end have them."""
+        first = cycle.run(steps, self.name)
+        given = list(cycle.given)
+
+        def look(snapshot: Snapshot) -> Plan | None:
+            again = Cycle(snapshot, self._settings, careful=cycle.careful, kept=cycle.measured_from)
+            if not again.changes_something():
+                return None
+            given.extend(again.given)
+            return again.run(self._settings.steps, self.name)
+
+        return retold(cycle.snapshot, followed(cycle.snapshot, first, look, cycle.rests), given, cycle.shares)
+
+    def _prepared(self, snapshot: Snapshot) -> Snapshot:
+        return prepared(snapshot, ageing_seconds=self._settings.ageing_seconds)
+
+
+def deserved_table(snapshot: Snapshot, settings: PolicySettings | None = None) -> tuple[FloatArray, IntArray]:
+    """(deserved, allocated), each Q×R: what `diflow queue` shows."""
+    cycle = Cycle(snapshot, settings or PolicySettings())
+    return cycle.deserved, cycle.ledger.queue_used
+
+
+__all__ = ["FairPolicy", "deserved_table"]

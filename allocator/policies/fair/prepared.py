@@ -1,0 +1,90 @@
+"""The snapshot as the fair policies read it: a queue for each parent's own jobs, and priorities that grow with waiting.
+
+Both are changes of the input and none of the decisions: what follows knows queues without jobs of their own beside
+children, and one priority a job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from diflow.allocator.model.arrays import FloatArray, IntArray, frozen
+from diflow.allocator.model.facts import UNLIMITED
+from diflow.allocator.model.plan import NAMES_A_JOB, Plan, Why
+from diflow.allocator.model.snapshot import Memo, Snapshot
+
+OWN = "/own"
+"""What is added to a parent's name for the queue of its own jobs: no queue may have a name with a slash."""
+
+
+def prepared(snapshot: Snapshot, *, ageing_seconds: float = 0.0) -> Snapshot:
+    """The snapshot with a queue of weight 1 for the own jobs of each parent, and with aged priorities.
+
+    The queues that are added come last: those of `snapshot` keep their numbers. The same object if nothing changes.
+    """
+    out = _with_own_queues(snapshot)
+    if ageing_seconds > 0:
+        out = replace(out, job_priority=frozen(aged_priority(snapshot, ageing_seconds)))
+    return out
+
+
+def restored(snapshot: Snapshot, used: Snapshot, plan: Plan) -> Plan:
+    """A plan for `used`, which was prepared from `snapshot`, as one for `snapshot`: reasons name its queues."""
+    if used.queues == snapshot.queues:
+        return plan
+    added = (plan.subject >= snapshot.queues) & ~np.isin(plan.why, tuple(NAMES_A_JOB))
+    subject = np.where(added, used.queue_parent[plan.subject * added], plan.subject)
+    # The numbers are those of the parent's own jobs, not of the parent.
+    why = np.where(added & (plan.why == int(Why.QUEUE_SHARE)), int(Why.OWN_SHARE), plan.why)
+    return replace(plan, subject=frozen(subject), why=frozen(why))
+
+
+def aged_priority(snapshot: Snapshot, ageing_seconds: float) -> IntArray:
+    """J: each job's priority, one more for each `ageing_seconds` that it waited, up to the highest that anybody has.
+
+    The wait of a job that runs is that before its first start; one that was stopped waits again since then. So a job
+    keeps the priority with which it started, and another one of its age cannot stop it at once.
+    """
+    s = snapshot
+    holds = s.jobs_of(s.held_role)
+    started = s.job_started_seconds >= 0
+    waited: FloatArray = np.where(started, s.job_started_seconds, s.now_seconds) - s.job_created_seconds
+    again = started & ~holds & (s.job_changed_seconds >= 0)
+    waited = waited + np.where(again, s.now_seconds - s.job_changed_seconds, 0.0)
+    raised = s.job_priority + np.floor(np.clip(waited / ageing_seconds, 0, 2**31)).astype(np.int64)
+    highest = s.job_priority.max(initial=0)
+    out: IntArray = np.maximum(np.minimum(raised, highest), s.job_priority)
+    return out
+
+
+def _with_own_queues(snapshot: Snapshot) -> Snapshot:
+    s = snapshot
+    own = np.zeros(s.queues, dtype=np.bool_)
+    own[s.job_queue[s.job_queue >= 0]] = True
+    parents = np.zeros(s.queues, dtype=np.bool_)
+    parents[s.queue_parent[s.queue_parent >= 0]] = True
+    mixed = np.flatnonzero(own & parents)
+    if len(mixed) == 0:
+        return s
+    sources = (s.queue_names, s.queue_parent, s.queue_weight, s.queue_guarantee, s.queue_cap, s.job_queue)
+    changed = s.memo.get("own queues", sources, lambda: _changed_fields(s, mixed))
+    return replace(s, **changed)
+
+
+def _changed_fields(snapshot: Snapshot, mixed: IntArray) -> dict[str, Any]:
+    s, resources = snapshot, len(snapshot.resources)
+    place = np.arange(-1, s.queues)
+    place[mixed + 1] = s.queues + np.arange(len(mixed))
+    return {
+        "queue_names": (*s.queue_names, *(s.queue_names[q] + OWN for q in mixed.tolist())),
+        "queue_parent": frozen(np.concatenate([s.queue_parent, mixed])),
+        "queue_weight": frozen(np.concatenate([s.queue_weight, np.ones(len(mixed))])),
+        "queue_guarantee": frozen(np.vstack([s.queue_guarantee, np.zeros((len(mixed), resources), dtype=np.int64)])),
+        "queue_cap": frozen(np.vstack([s.queue_cap, np.full((len(mixed), resources), UNLIMITED, dtype=np.int64)])),
+        "job_queue": frozen(place[s.job_queue + 1]),
+        # What is derived from these queues must not take the place of what is derived from the snapshot's own.
+        "memo": Memo(),
+    }

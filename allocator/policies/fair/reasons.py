@@ -1,0 +1,342 @@
+"""What binds each job that waits, and to whom those that lost something gave it: told from what a plan comes to.
+
+Looks at a ledger that is as the plan leaves it, with nothing kept from anybody, so that every number is one that a
+reader can count in the cluster and the plan. Nothing is decided here. Of several things that bind, the first is told:
+
+1. a cap of its queue, or of one above it;
+2. that room is kept: for the job itself, or for another one where it would fit without that;
+3. guarantees: its queue has less than its own, and others hold too little above theirs;
+4. its share: a queue of its chain holds what it deserves while others could give;
+5. the shares of others, which hold too little above what they deserve;
+6. room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diflow.allocator.model.arrays import FloatArray, IntArray, frozen
+from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.plan import KEEP, Plan, Why
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fair.claims import Standings, asked_for
+from diflow.allocator.policies.fair.shares import Shares
+from diflow.allocator.policies.reservations import Oldest
+from diflow.allocator.policies.waiting import Kept, Told, cap_that_binds, minimum_gang, room_told, worst_role
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What `victim` lost so that `receiver` got something."""
+
+    victim: int
+    receiver: int
+    why: Why
+
+
+class Binding:
+    """What keeps jobs from starting beside this ledger.
+
+    `oldest` with `kept`: for whom room is kept, and which; nothing is kept in the ledger. `within_share`: whether jobs
+    start within what their queues deserve alone, though there is room.
+    """
+
+    def __init__(
+        self, ledger: Ledger, standings: Standings, *, oldest: Oldest | None, kept: Kept, within_share: bool
+    ) -> None:
+        self._ledger, self._standings, self._within_share = ledger, standings, within_share
+        self._oldest = oldest if kept else None
+        self._kept = kept
+        self._children = _children(standings.chains)
+        self._held = self._stoppable()
+        self._above: dict[bool, list[list[float]]] = {}
+
+    def of(self, job: int) -> Told:
+        """The reason, its numbers, and the queue or job that it names."""
+        ledger = self._ledger
+        cap = cap_that_binds(ledger, job)
+        if cap is not None:
+            return cap
+        oldest = self._oldest
+        need, fits = room_told(ledger, job)
+        if oldest is not None and oldest.job == job:
+            return Why.ITS_TURN, (need, self._fits_in_kept(job), self._left(oldest)), -1
+        gang = minimum_gang(ledger, job)
+        if ledger.fits(job, gang):
+            if oldest is not None:
+                return Why.RESERVED, (need, fits, self._left(oldest)), oldest.job
+            share = self._above_share(job) if self._within_share else None
+            return share or (Why.NO_ROOM, (need, fits, 0.0), -1)
+        return self._share(job) or (Why.NO_ROOM, (need, fits, 0.0), -1)
+
+    # -- room --
+
+    def _left(self, oldest: Oldest) -> float:
+        return oldest.until - self._ledger.snapshot.now_seconds
+
+    def _fits_in_kept(self, job: int) -> float:
+        """Replicas of the role that room_told names that what is kept takes as it is now."""
+        ledger = self._ledger
+        role = worst_role(ledger, job)
+        _, amounts = self._kept[ledger.roles_of(job).index(role)]
+        asks = ledger.facts.asks[ledger.shape(role)]
+        rows: list[list[int]] = amounts.tolist()
+        return float(sum(min((row[r] // amount for r, amount in asks), default=0) for row in rows))
+
+    # -- shares --
+
+    def _share(self, job: int) -> Told | None:
+        """What binds of guarantees and shares, where others have something that could be taken."""
+        ledger, standings = self._ledger, self._standings
+        need = ledger.amount(minimum_gang(ledger, job))
+        queue = ledger.job_queue[job]
+        asked = asked_for(need)
+        chain = standings.chains[queue]
+        elsewhere = [r for r in asked if self._others(chain, self._held, r) > 0]
+        counted = [r for r in elsewhere if any(r in standings.counted(q, asked) for q in chain)]
+        if not counted:
+            return None
+        lacks = {r: lack for r, lack in self._lacks(job, need).items() if r in counted}
+        for q in chain if standings.guaranteed else ():
+            if standings.covers(q, need):
+                short = self._too_little(chain, lacks, guarantees=True)
+                if short is not None:
+                    return Why.GUARANTEED_ELSEWHERE, short, q
+        for q in chain:
+            for r in standings.counted(q, asked):
+                used, share = ledger.used[q][r], standings.deserved[q][r]
+                if used >= share * _FULL and self._others([q], self._held, r) > 0:
+                    return Why.QUEUE_SHARE, (float(used), share, float(r)), q
+        short = self._too_little(chain, lacks, guarantees=False)
+        return None if short is None else (Why.NO_SURPLUS, short, queue)
+
+    def _above_share(self, job: int) -> Told | None:
+        """The first queue of the chain that the gang would lift above what it deserves."""
+        ledger, standings = self._ledger, self._standings
+        need = ledger.amount(minimum_gang(ledger, job))
+        asked = asked_for(need)
+        for q in standings.chains[ledger.job_queue[job]]:
+            for r in standings.counted(q, asked):
+                used, share = ledger.used[q][r], standings.deserved[q][r]
+                if used + need[r] > share:
+                    return Why.QUEUE_SHARE, (float(used), share, float(r)), q
+        return None
+
+    def _too_little(
+        self, chain: list[int], lacks: dict[int, int], *, guarantees: bool
+    ) -> tuple[float, float, float] | None:
+        """(what the gang lacks, what others could give, resource) of the resource where most is missing; None where
+        others hold enough above their guarantees or shares."""
+        most: tuple[float, float, float] | None = None
+        for r, lack in lacks.items():
+            above = self._others(chain, self._surplus(guarantees=guarantees), r)
+            if above < lack - _ROUNDING and (most is None or (lack - above) * most[0] > (most[0] - most[1]) * lack):
+                most = float(lack), above, float(r)
+        return most
+
+    def _lacks(self, job: int, need: list[int]) -> dict[int, int]:
+        """By resource: how much less than its gang asks for is idle where it may run, if it is less."""
+        ledger, facts = self._ledger, self._ledger.facts
+        nodes = np.zeros(ledger.snapshot.nodes, dtype=np.bool_)
+        for role in facts.roles_of[job]:
+            nodes |= facts.eligible(facts.shape[role])
+        idle = np.maximum(ledger.free[nodes], 0).sum(axis=0).tolist()
+        return {r: amount - idle[r] for r, amount in enumerate(need) if amount > idle[r]}
+
+    def _others(self, chain: list[int], amounts: list[list[float]], resource: int) -> float:
+        """What the queues beside these, each under the same parent, have of it together."""
+        out = 0.0
+        for q in chain:
+            above = self._standings.chains[q][1:2]
+            out += sum(amounts[other][resource] for other in self._children[above[0] if above else -1] if other != q)
+        return out
+
+    def _surplus(self, *, guarantees: bool) -> list[list[float]]:
+        """Q×R: what jobs that may be stopped hold above what their queues are guaranteed, or deserve."""
+        if guarantees not in self._above:
+            standings = self._standings
+            keeps = np.array(standings.guarantee if guarantees else standings.deserved, dtype=np.float64)
+            over = np.maximum(self._ledger.queue_used - keeps, 0.0)
+            over[over < _ROUNDING] = 0.0
+            self._above[guarantees] = _upwards(self._own(), over, standings.chains)
+        return self._above[guarantees]
+
+    def _stoppable(self) -> list[list[float]]:
+        """Q×R: what jobs that may be stopped hold, in each queue and below it."""
+        own = self._own()
+        return _upwards(own, np.full(own.shape, np.inf), self._standings.chains)
+
+    def _own(self) -> FloatArray:
+        s = self._ledger.snapshot
+        held = s.demand_by_job(self._ledger.replicas)
+        out = np.zeros((s.queues, len(s.resources)))
+        mine = s.job_preemptible & (s.job_queue >= 0)
+        np.add.at(out, s.job_queue[mine], held[mine])
+        return out
+
+
+LOSSES = frozenset(
+    {
+        Why.PREEMPTED_FOR_PRIORITY,
+        Why.RECLAIMED,
+        Why.RECLAIMED_BY_GUARANTEE,
+        Why.SHARED_IN_QUEUE,
+        Why.GAVE_BACK_KEPT_ROOM,
+    }
+)
+"""Why a job holds less than before, for another one."""
+
+
+def retold(
+    snapshot: Snapshot, plan: Plan, given: Iterable[Given], shares: Shares | None = None, *, losers_only: bool = False
+) -> Plan:
+    """The plan with the reasons of those that hold something, or did, as its beginning and its end have them.
+
+    Cycles that follow each other each tell what they did; what one took another may have given back. `given`: what all
+    of them took, in this order. `shares`: what queues deserve in the snapshot, where a reason is to be held against it.
+    """
+    s = snapshot
+    held = np.bincount(s.role_job, weights=s.held_by_role(), minlength=s.jobs).astype(np.int64)
+    then = np.bincount(s.role_job[plan.role], weights=plan.count, minlength=s.jobs).astype(np.int64)
+    if not ((held > 0) | (then > 0)).any():
+        return plan
+    takers: dict[int, list[Given]] = {}
+    for one in given:
+        takers.setdefault(one.victim, []).append(one)
+    why, values, subject = plan.why.copy(), plan.values.copy(), plan.subject.copy()
+    below = s.jobs_of(s.held_by_role() < s.role_min)
+    receivers = _Receivers(s, takers, then - held, shares)
+    for job in np.flatnonzero((held > 0) | (then > 0)).tolist():
+        before, after = int(held[job]), int(then[job])
+        named = -1
+        if losers_only and after >= before and Why(int(why[job])) not in LOSSES:
+            continue
+        if plan.action[job] == KEEP:
+            reason = Why.KEPT if s.job_preemptible[job] else Why.KEPT_NOT_PREEMPTIBLE
+            numbers = 0, 0
+        elif before == 0:
+            reason, numbers = Why.FITS, (after, int(s.role_desired[s.role_job == job].sum()))
+            named = int(s.job_queue[job])
+        elif after == 0 and why[job] == int(Why.RESERVED):
+            continue  # it would fit again but for the room that is kept
+        elif after < before and (found := receivers.of(job, stopped=after == 0)) is not None:
+            reason, named, numbers = found.why, found.receiver, (after, before)
+        elif after == 0:
+            continue
+        elif after > before and not below[job]:
+            reason, numbers = Why.GROWN, (after, before)
+        else:
+            reason, numbers = Why.PLACED_AGAIN, (after, before)
+        why[job], values[job], subject[job] = int(reason), (*numbers, 0), named
+    return replace(plan, why=frozen(why), values=frozen(values), subject=frozen(subject))
+
+
+class _Receivers:
+    """Who has now what jobs lost. `gain` (J): replicas that each job has more than at the beginning."""
+
+    def __init__(
+        self, snapshot: Snapshot, takers: dict[int, list[Given]], gain: IntArray, shares: Shares | None
+    ) -> None:
+        self._snapshot, self._takers, self._gain, self._shares = snapshot, takers, gain, shares
+        self._standings: Standings | None = None
+
+    def of(self, job: int, *, stopped: bool) -> Given | None:
+        """The last one that the job's replicas were taken for; or, where that one lost them again, who took them then.
+
+        One whose queue was entitled to them by what queues held at the beginning comes first: several steps together
+        may move what the last of them had no right to alone.
+        """
+        first: Given | None = None
+        for found in self._candidates(job, stopped=stopped):
+            why = self._right(found)
+            if why is not None:
+                return Given(job, found.receiver, why)
+            first = first or found
+        if first is not None and self._shares is not None:
+            for found in self._others(job):
+                why = self._right(found)
+                if why is not None:
+                    return Given(job, found.receiver, why)
+        return first
+
+    def _candidates(self, job: int, *, stopped: bool) -> Iterator[Given]:
+        """Nobody is `stopped` so that a queue shares its surplus."""
+        seen, at = {job}, [job]
+        while at:
+            after: list[int] = []
+            for one in (one for victim in at for one in reversed(self._takers.get(victim, []))):
+                if self._gain[one.receiver] > 0 and not (stopped and one.why == Why.SHARED_IN_QUEUE):
+                    why = one.why if one.victim == job else _between(self._snapshot, job, one.receiver)
+                    if why is not None:
+                        yield Given(job, one.receiver, why)
+                if one.receiver not in seen:
+                    seen.add(one.receiver)
+                    after.append(one.receiver)
+            at = after
+
+    def _others(self, job: int) -> Iterator[Given]:
+        """Those who hold more than before, whoever that was taken from."""
+        for other in np.flatnonzero(self._gain > 0).tolist():
+            why = _between(self._snapshot, job, other)
+            if why is not None:
+                yield Given(job, other, why)
+
+    def _right(self, one: Given) -> Why | None:
+        """What entitled the receiver's queue at the beginning to what the victim had; None for nothing."""
+        s, shares = self._snapshot, self._shares
+        if one.why != Why.RECLAIMED or shares is None:
+            return one.why
+        if self._standings is None:
+            self._standings = Standings(Ledger(s), shares)
+        standings = self._standings
+        of_receiver, of_victim = (standings.chains[s.job_queue[job]] for job in (one.receiver, one.victim))
+        mine = [q for q in of_receiver if q not in of_victim]
+        theirs = [q for q in of_victim if q not in of_receiver]
+        if not mine or not theirs:
+            return None
+        asked = asked_for(s.role_request[s.role_job == one.receiver].sum(axis=0).tolist())
+        counted = standings.counted(mine[-1], asked)
+        if any(standings.ratio(mine[-1], (r,)) < min(1.0, standings.ratio(theirs[-1], (r,))) for r in counted):
+            return Why.RECLAIMED
+        used, sure = standings.ledger.used, standings.guarantee
+        lacks = any(used[q][r] < sure[q][r] for q in mine for r in standings.counted(q, asked))
+        return Why.RECLAIMED_BY_GUARANTEE if lacks else None
+
+
+def _between(snapshot: Snapshot, victim: int, receiver: int) -> Why | None:
+    """What lets one take from the other, who are not known to have met."""
+    s = snapshot
+    if s.job_queue[victim] != s.job_queue[receiver]:
+        return Why.RECLAIMED
+    return Why.PREEMPTED_FOR_PRIORITY if s.job_priority[victim] < s.job_priority[receiver] else None
+
+
+def _children(chains: list[list[int]]) -> dict[int, list[int]]:
+    """The queues below each; below -1 those at the top."""
+    out: dict[int, list[int]] = {q: [] for q in range(-1, len(chains))}
+    for q, chain in enumerate(chains):
+        out[chain[1] if len(chain) > 1 else -1].append(q)
+    return out
+
+
+def _upwards(
+    own: FloatArray,
+    most: FloatArray,
+    chains: list[list[int]],
+) -> list[list[float]]:
+    """Q×R: what is in each queue and below it, no more than `most` of each."""
+    out = own.copy()
+    for q in sorted(range(len(chains)), key=lambda q: -len(chains[q])):
+        out[q] = np.minimum(out[q], most[q])
+        above = chains[q][1:2]
+        if above and len(chains[above[0]]) < len(chains[q]):
+            out[above[0]] += out[q]
+    rows: list[list[float]] = out.tolist()
+    return rows
+
+
+_FULL = 1 - 1e-9
+_ROUNDING = 1e-6

@@ -1,0 +1,356 @@
+"""Whom to stop so that a gang can start: the smallest set found, as one transaction, done whole or not at all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen
+from diflow.allocator.model.ledger import MOST, Ledger, Placement
+from diflow.allocator.model.packing import slots
+from diflow.allocator.model.snapshot import Snapshot
+
+MayTake = Callable[[int, list[int]], bool]
+"""Whether so much (by resource) may be taken from this job."""
+FEW_STEPS = 8
+"""Steps after which a search counts as a long one."""
+MOST_ALONE = 32
+"""Jobs of which each is tried as the only victim, where a search found several replicas of a gang or more."""
+MOST_TRIES = 64
+"""Of those, with one or another of their nodes first."""
+MOST_NODES = 32
+"""Nodes of a role among which that is sought where one replica less is of most use."""
+MOST_STEPS = 512
+"""Steps of one search. A gang that needs more victims than that waits for room instead."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """One eviction that leaves the victim's gang at its minimum or above, or gone. `counts`: replicas by role."""
+
+    job: int
+    taken: Placement
+    counts: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Search:
+    """For whom room is sought, how many more replicas of its roles, and among whom, as in `make_room`.
+
+    `first`: the node that is to be emptied before others, -1 for that which helps most.
+    """
+
+    job: int
+    want: dict[int, int]
+    candidates: Sequence[int]
+    may_take: MayTake
+    first: int = -1
+
+
+def order_of_victims(snapshot: Snapshot) -> IntArray:
+    """Jobs in the order in which they are to suffer: the lowest priority first, then the youngest, who loses least."""
+    created, priority = snapshot.job_created_seconds, snapshot.job_priority
+    return snapshot.memo.get(
+        "order of victims", (created, priority), lambda: np.lexsort((np.arange(snapshot.jobs), -created, priority))
+    )
+
+
+def make_room(
+    ledger: Ledger,
+    job: int,
+    want: dict[int, int],
+    candidates: Sequence[int],
+    may_take: MayTake,
+    *,
+    surplus_only: bool = False,
+    is_hopeless: Callable[[], bool] = lambda: False,
+) -> list[int] | None:
+    """Evict until `want` fits, and start it. Returns the victims, or None with nothing changed.
+
+    Room that is idle is counted first. Candidates come in the order in which they are to suffer, low priorities first.
+    Of each priority all first lose replicas above their minimum one by one (the last ones first); only then, and unless
+    `surplus_only`, the rest of a gang at once. Afterwards every eviction that turns out not to be needed is taken back,
+    the largest first. `may_take(job, amount)` may refuse an eviction.
+    `is_hopeless` is asked, with nothing changed, before the search becomes a long one: most end after a few steps.
+    """
+    if ledger.try_gang(job, want) is not None:
+        return []
+    search = _Search(job, want, candidates, may_take)
+    for most_steps in (FEW_STEPS, MOST_STEPS):
+        steps = _evict(ledger, search, most_steps=most_steps, surplus_only=surplus_only)
+        if ledger.fits(job, want):
+            break
+        for step in reversed(steps):
+            ledger.restore(step.job, step.taken)
+        if len(steps) < most_steps or is_hopeless():
+            alone = _one_victim(ledger, search, surplus_only=surplus_only) if steps and not is_hopeless() else None
+            if alone is None:
+                return None
+            steps = alone
+            break
+    else:
+        return None
+    _take_back(ledger, job, want, steps)
+    steps = _fewer(ledger, search, steps)
+    ledger.try_gang(job, want)
+    return sorted({step.job for step in steps})
+
+
+def _one_victim(ledger: Ledger, search: _Search, *, surplus_only: bool) -> list[_Step] | None:
+    """Evictions of one job alone that are enough, where those of several were refused in the end: what the first ones
+    gave may have been of no use, and all that their queue had to give. The ledger is as after these evictions."""
+    tries = 0
+    for victim in search.candidates[:MOST_ALONE]:
+        nodes = {node for role in ledger.roles_of(victim) for node in ledger.placement(role)[0].tolist()}
+        for first in (-1, *(sorted(nodes) if len(nodes) > 1 else ())):
+            tries += 1
+            if tries > MOST_TRIES:
+                return None
+            alone = replace(search, candidates=[victim], first=first)
+            steps = _evict(ledger, alone, most_steps=MOST_STEPS, surplus_only=surplus_only)
+            if steps and ledger.fits(search.job, search.want):
+                return steps
+            for step in reversed(steps):
+                ledger.restore(step.job, step.taken)
+            if not steps:
+                break
+    return None
+
+
+def _fewer(ledger: Ledger, search: _Search, found: list[_Step]) -> list[_Step]:
+    """The eviction of a single gang in the place of those found, where that stops fewer replicas and no higher
+    priority; the same otherwise. The ledger is as after the evictions that are returned."""
+    best, size = found, sum(_replicas(step) for step in found)
+    if size < 2 or all(ledger.holds(step.job) for step in found):
+        return found
+    highest = max(ledger.facts.priority[step.job] for step in found)
+    useful = _useful_nodes(ledger, search.job, search.want)
+    for victim in search.candidates[:MOST_ALONE]:
+        held = sum(ledger.count[r] for r in ledger.roles_of(victim)) + sum(
+            _replicas(step) for step in best if step.job == victim
+        )
+        if held >= size or ledger.facts.priority[victim] > highest:
+            continue
+        for step in reversed(best):
+            ledger.restore(step.job, step.taken)
+        alone = _whole_step(ledger, victim, useful, search)
+        if alone is not None and ledger.fits(search.job, search.want):
+            best, size = [alone], _replicas(alone)
+            continue
+        if alone is not None:
+            ledger.restore(victim, alone.taken)
+        for step in best:
+            for role, (nodes, counts) in step.taken.items():
+                ledger.give(step.job, role, nodes, counts)
+    return best
+
+
+def _replicas(step: _Step) -> int:
+    return sum(step.counts.values())
+
+
+class Reach:
+    """What could be taken from some jobs at most, until the ledger changes: in all (`total`, R), and on each node.
+
+    Most searches on a full cluster end with nothing, after hundreds of steps: this tells those beforehand, most of them
+    by what there is in all.
+    """
+
+    def __init__(self, ledger: Ledger, jobs: BoolArray, over: FloatArray | None) -> None:
+        """`over` (Q×R): what the jobs of each queue have to give, None for all that they hold; a gang of which not all
+        may be taken keeps its minimum."""
+        s = ledger.snapshot
+        self._ledger = ledger
+        self._count: IntArray = np.where(jobs[s.role_job], ledger.replicas, 0)
+        """Of each role."""
+        self.total: FloatArray
+        if over is None:
+            self.total = (self._count @ s.role_request).astype(np.float64)
+        else:
+            self._count = np.minimum(self._count, _most_to_take(ledger, over))
+            by_queue = np.zeros(over.shape)
+            np.add.at(by_queue, s.job_queue[s.role_job], s.role_request * self._count[:, None])
+            self.total = np.minimum(by_queue, over).sum(axis=0)
+        self._by_node: IntArray | None = None
+        self._idle: dict[tuple[int, bool], list[int]] = {}
+        self._fits: dict[int, int] = {}
+
+    def is_enough(self, want: dict[int, int], kept: Sequence[tuple[IntArray, IntArray]] = ()) -> bool:
+        """Whether there would be enough for `want` in all if all this were taken; False is certain, True is not.
+
+        `kept`: room that would be given back before, always the same.
+        """
+        return all(self._has_in_all(role, count, kept) for role, count in want.items())
+
+    def fits_on_nodes(self, want: dict[int, int]) -> bool:
+        """Whether the roles would fit, each by itself, if all this were taken; False is certain, True is not.
+
+        Asked when room that is to be given back before has been given back, and nothing else was changed.
+        """
+        return all(count <= self._most_on_nodes(role) for role, count in want.items() if count > 0)
+
+    def _has_in_all(self, role: int, count: int, kept: Sequence[tuple[IntArray, IntArray]]) -> bool:
+        facts, shape = self._ledger.facts, self._ledger.facts.shape[role]
+        key = shape, bool(kept)
+        if key not in self._idle:
+            free = self._ledger.free
+            for nodes, room in kept:
+                free = free.copy()
+                free[nodes] += room
+            self._idle[key] = (np.maximum(free[facts.eligible(shape)], 0).sum(axis=0) + self.total).tolist()
+        idle = self._idle[key]
+        return all(count * amount <= idle[r] for r, amount in facts.asks[shape])
+
+    def _most_on_nodes(self, role: int) -> int:
+        ledger = self._ledger
+        shape = ledger.facts.shape[role]
+        if shape not in self._fits:
+            if self._by_node is None:
+                roles, nodes, counts = ledger.triples()
+                self._by_node = ledger.snapshot.usage(roles, nodes, np.minimum(counts, self._count[roles]))
+            room = ledger.free + self._by_node
+            fits = slots(room, ledger.snapshot.role_request[role], ledger.facts.eligible(shape))
+            self._fits[shape] = int(np.minimum(fits, MOST).sum())
+        return self._fits[shape]
+
+
+def _most_to_take(ledger: Ledger, over: FloatArray) -> IntArray:
+    """Replicas of each role that its job may lose where queues have no more than `over` (Q×R) to give."""
+    s, whole = ledger.snapshot, ledger.replicas
+    request, theirs = s.role_request, over[s.job_queue[s.role_job]]
+    most = np.where(request > 0, np.floor(theirs / np.maximum(request, 1)), np.inf).min(axis=1)
+    out: IntArray = np.where(most >= whole, whole, np.minimum(most, np.maximum(whole - s.role_min, 0))).astype(np.int64)
+    return out
+
+
+def _evict(ledger: Ledger, search: _Search, *, most_steps: int, surplus_only: bool) -> list[_Step]:
+    """Evictions, one after the other, until the gang fits or nobody is left."""
+    job, want, candidates = search.job, search.want, search.candidates
+    steps: list[_Step] = []
+    useful = _useful_nodes(ledger, job, want)
+    everywhere = bool(useful.all())
+    priority = ledger.facts.priority
+    ways = (_surplus_step,) if surplus_only else (_surplus_step, _whole_step)
+    levels = [list(level) for _, level in itertools.groupby(candidates, key=priority.__getitem__)]
+    for level, next_step in itertools.product(levels, ways):
+        for victim in level:
+            # A victim that holds nothing where the gang may run is of no use.
+            if not everywhere and not any(useful[ledger.placement(role)[0]].any() for role in ledger.roles_of(victim)):
+                continue
+            while len(steps) < most_steps:
+                step = next_step(ledger, victim, useful, search)
+                if step is None:
+                    break
+                steps.append(step)
+                if ledger.fits(job, want):
+                    return steps
+    return steps
+
+
+def _take_back(ledger: Ledger, job: int, want: dict[int, int], steps: list[_Step]) -> None:
+    """Undo every eviction that was not needed, the largest first, the latest before the earlier ones."""
+    # The last one of all made it fit; of several roles another may have found its place by it.
+    spare = steps[:-1] if len(want) == 1 or len(steps) == 1 else steps
+    latest_first = list(reversed(spare))
+    latest_first.sort(key=lambda step: -_size(ledger, step))
+    for step in latest_first:
+        if not _may_return(ledger, step):
+            continue
+        ledger.restore(step.job, step.taken)
+        if ledger.fits(job, want):
+            steps.remove(step)
+        else:
+            for role, (nodes, counts) in step.taken.items():
+                ledger.give(step.job, role, nodes, counts)
+
+
+def _useful_nodes(ledger: Ledger, job: int, want: dict[int, int]) -> BoolArray:
+    out = np.zeros(ledger.snapshot.nodes, dtype=np.bool_)
+    if not ledger.within_caps(job, want):
+        # What holds its queue at its cap is in the way wherever it is.
+        return ~out
+    for role in want:
+        out |= ledger.snapshot.eligible(role)
+    if ledger.snapshot.job_pinned[job] and ledger.home(job).any():
+        out &= ledger.home(job)
+    return out
+
+
+def _surplus_step(ledger: Ledger, victim: int, useful: BoolArray, search: _Search) -> _Step | None:
+    """Take one replica above the minimum; None if there is none, or it may not be taken."""
+    facts = ledger.facts
+    if not ledger.within_limits(victim):
+        return None
+    for role in reversed(facts.roles_of[victim]):
+        if ledger.count[role] <= facts.role_min[role]:
+            continue
+        nodes, _ = ledger.placement(role)
+        there = nodes[useful[nodes]]
+        if len(there) and search.may_take(victim, facts.request[role]):
+            one = {role: (_best_node(ledger, search, role, there), _ONE)}
+            ledger.give(victim, role, *one[role])
+            return _Step(victim, one, {role: 1})
+    return None
+
+
+def _best_node(ledger: Ledger, search: _Search, role: int, there: IntArray) -> IntArray:
+    """Of these nodes the one where the fewest replicas less let one more of what is wanted fit, and then most of it,
+    the last of them; one on which the role holds so many, if there is one."""
+    if len(there) == 1:
+        return there
+    if search.first in there:
+        return np.array([search.first], dtype=np.int64)
+    facts = ledger.facts
+    given = facts.request[role]
+    wanted = [facts.asks[facts.shape[r]] for r in search.want]
+    nodes, counts = ledger.placement(role)
+    held = dict(zip(nodes.tolist(), counts.tolist(), strict=True))
+    best, least = int(there[-1]), (True, MOST, 0)
+    for node in there[:-MOST_NODES:-1].tolist():
+        free = ledger.free[node].tolist()
+        for asks in wanted:
+            fits = min((max(0, free[r]) // amount for r, amount in asks), default=0)
+            missing = [((fits + 1) * amount - free[r], given[r]) for r, amount in asks if (fits + 1) * amount > free[r]]
+            steps = max((-(-short // each) if each else MOST for short, each in missing), default=MOST)
+            if steps == MOST:
+                continue
+            then = min((free[r] + steps * given[r]) // amount for r, amount in asks)
+            cost = steps > held[node], steps, fits - then
+            if cost < least:
+                best, least = node, cost
+    return np.array([best], dtype=np.int64)
+
+
+def _whole_step(ledger: Ledger, victim: int, useful: BoolArray, search: _Search) -> _Step | None:
+    """Take all that is left of the gang; None if that may not be taken."""
+    del useful
+    facts = ledger.facts
+    # What cannot leave its nodes may shrink, but would have nowhere to come back to.
+    if not ledger.holds(victim) or facts.pinned[victim]:
+        return None
+    counts = {role: ledger.count[role] for role in facts.roles_of[victim]}
+    if not search.may_take(victim, ledger.amount(counts)):
+        return None
+    return _Step(victim, ledger.release(victim), counts)
+
+
+_ONE: IntArray = frozen(np.ones(1, dtype=np.int64))
+
+
+def _may_return(ledger: Ledger, step: _Step) -> bool:
+    """Whether giving this back leaves the victim a whole gang."""
+    low, count = ledger.facts.role_min, ledger.count
+    return all(count[role] + step.counts.get(role, 0) >= low[role] for role in ledger.roles_of(step.job))
+
+
+def _size(ledger: Ledger, step: _Step) -> float:
+    """The largest part of any resource of the cluster that the step frees."""
+    request, total = ledger.facts.request, ledger.facts.total
+    return max(
+        count * amount / whole
+        for role, count in step.counts.items()
+        for amount, whole in zip(request[role], total, strict=True)
+    )

@@ -1,0 +1,552 @@
+"""`fit`: by priority, then age; all of a gang or nothing; preemptible jobs share what is left, on few nodes.
+
+A cycle, over one ledger:
+
+1. serve    by priority. In each: preemptible jobs that lost pods, or whose limits changed, are placed again; jobs that
+            may not be moved grow to what was asked of them; then newcomers, the oldest first. Who does not fit takes
+            from preemptible jobs: replicas above their minimum from those of its priority or below, whole jobs only
+            from those below. Stopped jobs become newcomers of their own priority. Room is kept for the oldest gang.
+2. fill     by priority: preemptible jobs grow into what is left (`backfill`).
+3. explain  reasons, with the numbers as they are in the end.
+
+The policy that surprises nobody: no speeds, no shares. The rest is in docs/policies.md.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, IntArray
+from diflow.allocator.model.ledger import Ledger, Placement
+from diflow.allocator.model.plan import Plan, Why, evictions
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fit.backfill import (
+    Member,
+    at_most,
+    drop_to_minimum,
+    fill,
+    put,
+    roles_that_scale,
+    size,
+    tidy,
+)
+from diflow.allocator.policies.fit.preemption import make_way
+from diflow.allocator.policies.fixed_point import followed, no_worse_than_keeping, recounted
+from diflow.allocator.policies.reservations import Oldest, turn, waits_since
+from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.policies.waiting import (
+    Feasibility,
+    Kept,
+    Reasons,
+    Told,
+    explain_waiting,
+    minimum_gang,
+    reserve,
+    start,
+    told_impossible,
+)
+
+AGAIN, GROW, START = 0, 1, 2
+"""What is done in a priority, in this order."""
+MOST_TRANSACTIONS = 200
+"""Times that something is taken, or that it is tried in vain, in one cycle: each looks at all who hold something
+(4 ms with 8,000 replicas). The next cycle goes on."""
+FREELY, GENTLY, STILL = 0, 1, 2
+"""What a cycle does to those who run: it takes from them; it takes from nobody; nor does it place anybody again whose
+gang is whole."""
+RANKS = 4
+"""Priorities that the measure tells apart (the lower ones count as one)."""
+
+
+class FitPolicy:
+    """First come, first served within a priority, with backfill and one reservation."""
+
+    name = "fit"
+
+    def __init__(self, settings: PolicySettings | None = None) -> None:
+        self._settings = settings or PolicySettings()
+
+    def allocate(self, job: int, snapshot: Snapshot) -> Plan:
+        """Start the newcomer in what is idle; nobody else is touched."""
+        only = np.zeros(snapshot.jobs, dtype=np.bool_)
+        only[job] = True
+        return Cycle(snapshot, self._settings, considered=only).run(self.name)
+
+    def optimize(self, snapshot: Snapshot) -> Plan:
+        return recounted(snapshot, self._optimize(snapshot))
+
+    def _optimize(self, snapshot: Snapshot) -> Plan:
+        cycle = Cycle(snapshot, self._settings)
+        plan = cycle.run(self.name)
+        # Who still waits may fit in another way beside those that start.
+        if not cycle.disturbs and not (cycle.waiting and cycle.started):
+            return plan
+        plan = followed(snapshot, plan, self._look)
+        if evictions(snapshot, plan) == 0:
+            return plan
+        plans = (
+            lambda: plan,
+            lambda: Cycle(snapshot, self._settings, care=GENTLY).run(self.name),
+            lambda: Cycle(snapshot, self._settings, care=STILL).run(self.name),
+        )
+        return no_worse_than_keeping(snapshot, plans, served, self.name)
+
+    def measure(self, snapshot: Snapshot, plan: Plan) -> float:
+        """Gangs that run, higher priorities counted first and far more; then replicas, on open nodes."""
+        return served(snapshot, plan)
+
+    def _look(self, snapshot: Snapshot) -> Plan | None:
+        cycle = Cycle(snapshot, self._settings)
+        return cycle.run(self.name) if cycle.changes_something() else None
+
+
+def served(snapshot: Snapshot, plan: Plan) -> float:
+    """For each of the highest priorities: gangs that run, then replicas that may not be moved, then the others."""
+    s = snapshot
+    after = np.bincount(plan.role, weights=plan.count, minlength=s.roles)
+    whole = ~s.jobs_of(after < s.role_min)
+    on_open = s.node_open[plan.node] & whole[s.role_job[plan.role]]
+    counted = np.bincount(plan.role[on_open], weights=plan.count[on_open], minlength=s.roles)
+    replicas = np.bincount(s.role_job, weights=np.minimum(counted, s.role_max), minlength=s.jobs)
+    levels = np.unique(s.job_priority)[-(RANKS - 1) :]
+    rank = np.searchsorted(levels, s.job_priority, side="right")
+    most = float(s.role_max.sum()) + 1.0
+    value = 0.0
+    for level in range(len(levels), -1, -1):
+        there = rank == level
+        fixed = float(replicas[there & ~s.job_preemptible].sum()) / most
+        moving = float(replicas[there & s.job_preemptible].sum()) / most
+        value = value * (s.jobs + 2.0) + float((whole & there).sum()) + fixed / 2 + moving / (4 * most)
+    return value
+
+
+class Cycle:
+    """One cycle over one ledger. `considered` (J): the only jobs that are given anything, from what is idle.
+    `care`: FREELY, GENTLY or STILL."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        settings: PolicySettings,
+        *,
+        considered: BoolArray | None = None,
+        care: int = FREELY,
+    ) -> None:
+        s = snapshot
+        self.snapshot, self.settings = s, settings
+        self.ledger = Ledger(s)
+        self.marks = Reasons(s)
+        self.feasible = Feasibility(s)
+        self.alone = considered is not None
+        self.takes = care == FREELY and considered is None
+        self.considered = np.ones(s.jobs, dtype=np.bool_) if considered is None else considered
+        self.held = self.ledger.replicas.copy()
+        self.ran = s.jobs_of(s.held_role)
+        self.restarts = np.zeros(s.jobs, dtype=np.bool_)
+        """Preemptible jobs that start or change in this plan whatever else happens."""
+        self.started: list[int] = []
+        self.stays = self._cannot_resize()
+        out_of_limits = self._out_of_limits()
+        # Until they are placed again there is nothing to take from them but all.
+        self.again = out_of_limits & s.job_preemptible & (s.job_queue >= 0) & ~(s.job_pinned & self.stays)
+        if care == STILL:
+            self.again &= s.jobs_of(self.held < s.role_min)
+        self.stays |= out_of_limits
+        self.stopped: list[int] = []
+        """Jobs that were stopped and have not been looked at again."""
+        self.waiting: list[int] = []
+        self.blame: dict[int, tuple[Why, int]] = {}
+        self.impossible: dict[int, tuple[Why, tuple[float, float, float]]] = {}
+        self.too_small: set[int] = set()
+        self.since = waits_since(s)
+        self.oldest: Oldest | None = None
+        """The gang whose turn it is."""
+        self.reserved_for = -1
+        self.kept: Kept = []
+        self.spared: BoolArray | None = None
+        self.decided = self.disturbs = False
+        self.transactions = 0
+        # A shape that did not fit with some minimum does not fit with a larger one, until something comes free.
+        self._full: dict[tuple[int, ...], int] = {}
+        self._hopeless: dict[tuple[int, ...], tuple[int, int]] = {}
+
+    def run(self, name: str) -> Plan:
+        """The plan (which may be decided already), with its reasons."""
+        self._decide()
+        self._explain()
+        return self.marks.plan(self.ledger, name)
+
+    def changes_something(self) -> bool:
+        """Whether the plan would, without making it."""
+        self._decide()
+        return self.ledger.differs()
+
+    def _decide(self) -> None:
+        if self.decided:
+            return
+        self.decided = True
+        self._serve()
+        self._serve_again()
+        self._fill()
+
+    # -- who --
+
+    def _cannot_resize(self) -> BoolArray:
+        """Jobs whose pods could not come back where they are: the node is closed, over-full, or labelled otherwise."""
+        s = self.snapshot
+        bad = ~s.class_nodes[s.role_class[s.held_role], s.held_node] | ~s.node_open[s.held_node]
+        over_full = np.any(self.ledger.free < 0, axis=1)
+        bad |= over_full[s.held_node]
+        return ~s.job_preemptible | s.jobs_of(s.held_role[bad])
+
+    def _out_of_limits(self) -> BoolArray:
+        """Jobs that hold less than a gang, or more than their maximum.
+
+        Jobs on closed nodes are left alone: when those are to go, whoever makes the snapshot leaves their pods out.
+        """
+        s = self.snapshot
+        return s.jobs_of((self.held < s.role_min) | (self.held > s.role_max)) & self.ran
+
+    def _queue(self) -> list[tuple[int, int, float, int]]:
+        s = self.snapshot
+        short = s.jobs_of(self.held < s.role_desired)
+        kind = np.full(s.jobs, -1, dtype=np.int64)
+        kind[~self.ran] = START
+        if not self.alone:
+            kind[self.ran & short & ~s.job_preemptible & (s.job_queue >= 0)] = GROW
+            kind[self.again] = AGAIN
+        jobs = np.flatnonzero(kind >= 0)
+        return sorted(
+            zip(
+                (-s.job_priority[jobs]).tolist(),
+                kind[jobs].tolist(),
+                s.job_created_seconds[jobs].tolist(),
+                jobs.tolist(),
+                strict=True,
+            )
+        )
+
+    def _serve(self) -> None:
+        queue = self._queue()
+        do: dict[int, Callable[[int], None]] = {AGAIN: self._place_again, GROW: self._grow, START: self._start}
+        s = self.snapshot
+        while queue:
+            _, kind, _, job = heapq.heappop(queue)
+            do[kind](job)
+            while self.stopped:
+                victim = self.stopped.pop()
+                again = (-int(s.job_priority[victim]), START, float(s.job_created_seconds[victim]), victim)
+                heapq.heappush(queue, again)
+
+    def _start(self, job: int) -> None:
+        ledger = self.ledger
+        if ledger.holds(job) or not self._possible(job):
+            return
+        if self.considered[job] and (self._starts(job) or self._takes(job, minimum_gang(ledger, job))):
+            self._has_started(job)
+            return
+        self._waits(job)
+
+    def _has_started(self, job: int) -> None:
+        self.started.append(job)
+        if self.snapshot.job_preemptible[job]:
+            self.restarts[job] = True
+        elif not self.alone:
+            self._grow(job)
+            roles = list(self.ledger.roles_of(job))
+            # As one that runs it comes before newcomers, and before what is kept for one.
+            self.disturbs |= bool((self.ledger.replicas[roles] < self.snapshot.role_desired[roles]).any())
+
+    def _possible(self, job: int) -> bool:
+        s = self.snapshot
+        reason = self.feasible.reason(job) if s.job_queue[job] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
+        if reason is not None:
+            self.impossible[job] = reason
+        return reason is None
+
+    def _starts(self, job: int) -> bool:
+        """Start in what is idle: what cannot be moved as large as it can, the others with their minimum for now."""
+        s, ledger = self.snapshot, self.ledger
+        roles = ledger.roles_of(job)
+        low = int(s.role_min[roles[0]])
+        key = (ledger.shape(roles[0]), ledger.job_queue[job] if ledger.capped else -1, int(s.job_pinned[job]))
+        if len(roles) == 1 and self._full.get(key, 2**62) <= low:
+            return False
+        fits = put(ledger, job, minimum_gang(ledger, job)) if s.job_preemptible[job] else start(ledger, job)
+        if not fits and len(roles) == 1 and not (s.job_pinned[job] and self.ran[job]):
+            self._full[key] = low
+        return fits
+
+    def _waits(self, job: int) -> None:
+        """Not now; when its turn has come, the gang that waits longest gets room kept for it."""
+        s = self.snapshot
+        self.waiting.append(job)
+        if self.oldest is not None:
+            return
+        found = turn(s, job, waits_since=float(self.since[job]), size=1.0, settings=self.settings)
+        if found is None:
+            return
+        if explain_waiting(self.ledger, job)[0] is Why.NO_ROOM:
+            self.oldest = found
+            if found.keeps_room:
+                self._reserve(job)
+
+    def _reserve(self, job: int) -> None:
+        self.kept = reserve(self.ledger, job)
+        if self.kept:
+            self.reserved_for = job
+            self.spared = np.zeros(self.snapshot.nodes, dtype=np.bool_)
+            for nodes, _ in self.kept:
+                self.spared[nodes] = True
+
+    def _lift(self) -> None:
+        for nodes, amount in self.kept:
+            self.ledger.unblock(nodes, amount)
+        self.kept = []
+
+    def _takes(self, job: int, want: dict[int, int]) -> bool:
+        """Start with room that others give up."""
+        s, ledger = self.snapshot, self.ledger
+        if not self.takes:
+            return False
+        roles = list(want)
+        rank = int(s.job_priority[job])
+        key = (ledger.shape(roles[0]), ledger.job_queue[job] if ledger.capped else -1)
+        simple = len(roles) == 1 and not s.job_pinned[job]
+        count, above = self._hopeless.get(key, (2**62, rank))
+        if simple and want[roles[0]] >= count and rank <= above:
+            return False
+        if self.transactions >= MOST_TRANSACTIONS:
+            return False
+        self.transactions += 1
+        others = s.job_preemptible & (s.job_priority <= rank)
+        others[job] = False
+        way = make_way(
+            ledger,
+            job,
+            want,
+            may_shrink=others & ~self.stays,
+            # What cannot leave its nodes may shrink, but would have nowhere to come back to.
+            may_stop=others & (s.job_priority < rank) & ~s.job_pinned,
+            spared=self.spared,
+        )
+        if way is None:
+            if simple:
+                self._hopeless[key] = (want[roles[0]], rank)
+            return False
+        self.disturbs = True
+        self._full.clear()
+        for other in way.shrunk:
+            self.restarts[other] = True
+            self.blame.setdefault(other, (Why.SHRUNK_FOR_OTHERS, job))
+        for other in way.stopped:
+            self.restarts[other] = False
+            self.blame[other] = (Why.PREEMPTED_FOR_PRIORITY, job)
+        self.stopped += way.stopped
+        return True
+
+    def _place_again(self, job: int) -> None:
+        """A job that lost pods, or whose limits were changed: as many anew as it had and may have, or its minimum."""
+        s, ledger = self.snapshot, self.ledger
+        if not ledger.holds(job):
+            return
+        low = minimum_gang(ledger, job)
+        broken = any(ledger.replicas[r] < least for r, least in low.items())
+        held = ledger.release(job)
+        # A gang that is whole does not restart to end with less than runs on open nodes.
+        least = low if broken else self._within(low, self._on_open(held))
+        sizes = [self._within(low, held), self._within(low, self._on_open(held)), least]
+        if any(put(ledger, job, want) for want in sizes) or self._takes(job, least):
+            self.restarts[job], self.disturbs = True, True
+            self.stays[job] = False
+            self.blame.setdefault(job, (Why.PLACED_AGAIN, -1))
+        elif broken and not s.job_pinned[job]:
+            # The rest of a gang is of no use, and others may have its room meanwhile.
+            self.disturbs = True
+            self._full.clear()
+            if self._possible(job):
+                self._waits(job)
+        else:
+            ledger.restore(job, held)
+            self.stays[job] = True
+            self.blame[job] = (Why.NO_ROOM_ELSEWHERE, -1)
+
+    def _on_open(self, held: Placement) -> Placement:
+        here = self.snapshot.node_open
+        return {r: (nodes[here[nodes]], counts[here[nodes]]) for r, (nodes, counts) in held.items()}
+
+    def _within(self, low: dict[int, int], held: Placement) -> dict[int, int]:
+        """As many as are held, within the job's minimum and maximum."""
+        most = self.snapshot.role_max
+        return {r: min(max(least, int(held[r][1].sum()) if r in held else 0), int(most[r])) for r, least in low.items()}
+
+    def _grow(self, job: int) -> None:
+        """What may not be moved gets what was asked for it beside what it has: a pod that was lost, or more."""
+        s, ledger = self.snapshot, self.ledger
+        missing = {r: int(s.role_min[r] - ledger.replicas[r]) for r in ledger.roles_of(job)}
+        if any(more > 0 for more in missing.values()):
+            # It holds less than a gang (its minimum was raised, or pods are lost): all of it or nothing.
+            want = {r: more for r, more in missing.items() if more > 0}
+            if ledger.try_gang(job, want) is None and not self._takes(job, want):
+                return
+        for role in ledger.roles_of(job):
+            more = int(s.role_desired[role] - ledger.replicas[role])
+            while more > 0:
+                if ledger.try_gang(job, {role: more}) is None and not self._takes(job, {role: more}):
+                    more //= 2
+                else:
+                    more = int(s.role_desired[role] - ledger.replicas[role])
+
+    def _serve_again(self) -> None:
+        """What was taken and not used up goes to whoever fits, or they would wait beside free room."""
+        if not self.waiting or not (self.disturbs or self.reserved_for >= 0):
+            return
+        if self.reserved_for >= 0:
+            job = self.reserved_for
+            self._lift()
+            if self.considered[job] and put(self.ledger, job, minimum_gang(self.ledger, job)):
+                self.reserved_for = -1
+                self._has_started(job)
+            else:
+                self.kept = reserve(self.ledger, job)
+        self._full.clear()
+        for job in self.waiting:
+            if self.considered[job] and not self.ledger.holds(job) and job != self.reserved_for and self._starts(job):
+                self._has_started(job)
+
+    # -- how many --
+
+    def _fill(self) -> None:
+        s, ledger = self.snapshot, self.ledger
+        sharing = self._sharing()
+        for m in sharing:
+            if m.worth == 0:
+                drop_to_minimum(ledger, m.job)
+        for level in sorted({int(s.job_priority[m.job]) for m in sharing}, reverse=True):
+            members = [m for m in sharing if s.job_priority[m.job] == level]
+            left_out = fill(ledger, members)
+            self.too_small |= left_out
+            if any(m.worth > 0 and m.job not in left_out for m in members):
+                self.disturbs = True
+        fresh = [j for j in self.started if not s.job_preemptible[j]]
+        if tidy(ledger, fresh + [m.job for m in sharing if m.worth == 0]):
+            # Whoever did not fit between the pieces may fit beside the whole.
+            self.disturbs = True
+
+    def _sharing(self) -> list[Member]:
+        """Who shares what is left, the oldest first: who starts or restarts anyway, and who may grow."""
+        s, ledger = self.snapshot, self.ledger
+        grows = self._may_grow()
+        out: list[Member] = []
+        for j in np.lexsort((np.arange(s.jobs), s.job_created_seconds)).tolist():
+            if self.restarts[j] and ledger.holds(j):
+                out.append(Member(j))
+            elif grows[j] and any(ledger.most(j, r) > 0 for r in roles_that_scale(ledger, j)):
+                out.append(Member(j, worth=max(1.0, self.settings.least_growth * size(ledger, j))))
+        return out
+
+    def _may_grow(self) -> BoolArray:
+        """Preemptible jobs that run below their maximum and were not changed lately."""
+        s = self.snapshot
+        if self.alone:
+            return np.zeros(s.jobs, dtype=np.bool_)
+        return self._below_maximum() & ~self._changed_lately()
+
+    def _below_maximum(self) -> BoolArray:
+        s = self.snapshot
+        below = s.jobs_of(self.ledger.replicas < s.role_max)
+        return below & self.ran & ~self.stays & ~self.restarts & (s.job_queue >= 0)
+
+    def _changed_lately(self) -> BoolArray:
+        s = self.snapshot
+        since = s.now_seconds - s.job_changed_seconds
+        out: BoolArray = (s.job_changed_seconds >= 0) & (since < self.settings.least_seconds_between_resizes)
+        return out
+
+    # -- why --
+
+    def _explain(self) -> None:
+        s, ledger = self.snapshot, self.ledger
+        before = np.bincount(s.role_job, weights=self.held, minlength=s.jobs)
+        after = np.bincount(s.role_job, weights=ledger.replicas, minlength=s.jobs)
+        most = np.bincount(
+            s.role_job, weights=np.where(s.job_preemptible[s.role_job], s.role_max, s.role_desired), minlength=s.jobs
+        )
+        self._lift()
+        told: dict[tuple[int, int], Told] = {}
+        for j in np.flatnonzero(after == 0).tolist():
+            self._explain_waiting(j, before, after, told)
+        for j in np.flatnonzero(after > 0).tolist():
+            why, subject = self.blame.get(j, (Why.KEPT, -1))
+            subject = self._receiver(subject)
+            if not self.ran[j]:
+                self.marks.set(j, Why.FITS, (after[j], most[j], 0.0))
+            elif why == Why.NO_ROOM_ELSEWHERE:
+                held = {r: ledger.placement(r) for r in ledger.roles_of(j)}
+                need = max(self._within(minimum_gang(ledger, j), self._on_open(held)).values())
+                self.marks.set(j, why, (float(need), self._fitting(j), 0.0))
+            elif after[j] > before[j] and (why == Why.KEPT or subject >= 0):
+                # It may have lost something meanwhile: it has more than that now.
+                self.marks.set(j, Why.GROWN, (after[j], before[j], most[j]))
+            elif why != Why.KEPT:
+                lost = subject < 0 or after[j] < before[j] or why == Why.PREEMPTED_FOR_PRIORITY
+                self.marks.set(
+                    j, why if lost else Why.PLACED_AGAIN, (after[j], before[j], 0.0), subject if lost else -1
+                )
+        self._explain_not_growing(after)
+
+    def _receiver(self, job: int) -> int:
+        """Who has in the end what was taken for this job: it may have had to give way in turn. -1 for nobody."""
+        seen, at = set[int](), job
+        while at >= 0 and at not in seen:
+            roles = self.ledger.roles_of(at)
+            if any(self.ledger.count[r] > self.held[r] for r in roles):
+                return at
+            seen.add(at)
+            at = self.blame.get(at, (Why.KEPT, -1))[1]
+        return job
+
+    def _fitting(self, job: int) -> int:
+        """Replicas that fit now of the role of which fewest do."""
+        return min([self.ledger.most(job, r) for r in self.ledger.roles_of(job)] + [2**31])
+
+    def _kind(self, job: int) -> tuple[int, int]:
+        """What tells apart jobs that wait for different things: for one that cannot leave its nodes itself."""
+        return self.ledger.facts.kinds[job], job if self.ledger.facts.pinned[job] else -1
+
+    def _explain_waiting(self, job: int, before: IntArray, after: IntArray, told: dict[tuple[int, int], Told]) -> None:
+        ledger = self.ledger
+        why, subject = self.blame.get(job, (Why.NO_ROOM, -1))
+        stopped = why == Why.PREEMPTED_FOR_PRIORITY and before[job] > 0 and after[subject] > before[subject]
+        # What would fit again but for the room that is kept for another one waits for that; or for its queue.
+        is_kept_out = self.oldest is not None or ledger.job_queue[job] < 0
+        if stopped and not (is_kept_out and ledger.fits(job, minimum_gang(ledger, job))):
+            self.marks.set(job, why, (0.0, before[job], 0.0), subject)
+            return
+        if job in self.impossible:
+            self.marks.set(job, *told_impossible(ledger, job, self.impossible[job]))
+            return
+        kind = self._kind(job)
+        if kind not in told:
+            left = max(0.0, self.oldest.until - self.snapshot.now_seconds) if self.oldest is not None else 0.0
+            told[kind] = explain_waiting(ledger, job, self.reserved_for, left_seconds=left)
+        self.marks.set(job, *told[kind])
+
+    def _explain_not_growing(self, after: IntArray) -> None:
+        """Jobs that keep what they have although there is room: they were resized lately, or would gain too little."""
+        s, ledger = self.snapshot, self.ledger
+        late = self._changed_lately()
+        for j in np.flatnonzero(self._below_maximum() & (after > 0)).tolist():
+            more = sum(
+                min(ledger.most(j, r), int(s.role_max[r] - ledger.replicas[r])) for r in roles_that_scale(ledger, j)
+            )
+            if more <= 0 or at_most(ledger, j) or self.marks.why[j] != int(Why.KEPT):
+                continue
+            if late[j]:
+                since = float(s.now_seconds - s.job_changed_seconds[j])
+                self.marks.set(j, Why.TOO_SOON, (float(after[j]), float(more), since))
+            elif j in self.too_small:
+                self.marks.set(j, Why.GAIN_TOO_SMALL, (float(after[j]), float(more), 0.0))

@@ -1,0 +1,350 @@
+"""Who gives way so that a gang can start: replicas above their jobs' minimum first, then whole jobs, the fewest.
+
+One transaction over a ledger, done whole or not at all. Idle room is counted first. The fewest whole jobs are found by
+trying every set of one, of two, ... jobs, and among sets of a size the one that loses the fewest replicas; where there
+are too many sets to try, a greedy cover is made and thinned out. Replicas above a minimum are taken node by node, where
+they make most room for the gang, and what turns out not to be needed is given back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, IntArray
+from diflow.allocator.model.ledger import Ledger, Placement
+from diflow.allocator.model.packing import ANY_NUMBER, slots
+
+MOST_CELLS = 4_000_000
+"""Sets × nodes × resources looked at for one size of set; more are not tried one by one (about 50 ms)."""
+MOST_TRIALS = 48
+"""Sets that look large enough and are then tried with their nodes; a gang that needs more waits for room."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenWay:
+    """Who lost something: `shrunk` still have their minimum, `stopped` nothing."""
+
+    shrunk: tuple[int, ...]
+    stopped: tuple[int, ...]
+
+
+def make_way(
+    ledger: Ledger,
+    job: int,
+    want: dict[int, int],
+    *,
+    may_shrink: BoolArray,
+    may_stop: BoolArray,
+    spared: BoolArray | None = None,
+) -> GivenWay | None:
+    """Take room until `want` more replicas of the job's roles fit, and start them. None, and nothing changed, if not.
+
+    `may_shrink`, `may_stop` (J): whose replicas above the minimum, and who as a whole, may be taken. Nothing is taken
+    from nodes in `spared` (N).
+    """
+    search = _Search(ledger, job, want, may_shrink=may_shrink, may_stop=may_stop, spared=spared)
+    found = search.by_shrinking(may_shrink) if search.enough(search.surplus_room(may_shrink)) else None
+    stopped: tuple[int, ...] = ()
+    if found is None:
+        for victims in search.sets_of_victims():
+            found = search.by_stopping(victims)
+            if found is not None:
+                stopped = victims
+                break
+    if found is None:
+        return None
+    kept = search.give_back(found)
+    ledger.try_gang(job, want)
+    return GivenWay(tuple(sorted({taken.job for taken in kept})), stopped)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Replicas of one role taken from one node."""
+
+    job: int
+    role: int
+    node: int
+    count: int
+
+    def placement(self, count: int) -> tuple[int, int, IntArray, IntArray]:
+        return self.job, self.role, np.array([self.node]), np.array([count])
+
+
+class _Search:
+    """One search: who holds what where it may be of use, kept as arrays beside the ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        job: int,
+        want: dict[int, int],
+        *,
+        may_shrink: BoolArray,
+        may_stop: BoolArray,
+        spared: BoolArray | None,
+    ) -> None:
+        s = ledger.snapshot
+        self.ledger, self.job, self.want = ledger, job, want
+        self.roles = [role for role, count in want.items() if count > 0]
+        home = ledger.home(job) if s.job_pinned[job] else np.zeros(0, dtype=np.bool_)
+        self.mask = {r: s.eligible(r) & home if home.any() else s.eligible(r) for r in self.roles}
+        useful = np.zeros(s.nodes, dtype=np.bool_)
+        for mask in self.mask.values():
+            useful |= mask
+        if spared is not None:
+            useful &= ~spared
+        role, node, count = ledger.triples()
+        near = useful[node] & (may_shrink | may_stop)[s.role_job[role]]
+        self.role, self.node, self.count = role[near], node[near], count[near]
+        self.owner = s.role_job[self.role]
+        self.may_shrink, self.may_stop = may_shrink, may_stop
+        self.surplus = np.maximum(ledger.replicas - s.role_min, 0)
+
+    # -- how much there is --
+
+    def surplus_room(self, allowed: BoolArray) -> IntArray:
+        """N×R: at most so much comes free of each node if these jobs shrink (a replica counts on each of its nodes)."""
+        return self._room(self._part(allowed))
+
+    def enough(self, freed: IntArray) -> bool:
+        """Whether each role by itself would fit with this much more room."""
+        s, free = self.ledger.snapshot, self.ledger.free + freed
+        return all(
+            int(np.minimum(slots(free, s.role_request[r], self.mask[r]), 2**40).sum()) >= self.want[r]
+            for r in self.roles
+        )
+
+    def _part(self, allowed: BoolArray) -> IntArray:
+        return np.where(allowed[self.owner], np.minimum(self.count, self.surplus[self.role]), 0)
+
+    def _room(self, count: IntArray) -> IntArray:
+        some = count > 0
+        return self.ledger.snapshot.usage(self.role[some], self.node[some], count[some])
+
+    # -- replicas above a minimum --
+
+    def by_shrinking(self, allowed: BoolArray) -> list[_Taken] | None:
+        """Take replicas above minimums until the gang fits, from few jobs, lower priorities first."""
+        if self.ledger.fits(self.job, self.want):
+            return []
+        s = self.ledger.snapshot
+        jobs = np.unique(self.owner[self._part(allowed) > 0])
+        most = np.bincount(s.role_job, weights=self.surplus, minlength=s.jobs)[jobs]
+        jobs = jobs[np.lexsort((jobs, -s.job_created_seconds[jobs], -most, s.job_priority[jobs]))]
+        first, last = 1, len(jobs)
+        while first < last:
+            middle = (first + last) // 2
+            if self.enough(self.surplus_room(_only(jobs[:middle], s.jobs))):
+                last = middle
+            else:
+                first = middle + 1
+        while first <= len(jobs):
+            found = self._shrink(_only(jobs[:first], s.jobs))
+            if found is not None:
+                return found
+            if first == len(jobs):
+                return None
+            first = min(2 * first, len(jobs))
+        return None
+
+    def _shrink(self, allowed: BoolArray) -> list[_Taken] | None:
+        taken: list[_Taken] = []
+        while not self.ledger.fits(self.job, self.want):
+            more = self._free_a_node(allowed, {t.job for t in taken})
+            if not more:
+                for t in taken:
+                    self._return(t)
+                return None
+            taken += more
+        return taken
+
+    def _free_a_node(self, allowed: BoolArray, begun: set[int]) -> list[_Taken]:
+        """Take from the node where that makes most room for a role that is short of it; nothing if nowhere does."""
+        s, free = self.ledger.snapshot, self.ledger.free
+        part = self._part(allowed)
+        if not part.any():
+            return []
+        freed = self._room(part)
+        for role in sorted(self.roles, key=lambda r: (-self.ledger.weight(r), r)):
+            request, mask = s.role_request[role], self.mask[role]
+            now, then = slots(free, request, mask), slots(free + freed, request, mask)
+            # Where each role fits by itself but not all together, one slot more is sought at a time.
+            short = max(1, self.want[role] - int(np.minimum(now, 2**40).sum()))
+            gain = np.minimum(then - now, short)
+            if gain.max(initial=0) > 0:
+                lost = np.bincount(self.node, weights=part, minlength=s.nodes)
+                node = int(np.lexsort((np.arange(s.nodes), lost, -gain))[0])
+                return self._take_from(node, part, role, int(now[node] + gain[node]), begun)
+        return []
+
+    def _take_from(self, node: int, part: IntArray, role: int, target: int, begun: set[int]) -> list[_Taken]:
+        """Take replicas from one node until `target` replicas of `role` fit there, from jobs that lose some anyway
+        first, then from low priorities and from those that have most to spare."""
+        s, ledger = self.ledger.snapshot, self.ledger
+        entries = np.flatnonzero((self.node == node) & (part > 0)).tolist()
+        entries.sort(
+            key=lambda e: (
+                int(self.owner[e]) not in begun,
+                int(s.job_priority[self.owner[e]]),
+                -int(self.surplus[self.role[e]]),
+                -float(s.job_created_seconds[self.owner[e]]),
+                e,
+            )
+        )
+        taken: list[_Taken] = []
+        where = slice(node, node + 1)
+        for e in entries:
+            one = _Taken(int(self.owner[e]), int(self.role[e]), node, 0)
+            while one.count < part[e] and slots(ledger.free[where], s.role_request[role])[0] < target:
+                self._take(one, e)
+            if one.count:
+                taken.append(one)
+        return taken
+
+    def _take(self, taken: _Taken, entry: int) -> None:
+        self.ledger.give(*taken.placement(1))
+        self.count[entry] -= 1
+        self.surplus[taken.role] -= 1
+        taken.count += 1
+
+    def _return(self, taken: _Taken, count: int | None = None) -> None:
+        back = taken.count if count is None else count
+        self.ledger.take(*taken.placement(back))
+        self.count[(self.role == taken.role) & (self.node == taken.node)] += back
+        self.surplus[taken.role] += back
+        taken.count -= back
+
+    def give_back(self, found: list[_Taken]) -> list[_Taken]:
+        """Give back what was not needed: whole jobs' parts first, those of high priority and age before, then single
+        replicas. What stays taken is returned."""
+        s, ledger = self.ledger.snapshot, self.ledger
+        by_job = sorted({t.job for t in found}, key=lambda j: (-s.job_priority[j], s.job_created_seconds[j], j))
+        for job in by_job if len(by_job) > 1 else ():
+            mine = [(t, t.count) for t in found if t.job == job and t.count]
+            for t, count in mine:
+                self._return(t, count)
+            if not ledger.fits(self.job, self.want):
+                for t, count in mine:
+                    entry = int(np.flatnonzero((self.role == t.role) & (self.node == t.node))[0])
+                    for _ in range(count):
+                        self._take(t, entry)
+        for t in reversed(found):
+            while t.count:
+                self._return(t, 1)
+                if not ledger.fits(self.job, self.want):
+                    self._take(t, int(np.flatnonzero((self.role == t.role) & (self.node == t.node))[0]))
+                    break
+        return [t for t in found if t.count]
+
+    # -- whole jobs --
+
+    def sets_of_victims(self) -> Iterator[tuple[int, ...]]:
+        """Sets of jobs whose room, with all that can be shrunk beside them, looks large enough: the fewest jobs first,
+        then the fewest replicas, then the lowest priority and the youngest."""
+        s, ledger = self.ledger.snapshot, self.ledger
+        jobs = np.unique(self.owner[self.may_stop[self.owner]])
+        if len(jobs) == 0:
+            return
+        part = self._part(self.may_shrink)
+        base = ledger.free + self._room(part)
+        extra = np.zeros((len(jobs), *base.shape), dtype=np.int64)
+        mine = self.may_stop[self.owner]
+        rows = np.searchsorted(jobs, self.owner[mine])
+        np.add.at(extra, (rows, self.node[mine]), s.role_request[self.role[mine]] * (self.count - part)[mine][:, None])
+        if not self._enough_each((base + extra.sum(axis=0))[None])[0]:
+            return
+        loss = np.bincount(s.role_job, weights=ledger.replicas, minlength=s.jobs)[jobs].astype(np.int64)
+        tried = 0
+        for size in range(1, len(jobs) + 1):
+            if math.comb(len(jobs), size) * base.size > MOST_CELLS:
+                yield from self._greedy(jobs, base, extra, loss)
+                return
+            for picked in self._large_enough(base, extra, loss, jobs, size):
+                yield tuple(jobs[list(picked)].tolist())
+                tried += 1
+                if tried >= MOST_TRIALS:
+                    return
+
+    def _large_enough(
+        self, base: IntArray, extra: IntArray, loss: IntArray, jobs: IntArray, size: int
+    ) -> list[tuple[int, ...]]:
+        s = self.ledger.snapshot
+        found: list[tuple[int, ...]] = []
+        sets = itertools.combinations(range(len(jobs)), size)
+        chunk = max(1, 400_000 // (base.size * size))
+        while some := list(itertools.islice(sets, chunk)):
+            good = self._enough_each(base + extra[np.array(some)].sum(axis=1))
+            found += [picked for picked, ok in zip(some, good.tolist(), strict=True) if ok]
+        return sorted(
+            found,
+            key=lambda picked: (
+                int(loss[list(picked)].sum()),
+                int(s.job_priority[jobs[list(picked)]].max()),
+                -float(s.job_created_seconds[jobs[list(picked)]].min()),
+                picked,
+            ),
+        )
+
+    def _enough_each(self, free: IntArray) -> BoolArray:
+        """For each of K tables of free room (K×N×R): whether each role by itself fits."""
+        out = np.ones(len(free), dtype=np.bool_)
+        for role in self.roles:
+            out &= self._slots_each(free, role) >= self.want[role]
+        return out
+
+    def _slots_each(self, free: IntArray, role: int) -> IntArray:
+        request = self.ledger.snapshot.role_request[role]
+        asked = np.flatnonzero(request)
+        if len(asked) == 0:
+            return np.full(len(free), ANY_NUMBER, dtype=np.int64)
+        room = (free[:, self.mask[role]][:, :, asked] // request[asked]).min(axis=2)
+        out: IntArray = np.maximum(room, 0).sum(axis=1)
+        return out
+
+    def _greedy(self, jobs: IntArray, base: IntArray, extra: IntArray, loss: IntArray) -> Iterator[tuple[int, ...]]:
+        """A cover by whoever brings most, thinned out; more are added where it turns out too small."""
+        s, picked, room = self.ledger.snapshot, list[int](), base.copy()
+        left = list(range(len(jobs)))
+        for _ in range(min(len(jobs), MOST_TRIALS)):
+            value = np.zeros(len(left))
+            for role in self.roles:
+                value += np.minimum(self._slots_each(room + extra[left], role), self.want[role]) / self.want[role]
+            best = int(np.lexsort((jobs[left], loss[left], s.job_priority[jobs[left]], -value))[0])
+            picked.append(left.pop(best))
+            room += extra[picked[-1]]
+            if not self._enough_each(room[None])[0]:
+                continue
+            thin = list(picked)
+            for v in sorted(picked, key=lambda v: (-loss[v], v)):
+                rest = [u for u in thin if u != v]
+                if rest and self._enough_each((base + extra[rest].sum(axis=0))[None])[0]:
+                    thin = rest
+            yield tuple(sorted(jobs[thin].tolist()))
+
+    def by_stopping(self, victims: Sequence[int]) -> list[_Taken] | None:
+        """Stop these jobs whole, shrink others as far as need be; None, and nothing changed, if that is not enough."""
+        ledger = self.ledger
+        gone: dict[int, Placement] = {v: ledger.release(v) for v in victims}
+        mine = np.isin(self.owner, victims)
+        count = self.count[mine].copy()
+        self.count[mine] = 0
+        others = self.may_shrink.copy()
+        others[list(victims)] = False
+        found = self.by_shrinking(others) if self.enough(self.surplus_room(others)) else None
+        if found is None:
+            self.count[mine] = count
+            for v, held in gone.items():
+                ledger.restore(v, held)
+        return found
+
+
+def _only(jobs: IntArray, count: int) -> BoolArray:
+    out = np.zeros(count, dtype=np.bool_)
+    out[jobs] = True
+    return out

@@ -1,0 +1,144 @@
+"""Follow a plan in thought until the next cycle would leave it alone.
+
+A plan that the next cycle would undo or mend is not worth its restarts. What comes out is one plan from the present to
+the place where a policy comes to rest, or the first plan if it does not within a few rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from diflow.allocator.model.arrays import frozen
+from diflow.allocator.model.plan import KEEP, NAMES_A_JOB, Plan, Why, carry_out, changes, keep_plan, make_plan
+from diflow.allocator.model.snapshot import Snapshot
+
+ROUNDING = 1e-9
+"""A measure this part lower is the same: sums in another order."""
+_OF_REPLICAS = tuple(
+    int(why)
+    for why in (
+        *(Why.FITS, Why.GROWN, Why.PLACED_AGAIN, Why.PREEMPTED_FOR_PRIORITY, Why.RECLAIMED),
+        *(Why.RECLAIMED_BY_GUARANTEE, Why.SHARED_IN_QUEUE, Why.GAVE_BACK_KEPT_ROOM, Why.SHRUNK_FOR_OTHERS),
+    )
+)
+"""Reasons whose numbers are replicas, of those that hold some."""
+ROUNDS = 8
+MOST_JOBS = 200
+"""Above this number of jobs a plan is taken as it is: single replicas weigh little there, and time is short."""
+
+
+def followed(
+    snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan | None], rests: Callable[[], bool] = lambda: False
+) -> Plan:
+    """The plan that `look` comes to when it is asked again and again, each time after what came of it so far was
+    carried out; until it changes nothing. It may return None for a plan that changes nothing.
+
+    `rests`: whether it is certain, from how `plan` was found, that the first of these looks would change nothing.
+    """
+    if snapshot.jobs > MOST_JOBS or not changes(plan) or rests():
+        return plan
+    seen = {_allocation(plan)}
+    for _ in range(ROUNDS):
+        again = look(carry_out(snapshot, plan))
+        if again is None or not changes(again):
+            return plan
+        if leaves_home(snapshot, again):
+            return plan
+        plan = joined(snapshot, plan, again)
+        # Where exchanges go in a circle it does not matter where they end.
+        if not changes(plan) or _allocation(plan) in seen:
+            break
+        seen.add(_allocation(plan))
+    return plan
+
+
+def _allocation(plan: Plan) -> tuple[bytes, bytes, bytes]:
+    return plan.role.tobytes(), plan.node.tobytes(), plan.count.tobytes()
+
+
+def joined(snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
+    """One plan for both: `again` is of the snapshot after `plan` was carried out."""
+    # A job that the second one leaves alone keeps the reason of the first.
+    kept = again.action == KEEP
+    return make_plan(
+        snapshot,
+        plan.policy,
+        again.role,
+        again.node,
+        again.count,
+        why=np.where(kept, plan.why, again.why),
+        values=np.where(kept[:, None], plan.values, again.values),
+        subject=np.where(kept, plan.subject, again.subject),
+    )
+
+
+def recounted(snapshot: Snapshot, plan: Plan) -> Plan:
+    """The plan with the numbers of replicas in its reasons as its beginning and its end have them.
+
+    Each step towards it told what it did itself; what one took another may have given back.
+    """
+    s = snapshot
+    held = np.bincount(s.role_job, weights=s.held_by_role(), minlength=s.jobs)
+    then = np.bincount(s.role_job[plan.role], weights=plan.count, minlength=s.jobs)
+    counts = np.isin(plan.why, _OF_REPLICAS) & (~np.isin(plan.why, tuple(NAMES_A_JOB)) | (plan.subject >= 0))
+    # One step may have left a job alone that another one had moved.
+    counts |= np.isin(plan.why, (int(Why.KEPT), int(Why.KEPT_NOT_PREEMPTIBLE))) & (plan.action != KEEP)
+    told = np.flatnonzero(counts & (then > 0))
+    if not len(told):
+        return plan
+    why, values, subject = plan.why.copy(), plan.values.copy(), plan.subject.copy()
+    for job in told.tolist():
+        before, after, reason = held[job], then[job], Why(int(why[job]))
+        if plan.action[job] == KEEP:
+            why[job] = int(Why.KEPT if s.job_preemptible[job] else Why.KEPT_NOT_PREEMPTIBLE)
+        elif before == 0:
+            wanted = values[job, 1] if reason is Why.FITS else s.role_desired[s.role_job == job].sum()
+            why[job], values[job] = int(Why.FITS), (after, max(after, wanted), 0)
+        elif after > before:
+            why[job], values[job] = int(reason if reason is Why.PLACED_AGAIN else Why.GROWN), (after, before, 0)
+        else:
+            # Who was stopped may start again elsewhere with as many.
+            lost = reason in NAMES_A_JOB and (after < before or reason is Why.PREEMPTED_FOR_PRIORITY)
+            why[job], values[job] = int(reason if lost else Why.PLACED_AGAIN), (after, before, 0)
+        if Why(int(why[job])) not in NAMES_A_JOB:
+            subject[job] = -1
+    return replace(plan, why=frozen(why), values=frozen(values), subject=frozen(subject))
+
+
+def no_worse_than_keeping(
+    snapshot: Snapshot, plans: Iterable[Callable[[], Plan]], measure: Callable[[Snapshot, Plan], float], name: str
+) -> Plan:
+    """The first of these plans that the measure puts no lower than keeping everything; keeping if there is none.
+
+    The last look of a policy, at the plan as a whole: each step towards it may have been worth it by what held then.
+    """
+    keep = keep_plan(snapshot, name)
+    kept = measure(snapshot, keep)
+    for plan in plans:
+        found = plan()
+        if is_no_worse(measure(snapshot, found), kept):
+            return found
+    return keep
+
+
+def is_no_worse(value: float, kept: float) -> bool:
+    """Whether a plan of this measure is worth as much as keeping everything, but for the order of sums."""
+    return value >= kept - ROUNDING * abs(kept)
+
+
+def leaves_home(snapshot: Snapshot, plan: Plan) -> bool:
+    """Whether a job that cannot leave its nodes would be elsewhere: stopped in one step, started again in the next."""
+    if not snapshot.job_pinned.any():
+        return False
+    pinned = snapshot.job_pinned[snapshot.role_job]
+    if not pinned[snapshot.held_role].any():
+        return False
+    width = max(1, snapshot.nodes)
+    job = snapshot.role_job
+    had = np.unique(job[snapshot.held_role])
+    mine = pinned[plan.role] & np.isin(job[plan.role], had)
+    home = job[snapshot.held_role] * width + snapshot.held_node
+    return bool((~np.isin((job[plan.role] * width + plan.node)[mine], home)).any())

@@ -1,0 +1,226 @@
+"""`fair+goodput`: fair shares decide what each queue holds, goodput how to use it best inside that.
+
+With jobs in several queues a cycle has three parts, each from where the one before would end:
+
+1. fair's own cycle, for gangs alone: those start that their queues' shares and guarantees allow, then those that fit
+   beside them, and queues above their share give way. No gang that is whole grows by it.
+2. Where a queue holds less than it deserves, goodput divides anew with what each deserves as the most that its jobs may
+   hold. What comes of it is taken if more of the shares is met, whatever else it is worth.
+3. goodput inside the queues: each may use what it holds, and what is idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen
+from diflow.allocator.model.plan import ADMIT, PREEMPT, RESIZE, WAIT, Plan, carry_out, keep_plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fair.cycle import BETWEEN_QUEUES, GENTLE, Cycle
+from diflow.allocator.policies.fair.prepared import prepared, restored
+from diflow.allocator.policies.fair.reasons import LOSSES, Given, retold
+from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, total_room
+from diflow.allocator.policies.fixed_point import followed, joined, leaves_home, no_worse_than_keeping, recounted
+from diflow.allocator.policies.goodput.policy import GoodputPolicy
+from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.policies.waiting import Feasibility
+
+PARTS = 1e6
+"""What of the shares is met counts in so many parts of the cluster; what is below that is left to goodput."""
+
+
+class TogetherPolicy:
+    """Fair between queues, goodput-optimal inside each."""
+
+    name = "fair+goodput"
+
+    def __init__(self, settings: PolicySettings | None = None) -> None:
+        self._settings = settings or PolicySettings()
+        self._inner = GoodputPolicy(self._settings, name=self.name)
+
+    def allocate(self, job: int, snapshot: Snapshot) -> Plan:
+        """Start the newcomer in what is idle; nobody else is touched."""
+        only = np.zeros(snapshot.jobs, dtype=np.bool_)
+        only[job] = True
+        return self._inner.plan(snapshot, considered=only)
+
+    def optimize(self, snapshot: Snapshot) -> Plan:
+        used = prepared(snapshot)
+        if not _several_queues(used):
+            return self._inner.plan(snapshot, quota=within_caps if snapshot.facts.capped else None)
+        given: list[Given] = []
+        step = partial(self._step, given)
+        ways = (
+            lambda: followed(used, step(used), step),
+            lambda: self._inner.plan(used, quota=idle_to_all),
+        )
+        plan = no_worse_than_keeping(used, ways, self.measure, self.name)
+        plan = recounted(used, retold(used, plan, given, losers_only=True))
+        return restored(snapshot, used, self._explained(used, plan))
+
+    def measure(self, snapshot: Snapshot, plan: Plan) -> float:
+        """With several queues what of guarantees and of shares is met, and after it the goodput policy's value."""
+        used = prepared(snapshot)
+        value = self._inner.measure(used, plan)
+        if not _several_queues(used):
+            return value
+        sure, met = Met(used).of_plan(plan)
+        return round(sure * PARTS) * PARTS * 10 + round(met * PARTS) + value / (1 + value)
+
+    def _explained(self, snapshot: Snapshot, plan: Plan) -> Plan:
+        """The plan with the reasons of those that wait as they are when it was carried out."""
+        # Of those that are stopped, too, whose room nobody has in the end.
+        waits = (plan.action == WAIT) | ((plan.action == PREEMPT) & ~np.isin(plan.why, tuple(LOSSES)))
+        if not waits.any():
+            return plan
+        told = self._cycle(carry_out(snapshot, plan)).reasons()
+        return replace(
+            plan,
+            why=frozen(np.where(waits, np.array(told.why, dtype=np.int64), plan.why)),
+            values=frozen(np.where(waits[:, None], np.array(told.values, dtype=np.float64), plan.values)),
+            subject=frozen(np.where(waits, np.array(told.subject, dtype=np.int64), plan.subject)),
+        )
+
+    def _cycle(self, snapshot: Snapshot) -> Cycle:
+        return Cycle(snapshot, self._settings, inside_queues=False, wanted=_largest(snapshot), grows=False)
+
+    def _step(self, given: list[Given], snapshot: Snapshot) -> Plan:
+        """One cycle: between queues, then inside them. Who gave what up between queues is added to `given`."""
+        met = Met(snapshot)
+        plan = self._between_queues(snapshot, met, given)
+        after = carry_out(snapshot, plan)
+        if met.lacks(plan):
+            again = self._inner.within(after, strict(after), moved=_moved(plan))
+            # After what was lent to others nobody is to hold less of his share than before.
+            if met.of_plan(again) > met.of_plan(plan):
+                plan = self._joined(snapshot, plan, again)
+                after = carry_out(snapshot, plan)
+        inside = self._inner.plan(after, quota=idle_to_all, moved=_moved(plan))
+        whole = self._joined(snapshot, plan, inside)
+        return plan if met.of_plan(whole) < met.of_plan(plan) else whole
+
+    def _between_queues(self, snapshot: Snapshot, met: Met, given: list[Given]) -> Plan:
+        """Who starts and who gives way by shares; without those that give where less of the shares would be met."""
+        keep = keep_plan(snapshot, self.name)
+        for steps in (BETWEEN_QUEUES, GENTLE):
+            cycle = self._cycle(snapshot)
+            plan = cycle.decided_by(steps, self.name)
+            if met.of_plan(plan) >= met.of_plan(keep):
+                given += cycle.given
+                return plan
+        return keep
+
+    def _joined(self, snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
+        return plan if leaves_home(snapshot, again) else joined(snapshot, plan, again)
+
+
+class Met:
+    """What of guarantees and of deserved shares the plans of one snapshot meet, each as a part of the cluster.
+
+    Queues alone count: which of its jobs a queue serves is goodput's part.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        s = self._snapshot = snapshot
+        self._total = np.maximum(total_room(s), 1).astype(np.float64)
+        share = deserved_by(s, Feasibility(s).possible(), wanted=_largest(s))
+        own = np.zeros(s.queues, dtype=np.bool_)
+        own[s.job_queue[s.job_queue >= 0]] = True
+        self._share: FloatArray = np.where((share > ROUNDING) & own[:, None], share, np.inf)
+        self._weight: FloatArray = (np.where(np.isfinite(self._share), share, 0.0) / self._total).max(axis=1, initial=0)
+
+    def of_plan(self, plan: Plan) -> tuple[float, float]:
+        """(guarantees, shares), rounded to whole parts."""
+        s, held = self._snapshot, self.held(plan)
+        met = np.minimum(self._ratio(held), 1.0) * self._weight
+        sure = 0.0
+        if s.queue_guarantee.any():
+            below = np.zeros_like(held)
+            for q, chain in enumerate(s.facts.chains):
+                below[chain] += held[q]
+            sure = float((np.minimum(below, s.queue_guarantee) / self._total).sum())
+        return round(sure * PARTS) / PARTS, round(float(met.sum()) * PARTS) / PARTS
+
+    def lacks(self, plan: Plan) -> bool:
+        """Whether a queue holds less than it deserves."""
+        return bool(((self._ratio(self.held(plan)) < 1 - ROUNDING) & (self._weight > 0)).any())
+
+    def held(self, plan: Plan) -> IntArray:
+        """Q×R: what the queues' own jobs hold under the plan."""
+        s = self._snapshot
+        out = np.zeros((s.queues + 1, len(s.resources)), dtype=np.int64)
+        np.add.at(out, s.job_queue[s.role_job[plan.role]], s.role_request[plan.role] * plan.count[:, None])
+        return out[:-1]
+
+    def _ratio(self, held: IntArray) -> FloatArray:
+        out: FloatArray = (held / self._share).max(axis=1, initial=0.0)
+        return out
+
+
+def quotas(snapshot: Snapshot) -> IntArray:
+    """Q×R: what each queue deserves, in whole amounts.
+
+    Deserved shares are rounded down and the rest is handed out in the order of what was cut off, so that no unit
+    belongs to nobody.
+    """
+    share = deserved_by(snapshot, Feasibility(snapshot).possible(), wanted=_largest(snapshot))
+    whole = np.floor(share + 1e-6).astype(np.int64)
+    total = total_room(snapshot)
+    tops = snapshot.queue_parent < 0
+    for r in range(len(snapshot.resources)):
+        left = int(min(total[r], np.floor(share[tops, r].sum() + 1e-6)) - whole[tops, r].sum())
+        cut = share[:, r] - whole[:, r]
+        for q in np.argsort(-cut, kind="stable")[: max(0, left)].tolist():
+            if cut[q] > 1e-6 and tops[q]:
+                whole[q, r] += 1
+    return whole
+
+
+def strict(snapshot: Snapshot) -> IntArray:
+    """Q×R: what each queue deserves, but not less than the minimums of its jobs that run: none is to be stopped."""
+    s = snapshot
+    minimum = np.minimum(s.held_by_role(), s.role_min)
+    return np.maximum(quotas(s), _by_queue(s, s.demand_by_job(minimum)))
+
+
+def idle_to_all(snapshot: Snapshot) -> IntArray:
+    """Q×R: what each queue holds, and all that is idle: nobody may grow at the cost of another queue."""
+    s = snapshot
+    idle = np.maximum(s.settled()[s.node_open], 0).sum(axis=0)
+    out: IntArray = _by_queue(s, s.demand_by_job(s.held_by_role())) + idle
+    return out
+
+
+def within_caps(snapshot: Snapshot) -> IntArray:
+    """Q×R: what each queue holds and all that is idle, within the caps of the queue and those above it: for jobs of one
+    queue, which share with nobody."""
+    out = idle_to_all(snapshot)
+    for q, chain in enumerate(snapshot.facts.chains):
+        out[q] = np.minimum(out[q], snapshot.queue_cap[chain].min(axis=0))
+    return out
+
+
+def _moved(plan: Plan) -> BoolArray:
+    """J: who starts or restarts by the plan."""
+    out: BoolArray = (plan.action == ADMIT) | (plan.action == RESIZE)
+    return out
+
+
+def _by_queue(snapshot: Snapshot, by_job: IntArray) -> IntArray:
+    out = np.zeros((snapshot.queues + 1, by_job.shape[1]), dtype=np.int64)
+    np.add.at(out, snapshot.job_queue, by_job)
+    return out[:-1]
+
+
+def _largest(snapshot: Snapshot) -> IntArray:
+    """Replicas of each role that its job could use at most."""
+    return np.minimum(snapshot.role_max, 2**40)
+
+
+def _several_queues(snapshot: Snapshot) -> bool:
+    """Whether jobs are in more than one queue: else there is nothing to share between queues."""
+    queue = snapshot.job_queue[snapshot.job_queue >= 0]
+    return len(queue) > 0 and bool((queue != queue[0]).any())

@@ -1,0 +1,235 @@
+"""Who gets how many replicas: the greedy on the concave hull of each job's curve, over whole arrays.
+
+Each job's curve of value against cost is replaced by its upper concave hull; the hull's segments of all jobs are taken
+by falling slope until the room of every group that they draw on is used up. For divisible room that is the optimum; for
+whole replicas `knapsack.py` closes the gap where one resource of each group decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import le, sub
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
+
+ROUNDS = 40
+"""Passes of the greedy over what still fits; a handful is used unless groups of many sizes compete."""
+
+
+FEW_SEGMENTS = 2000
+"""Segments up to which the greedy goes through them one by one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """J jobs, C configurations, R resources, groups of room.
+
+    `value` (J×C), not finite where impossible; `amount` (J×C×R) resources of a configuration; `cost` (J×C) its size in
+    one number, ascending; `room` (G×R) what each group has; `groups` (J×K) the groups that a job draws on, -1 for none.
+    `floor` (J): the value of nothing.
+    """
+
+    value: FloatArray
+    amount: IntArray
+    cost: FloatArray
+    room: IntArray
+    groups: IntArray
+    floor: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Segments:
+    job: IntArray
+    begin: IntArray
+    end: IntArray
+    slope: FloatArray
+
+
+def greedy(problem: Problem) -> IntArray:
+    """Per job the best column (-1: nothing), as far as the hull tells."""
+    jobs = len(problem.value)
+    column = np.full(jobs, -1, dtype=np.int64)
+    if jobs == 0:
+        return column
+    segments = hull(problem.value, problem.cost, problem.floor)
+    order = np.lexsort((segments.begin, segments.job, -segments.slope))
+    job, begin, end = segments.job[order], segments.begin[order], segments.end[order]
+    need = problem.amount[job, end] - np.where(begin[:, None] >= 0, problem.amount[job, begin], 0)
+    group = problem.groups[job]
+    if len(job) == 0:
+        return column
+    if len(job) <= FEW_SEGMENTS:
+        owner, ends, out = job.tolist(), end.tolist(), column.tolist()
+        for row in _one_by_one(owner, need.tolist(), group.tolist(), np.maximum(problem.room, 0).tolist()):
+            out[owner[row]] = ends[row]
+        return np.array(out, dtype=np.int64)
+    room = problem.room.copy()
+    for _ in range(ROUNDS):
+        fits, alone = _fits(need, group, room)
+        if fits.all():
+            column[job] = end
+            break
+        # A segment that does not fit by itself ends its job there; one whose predecessor is left out has to wait.
+        at = np.arange(len(job))
+        taken = fits & (at < _first(~fits, job, jobs)[job])
+        column[job[taken]] = end[taken]
+        for k in range(group.shape[1]):
+            mine = taken & (group[:, k] >= 0)
+            add_rows(room, group[mine, k], -need[mine])
+        left = ~taken & (at < _first(~alone, job, jobs)[job])
+        if not left.any():
+            break
+        job, end, need, group = job[left], end[left], need[left], group[left]
+    return column
+
+
+def _first(rows: BoolArray, job: IntArray, jobs: int) -> IntArray:
+    """The first of these rows of each job; the number of all rows where there is none."""
+    out = np.full(jobs, len(rows), dtype=np.int64)
+    at = rows.nonzero()[0]
+    np.minimum.at(out, job[at], at)
+    return out
+
+
+def _one_by_one(job: list[int], need: list[list[int]], group: list[list[int]], room: list[list[int]]) -> Iterator[int]:
+    """The segments that are taken, one after the other: what the rounds over whole arrays come to, and cheaper where
+    there are few."""
+    dead: set[int] = set()
+    for row, (j, more, groups) in enumerate(zip(job, need, group, strict=True)):
+        if j in dead:
+            continue
+        rooms = [room[g] for g in groups if g >= 0]
+        for there in rooms:
+            if not all(map(le, more, there)):
+                dead.add(j)
+                break
+        else:
+            for there in rooms:
+                there[:] = map(sub, there, more)
+            yield row
+
+
+def _fits(need: IntArray, group: IntArray, room: IntArray) -> tuple[BoolArray, BoolArray]:
+    """Which segments fit in the room of their groups: after all those before them, and by themselves."""
+    nothing = need <= 0
+    fits, alone = np.ones(need.shape, dtype=np.bool_), np.ones(need.shape, dtype=np.bool_)
+    for k in range(group.shape[1]):
+        mine = group[:, k]
+        have = room[mine]
+        outside = (mine < 0)[:, None] | nothing
+        fits &= (_running_sum(need, mine, len(room)) <= have) | outside
+        alone &= (need <= have) | outside
+    return np.asarray(fits.all(axis=1)), np.asarray(alone.all(axis=1))
+
+
+def hull(value: FloatArray, cost: FloatArray, floor: FloatArray) -> _Segments:
+    """Segments of the upper concave hull of each job's (cost, value), from (0, floor), as far as it rises."""
+    jobs, width = value.shape
+    at_value, at_cost = floor.astype(np.float64).copy(), np.zeros(jobs)
+    at_column = np.full(jobs, -1, dtype=np.int64)
+    rows, columns = np.arange(jobs), np.arange(width)
+    found: list[tuple[IntArray, IntArray, IntArray, FloatArray]] = []
+    value = np.where(np.isfinite(value), value, -np.inf)
+    for _ in range(width):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steep = (value - at_value[:, None]) / (cost - at_cost[:, None])
+        steep = np.where((columns > at_column[:, None]) & np.isfinite(steep), steep, -np.inf)
+        # The farthest of equally steep points: fewer segments, and no choice that hangs on rounding.
+        best = width - 1 - steep[:, ::-1].argmax(axis=1)
+        top = steep[np.arange(len(rows)), best]
+        rising = (top > 0).nonzero()[0]
+        if not len(rising):
+            break
+        rows, best, value, cost = rows[rising], best[rising], value[rising], cost[rising]
+        found.append((rows, at_column[rising], best, top[rising]))
+        at = np.arange(len(rows))
+        at_column, at_value, at_cost = best, value[at, best], cost[at, best]
+    if not found:
+        none = np.zeros(0, dtype=np.int64)
+        return _Segments(none, none, none, np.zeros(0))
+    return _Segments(
+        np.concatenate([f[0] for f in found]),
+        np.concatenate([f[1] for f in found]),
+        np.concatenate([f[2] for f in found]),
+        np.concatenate([f[3] for f in found]),
+    )
+
+
+def _running_sum(amount: IntArray, group: IntArray, groups: int) -> IntArray:
+    """Sum of `amount` over the rows of the same group up to and with each row."""
+    if groups == 1:
+        return np.cumsum(amount, axis=0)
+    order = np.argsort(group, kind="stable")
+    total = np.cumsum(amount[order], axis=0)
+    ids = group[order]
+    first = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
+    lengths = np.diff(np.concatenate((first, [len(ids)])))
+    base = np.repeat(total[first] - amount[order][first], lengths, axis=0)
+    out = np.empty_like(amount)
+    out[order] = total - base
+    return out
+
+
+def add_rows(room: IntArray, group: IntArray, amount: IntArray) -> None:
+    """Add each row of `amount` to the row of `room` that `group` names."""
+    for r in range(room.shape[1]):
+        np.add.at(room[:, r], group, amount[:, r])
+
+
+def improve(
+    problem: Problem, column: IntArray, room: IntArray, *, movable: BoolArray, rounds: int
+) -> tuple[IntArray, IntArray]:
+    """Fill what the hull left over: single raises to any column that fits, best slope first. (columns, room left)."""
+    column = column.copy()
+    room = room.copy()
+    width = problem.value.shape[1]
+    rows = np.arange(len(column))
+    for _ in range(rounds):
+        now = np.where(column >= 0, problem.value[rows, np.maximum(column, 0)], problem.floor)
+        now_cost = np.where(column >= 0, problem.cost[rows, np.maximum(column, 0)], 0.0)
+        now_amount = np.where(column[:, None] >= 0, problem.amount[rows, np.maximum(column, 0)], 0)
+        need = problem.amount - now_amount[:, None, :]
+        ok = np.isfinite(problem.value) & (np.arange(width) > column[:, None]) & movable[:, None]
+        for k in range(problem.groups.shape[1]):
+            group = problem.groups[:, k]
+            have = room[np.maximum(group, 0)][:, None, :]
+            ok &= (group < 0)[:, None] | ((need <= have) | (need <= 0)).all(axis=2)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            steep = (problem.value - now[:, None]) / (problem.cost - now_cost[:, None])
+        steep = np.where(ok & np.isfinite(steep), steep, -np.inf)
+        if steep.size == 0:
+            break
+        job, col = divmod(int(steep.argmax()), width)
+        if steep[job, col] <= 0:
+            break
+        for k in range(problem.groups.shape[1]):
+            if problem.groups[job, k] >= 0:
+                room[problem.groups[job, k]] -= need[job, col]
+        column[job] = col
+    return column, room
+
+
+def have_room(problem: Problem, column: IntArray) -> bool:
+    """Whether no group has to give more than it has."""
+    used = in_use(problem, column)
+    return bool(((used <= problem.room) | (used == 0)).all())
+
+
+def in_use(problem: Problem, column: IntArray) -> IntArray:
+    """G×R: what these columns take of each group."""
+    used = np.zeros_like(problem.room)
+    some = (column >= 0).nonzero()[0]
+    for k in range(problem.groups.shape[1]):
+        group = problem.groups[some, k]
+        mine = some[group >= 0]
+        add_rows(used, group[group >= 0], problem.amount[mine, column[mine]])
+    return used
+
+
+def worth(problem: Problem, column: IntArray) -> float:
+    """Summed value of these columns."""
+    rows = np.arange(len(column))
+    return float(np.where(column >= 0, problem.value[rows, np.maximum(column, 0)], problem.floor).sum())

@@ -1,0 +1,334 @@
+"""Goodput of every job at every configuration worth trying, computed once a cycle for all jobs and remembered.
+
+A configuration is a number of replicas of the job's elastic role. Inside a node: powers of two and the full node (any
+set of those packs without waste); beyond: whole nodes. The job's minimum, its present count and, for a job that
+reports nothing, what its user asked for are always among them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.model.profile import NODES, REPLICAS, Profile, clean, gradient_noise
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.goodput.fitting import fit_all
+from diflow.allocator.policies.goodput.model import ALPHA_C, ALPHA_N, BETA_N, PARAMETERS, Limits, best_batches
+
+MOST_COLUMNS = 24
+"""Configurations a job: beyond this the steps between whole nodes become geometric."""
+UNKNOWN_SPEEDUP = 0.5
+"""A job that reports nothing is taken to run R^0.5 times as fast on R replicas: between a job that gains nothing and
+one that gains all, so neither starved nor fed before those that show what they gain."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """J×C: `replicas` ascending in each row, padded with 0; `goodput` beside it, in iterations of M0 a second.
+
+    `present` (J) is the goodput of what the job holds now, as it is placed; `spread` (J) that of its first
+    configuration when it has to span nodes. `left_seconds` (J): time to the end at the first
+    configuration, NaN where unknown. `known` (J): whether there is a model of the job. `anyway` (J×C):
+    configurations that would be there too if the job held nothing.
+    """
+
+    replicas: IntArray
+    goodput: FloatArray
+    present: FloatArray
+    spread: FloatArray
+    left_seconds: FloatArray
+    known: BoolArray
+    anyway: BoolArray
+
+
+class Tables:
+    """Makes the table of a snapshot; remembers the rows of jobs whose reports, limits and cluster did not change."""
+
+    def __init__(self) -> None:
+        self._fits: dict[str, tuple[int, FloatArray]] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._grids: dict[tuple[int, ...], tuple[IntArray, BoolArray]] = {}
+        self._reports = _Reports((), (), np.zeros((0, _COLUMNS)))
+        self._made = _Made((), self._reports.data, *(np.zeros((0, 1), dtype=kind) for kind in (int, bool, float)))
+
+    def make(
+        self,
+        snapshot: Snapshot,
+        *,
+        low: IntArray,
+        high: IntArray,
+        wanted: IntArray,
+        per_node: IntArray,
+        held: IntArray,
+        held_nodes: IntArray,
+        growth: float,
+        between_nodes: float,
+        patience_seconds: float,
+    ) -> Table:
+        """The table of all jobs.
+
+        `low`, `high`: bounds of replicas; `wanted`: what the user asked for; `per_node`: the most that one node takes;
+        `held`, `held_nodes`: replicas held now, and on how many nodes.
+        """
+        data = self._read(snapshot)
+        known: BoolArray = np.isfinite(data[:, ALPHA_C])
+        # A job that has been running for a while and reports nothing never will: it may have what its user asked for.
+        started = snapshot.job_started_seconds
+        silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
+        reach = np.where(known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), np.where(silent, wanted, low))
+        top = np.minimum(high, np.maximum(reach, low)).astype(np.int64)
+        reached = np.minimum(high, np.maximum(top, held))
+        replicas, anyway = self._grid(low, top, per_node, held, reached)
+        # First the present placement on the nodes that it is on, and the smallest one over several nodes.
+        count = np.empty((len(held), replicas.shape[1] + 2), dtype=np.int64)
+        count[:, 0], count[:, 1], count[:, 2:] = np.maximum(held, 1), replicas[:, 0], replicas
+        several = count > per_node[:, None]
+        several[:, 0], several[:, 1] = held_nodes > 1, replicas[:, 0] > 1
+        value = self._values(
+            snapshot.job_names, data, known=known, count=count, several=several, between_nodes=between_nodes
+        )
+        if not known.all():
+            value[~known] = np.power(count[~known].astype(np.float64), UNKNOWN_SPEEDUP)
+        value[:, 0][held == 0] = 0.0
+        goodput = value[:, 2:]
+        goodput[replicas == 0] = 0.0
+        first = goodput[:, 0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            left_seconds = np.where(known & (first > 0), data[:, _LEFT] / first, np.nan)
+        return Table(replicas, goodput, value[:, 0], value[:, 1], left_seconds, known, anyway)
+
+    def _read(self, snapshot: Snapshot) -> FloatArray:
+        """What is known of each job from its reports (J×_COLUMNS); only new reports are looked at."""
+        last, names, profiles = self._reports, snapshot.job_names, snapshot.job_profile
+        if last.profiles is profiles and last.names is names:
+            return last.data
+        if last.names == names:
+            data, known = last.data.copy(), last.profiles
+        else:
+            rows = {name: row for row, name in enumerate(last.names)}
+            back = [rows.get(name, -1) for name in names]
+            data = np.full((len(names), _COLUMNS), np.nan)
+            if rows:
+                data = last.data[back]
+            known = tuple(last.profiles[row] if row >= 0 else _NEVER_READ for row in back)
+        self._read_anew([j for j, profile in enumerate(profiles) if profile is not known[j]], names, profiles, data)
+        self._reports = _Reports(names, profiles, data)
+        return data
+
+    def _read_anew(
+        self, jobs: list[int], names: tuple[str, ...], profiles: tuple[Profile | None, ...], data: FloatArray
+    ) -> None:
+        """Fill the rows of these jobs in."""
+        todo: list[tuple[int, FloatArray, int]] = []
+        for j in jobs:
+            profile = profiles[j]
+            if profile is None:
+                data[j] = _NOTHING_SAID
+                continue
+            seen = self._seen.get(names[j])
+            if seen is None or not seen.is_of(profile.observations):
+                seen = self._seen[names[j]] = _Seen(profile.observations)
+            rows = seen.rows
+            given, fit = profile.parameters, self._fits.get(names[j])
+            # A model with no observations beside it is the job's own, which says what several nodes cost.
+            several = seen.several or (given is not None and not len(rows))
+            largest = max(seen.largest, profile.profiled_replicas)
+            data[j, PARAMETERS:] = (largest, several, *_limits(profile), _left(profile))
+            data[j, :PARAMETERS] = np.nan
+            if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
+                data[j, :PARAMETERS] = given
+            elif fit is not None and fit[0] == profile.observations_version:
+                data[j, :PARAMETERS] = fit[1]
+            elif len(rows):
+                todo.append((j, rows, profile.observations_version))
+        if len(self._seen) > 4 * len(names) + 1024:
+            now = set(names)
+            self._seen = {name: value for name, value in self._seen.items() if name in now}
+        if not todo:
+            return
+        # Never from an earlier fit: the answer must depend on the snapshot alone.
+        for (j, _, version), found in zip(todo, fit_all([rows for _, rows, _ in todo]), strict=True):
+            usable = found if np.isfinite(found).all() else np.full(PARAMETERS, np.nan)
+            data[j, :PARAMETERS] = usable
+            self._fits[names[j]] = (version, usable)
+        if len(self._fits) > 4 * len(names) + 1024:
+            now = set(names)
+            self._fits = {name: value for name, value in self._fits.items() if name in now}
+
+    def _values(
+        self,
+        names: tuple[str, ...],
+        data: FloatArray,
+        *,
+        known: BoolArray,
+        count: IntArray,
+        several: BoolArray,
+        between_nodes: float,
+    ) -> FloatArray:
+        """Goodput of each known job at each configuration; what did not change is that of the last call."""
+        out = np.zeros(count.shape)
+        todo = known[:, None] & (count > 0)
+        last = self._made.along(names)
+        if last is not None:
+            width = min(count.shape[1], last.count.shape[1])
+            same = (count[:, :width] == last.count[:, :width]) & (several[:, :width] == last.several[:, :width])
+            if last.data is not data:
+                same &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=1)[:, None]
+            out[:, :width] = np.where(same, last.value[:, :width], 0.0)
+            todo[:, :width] &= ~same
+        # The present configuration mostly is one of those that are looked at anyway.
+        again = []
+        for first in (0, 1):
+            same = (count[:, 2:] == count[:, first, None]) & (several[:, 2:] == several[:, first, None])
+            row = (same.any(axis=1) & todo[:, first]).nonzero()[0]
+            again.append((first, row, 2 + same[row].argmax(axis=1)))
+            todo[row, first] = False
+        rows, columns = todo.nonzero()
+        for begin in range(0, len(rows), 4096):
+            row, column = rows[begin : begin + 4096], columns[begin : begin + 4096]
+            reports = data[row]
+            params = reports[:, :PARAMETERS]
+            if between_nodes > 1.0:
+                params[:, (ALPHA_N, BETA_N)] *= np.where(reports[:, _SPANNED] > 0, 1.0, between_nodes)[:, None]
+            good, _, _ = best_batches(params, _of(reports), count[row, column][:, None], several[row, column][:, None])
+            out[row, column] = good[:, 0]
+        for first, row, column in again:
+            out[row, first] = out[row, column]
+        self._made = _Made(names, data, count, several, out.copy())
+        return out
+
+    def _grid(self, *bounds: IntArray) -> tuple[IntArray, BoolArray]:
+        """Configurations of each job, ascending, padded with 0 at the end; which would be there if it held nothing.
+
+        `bounds`: for each job the least and the most that it may have, what one node takes, what it holds, and the most
+        that it may have or what it holds, if that is more.
+        """
+        if len(self._grids) > 100_000:
+            self._grids.clear()
+        rows = []
+        for key in zip(*[bound.tolist() for bound in bounds], strict=True):
+            row = self._grids.get(key)
+            if row is None:
+                least, most, whole, now, reach = key
+                counts = _configurations(least, reach, whole, now)
+                row = self._grids[key] = counts, np.isin(counts, _configurations(least, most, whole, 0))
+            rows.append(row)
+        lengths = np.array([len(counts) for counts, _ in rows], dtype=np.int64)
+        width = int(lengths.max(initial=1))
+        out, anyway = np.zeros((len(rows), width), dtype=np.int64), np.zeros((len(rows), width), dtype=np.bool_)
+        if rows:
+            filled = np.arange(width) < lengths[:, None]
+            out[filled] = np.concatenate([counts for counts, _ in rows])
+            anyway[filled] = np.concatenate([mask for _, mask in rows])
+        return out, anyway
+
+
+# Columns of what is known of a job from its reports: the seven parameters (NaN: no model), then these.
+_SEEN, _SPANNED, _INITIAL, _LEAST, _MOST, _LOCAL_LEAST, _LOCAL_MOST, _ACCUMULATION, _NOISE, _LEFT = range(
+    PARAMETERS, PARAMETERS + 10
+)
+_COLUMNS = PARAMETERS + 10
+_NOTHING_SAID = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan)
+_NEVER_READ = Profile()
+
+
+class _Seen:
+    """What can be used of a job's observations: mostly a report says how far the job is, and they are the same."""
+
+    __slots__ = ("largest", "observations", "rows", "several")
+
+    def __init__(self, observations: FloatArray) -> None:
+        self.observations = observations
+        self.rows = clean(observations)
+        self.several = bool((self.rows[:, NODES] > 1).any())
+        self.largest = float(self.rows[:, REPLICAS].max(initial=0))
+
+    def is_of(self, observations: FloatArray) -> bool:
+        """Whether these are the same."""
+        return observations is self.observations or np.array_equal(observations, self.observations)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reports:
+    """What was read from reports (J×_COLUMNS), and from whose."""
+
+    names: tuple[str, ...]
+    profiles: tuple[Profile | None, ...]
+    data: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    """The values that were made last (J×C), and from what."""
+
+    names: tuple[str, ...]
+    data: FloatArray
+    count: IntArray
+    several: BoolArray
+    value: FloatArray
+
+    def along(self, names: tuple[str, ...]) -> _Made | None:
+        """The same for these jobs, in this order; None if it has none of them. A new job has counts of -1."""
+        if self.names == names:
+            return self
+        rows = {name: row for row, name in enumerate(self.names)}
+        back = np.array([rows.get(name, -1) for name in names], dtype=np.int64)
+        if not (back >= 0).any():
+            return None
+        count = np.where((back >= 0)[:, None], self.count[back], -1)
+        return _Made(names, self.data[back], count, self.several[back], self.value[back])
+
+
+def _configurations(low: int, top: int, per_node: int, held: int) -> IntArray:
+    whole = max(1, per_node)
+    inside = {1 << i for i in range(whole.bit_length()) if 1 << i <= whole} | {whole}
+    beyond = list(range(2 * whole, top + 1, whole))
+    if len(beyond) > MOST_COLUMNS:
+        picked = np.unique(np.round(np.geomspace(2, top // whole, MOST_COLUMNS)).astype(int)) * whole
+        beyond = picked.tolist()
+    found = {count for count in (*inside, *beyond) if low <= count <= top} | {low}
+    if low <= held <= top:
+        found.add(held)
+    return np.array(sorted(found), dtype=np.int64)
+
+
+def _sane(params: FloatArray) -> bool:
+    return bool(np.isfinite(params).all() and (params >= 0).all() and 1.0 <= params[-1] <= 10.0)
+
+
+def _limits(profile: Profile) -> tuple[float, float, float, float, float, float, float]:
+    """Batch limits, whether batches may be accumulated, and gradient noise, in the order of the columns."""
+    initial, local = max(1, profile.initial_batch), max(1, profile.min_local_batch)
+    found = gradient_noise(profile)
+    return (
+        initial,
+        max(initial, profile.min_batch),
+        max(initial, profile.max_batch, profile.min_batch),
+        local,
+        max(local, profile.max_local_batch),
+        profile.accumulation,
+        found[1] / found[0] if found is not None and found[0] > 0 else np.inf,
+    )
+
+
+def _of(data: FloatArray) -> Limits:
+    return Limits(
+        initial=data[:, _INITIAL],
+        least=data[:, _LEAST],
+        most=data[:, _MOST],
+        local_least=data[:, _LOCAL_LEAST],
+        local_most=data[:, _LOCAL_MOST],
+        accumulation=data[:, _ACCUMULATION] > 0,
+        noise=data[:, _NOISE],
+    )
+
+
+def _left(profile: Profile) -> float:
+    """Work left of the job in iterations of M0, from what is done and its part of the whole; NaN: unknown."""
+    done, work = profile.fraction_done, profile.work_done
+    if done is None or work is None or not (math.isfinite(done) and math.isfinite(work)):
+        return math.nan
+    return work * max(1.0 - done, 1e-3) / done if 0 < done <= 1 and work > 0 else math.nan

@@ -1,0 +1,277 @@
+"""Why a job cannot start, and room kept for the gang that waits longest: shared by the policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, IntArray, frozen
+from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.packing import slots
+from diflow.allocator.model.plan import Plan, Why, make_plan
+from diflow.allocator.model.snapshot import Snapshot
+
+
+def start_order(snapshot: Snapshot) -> IntArray:
+    """Jobs by priority (higher first), then age, then name. Not to be written to."""
+    created, priority = snapshot.job_created_seconds, snapshot.job_priority
+    return snapshot.memo.get(
+        "start order", (created, priority), lambda: np.lexsort((np.arange(snapshot.jobs), created, -priority))
+    )
+
+
+def minimum_gang(ledger: Ledger, job: int) -> dict[int, int]:
+    low = ledger.facts.role_min
+    return {role: low[role] for role in ledger.facts.roles_of[job]}
+
+
+class Reasons:
+    """Why each job is decided on as it is, noted as it comes up."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        why = np.where(snapshot.job_preemptible, int(Why.KEPT), int(Why.KEPT_NOT_PREEMPTIBLE))
+        # Single values are noted a thousand times in a cycle: lists are several times cheaper there.
+        self.why: list[int] = why.tolist()
+        self.values: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * snapshot.jobs
+        self.subject: list[int] = [-1] * snapshot.jobs
+
+    def set(self, job: int, why: int, values: tuple[float, float, float], subject: int = -1) -> None:
+        self.why[job], self.values[job], self.subject[job] = int(why), values, subject
+
+    def plan(self, ledger: Ledger, name: str) -> Plan:
+        """The ledger's allocation as a plan with these reasons."""
+        role, node, count = ledger.triples()
+        return make_plan(
+            ledger.snapshot,
+            name,
+            role,
+            node,
+            count,
+            why=np.array(self.why, dtype=np.int64),
+            values=np.array(self.values, dtype=np.float64).reshape(len(self.values), 3),
+            subject=np.array(self.subject, dtype=np.int64),
+        )
+
+
+Reason = tuple[Why, tuple[float, float, float]]
+"""A reason and the numbers of its text."""
+
+
+class Feasibility:
+    """Whether a gang's minimum could ever start, on a cluster empty of our jobs; remembered by kind of job."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._facts = snapshot.facts
+        self._some_open = bool(snapshot.node_open.any())
+        sources = (self._facts, snapshot.node_allocatable, snapshot.node_foreign)
+        self._reasons: dict[int, Reason | None] = snapshot.memo.get("feasible", sources, dict)
+        self._most: dict[int, int] = snapshot.memo.get("most on an empty cluster", sources, dict)
+
+    def reason(self, job: int) -> Reason | None:
+        """None if it could; else why not, with the numbers of the text."""
+        kind = self._facts.kinds[job]
+        if kind not in self._reasons:
+            self._reasons[kind] = self._find(job)
+        return self._reasons[kind]
+
+    def possible(self) -> BoolArray:
+        """J: jobs that could run on an empty cluster, or do run. Others ask for nothing: they must not hold shares
+        back."""
+        s, facts = self._snapshot, self._facts
+        by_kind = [self.reason(job) is None for job in facts.first_of_kind]
+        starts: BoolArray = np.array(by_kind, dtype=np.bool_)[facts.kind_of]
+        return (starts | s.jobs_of(s.held_by_role() > 0)) & (s.job_queue >= 0)
+
+    def _find(self, job: int) -> Reason | None:
+        facts = self._facts
+        if not self._some_open:
+            return Why.NO_NODES, (0.0, 0.0, 0.0)
+        for role in facts.roles_of[job]:
+            most = self._most_of(role)
+            if most < facts.role_min[role]:
+                return Why.TOO_BIG, (float(facts.role_min[role]), float(most), 0.0)
+        queue = facts.job_queue[job]
+        if facts.capped and queue >= 0:
+            for role in facts.roles_of[job]:
+                need = facts.role_min[role]
+                if any(need * asked > cap for asked, cap in zip(facts.request[role], facts.caps[queue], strict=True)):
+                    return Why.QUEUE_CAP, (float(need), 0.0, 0.0)
+        return None
+
+    def _most_of(self, role: int) -> int:
+        """Replicas of the role that an empty cluster takes."""
+        shape = self._facts.shape[role]
+        if shape not in self._most:
+            self._most[shape] = int(np.minimum(empty_slots(self._snapshot, role), 2**40).sum())
+        return self._most[shape]
+
+
+def empty_slots(snapshot: Snapshot, role: int) -> IntArray:
+    """Replicas of the role that each node of an empty cluster takes (N). Not to be written to."""
+    s, facts = snapshot, snapshot.facts
+    known: dict[int, IntArray] = s.memo.get("empty slots", (facts, s.node_allocatable, s.node_foreign), dict)
+    shape = facts.shape[role]
+    if shape not in known:
+        known[shape] = frozen(slots(s.room(), s.role_request[role], facts.eligible(shape)))
+    return known[shape]
+
+
+Kept = list[tuple[IntArray, IntArray]]
+"""What is kept for somebody: (nodes, amounts)."""
+
+
+def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
+    """Keep room for the job's minimum on the nodes where least is missing. Empty if no set of nodes could hold it.
+
+    Nodes are taken in the order of their free room for the job, until they could hold it if they were empty. Room
+    kept is only ever filled by the job itself, so what is missing never grows from one cycle to the next; smaller
+    jobs may use what the job would leave over even there. `borrowed` (N×R): what counts as free for that choice, as
+    those who have it give it back.
+    """
+    s = ledger.snapshot
+    kept: Kept = []
+    for role in ledger.roles_of(job):
+        need = int(s.role_min[role])
+        whole = empty_slots(s, role)
+        now = ledger.room(role)
+        if borrowed is not None:
+            now = slots(ledger.free + borrowed, s.role_request[role], s.eligible(role))
+        now = np.minimum(now, whole)
+        order = np.lexsort((-whole, -now))
+        order = order[whole[order] > 0]
+        if len(order) == 0 or int(np.minimum(whole[order], 2**40).sum()) < need:
+            return []
+        total = np.cumsum(np.minimum(whole[order], need))
+        last = int(np.searchsorted(total, need))
+        chosen = order[: last + 1]
+        counts = np.minimum(whole[chosen], need)
+        counts[-1] = need - (int(total[last - 1]) if last else 0)
+        kept.append((chosen, ledger.block(chosen, counts[:, None] * s.role_request[role])))
+    return kept
+
+
+def start(ledger: Ledger, job: int) -> bool:
+    """Place the job: what it desires if it fits; else its minimum, and for a single role as much as fits."""
+    snapshot = ledger.snapshot
+    roles = ledger.roles_of(job)
+    wanted = {role: int(snapshot.role_desired[role]) for role in roles}
+    if len(roles) == 1:
+        role = roles[0]
+        count = min(wanted[role], ledger.most(job, role))
+        return count >= snapshot.role_min[role] and ledger.try_gang(job, {role: count}) is not None
+    return ledger.try_gang(job, wanted) is not None or ledger.try_gang(job, minimum_gang(ledger, job)) is not None
+
+
+Told = tuple[Why, tuple[float, float, float], int]
+"""A reason, the numbers of its text, and the queue or job that it names (-1: none)."""
+
+
+def cap_that_binds(ledger: Ledger, job: int) -> Told | None:
+    """The cap of the job's queue, or of one above it, that its gang would break: that which leaves it least."""
+    facts = ledger.facts
+    queue = facts.job_queue[job]
+    if not facts.capped or queue < 0:
+        return None
+    found: Told | None = None
+    least = 1.0
+    need = ledger.amount(minimum_gang(ledger, job))
+    for q in facts.chains[queue]:
+        for r, amount in enumerate(need):
+            left = max(0, facts.caps[q][r] - ledger.used[q][r])
+            if amount > left and left / amount < least:
+                least = left / amount
+                found = Why.QUEUE_CAP, (float(amount), float(left), float(r)), q
+    return found
+
+
+def fitting(ledger: Ledger, job: int, role: int) -> int:
+    """Replicas of the role for which there is room, whatever caps say."""
+    return int(np.minimum(ledger.room_for(job, role), 2**31).sum())
+
+
+def worst_role(ledger: Ledger, job: int) -> int:
+    """The role of which the largest part of the gang's minimum does not fit, the first of equal ones."""
+    low = ledger.facts.role_min
+    return max(ledger.roles_of(job), key=lambda r: ((low[r] - fitting(ledger, job, r)) / max(1, low[r]), -r))
+
+
+def room_told(ledger: Ledger, job: int) -> tuple[float, float]:
+    """Replicas of its worst role that the gang needs, and that fit."""
+    role = worst_role(ledger, job)
+    return float(ledger.facts.role_min[role]), float(min(fitting(ledger, job, role), 2**31))
+
+
+def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_seconds: float = 0.0) -> Told:
+    """Why a job that could run on an empty cluster does not run beside this ledger, in which nothing is kept.
+
+    `reserved_for`: the job for which room is kept, for `left_seconds` more (0: that is not told). It is named only
+    where the gang would fit without that.
+    """
+    cap = cap_that_binds(ledger, job)
+    if cap is not None:
+        return cap
+    need, fits = room_told(ledger, job)
+    if reserved_for not in (-1, job) and ledger.fits(job, minimum_gang(ledger, job)):
+        return Why.RESERVED, (need, fits, left_seconds), reserved_for
+    return Why.NO_ROOM, (need, fits, 0.0), -1
+
+
+def told_impossible(ledger: Ledger, job: int, reason: Reason) -> Told:
+    """A reason for which the job can never start, as it is told beside this ledger: a cap with what it leaves."""
+    queue = ledger.facts.job_queue[job]
+    cap = cap_that_binds(ledger, job) if reason[0] is Why.QUEUE_CAP else None
+    return cap or (*reason, queue)
+
+
+def broken_gangs(snapshot: Snapshot) -> BoolArray:
+    """J: jobs that hold something, but less than their minimum: pods are lost, or the minimum was raised."""
+    s = snapshot
+    held = s.held_by_role()
+    return s.jobs_of(s.held_role) & s.jobs_of(held < s.role_min) & ~s.jobs_of(held > s.role_max)
+
+
+def make_whole(ledger: Ledger, order: IntArray, considered: BoolArray, marks: Reasons) -> None:
+    """Give gangs that hold less than their minimum what is missing, if it fits beside what they have."""
+    s, count, low = ledger.snapshot, ledger.count, ledger.facts.role_min
+    broken = broken_gangs(s) & considered & (s.job_queue >= 0)
+    for j in order[broken[order]].tolist() if broken.any() else ():
+        roles = ledger.roles_of(j)
+        before = sum(count[r] for r in roles)
+        if ledger.try_gang(j, {r: max(0, low[r] - count[r]) for r in roles}) is not None:
+            marks.set(j, Why.PLACED_AGAIN, (float(sum(count[r] for r in roles)), float(before), 0.0))
+
+
+def grow_in_place(
+    ledger: Ledger,
+    order: IntArray,
+    considered: BoolArray,
+    marks: Reasons,
+    allowed: Callable[[int, int], int] | None = None,
+) -> None:
+    """Give jobs that may not be moved the replicas that their users asked for meanwhile: beside what they have.
+
+    `allowed(job, role)`: the most that somebody else still allows beside the ledger; for growth alone, as a gang that
+    lost pods is made whole wherever it fits.
+    """
+    snapshot, facts, count = ledger.snapshot, ledger.facts, ledger.count
+    short = snapshot.jobs_of(ledger.replicas < snapshot.role_desired)
+    short &= ~snapshot.job_preemptible & considered & (snapshot.job_queue >= 0)
+    if not short.any():
+        return
+    for j in order[short[order]].tolist():
+        roles = ledger.roles_of(j)
+        if not ledger.holds(j):
+            continue
+        if any(0 < count[r] < facts.role_min[r] for r in roles):
+            # It holds less than a gang (its minimum was raised, or pods are lost): all of it or nothing.
+            ledger.try_gang(j, {r: max(0, facts.role_min[r] - count[r]) for r in roles})
+        if any(count[r] < facts.role_min[r] for r in roles):
+            continue
+        for role in roles:
+            more = min(facts.role_desired[role] - count[role], ledger.most(j, role))
+            if allowed is not None:
+                more = min(more, allowed(j, role))
+            if more > 0 and ledger.try_gang(j, {role: more}) is not None:
+                marks.set(j, Why.GROWN, (float(count[role]), float(more), 0.0))

@@ -1,0 +1,51 @@
+"""The columns of `diflow list`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from diflow import keys
+from diflow.cli.output import coloured_phase, table
+from diflow.durations import age
+
+if TYPE_CHECKING:
+    from diflow.jobs.verbs import Job
+
+
+def jobs_table(jobs: Sequence[Job], *, now: datetime, wide: bool = False, namespaces: bool = False) -> str:
+    """The jobs as a table: the columns that DI-orchestrator prints, and more when it is `wide`."""
+    head = ["NAME", "PHASE", "READY", "REPLICAS", "RESTARTS", "RESCHEDULES", "AGE"]
+    if wide or namespaces:
+        head.insert(0, "NAMESPACE")
+    if wide:
+        head += ["PRIORITY", "PREEMPTIBLE", "ROUND", "MESSAGE"]
+    rows = []
+    for job in jobs:
+        status = job.status
+        row = [
+            job.name,
+            coloured_phase(status.phase),
+            str(status.ready_replicas),
+            str(status.replicas),
+            _count(status.restarts),
+            _count(status.reschedules),
+            age(job.created, now=now),
+        ]
+        if wide or namespaces:
+            row.insert(0, job.namespace)
+        if wide:
+            labels = job.workflow["metadata"].get("labels") or {}
+            row += [
+                labels.get(keys.PRIORITY, "-"),
+                labels.get(keys.PREEMPTIBLE, "-"),
+                job.round or "-",
+                status.message,
+            ]
+        rows.append(row)
+    return table(head, rows)
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else str(number)

@@ -1,0 +1,29 @@
+"""Times that Kubernetes wrote, and how long ago they were, as text."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+_STEPS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def age(since: str, *, now: datetime, until: str = "") -> str:
+    """How long ago a time was, as kubectl tells it: 45s, 12m, 3h20m, 5d."""
+    if not since:
+        return "-"
+    end = instant(until) if until else now
+    total = max(0, int((end - instant(since)).total_seconds()))
+    for i, (size, unit) in enumerate(_STEPS):
+        if total >= size or unit == "s":
+            count, rest = divmod(total, size)
+            small = _STEPS[i + 1] if i + 1 < len(_STEPS) else None
+            if small and count < 10 and rest >= small[0]:
+                return f"{count}{unit}{rest // small[0]}{small[1]}"
+            return f"{count}{unit}"
+    return "0s"
+
+
+def instant(text: str) -> datetime:
+    """A time that Kubernetes wrote."""
+    return datetime.fromisoformat(text)

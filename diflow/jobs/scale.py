@@ -1,0 +1,125 @@
+"""Asks for other numbers of replicas of a job that is there. Only what the user asks for is written; the allocator acts
+on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from diflow import keys
+from diflow.bounds import MOST_REPLICAS
+from diflow.errors import ConflictError, InvalidError
+from diflow.job import DIJob
+from diflow.jobs import parts
+from diflow.jobs.replica_ranges import Asked, Bounds, all_ranges, asked, check_size, choose_task, with_number
+from diflow.jobs.scale_requests import standing
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import WORKFLOW
+from diflow.state.notes import Notes
+
+_TRIES = 6
+_PAUSE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """What was asked for one task of a job, and what is asked for now.
+
+    `outdated`: the tasks whose running replicas keep the DI_RANK that they started with, though their rank changes.
+    Those of a preemptible job all start again.
+    """
+
+    task: str
+    before: Asked
+    after: Asked
+    outdated: tuple[str, ...] = ()
+
+
+def scale(
+    name: str,
+    *,
+    task: str | None = None,
+    replicas: int | None = None,
+    low: int | None = None,
+    high: int | None = None,
+    namespace: str | None = None,
+    cluster: Cluster | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> Scaled:
+    """Ask for `replicas`, or for `low` to `high` of a preemptible job (what is not given of the two stays).
+
+    The write names the version that was read, and is derived anew when somebody else was faster. Raises InvalidError
+    for what cannot be asked, NotFoundError, and ConflictError if the job has ended or changes all the time.
+    """
+    cluster = cluster or Cluster.connect()
+    for attempt in range(1, _TRIES + 1):
+        workflow = parts.newest(cluster, name, namespace=namespace)
+        if workflow is None:
+            raise parts.absent(name, namespace or cluster.namespace)
+        scaled, change = _change(workflow, task=task, replicas=replicas, low=low, high=high)
+        if change is None:
+            return scaled
+        try:
+            cluster.patch(WORKFLOW, workflow["metadata"]["name"], change, namespace=namespace)
+        except ConflictError:
+            if attempt == _TRIES:
+                raise
+            pause(_PAUSE_SECONDS * attempt)
+            continue
+        return scaled
+    raise AssertionError("unreachable")
+
+
+def _change(
+    workflow: dict[str, Any], *, task: str | None, replicas: int | None, low: int | None, high: int | None
+) -> tuple[Scaled, dict[str, Any] | None]:
+    stands = standing(workflow)
+    job, wanted, bounds = stands.job, dict(stands.wanted), stands.bounds
+    index = choose_task(job, task, bounds)
+    before = stands.asked(index)
+    if replicas is not None:
+        _check_count(replicas, "--replicas")
+        new_wanted, new_bounds = with_number(job, index, replicas, wanted=wanted, bounds=bounds)
+    else:
+        new_wanted, new_bounds = _by_bounds(job, index, low, high, wanted=wanted, bounds=bounds)
+    after = asked(job, index, wanted=new_wanted, bounds=new_bounds)
+    # What the server noted about the range of this task was so before somebody asked for bounds.
+    notes = Notes.read(stands.annotations.get(keys.REQUESTS) or "")
+    forgotten = notes.without_range(before.task) if replicas is None else notes
+    if (new_wanted, new_bounds, forgotten) == (wanted, bounds, notes):
+        return Scaled(before.task, before, after), None
+    option = "--replicas" if replicas is not None else "--max"
+    namespace = str(workflow["metadata"].get("namespace") or "")
+    check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=namespace, path=option)
+    stands.check_hostnames(index, after.high, path=option)
+    noting = {keys.REQUESTS: forgotten.text()} if forgotten != notes else {}
+    later = () if job.preemptible else tuple(task.name for task in job.tasks[index + 1 :])
+    return Scaled(before.task, before, after, later), stands.change(new_wanted, new_bounds, annotations=noting)
+
+
+def _by_bounds(
+    job: DIJob, index: int, low: int | None, high: int | None, *, wanted: dict[str, int], bounds: Bounds
+) -> tuple[dict[str, int], Bounds]:
+    if not job.preemptible:
+        raise InvalidError(
+            f"job {job.name} is not preemptible: it has as many replicas as were asked for; use --replicas"
+        )
+    for number, option in ((low, "--min"), (high, "--max")):
+        if number is not None:
+            _check_count(number, option)
+    task = job.tasks[index]
+    now = asked(job, index, wanted=wanted, bounds=bounds)
+    new_low, new_high = low if low is not None else now.low, high if high is not None else now.high
+    if new_low > new_high:
+        other = "" if low is not None and high is not None else f"; give {'--max' if high is None else '--min'}, too"
+        raise InvalidError(f"the minimum {new_low} is above the maximum {new_high}{other}", path="--min")
+    # A number of its own would cap the bounds: with the submitted one, they alone count.
+    return {**wanted, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (new_low, new_high)}
+
+
+def _check_count(number: int, option: str) -> None:
+    if not 1 <= number <= MOST_REPLICAS:
+        raise InvalidError(f"must be from 1 to {MOST_REPLICAS}, not {number}", path=option)

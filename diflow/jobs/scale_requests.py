@@ -1,0 +1,97 @@
+"""What a job's user asks of it, as it stands in its Workflow, and the patch that asks for something else.
+
+It is what `diflow scale` and the server share: both read a Workflow, think, and write only what a user may write (the
+parameter `replicas`, the annotation `diflow/bounds`). Neither of them is known here, nor is the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diflow import keys, names
+from diflow.errors import ConflictError, InvalidError, NotFoundError
+from diflow.job import DIJob, read_annotation
+from diflow.jobs.replica_ranges import Asked, Bounds, asked
+from diflow.state import untrusted
+from diflow.state.parameters import JobState
+from diflow.state.patches import canonical_json, live, merged
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands in one version of a job's Workflow: `wanted` replicas and `bounds` by task, all `parameters`."""
+
+    name: str
+    workflow: str
+    uid: str
+    version: str
+    job: DIJob
+    wanted: Mapping[str, int]
+    bounds: Bounds
+    parameters: tuple[tuple[str, str], ...]
+    annotations: Mapping[str, str]
+
+    def asked(self, index: int) -> Asked:
+        """What is asked for one task now."""
+        return asked(self.job, index, wanted=self.wanted, bounds=self.bounds)
+
+    def parameter(self, name: str) -> str:
+        """A parameter of the Workflow, or ""."""
+        return next((value for known, value in self.parameters if known == name), "")
+
+    def change(
+        self, wanted: Mapping[str, int], bounds: Bounds, *, annotations: Mapping[str, str] | None = None
+    ) -> Json:
+        """The merge patch that asks for these instead. It is meant for this version of the Workflow alone."""
+        values = merged(self.parameters, live(replicas=wanted))
+        change: Json = {
+            "metadata": {"uid": self.uid, "resourceVersion": self.version},
+            "spec": {"arguments": {"parameters": values}},
+        }
+        noted = dict(annotations or {})
+        if bounds != self.bounds:
+            given = {task: {"min": pair[0], "max": pair[1]} for task, pair in bounds.items()}
+            noted[keys.BOUNDS] = canonical_json(given)
+        if noted:
+            change["metadata"]["annotations"] = noted
+        return change
+
+    def check_hostnames(self, index: int, highest: int, *, path: str) -> None:
+        """Raises InvalidError if the name of the last of `highest` replicas of this task would be too long."""
+        names.check_hostname(self.workflow, self.job.tasks[index].name, highest, path=path)
+
+
+def standing(workflow: Mapping[str, Any]) -> Standing:
+    """What stands in a Workflow.
+
+    Raises NotFoundError if it is not diflow's, ConflictError if it has ended, InvalidError if nobody acts on what is
+    asked (`scheduling: none`), or if it cannot be understood any more.
+    """
+    state = JobState.parse(workflow)
+    name = state.name
+    if not state.is_job:
+        raise NotFoundError(f"the Workflow {name} is not a diflow job")
+    if state.has_ended:
+        raise ConflictError(f"job {name} has ended already ({state.phase}): nothing of it can be scaled")
+    if not state.is_gang:
+        raise InvalidError(
+            f"job {name} has scheduling: none, so Argo alone runs it and nothing acts on other numbers: submit it with "
+            "scheduling: gang, for the allocator"
+        )
+    if state.problem:
+        raise InvalidError(f"job {name} cannot be read: {state.problem}")
+    return Standing(
+        name=name,
+        workflow=state.workflow,
+        uid=state.uid,
+        version=state.version,
+        job=read_annotation(state.dijob),
+        wanted=state.wanted,
+        bounds=state.bounds,
+        parameters=state.parameters,
+        annotations=untrusted.sub(workflow, "metadata", "annotations"),
+    )

@@ -1,0 +1,156 @@
+"""Says in one line what a job is doing, what it waits for, or why it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from diflow.figures import counted
+from diflow.state import untrusted
+from diflow.state.advice import tell
+from diflow.state.chain import continued_in
+from diflow.state.observe import Attempt, Object, Observation
+from diflow.state.parameters import STOPS
+
+if TYPE_CHECKING:
+    from diflow.state.timeline import Phase
+
+Latest = Mapping[tuple[str, int], Attempt]
+
+
+def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
+    """Why a failed job failed: the allocator's reason, a replica with its exit code, a user's stop, or Argo's words."""
+    shutdown = untrusted.sub(workflow, "spec").get("shutdown")
+    if seen.is_left:
+        return f"went on in the Workflow {continued_in(workflow)}, which is gone"
+    if seen.step_failure:
+        return f"the job's Service could not be made: {seen.step_failure}"
+    if seen.stopped:
+        return seen.stopped
+    if shutdown in STOPS and not seen.gave_up:
+        return "stopped by a user" if shutdown == "Stop" else "terminated by a user"
+    culprit = _culprit(seen, latest)
+    if culprit is not None:
+        return _verdict(seen, culprit)
+    return (
+        untrusted.string(untrusted.sub(workflow, "status").get("message"), most=4096)
+        or f"the Workflow failed: see `argo get {seen.name}`"
+    )
+
+
+def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *, ready: int) -> str:
+    """What a job that has not ended is doing or waiting for."""
+    spec, argo = untrusted.sub(workflow, "spec"), untrusted.sub(workflow, "status")
+    if spec.get("shutdown") in STOPS:
+        if seen.stopped:
+            return f"is being stopped: {seen.stopped}"
+        culprit = _culprit(seen, latest) if seen.gave_up else None
+        return f"is being stopped: {_verdict(seen, culprit) if culprit else 'a user asked for it'}"
+    if not argo.get("phase"):
+        return "waits for Argo's workflow controller to take it up"
+    total = len(seen.wanted)
+    text = f"{ready} of {counted(total, 'replica')} ready"
+    if phase == "Pending":
+        text = untrusted.string(argo.get("message"), most=4096) or "no replica has a machine yet"
+    elif phase == "Restarting":
+        text = _restarting(seen, latest) or text
+    elif phase == "Rescheduling":
+        text = f"{_moving(seen, latest)}: {text}"
+    elif phase == "Running":
+        text = _running(seen, latest, ready=ready, total=total)
+    waits = _waits(seen, latest)
+    if waits and phase != "Running":
+        text = f"{text}; {waits}"
+    if spec.get("suspend"):
+        text = f"suspended (`diflow resume {seen.name}` goes on); {text}"
+    if seen.offloaded:
+        text += "; Argo keeps this Workflow's nodes in its database (see `argo get`)"
+    return text
+
+
+def _culprit(seen: Observation, latest: Latest) -> Attempt | None:
+    """The replica that made the job fail: the first whose tries are used up, else the first that failed."""
+    failed = [a for a in latest.values() if a.phase in ("Failed", "Unknown") and not seen.was_released(a)]
+    failed.sort(key=lambda a: (a.was_stopped, a.tries < seen.backoff_limit, a.finished or "~", a.task, a.index))
+    return failed[0] if failed else None
+
+
+def _verdict(seen: Observation, attempt: Attempt) -> str:
+    text = f"{attempt.replica} failed: {_ending(attempt)}"
+    if attempt.restart:
+        times = "once" if attempt.restart == 1 else f"{attempt.restart} times"
+        return f"{text}, after the whole job was restarted {times}"
+    if attempt.tries:
+        return f"{text}, after {counted(attempt.tries, 'restart')}"
+    return text if seen.backoff_limit else f"{text}; backoffLimit 0 allows no restart"
+
+
+def _ending(attempt: Attempt) -> str:
+    text = " ".join(attempt.message.split()) or "Error"
+    if attempt.exit_code is not None and "exit code" not in text:
+        text += f" (exit code {attempt.exit_code})"
+    return tell(text)
+
+
+def _running(seen: Observation, latest: Latest, *, ready: int, total: int) -> str:
+    attempts = [latest[key] for key in seen.wanted if key in latest]
+    counts = {
+        "ending": sum(a.is_ending for a in attempts),
+        "succeeded": sum(a.phase == "Succeeded" for a in attempts),
+        "failed": sum(a.phase == "Failed" for a in attempts),
+    }
+    if counts["succeeded"] == total:
+        return f"{f'all {total} replicas' if total > 1 else 'the replica'} succeeded; Argo tidies up"
+    if ready == total:
+        return f"all {total} replicas ready" if total > 1 else "the replica is ready"
+    parts = [
+        f"{ready} of {counted(total, 'replica')} ready",
+        *(f"{count} {what}" for what, count in counts.items() if count),
+    ]
+    return ", ".join(parts)
+
+
+def _restarting(seen: Observation, latest: Latest) -> str:
+    """Which replica failed last, and how much of the limit is used up."""
+    unready = {key for key, a in latest.items() if not (a.is_ready or a.phase == "Succeeded")}
+    restart = max((a.restart for a in latest.values()), default=0)
+    failed = [
+        a
+        for a in seen.attempts
+        if a.round == seen.round
+        and a.phase == "Failed"
+        and not a.was_taken_away
+        and ((a.task, a.index) in unready or a.restart < restart)
+    ]
+    if not failed:
+        return ""
+    last = max(failed, key=lambda a: (a.restart, a.finished, a.counted))
+    what = "the whole job restarts" if restart else "it restarts"
+    return f"{last.replica} failed: {_ending(last)}; {what} ({last.tries + 1} of {seen.backoff_limit})"
+
+
+def _moving(seen: Observation, latest: Latest) -> str:
+    lost = [a.replica for a in latest.values() if not (a.is_ready or a.phase == "Succeeded") and a.uncounted]
+    lost += [a.replica for a in latest.values() if (a.was_taken_away or a.is_lost) and a.replica not in lost]
+    if lost:
+        return f"{_names(lost)} {'gets a new pod' if len(lost) == 1 else 'get new pods'}"
+    return f"moves to round {seen.round}" if len(seen.rounds) > 1 or seen.past else "the number of replicas changed"
+
+
+def _waits(seen: Observation, latest: Latest) -> str:
+    """Why replicas do not start: the most frequent reason, told once for all that have it."""
+    reasons: dict[str, list[str]] = {}
+    wanted = seen.wanted
+    for key, attempt in latest.items():
+        if attempt.waiting and attempt.phase == "Pending" and key in wanted:
+            reasons.setdefault(attempt.waiting, []).append(attempt.replica)
+    if not reasons:
+        return f"the step that makes the Service waits: {seen.step_waiting}" if seen.step_waiting else ""
+    reason, replicas = max(reasons.items(), key=lambda item: len(item[1]))
+    return f"{_names(replicas)}: {reason}"
+
+
+def _names(replicas: Sequence[str]) -> str:
+    if len(replicas) <= 2:
+        return " and ".join(replicas)
+    return f"{replicas[0]} and {len(replicas) - 1} others"

@@ -1,0 +1,391 @@
+"""Reads what Argo's nodes and the pods show of a job: every attempt of every replica.
+
+It is pure, and it imports neither Hera nor pydantic, because `diflow list` runs it over a thousand Workflows. Times
+stay the text that Kubernetes writes (`2026-11-21T09:40:44Z`), whose alphabetical order is the order in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from diflow import keys
+from diflow.state import failures, nodes, untrusted
+from diflow.state.advice import tell
+from diflow.state.nodenames import NodeName
+from diflow.state.nodes import Node
+from diflow.state.parameters import Decision, JobState, past_phases
+from diflow.state.tree import is_never_made, read_tree
+
+Object = Mapping[str, Any]
+
+_NODE_ID = "workflows.argoproj.io/node-id"
+_ARGO_MAIN = "main"  # the name that Argo gives to the container of the work
+_STOP = "stop"  # the action of the allocator's decision to end a job
+_GATED = "SchedulingGated"
+_GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
+_LONGEST_MESSAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One pod of one replica. `restart` and `counted` use the backoffLimit up, `uncounted` does not."""
+
+    round: str
+    round_index: int
+    restart: int
+    task: str
+    index: int
+    member: str  # its index, or "2.1" for one that was dropped from its round and came back
+    life: int  # how often it came back
+    counted: int
+    uncounted: int
+    node_id: str
+    phase: str  # as of a pod: Pending, Running, Succeeded, Failed or Unknown
+    message: str
+    waiting: str  # why it does not start, or ""
+    exit_code: int | None
+    host: str
+    created: str
+    placed: str  # when it got a machine, or ""
+    ready: str  # when it was ready, or "" if it never was
+    is_ready: bool
+    is_ending: bool  # the work has ended, and Argo is still collecting what it left
+    finished: str
+    is_lost: bool = False  # its pod is being deleted or is gone, and Argo has not noted that yet
+    is_uncounted: bool = False  # its message says that it ended for no fault of the job's own
+
+    @property
+    def replica(self) -> str:
+        """The replica's name within its job."""
+        return f"{self.task}-{self.index}"
+
+    @property
+    def order(self) -> tuple[int, int, int, int, int]:
+        """Later attempts of one replica are greater."""
+        return (self.round_index, self.restart, self.life, self.counted, self.uncounted)
+
+    @property
+    def key(self) -> str:
+        """As the parameter `released` names it."""
+        return f"{self.round}/{self.task}/{self.member}"
+
+    @property
+    def tries(self) -> int:
+        """How much of the backoffLimit was used up before it."""
+        return self.counted + self.restart
+
+    @property
+    def was_stopped(self) -> bool:
+        """Argo ended it because the whole Workflow was stopped."""
+        return "shutdown with strategy" in self.message
+
+    @property
+    def was_taken_away(self) -> bool:
+        """It ended by eviction, preemption, a lost machine or the like, as Argo's expressions see it: what a program
+        writes into its message does not make it so."""
+        return self.phase == "Failed" and self.is_uncounted
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """All that can be seen of a job.
+
+    `attempts` are in the order of `Attempt.order`. `granted` is what may run in the current round, `initial` what the
+    first one began with; `again` has the suffixes of replicas that came back, by "round/task/index". `closing`: Argo
+    starts nothing more, because the Workflow has ended or was told to stop; `gave_up`: the job itself told it so, as
+    its tries are used up. `restarts` and `reschedules` are the whole job's: over all replicas and rounds, and over the
+    Workflows that this one continues. `past` is what the job went through in those, each phase with the times at which
+    it last began and ended; `started` when the first one began. `problem`: why the Workflow cannot be read, or "".
+    `running`: how many replicas of each task are meant to run now (`JobState.running`).
+    """
+
+    name: str
+    round: str
+    rounds: tuple[str, ...]
+    tasks: tuple[str, ...]
+    granted: dict[str, int]
+    initial: dict[str, int]
+    released: frozenset[str]
+    again: dict[str, str]
+    backoff_limit: int
+    attempts: tuple[Attempt, ...]
+    restarts: int
+    reschedules: int
+    closing: bool
+    gave_up: bool
+    decision: Decision | None
+    offloaded: bool
+    step_failure: str  # why a step of diflow's own failed, or ""
+    step_waiting: str
+    profilings: dict[str, Any]
+    past: tuple[tuple[str, str, str], ...] = ()
+    started: str = ""
+    is_left: bool = False
+    problem: str = ""
+    running: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> frozenset[tuple[str, int]]:
+        """The replicas that should run now, each as (task, index): what is granted, less the released tail."""
+        return frozenset((task, index) for task, count in self.running.items() for index in range(count))
+
+    def member(self, round_: str, task: str, index: int) -> str:
+        """The name by which a replica goes in its newest life in this round: its index, or "2.1"."""
+        return f"{index}{self.again.get(f'{round_}/{task}/{index}', '')}"
+
+    def was_released(self, attempt: Attempt) -> bool:
+        """It was stopped on purpose: `released` says so, or it was dropped since, or has come back in another life."""
+        return (
+            attempt.key in self.released
+            or attempt.member != self.member(attempt.round, attempt.task, attempt.index)
+            or (attempt.round == self.round and attempt.index >= self.granted.get(attempt.task, 0))
+        )
+
+    @property
+    def stopped(self) -> str:
+        """Why the allocator ended the job, or ""."""
+        return self.decision.why if self.closing and self.decision and self.decision.action == _STOP else ""
+
+    def latest(self) -> dict[tuple[str, int], Attempt]:
+        """The newest attempt of each replica in the current round and in its present life, by (task, index)."""
+        current = [a for a in self.attempts if a.round == self.round]
+        restart = max((a.restart for a in current), default=0)
+        return {
+            (a.task, a.index): a
+            for a in current
+            if a.restart == restart and a.member == self.member(self.round, a.task, a.index)
+        }
+
+
+def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
+    """Read a Workflow and, where they are given, its pods. Of one that cannot be read, only `problem` and the names."""
+    return observe_state(JobState.parse(workflow), workflow, pods)
+
+
+def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()) -> Observation:
+    """As `observe`, where the Workflow's `state` has been read already."""
+    decision = state.decision
+    seen = Observation(
+        name=state.name,
+        round=state.current,
+        rounds=state.rounds,
+        tasks=tuple(task.name for task in state.tasks),
+        granted={},
+        initial={},
+        released=state.released,
+        again=dict(state.again),
+        backoff_limit=state.backoff_limit,
+        attempts=(),
+        restarts=state.restarts_before,
+        reschedules=state.rounds_before,
+        closing=state.is_stopping or state.has_ended,
+        gave_up=False,
+        decision=decision,
+        offloaded=False,
+        step_failure="",
+        step_waiting="",
+        profilings=dict(untrusted.mapping(state.profilings)),
+        past=tuple(past_phases(state)),
+        started=untrusted.time(state.history_before.get("started"))
+        or untrusted.time(untrusted.sub(workflow, "status").get("startedAt")),
+        is_left=bool(state.continued_in),
+        problem=state.problem,
+    )
+    if state.problem:
+        return seen
+    gated = decision.why if decision and decision.action != _STOP else ""
+    found, offloaded = nodes.nodes(workflow, pods)
+    by_node = {_annotation(pod, _NODE_ID): pod for pod in pods}
+    tasks = dict.fromkeys(seen.tasks)
+    attempts: list[Attempt] = []
+    gave_up = False
+    steps: list[tuple[str, str]] = []
+    for node in found:
+        gave_up = gave_up or _has_given_up(node)
+        if node.place is None:
+            if node.type in ("Pod", "Retry") and node.name.startswith(f"{state.workflow}.service"):
+                steps.append(_read_step(node, by_node.get(node.id)))
+        elif node.type == "Pod" and node.place.task and not is_never_made(node):
+            attempts.append(_attempt(node, by_node.get(node.id), node.place, gated=gated, sees_pods=bool(pods)))
+            tasks.setdefault(node.place.task)
+    attempts.sort(key=lambda a: (a.order, a.created))
+    tree = read_tree(found, is_offloaded=offloaded)
+    return replace(
+        seen,
+        tasks=tuple(tasks),
+        granted=dict(state.granted[state.current]),
+        running={task.name: state.running(task.name) for task in state.tasks},
+        initial={task.name: task.replicas for task in state.tasks},
+        attempts=tuple(attempts),
+        restarts=tree.restarts + state.restarts_before,
+        reschedules=tree.moves + tree.rounds_left(state.rounds) + state.rounds_before,
+        gave_up=gave_up,
+        offloaded=offloaded,
+        step_failure=next((failure for failure, _ in steps if failure), ""),
+        step_waiting=next((waiting for _, waiting in steps if waiting), ""),
+    )
+
+
+def waiting_reason(pod: Object, *, gated: str = "") -> str:
+    """Why a pod does not start and what to do, or "" when it is on its way.
+
+    `gated` is what the allocator says of a pod that it has not admitted.
+    """
+    status = pod.get("status") or {}
+    if status.get("phase") not in (None, "", "Pending"):
+        return ""
+    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    for container in statuses:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason") or ""
+        if reason and reason not in ("ContainerCreating", "PodInitializing"):
+            return tell(_sentence(reason, waiting.get("message") or ""))
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            if condition.get("reason") == _GATED:
+                gates = [g.get("name", "") for g in (pod.get("spec") or {}).get("schedulingGates") or []]
+                if gated and gates == [keys.GATE]:
+                    return gated
+                return f"waits to be admitted (gate {', '.join(gates)})" if gates else "waits to be admitted"
+            return tell(_sentence(condition.get("reason") or "", condition.get("message") or ""))
+    return ""
+
+
+def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, sees_pods: bool) -> Attempt:
+    ended = node.is_fulfilled
+    argos = node.message
+    message = argos.removeprefix(f"{_ARGO_MAIN}: ")
+    exit_code = node.exit_code
+    phase = "Failed" if node.phase == "Error" else node.phase
+    created = node.started
+    finished = node.finished if ended else ""
+    host = node.host
+    waiting = tell(message) if phase == "Pending" and not _is_on_its_way(message) else ""
+    if gated and waiting and message.startswith(_GATED):
+        waiting = gated
+    # Of a pod that is gone, only what Argo kept: with an exit code it has run; taken away from a machine, most likely.
+    told = exit_code is not None or "exit code" in message or (host != "" and failures.is_uncounted(argos))
+    ran = phase == "Running" or (ended and (phase == "Succeeded" or told))
+    placed = created if host or ran else ""
+    ready = created if ran else ""
+    is_ready = phase == "Running"
+    is_ending = False
+    is_lost = sees_pods and not ended and (phase == "Running" if pod is None else _is_being_deleted(pod))
+    if pod is not None:
+        status = pod.get("status") or {}
+        host = (pod.get("spec") or {}).get("nodeName") or host
+        conditions = {c.get("type"): c for c in status.get("conditions") or []}
+        placed = _since(conditions.get("PodScheduled")) or placed
+        main = _main_state(status)
+        terminated = main.get("terminated") or {}
+        if not ended:
+            phase = status.get("phase") or phase
+            waiting = waiting_reason(pod, gated=gated)
+            is_ending = phase == "Running" and bool(terminated)
+            is_ready = phase == "Running" and (conditions.get("Ready") or {}).get("status") == "True"
+            if phase in ("Succeeded", "Failed"):
+                finished = terminated.get("finishedAt") or finished or created
+                argos = argos or failures.message_of(status, terminated, container=_ARGO_MAIN)
+                message = message or _ending(status, terminated)
+        exit_code = exit_code if exit_code is not None else nodes.exit_code(terminated.get("exitCode"))
+        ready = _since(conditions.get("Ready")) or _started(main) or ("" if not ended else ready)
+        if phase == "Running" and not is_ready and not conditions.get("Ready"):
+            ready = ""
+    return Attempt(
+        round=place.round,
+        round_index=place.round_index,
+        restart=place.restart,
+        task=place.task,
+        index=place.index,
+        member=place.member,
+        life=place.life,
+        counted=place.counted,
+        uncounted=place.uncounted,
+        node_id=node.id,
+        phase=phase if phase in ("Pending", "Running", "Succeeded", "Failed") else _other(phase),
+        message=message,
+        waiting=waiting,
+        exit_code=exit_code,
+        host=host,
+        created=created,
+        placed=placed,
+        ready=ready,
+        is_ready=is_ready and not is_lost,
+        is_ending=is_ending,
+        finished=finished,
+        is_lost=is_lost,
+        is_uncounted=failures.is_uncounted(argos),
+    )
+
+
+def _is_being_deleted(pod: Object) -> bool:
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
+
+
+def _other(phase: str) -> str:
+    return "Succeeded" if phase in ("Skipped", "Omitted") else "Unknown"
+
+
+def _is_on_its_way(message: str) -> bool:
+    return not message or message.startswith(("ContainerCreating", "PodInitializing"))
+
+
+def _has_given_up(node: Node) -> bool:
+    """The step that stops a failed job has got a machine.
+
+    It may end as Failed all the same: by its own condition, or because Argo stops it with the rest. After a user's stop
+    it fails too, as Argo then starts nothing more, but it never gets a machine.
+    """
+    if _GIVE_UP not in node.name or node.phase in ("Skipped", "Omitted"):
+        return False
+    return node.phase not in ("Failed", "Error") or bool(node.host)
+
+
+def _read_step(node: Node, pod: Object | None) -> tuple[str, str]:
+    """(why a step of diflow's own failed, why it waits); "" where it does not."""
+    if node.phase in ("Failed", "Error") and node.type == "Retry" and "with strategy '" not in node.message:
+        return node.message or "it failed", ""
+    if node.phase == "Pending" and node.type == "Pod":
+        message = node.message
+        return "", waiting_reason(pod) if pod is not None else ("" if _is_on_its_way(message) else tell(message))
+    return "", ""
+
+
+def _since(condition: Object | None) -> str:
+    if condition and condition.get("status") == "True":
+        return condition.get("lastTransitionTime") or ""
+    return ""
+
+
+def _main_state(status: Object) -> Object:
+    for container in status.get("containerStatuses") or []:
+        if container.get("name") == _ARGO_MAIN:
+            state: Object = container.get("state") or {}
+            return state
+    return {}
+
+
+def _started(state: Object) -> str:
+    """When a container that has ended, or that runs without being ready, was started."""
+    return (state.get("terminated") or {}).get("startedAt") or ""
+
+
+def _ending(status: Object, terminated: Object) -> str:
+    if status.get("reason"):
+        return _sentence(status["reason"], status.get("message") or "")
+    code = terminated.get("exitCode")
+    reason = terminated.get("reason") or "Error"
+    return f"{reason} (exit code {code})" if code else ""
+
+
+def _annotation(pod: Object, key: str) -> str:
+    return untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(key))
+
+
+def _sentence(reason: str, message: str) -> str:
+    message = " ".join(message.split())
+    if not message or message.startswith(reason):
+        return message or reason
+    return f"{reason}: {message}"

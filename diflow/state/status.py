@@ -1,0 +1,283 @@
+"""The status of a DIJob: one pure function of its Workflow and its pods.
+
+No clock and no stored state: the phases that a job went through are found again, each time, from the times that Argo
+and Kubernetes wrote down. It knows nothing of a cluster, and it imports neither Hera nor pydantic.
+
+    phase           when
+    Pending         submitted, nothing placed yet
+    Starting        replicas are created, and not all are ready
+    Running         all replicas are ready (or have succeeded already)
+    Restarting      a replica failed and the limit allows another try
+    Rescheduling    the number of replicas or the allocation changed, and pods are on the way
+    Succeeded       the Workflow succeeded
+    Failed          the Workflow failed
+    Unknown         the cluster cannot be read, or somebody has made the Workflow unreadable (the message says what)
+
+A job ends when its Workflow ends, never before: `argo list` and `diflow list` agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from diflow import keys
+from diflow.state import chain, messages, untrusted
+from diflow.state.observe import Attempt, Object, Observation, observe
+from diflow.state.parameters import JobState
+from diflow.state.timeline import PHASES, Phase, history
+
+__all__ = [
+    "ENDED",
+    "PHASES",
+    "Condition",
+    "JobStatus",
+    "Phase",
+    "derive",
+    "derive_ended",
+    "derive_seen",
+    "is_job",
+    "unknown",
+]
+
+ENDED: Final[frozenset[str]] = frozenset({"Succeeded", "Failed"})
+
+_ARGO_COMPLETED: Final = "workflows.argoproj.io/completed"
+_ARGO_PHASE: Final = "workflows.argoproj.io/phase"
+_ENDS: Final[Mapping[str, Phase]] = {"Succeeded": "Succeeded", "Failed": "Failed", "Error": "Failed"}
+_PASSED: Final[Mapping[Phase, str]] = {
+    "Pending": "the job was submitted",
+    "Starting": "the replicas were created",
+    "Running": "all replicas were ready",
+    "Restarting": "a replica had failed and was started again",
+    "Rescheduling": "pods were on their way to a new place",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One phase that the job has been in. Its `status` is "True" for the present one, "False" for those that passed.
+
+    `last_transition_time` is when the job last came into this phase, `last_update_time` when it left it again (of the
+    present phase: when something last happened).
+    """
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    last_transition_time: str
+    last_update_time: str
+
+    def to_dict(self) -> dict[str, str]:
+        """As in a DIJob's manifest."""
+        return {
+            "type": self.type,
+            "status": self.status,
+            "reason": self.reason,
+            "message": self.message,
+            "lastTransitionTime": self.last_transition_time,
+            "lastUpdateTime": self.last_update_time,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """What a job is doing. Times are RFC 3339 text, "" when there is none.
+
+    `allocation` names a machine for each replica, by task and in the order of the index ("" where none is given yet).
+    `restarts` and `reschedules` are None where only the Workflow's metadata was read (`derive_ended`).
+    """
+
+    phase: Phase
+    reason: str
+    message: str
+    conditions: tuple[Condition, ...] = ()
+    replicas: int = 0
+    ready_replicas: int = 0
+    task_status: dict[str, dict[str, int]] = field(default_factory=dict)
+    allocation: dict[str, list[str]] = field(default_factory=dict)
+    profilings: dict[str, Any] = field(default_factory=dict)
+    restarts: int | None = 0
+    reschedules: int | None = 0
+    start_time: str = ""
+    completion_timestamp: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """The job has come to its end, whichever."""
+        return self.phase in ENDED
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `status` of a DIJob's manifest."""
+        out: dict[str, Any] = {
+            "phase": self.phase,
+            "reason": self.reason,
+            "message": self.message,
+            "conditions": [condition.to_dict() for condition in self.conditions],
+            "replicas": self.replicas,
+            "readyReplicas": self.ready_replicas,
+            "taskStatus": self.task_status,
+            "allocation": self.allocation,
+            "profilings": self.profilings,
+            "restarts": self.restarts,
+            "reschedules": self.reschedules,
+        }
+        if self.start_time:
+            out["startTime"] = self.start_time
+        if self.completion_timestamp:
+            out["completionTimestamp"] = self.completion_timestamp
+        return out
+
+
+def unknown(message: str) -> JobStatus:
+    """The status of a job whose cluster cannot be read."""
+    return JobStatus(phase="Unknown", reason=_reason("Unknown"), message=message)
+
+
+def derive(workflow: Object, pods: Sequence[Object] = ()) -> JobStatus:
+    """The status of the job that `workflow` runs.
+
+    `pods` are the job's pods, if at hand: they tell when a replica is ready, and why one does not start. Without them
+    a replica counts as ready when Argo saw it running.
+    """
+    return derive_seen(workflow, observe(workflow, pods))
+
+
+def _unreadable(workflow: Object, seen: Observation) -> JobStatus:
+    """The status of a job whose Workflow somebody has made unreadable: what Argo says of it, and why."""
+    argo = untrusted.sub(workflow, "status")
+    phase = _ENDS.get(untrusted.string(argo.get("phase"))) or "Unknown"
+    created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
+    finished = untrusted.time(argo.get("finishedAt"))
+    return JobStatus(
+        phase=phase,
+        reason=_reason(phase),
+        message=f"cannot be read: {seen.problem}",
+        conditions=(Condition(phase, "True", _reason(phase), seen.problem, finished or created, finished or created),),
+        restarts=seen.restarts,
+        reschedules=seen.reschedules,
+        start_time=seen.started,
+        completion_timestamp=finished if phase in ENDED else "",
+    )
+
+
+def derive_ended(workflow: Object) -> JobStatus | None:
+    """The status of a job that has ended, from its Workflow's metadata alone; None for one that may still run.
+
+    Argo writes the outcome into labels when it is done with a Workflow. How often the job was restarted is not there.
+    """
+    labels = untrusted.sub(workflow, "metadata", "labels")
+    phase = _ENDS.get(untrusted.string(labels.get(_ARGO_PHASE)))
+    if chain.continued_in(workflow):
+        phase = phase and "Failed"
+    if phase is None or labels.get(_ARGO_COMPLETED) != "true":
+        return None
+    return JobStatus(
+        phase=phase,
+        reason=_reason(phase),
+        message="",
+        replicas=_submitted_replicas(workflow),
+        restarts=None,
+        reschedules=None,
+    )
+
+
+def _submitted_replicas(workflow: Object) -> int:
+    return sum(task.replicas for task in JobState.parse(workflow).tasks)
+
+
+def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
+    """As `derive`, of what has been observed already."""
+    if seen.problem:
+        return _unreadable(workflow, seen)
+    argo = untrusted.sub(workflow, "status")
+    latest = seen.latest()
+    steps = history(seen, created=untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp")))
+    ended = _ENDS.get(untrusted.string(argo.get("phase")))
+    if ended and seen.is_left:
+        ended = "Failed"  # whoever asks for the job is shown the Workflow in which it goes on, while that is there
+    if ended:
+        steps.append((ended, untrusted.time(argo.get("finishedAt"))))
+    phase = steps[-1][0]
+    wanted = seen.wanted
+    ready = sum(1 for key, attempt in latest.items() if attempt.is_ready and key in wanted)
+    if phase == "Succeeded":
+        message = "the job succeeded"
+    elif phase == "Failed":
+        message = messages.failure(workflow, seen, latest)
+    else:
+        message = messages.present(phase, workflow, seen, latest, ready=ready)
+    return JobStatus(
+        phase=phase,
+        reason=_reason(phase),
+        message=message,
+        conditions=_conditions(steps, message, updated=_last_time(seen, argo), past=seen.past),
+        replicas=len(wanted),
+        ready_replicas=0 if ended else ready,
+        task_status=_task_status(seen, latest),
+        allocation=_allocation(seen, latest),
+        profilings=seen.profilings,
+        restarts=seen.restarts,
+        reschedules=seen.reschedules,
+        start_time=seen.started,
+        completion_timestamp=untrusted.time(argo.get("finishedAt")) if ended else "",
+    )
+
+
+def is_job(workflow: Object) -> bool:
+    """The Workflow was made by diflow."""
+    labels = untrusted.sub(workflow, "metadata", "labels")
+    return bool(labels.get(keys.MANAGED_BY) == keys.MANAGED_BY_VALUE)
+
+
+def _conditions(
+    steps: Sequence[tuple[Phase, str]], message: str, *, updated: str, past: Sequence[tuple[str, str, str]]
+) -> tuple[Condition, ...]:
+    spans: dict[Phase, tuple[str, str]] = {
+        phase: (began, left) for phase in PHASES for name, began, left in past if name == phase
+    }
+    spans = dict(sorted(spans.items(), key=lambda item: item[1][0]))
+    for i, (phase, began) in enumerate(steps):
+        spans.pop(phase, None)
+        spans[phase] = (began, steps[i + 1][1] if i + 1 < len(steps) else max(updated, began))
+    present = steps[-1][0]
+    return tuple(
+        Condition(
+            type=phase,
+            status="True" if phase == present else "False",
+            reason=_reason(phase),
+            message=message if phase == present else _PASSED[phase],
+            last_transition_time=began,
+            last_update_time=left,
+        )
+        for phase, (began, left) in spans.items()
+    )
+
+
+def _last_time(seen: Observation, argo: Object) -> str:
+    times = [untrusted.time(argo.get("finishedAt"))]
+    times += [time for a in seen.attempts for time in (a.created, a.placed, a.ready, a.finished)]
+    return max(times)
+
+
+def _task_status(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) -> dict[str, dict[str, int]]:
+    out: dict[str, dict[str, int]] = {task: {} for task in seen.tasks}
+    for attempt in latest.values():
+        counts = out[attempt.task]
+        counts[attempt.phase] = counts.get(attempt.phase, 0) + 1
+    return out
+
+
+def _allocation(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) -> dict[str, list[str]]:
+    out: dict[str, list[str]] = {}
+    for task in seen.tasks:
+        hosts = [latest[task, i].host if (task, i) in latest else "" for i in range(seen.granted.get(task, 0))]
+        if any(hosts):
+            out[task] = hosts
+    return out
+
+
+def _reason(phase: Phase) -> str:
+    return f"Job{phase}"

@@ -1,0 +1,198 @@
+"""Who may do what with a job.
+
+A pod of the job shows a token whose audience names the job (`names.audience`), and must be of its current round. A
+person shows a token of the API server's own, and may do with a job what he may do with its Workflow (get, patch), as a
+SubjectAccessReview says. Nobody is told of a job that he may not see whether it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import structlog
+from cachetools import TTLCache
+
+from diflow import keys, names
+from diflow.errors import DiflowError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import ACCESS_REVIEW, WORKFLOW, Kind
+from diflow.server.api.cache import Cache, JobView
+from diflow.server.api.identity import Identity, User, claims
+from diflow.server.api.reading import PodRead
+from diflow.server.http.errors import forbidden, from_diflow, gone, unauthorized, unavailable
+from diflow.server.http.pool import Pool
+
+Verb = Literal["get", "list", "patch"]
+"""What is done with the Workflow: `get` and `list` to look, `patch` to ask for replicas or to report."""
+
+_PREFIX: Final = f"{keys.IDENTITY_AUDIENCE}/"
+_STALE_SECONDS: Final = 5.0
+
+log = structlog.get_logger("diflow.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who may. `name` is for the log; `pod` is the pod of the job that asks, None for a person.
+
+    `is_foreign`: it is a pod of another job of the namespace, known by its address alone, which may ask about this job
+    and report nothing about it.
+    """
+
+    name: str
+    pod: PodRead | None = None
+    is_foreign: bool = False
+
+
+class Access:
+    """`unproven_pods`: serve pods that show no token, known by their address, for jobs of their own namespace."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        identity: Identity,
+        pool: Pool,
+        *,
+        unproven_pods: bool = False,
+        keep_seconds: float = 60.0,
+        denial_seconds: float = 10.0,
+        most: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._cache = cache
+        self._identity = identity
+        self._pool = pool
+        self._unproven_pods = unproven_pods
+        self._allowed: TTLCache[tuple[Any, ...], bool] = TTLCache(most, keep_seconds, timer=clock)
+        self._refused: TTLCache[tuple[Any, ...], bool] = TTLCache(most, denial_seconds, timer=clock)
+        self._asked: dict[tuple[Any, ...], asyncio.Task[bool]] = {}
+
+    async def caller(self, token: str, *, namespace: str, job: str, verb: Verb, address: str = "") -> Caller:
+        """Who may do this with this job. `token` is "" if none was shown; `address` is the caller's.
+
+        Raises ApiError: 401, 403, 429, 410 for a pod of an earlier round of this job, or 503 where it cannot be known
+        now, as for a pod of a later round than the job's Workflow has here.
+        """
+        self.check_fresh()
+        if not token:
+            return self._by_address(namespace, job, address)
+        said = claims(token)
+        wanted = names.audience(namespace, job)
+        if wanted in said.audiences:
+            user = await self._identity.user(token, audience=wanted, address=address, said=said)
+            self.check_fresh()
+            return self._pod(user, namespace, job)
+        if any(audience.startswith(_PREFIX) for audience in said.audiences):
+            raise forbidden()  # of another job
+        user = await self._identity.user(token, address=address, said=said)
+        if not await self.may(user, verb, namespace=namespace, name=job, address=address):
+            # The same whether there is such a job or not: the cluster judges by the names alone.
+            raise forbidden(
+                f"{user.name} may not do that with this job, if there is one: it needs the right to {verb} "
+                f"workflows.argoproj.io in namespace {namespace}"
+            )
+        return Caller(user.name)
+
+    def check_fresh(self) -> None:
+        """Raises ApiError (503) if what is known of jobs and pods is too old."""
+        if not self._cache.is_fresh():
+            raise unavailable("the state of the cluster is not known well enough now", after_seconds=_STALE_SECONDS)
+
+    async def person(self, token: str, *, address: str = "") -> User:
+        """Whose token of the API server's own this is. Raises ApiError as `Identity.user` does."""
+        return await self._identity.user(token, address=address)
+
+    async def may(
+        self, user: User, verb: Verb, *, namespace: str, name: str = "", address: str = "", kind: Kind = WORKFLOW
+    ) -> bool:
+        """Whether a person may do this with the Workflow `name`, or with all of the namespace ("": all namespaces).
+
+        `kind` is what it is about, if not about Workflows.
+
+        Raises ApiError: 429, or 503 when the API server cannot be asked.
+        """
+        key = (user.digest, user.name, verb, kind, namespace, name)
+        if key in self._allowed:
+            return True
+        if key in self._refused:
+            return False
+        asked = self._asked.get(key)
+        if asked is None:
+            self._identity.pace(address)
+            asked = asyncio.ensure_future(self._review(key, user))
+            self._asked[key] = asked
+            asked.add_done_callback(lambda done: self._forget(key, done))
+        return await asyncio.shield(asked)
+
+    async def _review(self, key: tuple[Any, ...], user: User) -> bool:
+        _, _, verb, kind, namespace, name = key
+        attributes = {
+            "verb": verb, "group": kind.group, "resource": kind.plural, "namespace": namespace, "name": name,
+        }  # fmt: skip
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": user.name,
+                "uid": user.uid,
+                "groups": list(user.groups),
+                "extra": {name: list(values) for name, values in user.extra.items()},
+                "resourceAttributes": {name: value for name, value in attributes.items() if value},
+            },
+        }
+        try:
+            review = await self._pool.run(lambda: self._cluster.create(ACCESS_REVIEW, body))
+        except DiflowError as error:
+            raise from_diflow(error) from None
+        allowed = (review.get("status") or {}).get("allowed") is True
+        (self._allowed if allowed else self._refused)[key] = True
+        return allowed
+
+    def _forget(self, key: tuple[Any, ...], done: asyncio.Task[bool]) -> None:
+        self._asked.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # looked at here, as whoever asked may have gone
+
+    def _pod(self, user: User, namespace: str, job: str) -> Caller:
+        """The pod to which the token is bound. Each time it is looked for anew: a pod that is gone may nothing more."""
+        name, uid = user.pod
+        pod = self._cache.pod(namespace, name) if name else None
+        view = self._cache.job(namespace, job)
+        if (
+            pod is None
+            or view is None
+            or not uid
+            or pod.uid != uid
+            or not user.name.startswith(f"system:serviceaccount:{namespace}:")
+        ):
+            raise forbidden()
+        _check_round(view, pod)
+        return Caller(f"pod {namespace}/{name}", pod)
+
+    def _by_address(self, namespace: str, job: str, address: str) -> Caller:
+        pod = self._cache.pod_at(address) if self._unproven_pods and address else None
+        if pod is None:
+            raise unauthorized("show a token: Authorization: Bearer ...")
+        view = self._cache.job(namespace, pod.job)
+        if pod.namespace != namespace or view is None:
+            raise forbidden()
+        _check_round(view, pod)
+        name = f"pod {namespace}/{pod.name}, by its address"
+        return Caller(name, pod) if pod.job == job else Caller(name, is_foreign=True)
+
+
+def _check_round(view: JobView, pod: PodRead) -> None:
+    """Raises ApiError: 410 for a pod of an earlier round of its job, 503 for one of a later round than is known here,
+    403 for one that is none of its pods."""
+    if view.had(pod):
+        raise gone(f"this pod is of an earlier round: the job is in round {view.workflow.current}")
+    if view.will_have(pod):
+        raise unavailable(f"round {pod.round} of the job is not known here yet: ask again")
+    if not view.has(pod):
+        raise forbidden()

@@ -1,0 +1,170 @@
+"""The application: the routes over their parts. Everything it uses is given to it; nothing is a global.
+
+    app = create_app(cluster=..., cache=..., settings=...)     # the caller starts and stops the cache
+
+`app.state.core` has the parts (`Core`): the status page uses its cache, identity and access, the server its readiness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from diflow.kube.api import Cluster
+from diflow.server.api.access import Access
+from diflow.server.api.adaptdl import AdaptDL
+from diflow.server.api.cache import Cache
+from diflow.server.api.core import Core, Endpoint
+from diflow.server.api.desires import Desires
+from diflow.server.api.discovery import Discovery
+from diflow.server.api.identity import Identity
+from diflow.server.api.queueing import JobWrites
+from diflow.server.api.reporting import Reporter
+from diflow.server.api.v2alpha1 import V2Alpha1
+from diflow.server.http import envelope
+from diflow.server.http.buckets import Buckets
+from diflow.server.http.errors import ApiError, not_found, unavailable
+from diflow.server.http.exchange import Exchange
+from diflow.server.http.frame import Answered, Frame
+from diflow.server.http.pool import Pool
+from diflow.server.settings import ServerSettings
+
+_REVIEWERS = 8
+_WAITING = 256
+
+
+def create_app(
+    *,
+    cluster: Cluster,
+    cache: Cache,
+    settings: ServerSettings,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+    pause: Callable[[float], Any] = asyncio.sleep,
+    on_answer: Callable[[Answered], None] = lambda _: None,
+    routes: Callable[[Core], Sequence[BaseRoute]] = lambda _: (),
+    waiters: int = 4096,
+) -> Starlette:
+    """The API as an ASGI application.
+
+    `clock` gives monotonic seconds, `wall` seconds since 1970; `pause` waits so many seconds between writes of one job.
+    `on_answer` is told of each request that is over. `routes` gives further routes, which are asked after the API's
+    own. `waiters`: how many may wait on long polls at a time.
+    """
+    core = make_core(
+        cluster=cluster, cache=cache, settings=settings, clock=clock, wall=wall, pause=pause, waiters=waiters
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await core.start()
+        try:
+            yield
+        finally:
+            await core.stop()
+
+    app = Starlette(
+        routes=[*api_routes(core), *routes(core)],
+        middleware=[Middleware(Frame, on_answer=on_answer, clock=clock)],
+        exception_handlers={HTTPException: _http_error},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.core = core
+    return app
+
+
+def make_core(
+    *,
+    cluster: Cluster,
+    cache: Cache,
+    settings: ServerSettings,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+    pause: Callable[[float], Any] = asyncio.sleep,
+    waiters: int = 4096,
+) -> Core:
+    """The parts, put together."""
+    asked = cluster.asked_once(read_seconds=5.0, connect_seconds=3.0)
+    reviews = Pool("reviews", threads=_REVIEWERS, waiting=_WAITING)
+    writes = Pool("writes", threads=settings.writers, waiting=_WAITING)
+    reports = Pool("reports", threads=settings.writers, waiting=4 * _WAITING)
+    identity = Identity(
+        asked,
+        reviews,
+        keep_seconds=settings.review_seconds,
+        denial_seconds=settings.denial_seconds,
+        most=settings.reviews_kept,
+        clock=clock,
+        wall=wall,
+    )
+    return Core(
+        settings=settings,
+        cache=cache,
+        identity=identity,
+        access=Access(
+            asked,
+            cache,
+            identity,
+            reviews,
+            unproven_pods=settings.unproven_pods,
+            keep_seconds=settings.review_seconds,
+            denial_seconds=settings.denial_seconds,
+            most=settings.reviews_kept,
+            clock=clock,
+        ),
+        desires=Desires(cluster, cache),
+        reporter=Reporter(
+            cluster, cache, reports, between_seconds=settings.write_seconds, clock=clock, wall=wall, sleep=pause
+        ),
+        discovery=Discovery(cache, most=waiters),
+        writes=JobWrites(writes),
+        buckets=Buckets(rate=settings.job_rate, burst=settings.job_burst, clock=clock),
+        pools=(reviews, writes, reports),
+        clock=clock,
+    )
+
+
+def api_routes(core: Core) -> list[BaseRoute]:
+    """The routes of the API, the most asked for first."""
+    found = [*V2Alpha1(core).endpoints(), *AdaptDL(core).endpoints(), *_own(core)]
+    return [Route(path, endpoint) for path, endpoint in found]
+
+
+def _own(core: Core) -> list[tuple[str, Endpoint]]:
+    """What diflow adds: health, and the document of the API."""
+    from diflow.server.api.openapi import text  # noqa: PLC0415 (only here, and for the generated file)
+
+    document = text().encode()
+
+    async def healthz(exchange: Exchange) -> None:
+        await exchange.answer(b"", content_type=b"text/plain; charset=utf-8")
+
+    async def readyz(exchange: Exchange) -> None:
+        good, _ = core.readiness()  # the words are for administrators: they are in the log, and on the metrics' port
+        if not good:
+            raise unavailable("the server is not ready", after_seconds=1.0)
+        await exchange.answer(envelope.success("ready"))
+
+    async def openapi(exchange: Exchange) -> None:
+        await exchange.answer(document)
+
+    pages = {"/healthz": healthz, "/readyz": readyz, "/openapi.json": openapi}
+    return [(path, Endpoint(path, seconds=None, get=handler)) for path, handler in pages.items()]
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    """Starlette's own refusals, such as 404 for a path that is none, in the envelope."""
+    if isinstance(error, HTTPException) and error.status_code != 404:
+        raise ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {}))
+    raise not_found("there is nothing at this path")

@@ -1,0 +1,202 @@
+"""Who asks: tokens, as the API server judges them (TokenReview).
+
+An answer is kept under the token's digest for a short time and never past the token's end. What is kept is bounded,
+and a flood of tokens that are worth nothing cannot push out the good ones. Many requests with one token wait for one
+review. It says who somebody is; what he may do is decided in `access`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cachetools import TLRUCache, TTLCache
+
+from diflow.errors import DiflowError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import TOKEN_REVIEW
+from diflow.server.http.buckets import Buckets
+from diflow.server.http.errors import ApiError, from_diflow, too_many, unauthorized
+from diflow.server.http.pool import Pool
+from diflow.state import untrusted
+
+LONGEST_TOKEN: Final = 8192
+_POD_NAME: Final = "authentication.kubernetes.io/pod-name"
+_POD_UID: Final = "authentication.kubernetes.io/pod-uid"
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a token says of itself. Nobody has verified it: it only shows the way. `expires` is seconds since 1970."""
+
+    audiences: tuple[str, ...] = ()
+    expires: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Whom the API server knows by a token, and what a SubjectAccessReview has to be told of him."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    audiences: tuple[str, ...] = ()
+    digest: bytes = b""
+
+    @property
+    def pod(self) -> tuple[str, str]:
+        """(name, uid) of the pod to which the token is bound; empty text if it is bound to none."""
+        return (self.extra.get(_POD_NAME) or ("",))[0], (self.extra.get(_POD_UID) or ("",))[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    user: User
+    until: float  # on the clock
+    expires: float | None  # seconds since 1970
+
+
+def claims(token: str) -> Claims:
+    """What a token says of itself, as far as it is a JWT at all."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return Claims()
+    try:
+        padded = parts[1] + "=" * (-len(parts[1]) % 4)
+        payload = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True).decode())
+    except (ValueError, RecursionError):
+        return Claims()
+    if not isinstance(payload, dict):
+        return Claims()
+    said = payload.get("aud")
+    audiences = said if isinstance(said, list) else [said]
+    return Claims(tuple(a for a in audiences if isinstance(a, str)), untrusted.number(payload.get("exp")))
+
+
+class Identity:
+    """Answers of TokenReviews, asked for in a pool of threads and kept for `keep_seconds` (denials: `denial_seconds`).
+
+    `clock` gives monotonic seconds, `wall` seconds since 1970. An address that has many reviews made for nothing is
+    slowed down (`rate` a second, `burst` at once); those that end well do not count. It is for one event loop.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pool: Pool,
+        *,
+        keep_seconds: float = 60.0,
+        denial_seconds: float = 10.0,
+        most: int = 10_000,
+        rate: float = 20.0,
+        burst: float = 100.0,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster
+        self._pool = pool
+        self._keep_seconds = keep_seconds
+        self._clock = clock
+        self._wall = wall
+        self._known: TLRUCache[tuple[bytes, str], _Known] = TLRUCache(most, lambda _, v, __: v.until, timer=clock)
+        self._denied: TTLCache[tuple[bytes, str], bool] = TTLCache(most, denial_seconds, timer=clock)
+        self._asked: dict[tuple[bytes, str], asyncio.Task[User | None]] = {}
+        self._newcomers = Buckets(rate=rate, burst=burst, clock=clock)
+
+    async def user(self, token: str, *, audience: str = "", address: str = "", said: Claims | None = None) -> User:
+        """Whose token it is, for this audience (by default that of the API server itself).
+
+        `said` are its claims, where the caller has read them already.
+
+        Raises ApiError: 401 for a token that is worth nothing, 429 for an address that shows too many new ones, 503
+        when the API server cannot be asked.
+        """
+        if not token or len(token) > LONGEST_TOKEN or not token.isascii():
+            raise unauthorized("the token is none that this cluster gives")
+        expires = (said or claims(token)).expires
+        if expires is not None and expires <= self._wall():
+            raise unauthorized("the token has expired")
+        key = (hashlib.sha256(token.encode()).digest(), audience)
+        known = self._known.get(key)
+        if known is not None:
+            return known.user
+        if key in self._denied:
+            raise unauthorized("the token is not valid")
+        asked = self._asked.get(key)
+        if asked is None:
+            self.pace(address)
+            asked = asyncio.ensure_future(self._ask(token, key, audience, expires, address))
+            self._asked[key] = asked
+            asked.add_done_callback(lambda done: self._forget(key, done))
+        user = await asyncio.shield(asked)
+        if user is None:
+            raise unauthorized("the token is not valid")
+        return user
+
+    def pace(self, address: str) -> None:
+        """Count one more review for an address. Raises ApiError (429) if there were too many."""
+        wait = self._newcomers.take(address)
+        if wait:
+            raise too_many("too many unknown tokens come from this address", after_seconds=wait)
+
+    def well(self, address: str) -> None:
+        """That review was worth while: it does not count."""
+        self._newcomers.give(address)
+
+    async def _ask(
+        self, token: str, key: tuple[bytes, str], audience: str, expires: float | None, address: str
+    ) -> User | None:
+        spec: dict[str, Any] = {"token": token}
+        if audience:
+            spec["audiences"] = [audience]
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        try:
+            review = await self._pool.run(lambda: self._cluster.create(TOKEN_REVIEW, body))
+        except DiflowError as error:
+            raise from_diflow(error) if not isinstance(error, ApiError) else error from None
+        user = _user(review.get("status"), audience, digest=key[0])
+        if user is None:
+            self._denied[key] = True
+            return None
+        self.well(address)
+        left = self._keep_seconds if expires is None else min(self._keep_seconds, expires - self._wall())
+        if left > 0:
+            self._known[key] = _Known(user, self._clock() + left, expires)
+        return user
+
+    def _forget(self, key: tuple[bytes, str], done: asyncio.Task[User | None]) -> None:
+        self._asked.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # looked at here, as whoever asked may have gone
+
+    async def probe(self) -> None:
+        """See that reviews can be made at all. Raises DiflowError if not."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "probe"}}
+        await self._pool.run(lambda: self._cluster.create(TOKEN_REVIEW, body))
+
+
+def _user(status: Any, audience: str, *, digest: bytes) -> User | None:
+    """The user of a TokenReview's status, None if the token is worth nothing, or nothing for this audience."""
+    status = status if isinstance(status, dict) else {}
+    user = status.get("user")
+    audiences = tuple(a for a in status.get("audiences") or [] if isinstance(a, str))
+    if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
+        return None
+    # An API server that knows nothing of audiences would take the token of anybody for that of everybody.
+    if audience and audience not in audiences:
+        return None
+    return User(
+        name=str(user["username"]),
+        uid=str(user.get("uid") or ""),
+        groups=tuple(str(group) for group in user.get("groups") or []),
+        extra={str(k): tuple(str(v) for v in values or []) for k, values in (user.get("extra") or {}).items()},
+        audiences=audiences,
+        digest=digest,
+    )

@@ -1,0 +1,297 @@
+"""The bodies of requests, validated. The OpenAPI document is made from these, so each field says what it means.
+
+Names are the field's: camelCase as in AdaptDL's hints where it has them. What is not known is dropped: programs of
+users send more than anybody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Self, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from diflow.bounds import MOST_REPLICAS
+from diflow.server.http.errors import Fault
+
+Model = TypeVar("Model", bound=BaseModel)
+
+MOST_ROWS = 256
+_MOST_SAMPLES = 1_000_000_000
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
+
+
+Whole = Annotated[int, Field(ge=1, le=_MOST_SAMPLES)]
+Seconds = Annotated[float, Field(gt=1e-7, lt=1e6)]
+Amount = Annotated[float, Field(ge=0, le=1e30)]
+Coefficient = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class ReplicasRequest(_Body):
+    """How many replicas to add or to remove, and of which task."""
+
+    replicas: Annotated[int, Field(ge=0)] | None = Field(
+        0, description="How many. 0 changes nothing, and neither does a body without it.", examples=[1]
+    )
+    task: str | None = Field(
+        None,
+        max_length=63,
+        description="The task, by name. By default the elastic one, which is the first that names a minimum or a "
+        "maximum; if none does, the last one.",
+    )
+
+
+class GradParams(_Body):
+    """What is known of the gradient's noise: its squared norm, and its variance at the initial batch size."""
+
+    norm: Amount
+    var: Amount
+
+
+class PerfParams(_Body):
+    """AdaptDL's model of a step's time, in seconds (Pollux, OSDI 2021).
+
+    The policy `goodput` plans with it as it is, and fits its own from `observed` where there is none. A model whose
+    seconds are above 1e6, or whose gamma is not from 1 to 10, is kept and not used.
+    """
+
+    model_config = ConfigDict(alias_generator=None)
+
+    alpha_c: Coefficient
+    beta_c: Coefficient
+    alpha_n: Coefficient
+    beta_n: Coefficient
+    alpha_r: Coefficient
+    beta_r: Coefficient
+    gamma: Coefficient
+
+
+class _Hints(_Body):
+    init_batch_size: Whole | None = Field(None, description="Samples in a batch that the job began with.")
+    max_batch_size: Whole | None = Field(None, description="Samples in a batch at most.")
+    global_batch_size: Whole | None = Field(None, description="Samples in a batch now.")
+    local_bsz_bounds: Annotated[list[Whole | None], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="The fewest and the most samples in the batch of one replica. null: no bound on that side."
+    )
+    max_profiled_replicas: Annotated[int, Field(ge=0, le=MOST_REPLICAS)] | None = Field(
+        None, description="The most replicas that the job has been run with."
+    )
+    gradient_accumulation: bool | None = Field(None, description="Whether several batches may make one step.")
+    grad_params: GradParams | None = None
+    perf_params: PerfParams | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        low, high = self.local_bsz_bounds or (None, None)
+        if low is not None and high is not None and low > high:
+            raise ValueError("localBszBounds: the first must not be above the second")
+        return self
+
+
+class Hints(_Hints):
+    """What a client of AdaptDL reports."""
+
+
+Row = Annotated[
+    list[Annotated[float, Field(ge=0, le=1e9)]],
+    Field(
+        min_length=5,
+        max_length=6,
+        description="[nodes, replicas, samples a replica, seconds without synchronisation, seconds a step], and the "
+        "index of the node pool where there are several.",
+    ),
+]
+
+
+class Profiling(_Hints):
+    """What one replica reports about its work. Everything may be missing.
+
+    `speed`, `batch`, `stepSeconds` and `syncSeconds` are those of the replica that reports; the server adds up what the
+    replicas of a task say, as if those that are silent were as fast. With `replicas` and without `rank` they are of so
+    many replicas of the elastic task together, and the others need not report.
+    """
+
+    speed: Annotated[float, Field(gt=0, le=1e15)] | None = Field(None, description="Samples a second.")
+    step: Annotated[int, Field(ge=0, le=10**15)] | None = Field(None, description="Steps done so far.")
+    batch: Annotated[float, Field(gt=0, le=_MOST_SAMPLES)] | None = Field(
+        None, description="Samples of one replica in a step."
+    )
+    step_seconds: Seconds | None = Field(None, description="Seconds of a step, with synchronisation.")
+    sync_seconds: Annotated[float, Field(ge=0, lt=1e6)] | None = Field(
+        None, description="Seconds of a step that are synchronisation."
+    )
+    replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = Field(
+        None,
+        description="Without `rank`: of how many replicas of the elastic task it tells. With it: how many the job has.",
+    )
+    nodes: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = Field(
+        None, description="On how many nodes they are. By default as many as the cluster shows."
+    )
+    observed: Annotated[list[Row], Field(max_length=MOST_ROWS)] | None = Field(
+        None, description="Measurements of the whole job: one row for each number of replicas and each batch size."
+    )
+    progress: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="How much of the job is done.")
+    memory_bytes: Annotated[int, Field(ge=0, le=10**18)] | None = Field(
+        None, description="The most memory that this replica has used."
+    )
+    rank: Annotated[int, Field(ge=0, le=MOST_REPLICAS)] | None = Field(
+        None, description="Whom it is about. Of a pod the rank is known; then it only says that it is about that pod."
+    )
+    round: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+        None, description="The round that was measured. A report of an earlier round is refused."
+    )
+
+    @property
+    def is_whole(self) -> bool:
+        """It tells of several replicas together."""
+        return self.replicas is not None and self.rank is None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for index, row in enumerate(self.observed or []):
+            nodes, replicas, batch, part, step = row[:5]
+            if not 1 <= nodes <= replicas <= 1e6:
+                raise ValueError(f"observed[{index}]: there must be at least one node, and a replica for each")
+            if batch <= 0 or not 1e-7 < step < 1e6 or part >= 1e6:
+                raise ValueError(f"observed[{index}]: no step has this batch size or takes this long")
+        if self.sync_seconds is not None and self.step_seconds is not None and self.sync_seconds > self.step_seconds:
+            raise ValueError("syncSeconds: must not be above stepSeconds")
+        if self.nodes is not None and self.replicas is not None and self.nodes > self.replicas:
+            raise ValueError("nodes: must not be above replicas")
+        return self
+
+
+class WrappedProfiling(_Body):
+    """The same, as the field's clients wrap it."""
+
+    data: Profiling
+
+
+class Fields(BaseModel):
+    """What is wrong with which field of a body."""
+
+    path: str
+    message: str
+
+
+class Errors(BaseModel):
+    """All that is wrong with a body."""
+
+    errors: list[Fields]
+
+
+class Envelope(BaseModel):
+    """The form of every answer. `code` is 0 for success and 1 for a failure, whose HTTP status tells its kind."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    success: bool
+    code: Annotated[int, Field(ge=0, le=1)]
+    message: str = Field(description="One line, with neither apostrophes nor quotation marks.", pattern=r"""^[^'"]*$""")
+    data: Any
+
+
+def validate(model: type[Model], value: Any, *, prefix: str = "") -> tuple[Model | None, list[Fault]]:
+    """(the model, []), or (None, what is wrong with the fields of `value`).
+
+    Keys are taken in any case, as DI-orchestrator's decoder takes them.
+    """
+    faults: list[Fault] = []
+    named = _named(model, value, prefix, faults)
+    if faults:
+        return None, faults[:20]
+    try:
+        return model.model_validate(named), []
+    except ValidationError as error:
+        return None, [_fault(item, prefix) for item in error.errors(include_url=False, include_input=False)[:20]]
+
+
+def _named(model: type[BaseModel], value: Any, prefix: str, faults: list[Fault]) -> Any:
+    """The value with the names of its fields as the model has them; what is there twice goes into `faults`."""
+    if not isinstance(value, dict):
+        return value
+    fields = {
+        (field.alias or name).casefold(): (field.alias or name, field) for name, field in model.model_fields.items()
+    }
+    out: dict[str, Any] = {}
+    seen: dict[str, str] = {}
+    for key, item in value.items():
+        name, field = fields.get(key.casefold(), (key, None))
+        path = f"{prefix}.{name}" if prefix else name
+        if name in seen:
+            faults.append(Fault(path, f"is in the body twice: as {seen[name]} and as {key}"))
+        seen[name] = key
+        inner = _inner(field.annotation) if field is not None else None
+        out[name] = _named(inner, item, path, faults) if inner is not None else item
+    return out
+
+
+def _inner(annotation: Any) -> type[BaseModel] | None:
+    """The model in an annotation such as `GradParams | None`."""
+    options = (annotation, *get_args(annotation))
+    return next((each for each in options if isinstance(each, type) and issubclass(each, BaseModel)), None)
+
+
+_WORDS: Final[Mapping[str, str]] = {
+    "missing": "is missing",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "string_unicode": "is not valid unicode",
+    "string_too_long": "must have at most {max_length} characters",
+    "list_type": "must be a list",
+    "model_type": "must be a JSON object",
+    "model_attributes_type": "must be a JSON object",
+    "dict_type": "must be a JSON object",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be {ge} or more",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have {min_length} items or more",
+    "too_long": "must have at most {max_length} items",
+}
+"""The kinds of pydantic's errors that these models can have, in our words."""
+
+
+def _words(item: Mapping[str, Any]) -> str:
+    kind, about = str(item["type"]), item.get("ctx") or {}
+    if kind == "value_error":
+        return str(about.get("error") or "cannot be so")
+    return _WORDS.get(kind, "cannot be so").format(**{name: _shown(value) for name, value in about.items()})
+
+
+def _shown(bound: Any) -> str:
+    """A bound for people: `1,000`, `1e+15`."""
+    if isinstance(bound, int | float) and bound == int(bound) and abs(bound) < 1e12:
+        return f"{int(bound):,}"
+    return f"{bound:g}" if isinstance(bound, float) else str(bound)
+
+
+def _fault(item: Mapping[str, Any], prefix: str) -> Fault:
+    message = _words(item)
+    path = _path(item["loc"])
+    if not path and ": " in message:  # a rule over several fields names the one that is to be mended
+        path, message = message.split(": ", 1)
+    return Fault(f"{prefix}.{path}" if prefix and path else prefix or path, message)
+
+
+def _path(parts: tuple[int | str, ...]) -> str:
+    out = ""
+    for part in parts:
+        out += f"[{part}]" if isinstance(part, int) else f".{part}" if out else part
+    return out

@@ -1,0 +1,272 @@
+"""Takes what jobs report about themselves, and writes it: the newest of each rank, in one write a second for each job.
+
+A report is answered when it has been checked and taken; the write follows within about a second. It may be lost if
+this process is killed before: it is a measurement, and the next one follows. At the end of the process all that was
+taken is written (`close`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+
+from diflow import keys
+from diflow.errors import DiflowError, InvalidError, NotFoundError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import WORKFLOW
+from diflow.server.api.cache import Cache, JobKey, JobView
+from diflow.server.api.desires import MANAGER
+from diflow.server.api.folding import Report, Shape, fold, written_at
+from diflow.server.api.reading import WorkflowRead, read_workflow
+from diflow.server.http.errors import ApiError, unavailable
+from diflow.server.http.pool import Pool
+from diflow.state import untrusted
+
+_TRIES: Final = 4
+_BACKOFF_SECONDS: Final = (1.0, 30.0)
+_LATEST_SECONDS: Final = 5.0
+# Below so many jobs nothing has to be forgotten.
+_TIDY_AT: Final = 256
+_VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
+# A test in a JSON patch may compare the texts as they are encoded, which for other characters can be done in several
+# ways. What this server writes is plain.
+_PLAIN: Final = re.compile(r"[ !-%'-;=?-~]*")
+
+log = structlog.get_logger("diflow.server")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What one job has reported and nobody has written yet. `taken` counts, so that a writer sees what came since."""
+
+    reports: dict[int, Report] = field(default_factory=dict)
+    round: str = ""
+    writer: asyncio.Task[None] | None = None
+    pause: asyncio.Future[Any] | None = None
+    last: float = float("-inf")
+    failures: int = 0
+
+
+class Reporter:
+    """`between_seconds` is the shortest time between two writes of one job. `clock` gives monotonic seconds, `wall`
+    seconds since 1970; `sleep` is asyncio's. It is for one event loop."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        pool: Pool,
+        *,
+        between_seconds: float = 1.0,
+        most_jobs: int = 20_000,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        sleep: Callable[[float], Any] = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster.asked_once(read_seconds=5.0, connect_seconds=3.0)
+        self._cache = cache
+        self._pool = pool
+        self._between_seconds = between_seconds
+        self._most_jobs = most_jobs
+        self._clock = clock
+        self._wall = wall
+        self._sleep = sleep
+        self._waiting: dict[JobKey, _Waiting] = {}
+        self._written: dict[JobKey, tuple[str, str, int]] = {}
+        self._tidy_at = _TIDY_AT
+        self._closing = False
+        self.writes = 0
+        """Writes that the API server has accepted."""
+
+    @property
+    def waiting(self) -> int:
+        """Reports that were taken and are not written yet."""
+        return sum(len(waiting.reports) for waiting in self._waiting.values())
+
+    @property
+    def jobs(self) -> int:
+        """Jobs of which something is remembered."""
+        return len(self._waiting.keys() | self._written.keys())
+
+    def take(self, view: JobView, rank: int, report: Report) -> None:
+        """Take a report, in the place of an older one of that rank. Raises ApiError (503) if there are too many."""
+        key = (view.namespace, view.name)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            if len(self._waiting) >= self._tidy_at:
+                self._forget_gone()
+            if len(self._waiting) >= self._most_jobs:
+                self._tidy()
+            if len(self._waiting) >= self._most_jobs:
+                raise unavailable("too many jobs report at once")
+            waiting = self._waiting[key] = _Waiting()
+        if waiting.round != view.workflow.current:
+            waiting.reports.clear()  # of replicas that are gone
+            waiting.round = view.workflow.current
+        waiting.reports[rank] = report
+        if waiting.writer is None:
+            waiting.writer = asyncio.ensure_future(self._write(key, waiting))
+
+    async def close(self, *, seconds: float = _LATEST_SECONDS) -> None:
+        """Write at once what is waiting, for `seconds` at most."""
+        self._closing = True
+        writers = [waiting.writer for waiting in self._waiting.values() if waiting.writer is not None]
+        for waiting in self._waiting.values():
+            if waiting.pause is not None:
+                waiting.pause.cancel()
+        if writers:
+            _, late = await asyncio.wait(writers, timeout=seconds)
+            for writer in late:
+                writer.cancel()
+        if self.waiting:
+            log.warning("reports were lost", reports=self.waiting)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    async def _write(self, key: JobKey, waiting: _Waiting) -> None:
+        """Write what a job has reported, as often as there is something and no more often than it may be."""
+        try:
+            while waiting.reports:
+                seconds = self._due(key, waiting) - self._clock()
+                if seconds > 0 and not self._closing:
+                    waiting.pause = asyncio.ensure_future(self._sleep(seconds))
+                    await asyncio.wait([waiting.pause])
+                await self._flush(key, waiting)
+                if self._closing and waiting.failures:
+                    return
+        finally:
+            waiting.pause = waiting.writer = None
+
+    def _due(self, key: JobKey, waiting: _Waiting) -> float:
+        """When the next write may be, on the clock. Another server may have written a moment ago."""
+        due = waiting.last + self._between_seconds
+        if waiting.failures:
+            low, high = _BACKOFF_SECONDS
+            due = max(due, waiting.last + min(high, low * 2 ** min(waiting.failures - 1, 6)))
+        view = self._cache.job(*key)
+        if view is not None and view.workflow.profilings:
+            since = self._wall() - written_at(view.workflow.profilings)
+            if 0 <= since < self._between_seconds:
+                due = max(due, self._clock() + self._between_seconds - since)
+        return due
+
+    async def _flush(self, key: JobKey, waiting: _Waiting) -> None:
+        taken, waiting.reports = waiting.reports, {}
+        round_ = waiting.round
+        waiting.last = self._clock()
+        try:
+            view = self._cache.job(*key)
+            if view is None or view.workflow.has_ended or view.workflow.current != round_:
+                return  # nobody is left whom it is about
+            await self._pool.run(lambda: self._put(key, taken, round_))
+            waiting.failures = 0
+        except NotFoundError:
+            return
+        except (DiflowError, ApiError) as error:
+            waiting.failures += 1
+            log.warning("reports are not written yet", job="/".join(key), why=str(error), failures=waiting.failures)
+            self._restore(waiting, taken, round_)
+        except asyncio.CancelledError:
+            self._restore(waiting, taken, round_)
+            raise
+        except Exception as error:
+            log.error("reports cannot be written", job="/".join(key), why=f"{type(error).__name__}: {error}")
+
+    def _restore(self, waiting: _Waiting, taken: dict[int, Report], round_: str) -> None:
+        if waiting.round == round_:
+            waiting.reports = {**taken, **waiting.reports}
+
+    def _forget_gone(self) -> None:
+        """Forget the jobs that are no more, whenever twice as many are known as were left the last time."""
+        for key in self._idle():
+            view = self._cache.job(*key)
+            if view is None or view.workflow.has_ended:
+                self._forget(key)
+        self._tidy_at = max(_TIDY_AT, 2 * len(self._waiting))
+
+    def _tidy(self) -> None:
+        """Forget the jobs that have nothing waiting."""
+        for key in self._idle():
+            self._forget(key)
+
+    def _idle(self) -> list[JobKey]:
+        return [key for key, waiting in self._waiting.items() if waiting.writer is None and not waiting.reports]
+
+    def _forget(self, key: JobKey) -> None:
+        del self._waiting[key]
+        self._written.pop(key, None)
+
+    # --- in a thread --------------------------------------------------------------------------------------------------
+
+    def _put(self, key: JobKey, reports: dict[int, Report], round_: str) -> None:
+        """Fold the reports into what stands there, and write that if nobody else has meanwhile.
+
+        The patch changes this parameter alone and tests the old value, not the object's version: Argo changes a running
+        Workflow all the time. Raises DiflowError.
+        """
+        view = self._cache.job(*key)
+        if view is None:
+            return
+        read = self._newest(key, view.workflow)
+        for attempt in range(_TRIES):
+            if read.has_ended or read.current != round_:
+                return
+            text = fold(read.profilings or "", reports, shape(view, read), now=self._wall())
+            try:
+                answer = self._cluster.patch(
+                    WORKFLOW,
+                    read.name,
+                    _change(read, text),
+                    namespace=key[0],
+                    manager=MANAGER,
+                    metadata_only=True,
+                )
+            except InvalidError:
+                if attempt + 1 == _TRIES:
+                    raise
+                read = read_workflow(self._cluster.get(WORKFLOW, read.name, namespace=key[0]))
+                continue
+            self.writes += 1
+            self._remember(key, read, text, answer)
+            return
+
+    def _remember(self, key: JobKey, read: WorkflowRead, text: str, answer: dict[str, Any]) -> None:
+        version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
+        number = untrusted.whole(version, digits=_VERSION_DIGITS)
+        if number is not None:
+            self._written[key] = (read.uid, text, number)
+
+    def _newest(self, key: JobKey, read: WorkflowRead) -> WorkflowRead:
+        """The Workflow as of our own last write, where the cache does not show that yet."""
+        uid, text, version = self._written.get(key, ("", "", 0))
+        known = untrusted.whole(read.version, digits=_VERSION_DIGITS)
+        if uid == read.uid and known is not None and known < version:
+            return replace(read, profilings=text)
+        return read
+
+
+def shape(view: JobView, read: WorkflowRead | None = None) -> Shape:
+    """How a job runs now."""
+    read = read or view.workflow
+    elastic = read.elastic
+    nodes = {pod.node for pod in view.members if pod is not None and pod.task == elastic and pod.node}
+    return Shape(read.current, elastic, max(1, len(nodes)), read.counts)
+
+
+def _change(read: WorkflowRead, text: str) -> list[dict[str, Any]]:
+    tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.uid}]
+    parameters = "/spec/arguments/parameters"
+    if read.profilings_at is None:
+        parameter = {"name": keys.PARAM_PROFILINGS, "value": text}
+        return [*tests, {"op": "add", "path": f"{parameters}/-", "value": parameter}]
+    place = f"{parameters}/{read.profilings_at}"
+    tests.append({"op": "test", "path": f"{place}/name", "value": keys.PARAM_PROFILINGS})
+    if read.profilings is not None and _PLAIN.fullmatch(read.profilings):
+        tests.append({"op": "test", "path": f"{place}/value", "value": read.profilings})
+    return [*tests, {"op": "add", "path": f"{place}/value", "value": text}]

@@ -1,0 +1,154 @@
+"""The routes of v2alpha1: a job's replicas, and what it reports about itself.
+
+A job's id is `namespace.name`, `namespace.name.generation`, or `namespace/name`. Its generation is the number of the
+current round: whoever names another one speaks of pods that are gone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from diflow.server.api.core import Core, Endpoint, check_not_over
+from diflow.server.api.desires import Ask, check_generation
+from diflow.server.api.folding import WHOLE, Report
+from diflow.server.api.models import Model, Profiling, ReplicasRequest, validate
+from diflow.server.http import envelope
+from diflow.server.http.errors import Fault, bad_request, not_found, unprocessable
+from diflow.server.http.exchange import Exchange
+from diflow.server.http.strictjson import not_finite
+from diflow.state import untrusted
+
+PREFIXES: Final = ("/v2alpha1/job", "/v2alpha1")
+"""With and without `/job`: both are in the field. The longer one is matched first."""
+
+_KEY: Final = re.compile(r"[!-~]{1,255}")
+_SLASHED: Final = re.compile(r"[^/.]+/[^/.]+")
+_ADDED: Final = envelope.success("successfully add replicas")
+_DELETED: Final = envelope.success("successfully delete replicas")
+_REPORTED: Final = envelope.success("successfully report profilings")
+
+
+def parse_id(text: str) -> tuple[str, str, str | None]:
+    """(namespace, name, generation or None) of a job's id. Raises ApiError (400)."""
+    is_slashed = "/" in text
+    parts = text.split("/") if is_slashed else text.split(".")
+    generation = parts[2] if len(parts) == 3 and not is_slashed else None
+    good = generation is not None or (len(parts) == 2 and "." not in parts[1])
+    if good and all(0 < len(part) <= 253 and part.isascii() and part.isprintable() for part in parts):
+        if generation is None:
+            return parts[0], parts[1], None
+        if (number := untrusted.whole(generation)) is not None:
+            return parts[0], parts[1], str(number)
+    raise bad_request(f"job id {text} must be in namespace.name format")
+
+
+class V2Alpha1:
+    """The handlers. They hold no state of their own."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def endpoints(self) -> list[tuple[str, Endpoint]]:
+        """(the route's pattern, who answers), the most asked for first."""
+        seconds = self._core.settings.body_seconds + self._core.settings.answer_seconds
+        out = []
+        for prefix in PREFIXES:
+            path = f"{prefix}/{{id:path}}/replicas"
+            out.append(
+                (
+                    path,
+                    Endpoint(
+                        f"{prefix}/{{id}}/replicas", seconds=seconds, get=self.get, post=self.add, delete=self.delete
+                    ),
+                )
+            )
+            path = f"{prefix}/{{id:path}}/profilings"
+            out.append((path, Endpoint(f"{prefix}/{{id}}/profilings", seconds=seconds, post=self.report)))
+        return out
+
+    async def get(self, exchange: Exchange) -> None:
+        """The addresses of a job's replicas by rank. A body is not read: some clients send `{}`."""
+        namespace, name, generation = _id(exchange)
+        view, _ = await self._core.job(exchange, namespace, name, "get")
+        check_not_over(view)
+        check_generation(view.workflow, generation)
+        await exchange.answer(view.replicas_answer)
+
+    async def add(self, exchange: Exchange) -> None:
+        """Ask for more replicas."""
+        await self._ask(exchange, 1)
+        await exchange.answer(_ADDED)
+
+    async def delete(self, exchange: Exchange) -> None:
+        """Ask for fewer replicas."""
+        await self._ask(exchange, -1)
+        await exchange.answer(_DELETED)
+
+    async def _ask(self, exchange: Exchange, sign: int) -> None:
+        namespace, name, generation = _id(exchange)
+        view, _ = await self._core.job(exchange, namespace, name, "patch")
+        check_generation(view.workflow, generation)
+        key = exchange.header(b"idempotency-key")
+        if b"idempotency-key" in exchange.headers and not _KEY.fullmatch(key):
+            raise bad_request("the Idempotency-Key is text of 1 to 255 visible characters of ASCII")
+        given = await exchange.json(self._core.settings.body_bytes)
+        if not isinstance(given, dict):
+            raise bad_request("the body must be a JSON object")
+        request, faults = validate(ReplicasRequest, given)
+        if request is None:
+            raise bad_request("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
+        ask = Ask(namespace, name, sign * (request.replicas or 0), request.task or "", generation, key)
+        await self._core.writes.run((namespace, name), lambda: self._core.desires.write(ask))
+
+    async def report(self, exchange: Exchange) -> None:
+        """Take what a replica reports about itself."""
+        namespace, name, generation = _id(exchange)
+        view, caller = await self._core.reported(exchange, namespace, name)
+        check_generation(view.workflow, generation)
+        body = await read_report(exchange, self._core.settings.body_bytes)
+        if body.round is not None and str(body.round) != view.workflow.current:
+            fault = Fault("round", f"the current round is {view.workflow.current}")
+            raise unprocessable(f"round: the current round is {view.workflow.current}", [fault])
+        rank = view.rank_of(caller.pod) if caller.pod is not None else body.rank or 0
+        if caller.pod is None and rank is not None and rank >= len(view.members):
+            message = f"the job has {len(view.members)} replicas"
+            raise unprocessable(f"rank: {message}", [Fault("rank", message)])
+        if rank is not None:  # else it is a pod that is on its way out, and counts no more
+            self._core.reporter.take(view, WHOLE if body.is_whole else rank, Report(view.task_of(rank), body))
+        await exchange.answer(_REPORTED)
+
+
+def _id(exchange: Exchange) -> tuple[str, str, str | None]:
+    """The job's id in the path. Raises ApiError: 400, and 404 where the path is no route of jobs at all."""
+    text = exchange.parameters["id"]
+    # `/v2alpha1/jobs/ns.name/...` matches the short form of the route, as an id may have a slash: no name has a dot.
+    if str(exchange.scope["path"]).startswith("/v2alpha1/jobs/") and not _SLASHED.fullmatch(text):
+        raise not_found("there is nothing at this path")
+    return parse_id(text)
+
+
+async def read_report(exchange: Exchange, limit: int) -> Profiling:
+    """The report in a body, under `data` or bare. Raises ApiError."""
+    given = await exchange.json(limit, constants=True)
+    prefix = ""
+    wrapped = [key for key in given if key.casefold() == "data"] if isinstance(given, dict) else []
+    if len(wrapped) > 1:
+        raise unprocessable("data: is in the body twice", [Fault("data", "is in the body twice")])
+    if wrapped:
+        given, prefix = given[wrapped[0]], "data"
+    return checked(Profiling, given, prefix=prefix)
+
+
+def checked(model: type[Model], given: Any, *, prefix: str = "") -> Model:
+    """The body as this model. Raises ApiError (422) with the paths of what is wrong."""
+    if not isinstance(given, dict):
+        message = "must be a JSON object"
+        raise unprocessable(f"{prefix or 'the body'}: {message}", [Fault(prefix, message)])
+    faults = [Fault(path, "must be a finite number") for path in list(not_finite(given, prefix))[:20]]
+    body = None
+    if not faults:
+        body, faults = validate(model, given, prefix=prefix)
+    if body is None:
+        raise unprocessable("; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3]), faults)
+    return body

@@ -1,0 +1,172 @@
+"""The allocator is killed at every single write, and the next one ends in the same state as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from diflow.allocator.engine.settings import AllocatorSettings
+from tests.allocator.fakeargo import is_gated
+from tests.allocator.lab import Killed, Lab, job, lab, task
+
+
+@dataclass
+class Crash:
+    """Ends the process at its `at`-th write: just before it is sent, or when the server has it and nobody knows yet."""
+
+    at: int
+    is_sent: bool
+    seen: int = 0
+
+    def before(self, method: str, path: str) -> None:
+        if _is_write(method, path):
+            self.seen += 1
+            if self.seen == self.at and not self.is_sent:
+                raise Killed
+
+    def after(self, method: str, path: str) -> None:
+        if _is_write(method, path) and self.seen == self.at and self.is_sent:
+            raise Killed
+
+
+def _is_write(method: str, path: str) -> bool:
+    return method != "GET" and "leases" not in path
+
+
+Play = Callable[[Lab], None]
+
+
+def end_of(prepare: Play, scenes: list[Play], crash: Crash, *, lag_seconds: float = 0.0) -> dict[str, Any]:
+    """Play it, with one crash, and tell where everything stands in the end.
+
+    `lag_seconds`: how old the copies of the Workflows are on which Argo works.
+    """
+    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, between_rounds_seconds=3.0, lost_after_seconds=0.0)
+    with lab(settings=settings) as at:
+        at.cluster.node("a", cpu=4)
+        at.cluster.node("b", cpu=4)
+        prepare(at)
+        at.rest(seconds=6)
+        assert at.daemon is not None
+        at.daemon.line.before, at.daemon.line.after = crash.before, crash.after
+        at.cluster.lag_seconds = lag_seconds
+        for scene in scenes:
+            scene(at)
+            while True:
+                try:
+                    at.rest(seconds=7 + int(lag_seconds))
+                    break
+                except Killed:
+                    at.end()
+                    at.begin()
+        assert at.cluster.problems == []
+        return {
+            name: state(at, name)
+            for name in sorted(at.api.objects["/apis/argoproj.io/v1alpha1/namespaces/default/workflows"])
+        }
+
+
+def state(at: Lab, name: str) -> dict[str, Any]:
+    """How one job stands, but for the names of its rounds and which of two like nodes it has."""
+    parameters = {key: json.loads(value) for key, value in at.cluster.parameters(name).items()}
+    current = str(parameters["current"])
+    pods = at.cluster.of(name)
+    return {
+        "phase": at.cluster.phase(name),
+        "restarts": at.cluster.restarts(name),
+        "runs": at.cluster.running(name),
+        "waits": sorted(replica for replica, pod in pods.items() if is_gated(pod)),
+        "pods": len(pods),
+        "rounds": len(parameters["rounds"]),
+        "granted": parameters["granted"][current],
+        "released": parameters["released"],
+        "again": sorted(parameters["again"]),
+        "allocation": at.allocation(name),
+        "decision": at.decision(name).get("action"),
+    }
+
+
+def nothing(_: Lab) -> None:
+    """Nothing is there at first."""
+
+
+def two_arrive(at: Lab) -> None:
+    at.cluster.submit(job("fixed", task("head"), task("worker", replicas=2)))
+    at.cluster.submit(_elastic(low=2, replicas=9))
+
+
+def _elastic(*, low: int, replicas: int) -> Any:
+    scales = task("worker", replicas=replicas, min_replicas=low, max_replicas=replicas)
+    return job("elastic", scales, preemptible=True, backoff_limit=0)
+
+
+def fixed(at: Lab) -> None:
+    at.cluster.submit(job("fixed", task("head"), task("worker", replicas=4), backoff_limit=0))
+
+
+def scale(worker: int) -> Play:
+    return lambda at: at.cluster.scale("fixed", worker=worker)
+
+
+def elastic(at: Lab) -> None:
+    at.cluster.submit(job("elastic", task(replicas=6, cpu="2", min_replicas=2, max_replicas=6), preemptible=True,
+                          backoff_limit=0))  # fmt: skip
+
+
+def more_room(at: Lab) -> None:
+    at.cluster.node("c", cpu=4)
+
+
+def less_room(at: Lab) -> None:
+    at.cluster.remove_node("a")
+
+
+def urgent(at: Lab) -> None:
+    at.cluster.submit(job("urgent", task(replicas=2, cpu="3"), priority="high"))
+
+
+def urgent_ends(at: Lab) -> None:
+    for pod in at.cluster.of("urgent").values():
+        at.cluster.finish(pod["metadata"]["name"])
+
+
+def failing(at: Lab) -> None:
+    at.cluster.submit(job("elastic", task(replicas=3), preemptible=True, backoff_limit=1))
+
+
+def one_fails(at: Lab) -> None:
+    at.cluster.finish(at.cluster.of("elastic")["worker-1"]["metadata"]["name"], code=1)
+
+
+def one_is_evicted(at: Lab) -> None:
+    for _ in range(4):
+        at.step()
+    at.cluster.evict(at.cluster.of("elastic")["worker-1"]["metadata"]["name"])
+
+
+PLAYS = {
+    "admission": (nothing, [two_arrive]),
+    "fewer replicas and more": (fixed, [scale(1), scale(3)]),
+    "growth of a preemptible job": (elastic, [more_room]),
+    "a node is gone": (elastic, [less_room]),
+    "preemption and return": (elastic, [urgent, urgent_ends]),
+    "a failed replica": (failing, [one_fails]),
+    "a replica that was taken away": (failing, [one_is_evicted]),
+}
+
+
+@pytest.mark.parametrize("play", PLAYS)
+def test_killed_at_any_write_it_ends_where_it_would_have_ended(play: str) -> None:
+    prepare, scenes = PLAYS[play]
+    undisturbed = Crash(at=0, is_sent=False)
+    wanted = end_of(prepare, scenes, undisturbed)
+    assert undisturbed.seen >= 4
+    for is_sent in (False, True):
+        for k in range(1, undisturbed.seen + 1):
+            crash = Crash(at=k, is_sent=is_sent)
+            assert end_of(prepare, scenes, crash) == wanted, f"killed {'after' if is_sent else 'before'} write {k}"
+            assert crash.seen >= k

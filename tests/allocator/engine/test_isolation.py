@@ -1,0 +1,255 @@
+"""What is wrong with one job holds that job, names it, and stops no other: wherever it comes to light."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from diflow.allocator.engine import patches, planning, records, reports
+from diflow.allocator.engine.isolation import MOST_CULPRITS, LeftOut, culprit
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import JobView
+from diflow.allocator.policies.base import Policy, load_policy
+from tests.allocator import values
+from tests.allocator.lab import Lab, job, lab, task
+
+Break = Callable[[pytest.MonkeyPatch], None]
+POLICIES = ["fit", "fair", "goodput", "fair+goodput"]
+
+
+def _is_evil(what: Any) -> bool:
+    return "evil" in str(what)
+
+
+def _in_stand(patch: pytest.MonkeyPatch) -> None:
+    real = planning.stand
+
+    def stand(job: Any, *given: Any, **options: Any) -> Any:
+        if _is_evil(job.key):
+            raise KeyError("stand")
+        return real(job, *given, **options)
+
+    patch.setattr(planning, "stand", stand)
+
+
+def _in_view(patch: pytest.MonkeyPatch) -> None:
+    real = planning._view
+
+    def view(standing: Any) -> JobView:
+        if _is_evil(standing.job.key):
+            raise OverflowError("int too large to convert to float")
+        return real(standing)
+
+    patch.setattr(planning, "_view", view)
+
+
+def _in_arrays(patch: pytest.MonkeyPatch) -> None:
+    """A number that no array takes has slipped through all readers."""
+    real = planning._view
+
+    def view(standing: Any) -> JobView:
+        made = real(standing)
+        return replace(made, priority=10**30) if _is_evil(standing.job.key) else made
+
+    patch.setattr(planning, "_view", view)
+
+
+def _beside_others(patch: pytest.MonkeyPatch) -> None:
+    """It fails only where there are others too."""
+    real = planning.build
+
+    def build(nodes: Any, jobs: Sequence[JobView], *given: Any, **options: Any) -> Snapshot:
+        if len(jobs) > 1 and any(_is_evil(view.name) for view in jobs):
+            raise ZeroDivisionError("build")
+        return real(nodes, jobs, *given, **options)
+
+    patch.setattr(planning, "build", build)
+
+
+def _in_writes(patch: pytest.MonkeyPatch) -> None:
+    real = patches.change_job
+
+    def change_job(read: Any, **options: Any) -> Any:
+        if _is_evil(read.key):
+            raise ValueError("Exceeds the limit (4300 digits) for integer string conversion")
+        return real(read, **options)
+
+    patch.setattr(planning.patches, "change_job", change_job)
+
+
+def _in_reports(patch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RecursionError("report")
+
+    patch.setattr(reports, "complaint", broken)
+    patch.setattr(reports, "is_news", broken)
+
+
+def _while_read(patch: pytest.MonkeyPatch) -> None:
+    real = records.read_annotation
+
+    def dijob(text: str) -> Any:
+        if _is_evil(text):
+            raise TypeError("a reader")
+        return real(text)
+
+    patch.setattr(records, "read_annotation", dijob)
+
+
+class Touchy:
+    """A policy that fails as soon as it sees a certain job."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self.name = policy, policy.name
+
+    def allocate(self, job: int, snapshot: Snapshot) -> Plan:
+        return self._policy.allocate(job, snapshot)
+
+    def optimize(self, snapshot: Snapshot) -> Plan:
+        if any(_is_evil(name) for name in snapshot.job_names):
+            raise IndexError("policy")
+        return self._policy.optimize(snapshot)
+
+    def measure(self, snapshot: Snapshot, plan: Plan) -> float:
+        return self._policy.measure(snapshot, plan)
+
+
+def _outcome(at: Lab) -> list[str]:
+    """What the honest jobs get, and what the owner of the other one is told."""
+    at.cluster.submit(job("evil", task("w", replicas=2)))
+    at.cluster.submit(job("honest", task("w", replicas=2)))
+    at.cluster.submit(job("other", task("w", replicas=2)))
+    at.until(lambda: len(at.cluster.running("honest")) == len(at.cluster.running("other")) == 2, "the others run")
+    at.step()
+    return [message for reason, message in at.events("evil") if reason == "Refused"]
+
+
+@pytest.fixture(params=POLICIES)
+def policy(request: pytest.FixtureRequest) -> Policy:
+    return load_policy(request.param)
+
+
+@pytest.mark.parametrize("broken", [_in_stand, _in_view, _in_arrays, _beside_others, _in_writes, _while_read])
+def test_a_job_that_makes_a_step_fail_is_held_and_named_and_others_are_placed(
+    broken: Break, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lab(policy=policy) as at:
+        at.cluster.node("n1", cpu="8")
+        broken(monkeypatch)
+        told = _outcome(at)
+        assert len(told) == 1, told
+        assert "undo what was edited" in told[0]
+
+
+def test_a_job_with_which_the_policy_fails_is_held_and_others_are_placed(policy: Policy) -> None:
+    with lab(policy=Touchy(policy)) as at:
+        at.cluster.node("n1", cpu="8")
+        told = _outcome(at)
+        assert len(told) == 1, told
+        assert "nothing can be planned for it" in told[0]
+
+
+@pytest.mark.parametrize("count", [2, MOST_CULPRITS, 3 * MOST_CULPRITS])
+def test_several_jobs_with_which_the_policy_fails_are_each_held_and_others_are_placed(
+    policy: Policy, count: int
+) -> None:
+    """The search for one must not take another for gone, and let it into the next plan; nor be in vain if there are
+    more than one plan looks for."""
+    names = [f"evil-{number}" for number in range(count)]
+    with lab(policy=Touchy(policy)) as at:
+        at.cluster.node("n1", cpu="8")
+        for name in names:
+            at.cluster.submit(job(name, task("w")))
+        _outcome(at)
+        assert [name for name in names if "Refused" in [reason for reason, _ in at.events(name)]] == names
+
+
+def test_the_search_for_a_job_at_fault_lets_nobody_have_what_was_not_taken() -> None:
+    with lab(policy=Touchy(load_policy("fit"))) as at:
+        at.cluster.node("n1", cpu="8")
+        at.cluster.quota = {"one": 1}
+        at.cluster.submit(job("one", task("w", replicas=4)))
+        at.until(lambda: at.allocation("one") != {}, "it is given its place before its pods are there")
+        at.until(lambda: at.allocation("one") == {}, "its place is given back", seconds=370)
+        at.cluster.submit(job("evil", task("w")))
+        at.until(lambda: at.events("evil") != [], "the job at fault is found")
+        for _ in range(40):
+            at.step()
+        assert at.allocation("one") == {}, "its pods are not there yet"
+
+
+def test_reports_that_cannot_be_read_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lab() as at:
+        at.cluster.node("n1", cpu="8")
+        _in_reports(monkeypatch)
+        _outcome(at)
+
+
+def test_a_policy_that_fails_with_every_job_holds_none_of_them() -> None:
+    class Broken(Touchy):
+        def optimize(self, _: Snapshot) -> Plan:
+            raise IndexError("policy")
+
+    with lab(policy=Broken(load_policy("fit"))) as at:
+        at.cluster.node("n1", cpu="8")
+        at.cluster.submit(job("one", task("w")))
+        at.rest(seconds=5)
+        assert at.daemon is not None
+        assert "IndexError" in at.daemon.allocator.last_trouble
+        assert at.events("one") == []
+
+
+def test_a_job_that_was_mended_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lab() as at:
+        at.cluster.node("n1", cpu="8")
+        with monkeypatch.context() as patch:
+            _in_view(patch)
+            _outcome(at)
+        at.cluster.annotate("evil", mended="yes")
+        at.until(lambda: len(at.cluster.running("evil")) == 2, "it is planned again", seconds=90)
+
+
+def test_one_that_changes_all_the_time_is_not_tried_each_time() -> None:
+    out = LeftOut()
+    tried = 0
+    for second in range(3600):
+        one = values.job(values.read())  # another object each time
+        if out.without([one], now=float(second)):
+            tried += 1
+            out.add(one, KeyError("again"), now=float(second))
+    assert tried < 20
+
+
+@pytest.mark.parametrize("at_fault", [0, 1, 511, 999])
+def test_the_item_at_fault_is_found_in_few_tries(at_fault: int) -> None:
+    tries = 0
+
+    def fails(some: Sequence[int]) -> bool:
+        nonlocal tries
+        tries += 1
+        return at_fault in some
+
+    numbers = [*range(1000)]
+    assert culprit(numbers, fails) == at_fault
+    assert tries <= 14
+    assert culprit(numbers, lambda some: at_fault in some and len(some) > 1) == at_fault, "with whomever it is"
+    assert culprit(numbers, lambda _: True) is None
+    assert culprit(numbers, lambda _: False) is None
+
+
+def test_a_job_by_itself_is_told_from_the_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds that fail by themselves cost no search each."""
+    _in_view(monkeypatch)
+    jobs = []
+    for i in range(300):
+        made = values.read()
+        identity = replace(made.identity, name=f"{'evil' if i % 2 else 'good'}-{i}", uid=f"u{i}")
+        jobs.append(values.job(replace(made, identity=identity)))
+    at = values.room()
+    shown = planning.picture(jobs, at.nodes, (), (), at, now=values.NOW)
+    assert shown.snapshot.jobs == 150
+    assert len(shown.left_out) == 150

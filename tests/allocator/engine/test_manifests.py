@@ -1,0 +1,118 @@
+"""What `kubectl apply -k manifests/allocator` installs fits the code that it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from diflow import keys
+from diflow.allocator.engine.cluster_state import QUEUES_KEY
+from diflow.allocator.engine.control_channel import NAMESPACE, presence
+from diflow.allocator.engine.queues import read_file
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.cli.allocating import run as run_allocator
+from diflow.kube.kinds import CONFIG_MAP
+from diflow.version import __version__
+from diflow.workflows.reoptimise import DEFAULT_IMAGE, render_cron
+from tests.allocator.manifests import FOLDER, objects, one
+from tests.cli.runner import Cli, cli
+
+_APART = {"kustomization.yaml", "queues.yaml"}  # the queues are an example, and an administrator's own afterwards
+
+
+@pytest.fixture
+def diflow(tmp_path: Path) -> Iterator[Cli]:
+    with cli(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(name="pod")
+def _pod() -> Any:
+    return one("Deployment", keys.ALLOCATOR)["spec"]["template"]["spec"]
+
+
+def test_the_kustomization_names_each_file() -> None:
+    named = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
+    assert sorted(named) == sorted({path.name for path in FOLDER.glob("*.yaml")} - _APART)
+
+
+def test_all_that_has_a_namespace_says_so_and_only_one_is_public() -> None:
+    spaces = {(o["kind"], o["metadata"].get("namespace")) for o in objects() if "Cluster" not in o["kind"]}
+    assert {space for kind, space in spaces if kind != "Namespace"} == {NAMESPACE, keys.PUBLIC_NAMESPACE}
+    assert {kind for kind, space in spaces if space == keys.PUBLIC_NAMESPACE} == {"ConfigMap", "Role", "RoleBinding"}
+
+
+def test_the_image_is_that_of_this_version(pod: Any) -> None:
+    (container,) = pod["containers"]
+    assert container["image"] == DEFAULT_IMAGE == f"docker.io/diflow/diflow:{__version__}"
+    assert one("CronWorkflow", "diflow-reoptimise") == render_cron()
+
+
+def test_each_setting_in_the_deployment_is_one(pod: Any) -> None:
+    names = [entry["name"] for entry in pod["containers"][0]["env"]]
+    fields = {f"DIFLOW_ALLOCATOR_{name.upper()}" for name in AllocatorSettings.model_fields}
+    known = fields | {"DIFLOW_ALLOCATOR_METRICS_PORT", "OMP_NUM_THREADS"}
+    assert set(names) <= known
+    assert pod["containers"][0]["command"][:3] == ["diflow", "allocator", run_allocator.__name__]
+
+
+def test_the_kubelet_asks_pages_that_are_there(pod: Any) -> None:
+    container = pod["containers"][0]
+    asked = {container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert asked == {"/healthz", "/readyz"}
+    port = next(entry["value"] for entry in container["env"] if entry["name"].endswith("METRICS_PORT"))
+    assert container["ports"] == [{"name": "metrics", "containerPort": int(port)}]
+
+
+def test_the_pods_are_restricted(pod: Any) -> None:
+    assert one("Namespace", NAMESPACE)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    context = pod["containers"][0]["securityContext"]
+    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+
+
+def test_a_job_that_says_nothing_of_scheduling_becomes_a_gang_where_it_is_installed(diflow: Cli) -> None:
+    diflow.prepare()
+    given = {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.KIND,
+        "metadata": {"name": "quiet"},
+        "spec": {"tasks": [{"name": "w", "template": {"spec": {"containers": [{"image": "x", "command": ["x"]}]}}}]},
+    }
+    path = diflow.file("job.yaml", given)
+    public = one("ConfigMap", keys.ALLOCATOR)
+    for name, scheduling in (("before", "none"), ("after", "gang")):
+        if scheduling == "gang":
+            diflow.api.add(CONFIG_MAP, public, namespace=public["metadata"]["namespace"])
+        done = diflow("submit", path, "--name", name)
+        assert done.code == 0, done.err
+        made = diflow.api.objects["/apis/argoproj.io/v1alpha1/namespaces/default/workflows"][name]
+        assert made["metadata"]["labels"][keys.SCHEDULING] == scheduling
+
+
+def test_users_learn_where_the_allocator_is_and_its_policy(diflow: Cli) -> None:
+    public = one("ConfigMap", keys.ALLOCATOR)
+    diflow.api.add(CONFIG_MAP, public, namespace=public["metadata"]["namespace"])
+    seen = presence(diflow.api.cluster(), now=0.0)
+    assert (seen.namespace, seen.policy) == (NAMESPACE, AllocatorSettings().policy)
+
+
+def test_the_example_of_queues_can_be_read() -> None:
+    example = yaml.safe_load((FOLDER / "queues.yaml").read_text())
+    assert example["metadata"]["name"] == AllocatorSettings().queues_config
+    queues = read_file(example["data"][QUEUES_KEY]).queues
+    assert {queue.name for queue in queues} == {"default", "vision", "language", "evaluation"}
+
+
+def test_what_applies_to_the_allocators_pods_chooses_them() -> None:
+    labels = one("Deployment", keys.ALLOCATOR)["spec"]["template"]["metadata"]["labels"]
+    chosen = [
+        one("Deployment", keys.ALLOCATOR)["spec"]["selector"]["matchLabels"],
+        one("PodDisruptionBudget", keys.ALLOCATOR)["spec"]["selector"]["matchLabels"],
+        one("NetworkPolicy", keys.ALLOCATOR)["spec"]["podSelector"]["matchLabels"],
+    ]
+    assert all(selector.items() <= labels.items() and selector for selector in chosen)

@@ -1,0 +1,82 @@
+"""The daemon's pages are served whoever else is at the port, with few threads and for few seconds each."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from diflow.allocator.engine import pages
+from diflow.allocator.engine.pages import CONNECTION_SECONDS, MOST_CONNECTIONS, serving
+from diflow.errors import InvalidError
+from tests.allocator.faults import Time, eventually
+
+
+def app(_: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+    start("200 OK", [("Content-Type", "text/plain")])
+    return [b"well\n"]
+
+
+@contextmanager
+def served() -> Iterator[tuple[int, pages._Server]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with serving(port, app) as server:
+        assert isinstance(server, pages._Server)
+        yield port, server
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=20)
+
+
+def ask(port: int) -> bytes:
+    with connect(port) as made:
+        made.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        return b"".join(iter(lambda: made.recv(4096), b""))
+
+
+def test_beside_hundreds_of_connections_that_say_nothing_pages_are_answered_with_few_threads() -> None:
+    with served() as (port, server), ExitStack() as idle:
+        before = threading.active_count()
+        for _ in range(16 * MOST_CONNECTIONS):
+            idle.enter_context(connect(port))
+        assert ask(port).endswith(b"well\n")
+        assert threading.active_count() - before <= MOST_CONNECTIONS
+        assert len(server._open) <= MOST_CONNECTIONS
+
+
+def test_whoever_sends_one_byte_now_and_then_is_let_go_of_after_some_seconds() -> None:
+    clock = Time()
+    with served() as (port, server):
+        server._clock = clock.now
+        with connect(port) as slow:
+            slow.sendall(b"GET /me")
+            eventually(lambda: server._open, "it is there")
+            clock.move(CONNECTION_SECONDS - 1)
+            slow.sendall(b"t")
+            assert server._open
+            clock.move(2.0)
+            assert slow.recv(10) == b""
+        eventually(lambda: not server._open, "it is gone")
+        assert ask(port).endswith(b"well\n")
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with served() as (port, _), pytest.raises(InvalidError, match=f"port {port} for metrics"), serving(port, app):
+        pass
+
+
+def test_its_end_waits_for_nobody() -> None:
+    with ExitStack() as idle:
+        with served() as (port, server):
+            idle.enter_context(connect(port))
+            eventually(lambda: server._open, "it is there")
+            began = time.monotonic()
+        assert time.monotonic() - began < CONNECTION_SECONDS

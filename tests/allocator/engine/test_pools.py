@@ -1,0 +1,71 @@
+"""Pools of nodes and their speeds: the daemon is told, decides by them, and says them to whoever asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from diflow.allocator.engine.pools import MOST_POOLS, Pools, heard
+from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
+from diflow.allocator.policies.base import load_policy
+from diflow.errors import InvalidError
+from diflow.kube.kinds import NODE
+from tests.allocator.fakeargo import FakeCluster
+from tests.allocator.lab import job, lab, task
+
+_LABEL = "example.com/gpu"
+
+
+def test_speeds_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert allocator_settings().pools == Pools(label="nvidia.com/gpu.product", speed={})
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_POOL_LABEL", _LABEL)
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_POOL_SPEED", '{"A100": 2, "T4": 0.5}')
+    assert allocator_settings().pools == Pools(label=_LABEL, speed={"A100": 2.0, "T4": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("A100=2", r"DIFLOW_ALLOCATOR_POOL_SPEED: must be JSON: "),
+        ("[2]", r"DIFLOW_ALLOCATOR_POOL_SPEED: must be an object of JSON, not \[2\]"),
+        ('{"A100": 0}', r"DIFLOW_ALLOCATOR_POOL_SPEED\[A100\]: .* more than 0, not 0"),
+        ('{"A100": 2, "T4": "slow"}', r"DIFLOW_ALLOCATOR_POOL_SPEED\[T4\]: must be a number, not 'slow'"),
+        ('{"A100": NaN}', r"DIFLOW_ALLOCATOR_POOL_SPEED\[A100\]: .* finite"),
+        ('{"A100": 1e999}', r"DIFLOW_ALLOCATOR_POOL_SPEED\[A100\]: .* finite"),
+        (f'{{"{"x" * 64}": 1}}', r"DIFLOW_ALLOCATOR_POOL_SPEED\[x+\]: .* at most 63"),
+        ("{" + ",".join(f'"p{i}": 1' for i in range(MOST_POOLS + 1)) + "}", r"DIFLOW_ALLOCATOR_POOL_SPEED: .* 256"),
+    ],
+)
+def test_a_speed_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_POOL_SPEED", text)
+    with pytest.raises(InvalidError, match=told):
+        allocator_settings()
+
+
+def test_what_is_said_is_heard_and_what_was_said_otherwise_is_not() -> None:
+    pools = Pools(label=_LABEL, speed={f"p{i}": 0.1 + i / 3 for i in range(MOST_POOLS)})
+    assert heard(pools.said()) == pools
+    assert len(pools.said()) < 64 * 1024, "a Lease has room for it"
+    for text in ("", "fast", "[]", '{"speed": {"A100": -1}}', '{"label": ""}'):
+        assert heard(text) is None
+
+
+def _node(cluster: FakeCluster, name: str, pool: str) -> None:
+    cluster.node(name, cpu="4", gpu="4")
+    made = cluster.api.objects[NODE.path(None)][name]
+    labels = {**made["metadata"]["labels"], _LABEL: pool}
+    cluster.api.add(NODE, {**made, "metadata": {**made["metadata"], "labels": labels}})
+
+
+@pytest.mark.parametrize(("fast", "expected"), [("old", "one"), ("new", "two")])
+def test_the_daemon_gives_a_newcomer_the_faster_pool(fast: str, expected: str) -> None:
+    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, pool_label=_LABEL, pool_speed={fast: 3.0})
+    with lab(policy=load_policy("goodput"), settings=settings) as found:
+        _node(found.cluster, "one", "old")
+        _node(found.cluster, "two", "new")
+        found.cluster.submit(job("job", task(replicas=2, min_replicas=2), preemptible=True))
+        found.until(lambda: len(found.cluster.running("job")) == 2, "it runs")
+        assert found.allocation("job") == {"worker": [expected, expected]}
+        assert found.daemon is not None
+        assert found.daemon.allocator.last is not None
+        s = found.daemon.allocator.last[0].snapshot
+        assert dict(zip(s.pool_names, s.pool_speed.tolist(), strict=True)) == {"new": 1.0, "old": 1.0, fast: 3.0}

@@ -1,0 +1,72 @@
+"""What a running job reports of its speed: a reason for a new plan when it changes that by more than a set fraction."""
+
+from __future__ import annotations
+
+import json
+
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.settings import PolicySettings
+from tests.allocator.lab import Lab, job, lab, task
+
+
+class Counting:
+    """`fit`, and how often it was asked."""
+
+    name = "fit"
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self._policy = load_policy("fit")
+
+    def optimize(self, snapshot: Snapshot) -> Plan:
+        self.asked += 1
+        return self._policy.optimize(snapshot)
+
+
+def plans(found: Lab, policy: Counting, speed: float) -> int:
+    """How many plans follow a report of this speed."""
+    before = policy.asked
+    found.cluster.edit("job", profilings=json.dumps({"speed": speed, "replicas": 2, "batch": 8}))
+    for _ in range(4):
+        found.step()
+    return policy.asked - before
+
+
+def test_a_report_that_changes_the_speed_by_more_than_the_fraction_is_planned_for_at_once() -> None:
+    policy = Counting()
+    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, period_seconds=3600.0, speed_change=0.1)
+    with lab(policy=policy, settings=settings) as found:
+        found.cluster.node("one", cpu="4")
+        found.cluster.submit(job("job", task(replicas=2, min_replicas=1, max_replicas=2), preemptible=True))
+        found.until(lambda: len(found.cluster.running("job")) == 2, "it runs")
+        found.rest()
+        assert plans(found, policy, 100.0) == 1, "the first one"
+        assert plans(found, policy, 105.0) == 0
+        assert plans(found, policy, 130.0) == 1
+        assert plans(found, policy, 118.0) == 0
+        assert plans(found, policy, 110.0) == 1, "each step is small, and together they are not"
+        assert plans(found, policy, 110.5) == 0, "it was planned for"
+
+
+def adaptdl(**params: float) -> str:
+    """What the server keeps of a job's own model of its steps, as AdaptDL reports it."""
+    scaling = {"alpha_c": 0.05, "beta_c": 1e-3, "alpha_n": 0.01, "beta_n": 1e-4, "alpha_r": 0.01, "beta_r": 1e-4}
+    hints = {"initBatchSize": 128, "maxBatchSize": 1024, "localBszBounds": [16, 256], "maxProfiledReplicas": 6}
+    return json.dumps({**hints, "replicas": 6, "nodes": 1, "perfParams": {**scaling, "gamma": 1.5, **params}})
+
+
+def test_a_job_whose_own_model_says_that_its_replicas_stall_each_other_shrinks() -> None:
+    settings = AllocatorSettings(writers=1, debounce_seconds=0.0, period_seconds=60.0)
+    policy = load_policy("goodput", PolicySettings(least_seconds_between_resizes=5.0))
+    with lab(policy=policy, settings=settings) as found:
+        found.cluster.node("one", cpu="8")
+        found.cluster.submit(job("job", task(replicas=6, min_replicas=1, max_replicas=6), preemptible=True))
+        found.until(lambda: found.cluster.running("job"), "it runs")
+        found.cluster.edit("job", profilings=adaptdl())
+        found.until(lambda: len(found.cluster.running("job")) == 4, "it grows, as its model says", seconds=600)
+        found.rest()
+        found.cluster.edit("job", profilings=adaptdl(alpha_n=300.0, beta_n=100.0, alpha_r=300.0, beta_r=100.0))
+        found.until(lambda: len(found.cluster.running("job")) == 1, "it shrinks to what works", seconds=600)

@@ -1,0 +1,163 @@
+"""What a user is told: which resource is short on which nodes, which limit binds, and what would have to change."""
+
+from __future__ import annotations
+
+import pytest
+
+from diflow.allocator.messages import reason_texts
+from diflow.allocator.messages.shortage import amount
+from diflow.allocator.model.plan import Plan, Why
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
+from diflow.allocator.policies.base import load_policy
+from tests.policies.generators import snapshots
+
+
+def worker(cpu: int, memory: int, low: int, high: int | None = None, name: str = "worker") -> RoleView:
+    return RoleView(name, {"cpu": 1000 * cpu, "memory": 1024 * memory}, low, high)
+
+
+def cluster() -> tuple[Snapshot, Plan]:
+    """a and b hold 6 of 8 cpu each, c is empty but for one job, d is closed."""
+    nodes = [NodeView(n, {"cpu": 8000, "memory": 16384, "pods": 9}, is_open=n != "d") for n in "abcd"]
+    jobs = [
+        JobView(
+            "firm", (worker(6, 4, 2),), preemptible=False, placed={"worker": {"a": 1, "b": 1}}, started_seconds=0.0
+        ),
+        JobView("full", (worker(7, 1, 1),), placed={"worker": {"c": 1}}, started_seconds=0.0),
+        JobView("gang", (worker(2, 4, 4),), created_seconds=800.0, preemptible=False),
+        JobView("huge", (worker(2, 4, 40),), created_seconds=800.0),
+        JobView("capped", (worker(1, 1, 3),), created_seconds=800.0, queue="small"),
+    ]
+    queues = [QueueView("default"), QueueView("small", cap={"cpu": 2000})]
+    snapshot = build(nodes, jobs, queues, now_seconds=1000.0)
+    return snapshot, load_policy("fit").optimize(snapshot)
+
+
+def details(name: str) -> list[str]:
+    snapshot, plan = cluster()
+    return reason_texts.details(snapshot, plan, snapshot.job_names.index(name))
+
+
+def test_a_job_that_waits_says_what_is_short_where_and_what_would_have_to_change() -> None:
+    assert details("gang") == [
+        "gang: wait: waits for room: its gang needs 4 replicas at once and 2 fit now, each 2 cpu, 4Gi memory; "
+        "c lacks 1 cpu, 1 node is closed",
+        "asks for: 4 × worker of 2 cpu, 4Gi memory; priority 0, not preemptible, queue default",
+        "worker: 2 more fit now (1 on a, 1 on b); c lacks 1 cpu, 1 node is closed",
+        "  2 cpu each: 5 cpu free in all on 3 nodes, at most 2 cpu on one (a)",
+        "  4Gi memory each: 39Gi memory free in all on 3 nodes, at most 15Gi memory on one (c)",
+        "would start: when there is room for 2 × (2 cpu, 4Gi memory) more where it may run, or with a minimum of 2",
+        "in its way: 1 job that may not be moved, 1 job of its priority or above (a priority above 0 may stop some)",
+    ]
+
+
+def test_a_cap_and_a_gang_that_is_too_big_are_named() -> None:
+    capped = details("capped")
+    assert "queue 'small' is capped" in capped[0]
+    assert "limit: queue 'small' may hold 2 cpu, and holds 0 cpu" in capped
+    assert capped[-1].startswith("would start: with a smaller gang, when the cap is raised")
+    assert "can never start here: its gang needs 40 replicas and the whole cluster takes 12" in details("huge")[0]
+
+
+def test_a_job_that_runs_says_what_it_holds_and_is_to_hold() -> None:
+    assert details("firm")[1:] == [
+        "asks for: 2 × worker of 6 cpu, 4Gi memory; priority 0, not preemptible, queue default",
+        "holds: 2 × worker (1 on a, 1 on b)",
+    ]
+    snapshot = build([NodeView("n", {"cpu": 4000})], [JobView("new", (RoleView("w", {"cpu": 1000}, 1, 8),))])
+    plan = load_policy("fit").optimize(snapshot)
+    told = reason_texts.details(snapshot, plan, 0)
+    assert told[1:4] == [
+        "asks for: 1 to 8 × w of 1 cpu; priority 0, preemptible, queue default",
+        "is to hold: 4 × w (4 on n)",
+        "w: 0 more fit now; n lacks 1 cpu",
+    ]
+
+
+def test_a_job_that_has_all_it_may_have_says_so() -> None:
+    most = worker(1, 1, 1, 2)
+    few = JobView("few", (most,), placed={"worker": {"n": 1}}, started_seconds=0.0)
+    all_ = JobView("all", (most,), placed={"worker": {"n": 2}}, started_seconds=0.0)
+    snapshot = build([NodeView("n", {"cpu": 3000, "memory": 4096})], [few, all_], now_seconds=1000.0)
+    assert reason_texts.lines(snapshot, load_policy("fit").optimize(snapshot)) == [
+        "all: keep: keeps what it holds: it has all that it may have",
+        "few: keep: keeps what it holds: no change is worth its cost",
+    ]
+
+
+def test_one_replica_is_no_replicas() -> None:
+    """Of one the noun and the verb are singular; of none they are not."""
+    nodes = [NodeView("n", {"cpu": 3000})]
+    cpu = {"cpu": 1000}
+    jobs = [
+        JobView("low", (RoleView("w", cpu, 1, 3),), placed={"w": {"n": 3}}, started_seconds=0.0),
+        JobView("new", (RoleView("w", cpu, 2),), priority=1, preemptible=False, created_seconds=900.0),
+        JobView("one", (RoleView("w", cpu, 1),), preemptible=False, created_seconds=950.0),
+    ]
+    snapshot = build(nodes, jobs, now_seconds=1000.0)
+    low, new, one = reason_texts.lines(snapshot, load_policy("fit").optimize(snapshot))
+    assert "has 1 replica instead of 3: 'new' needs room" in low
+    assert "it gets 2 of the 2 replicas it asks for" in new
+    assert "its gang needs 1 replica at once and 0 fit now" in one
+
+
+@pytest.mark.parametrize("policy", ["fit", "fair"])
+def test_a_job_that_starts_with_more_than_its_minimum_is_told_all_that_it_gets(policy: str) -> None:
+    job = JobView("new", (RoleView("w", {"cpu": 1000}, minimum=2, maximum=5, desired=5),))
+    snapshot = build([NodeView("n", {"cpu": 4000})], [job], now_seconds=1000.0)
+    (new,) = reason_texts.lines(snapshot, load_policy(policy).optimize(snapshot))
+    assert "starts: it gets 4 of the 5 replicas it asks for" in new
+
+
+def test_a_gang_whose_roles_do_not_fit_together_says_so() -> None:
+    cpu = {"cpu": 1000}
+    jobs = [JobView("gang", (RoleView("a", cpu, 1), RoleView("b", cpu, 3)), preemptible=False)]
+    full = JobView("full", (RoleView("w", cpu, 2),), preemptible=False, placed={"w": {"n": 2}}, started_seconds=0.0)
+    snapshot = build([NodeView("n", {"cpu": 5000})], [*jobs, full], now_seconds=1000.0)
+    told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), 1)
+    assert told[0] == (
+        "gang: wait: waits for room: each of its roles fits by itself, and not its 4 replicas (1 × a, 3 × b) together"
+    )
+    assert "would start: when its roles fit together; each by itself does" in told
+
+
+def test_a_reservation_is_named() -> None:
+    nodes = [NodeView("n1", {"gpu": 4}), NodeView("n2", {"gpu": 4})]
+    gpu = {"gpu": 1}
+    jobs = [
+        JobView("firm", (RoleView("w", gpu, 6),), preemptible=False, placed={"w": {"n1": 2, "n2": 4}}),
+        JobView("gang", (RoleView("w", gpu, 4),), preemptible=False, created_seconds=0.0),
+        JobView("small", (RoleView("w", gpu, 1),), created_seconds=900.0),
+    ]
+    snapshot = build(nodes, jobs, now_seconds=1000.0)
+    told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), snapshot.job_names.index("small"))
+    assert "limit: room is kept for 'gang', which has waited for 1000 s" in told
+
+
+@pytest.mark.parametrize("name", ["fit", "fair", "goodput", "fair+goodput"])
+def test_every_decision_of_every_policy_has_its_words(name: str) -> None:
+    policy = load_policy(name)
+    for snapshot in snapshots(17, 100):
+        plan = policy.optimize(snapshot)
+        for job, line in enumerate(reason_texts.lines(snapshot, plan)):
+            assert line.startswith(f"{snapshot.job_names[job]}: ")
+            told = reason_texts.details(snapshot, plan, job)
+            assert told[0] == line
+            assert not [part for part in told if "{" in part or not part.strip()]
+
+
+def test_amounts_are_in_the_units_of_kubernetes() -> None:
+    assert amount("cpu", 1500) == "1.5 cpu"
+    assert amount("memory", 4096) == "4Gi memory"
+    assert amount("memory", 16256) == "15.9Gi memory"
+    assert amount("ephemeral-storage", 100) == "100Mi ephemeral-storage"
+    assert amount("nvidia.com/gpu", 2) == "2 nvidia.com/gpu"
+    assert amount("hostport/8080", 1) == "host port 8080"
+    assert amount("pods", 1) == "1 pod"
+
+
+@pytest.mark.parametrize("why", list(reason_texts._TEXT), ids=lambda why: why.name)
+def test_a_reason_names_the_one_thing_that_happened(why: Why) -> None:
+    said = reason_texts._TEXT[why].split(";")[0]  # behind it stands what to do
+    assert " or " not in said

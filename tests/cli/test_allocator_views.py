@@ -1,0 +1,500 @@
+"""`diflow queue`, `top`, `explain` and `plan`: the cluster as the allocator sees it, with the reader's own rights."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from diflow.allocator.engine.process import candidate
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.inspect.observer import look
+from diflow.cli.amounts import amounts, shown
+from diflow.cli.topview import picture
+from diflow.figures import quantity
+from diflow.kube.kinds import CONFIG_MAP, POD, WORKFLOW
+from tests.cli.placed import annotations, dijob, lease, node, put, queues
+from tests.cli.runner import Cli, run
+from tests.kube.fakeapi import Answer, status
+
+_ROOT = Path(__file__).parents[2]
+_QUEUES = """\
+queues:
+  - {name: vision, weight: 3, guarantee: {cpu: "2"}}
+  - {name: speech, cap: {cpu: "6"}}
+  - {name: speech-small, parent: speech}
+"""
+
+
+def ago(seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.fixture
+def busy(diflow: Cli) -> Cli:
+    """Two nodes of 8 cores, a job on both, one that waits, one that is held, one that Argo alone runs."""
+    node(diflow, "a")
+    node(diflow, "b")
+    node(diflow, "c", closed=True)
+    lease(diflow, holder="somebody")
+    speed = json.dumps({"speed": 1234.5, "replicas": 4})
+    runs = dijob("runs", {"learner": 1, "worker": (1, 3, 6)}, cpu="2", preemptible=True, priority="high")
+    put(diflow, runs, at={"learner": ["a"], "worker": ["a", "a", "b"]}, profilings=speed, created=ago(600))
+    put(diflow, dijob("big", {"worker": 12}), decided=("wait", "waits for room: 12 at once"), created=ago(200))
+    put(diflow, dijob("high", {"worker": 11}, priority="high"), created=ago(30))
+    put(diflow, dijob("alone", {"worker": 2}, scheduling="none"), at={"worker": ["b", "b"]})
+    return diflow
+
+
+def rows(text: str) -> list[list[str]]:
+    return [re.split(r"\s{3,}", line) for line in text.splitlines() if line]
+
+
+def no_right(what: str) -> Answer:
+    return status(403, f'User "jane" cannot list resource "{what}" in API group "" at the cluster scope')
+
+
+def test_a_cluster_without_queues_has_one_and_the_waiting_jobs_stand_in_their_order(busy: Cli) -> None:
+    result = busy("queue")
+    assert (result.code, result.err) == (0, "")
+    head, default, waits, first, second = rows(result.out)
+    assert head == ["QUEUE", "WEIGHT", "RUNNING", "WAITING", "DESERVED", "ALLOCATED", "PENDING"]
+    # Two of the 16 cores belong to a job of Argo's own.
+    assert default == ["default", "1", "1", "2", "cpu 14, memory 30Gi", "cpu 8, memory 4Gi", "cpu 29, memory 26Gi"]
+    assert waits == ["#", "JOB", "QUEUE", "PRIORITY", "REPLICAS", "WAITS", "REASON"]
+    assert first[:5] == ["1", "default/high", "default", "high", "11"]
+    assert first[6] == "nothing is decided yet"
+    assert [second[0], second[1], second[6]] == ["2", "default/big", "waits for room: 12 at once"]
+
+
+def test_queues_show_their_weights_guarantees_caps_and_what_they_deserve(busy: Cli) -> None:
+    queues(busy, _QUEUES)
+    put(busy, dijob("seen", {"worker": 6}, queue="vision"), created=ago(5))
+    put(busy, dijob("heard", {"worker": 8}, queue="speech-small"), created=ago(1))
+    data = json.loads(busy("queue", "-o", "json").out)
+    found = {row["name"]: row for row in data["queues"]}
+    assert sorted(found) == ["speech", "speech-small", "vision"]
+    assert found["vision"]["deserved"]["cpu"] == 6000
+    assert found["speech-small"]["deserved"]["cpu"] == 6000
+    assert (found["vision"]["guarantee"], found["speech"]["cap"]) == ({"cpu": 2000.0}, {"cpu": 6000.0})
+    assert found["speech-small"]["parent"] == "speech"
+    assert [row["name"] for row in data["waiting"]] == ["high", "big", "seen", "heard"]
+    assert data["allocator"]["running"] is True
+    table = busy("queue").out
+    assert "PARENT" in table.splitlines()[0]
+    assert "GUARANTEE" in table.splitlines()[0]
+    assert yaml.safe_load(busy("queue", "-o", "yaml").out)["queues"] == data["queues"]
+
+
+def test_jobs_that_name_a_queue_which_is_not_there_are_told_below_the_table(busy: Cli) -> None:
+    queues(busy, "queues: [{name: default}, {name: vision}]")
+    assert json.loads(busy("queue", "-o", "json").out)["missing_queues"] == []
+    put(busy, dijob("lost", {"worker": 2}, queue="nosuch"), at={"worker": ["a", "b"]}, created=ago(9))
+    put(busy, dijob("waits", {"worker": 1}, queue="nosuch"), created=ago(5))
+    text = busy("queue").out
+    said = "queue nosuch does not exist: 2 jobs name it, 1 runs and 1 waits (default/lost, default/waits)"
+    assert said in text.splitlines()
+    (missing,) = json.loads(busy("queue", "-o", "json").out)["missing_queues"]
+    assert missing == {
+        "name": "nosuch",
+        "allocated": {"cpu": 2000.0, "memory": 2048.0, "pods": 2.0},
+        "running": 1,
+        "waiting": 1,
+        "jobs": ["default/lost", "default/waits"],
+    }
+
+
+def test_queues_of_nonsense_and_unreadable_ones_are_told_and_all_else_is_shown(busy: Cli) -> None:
+    queues(busy, "queues: [{name: a, weight: -1}]")
+    result = busy("queue")
+    assert result.code == 0
+    assert "the queues cannot be understood" in result.err
+    busy.api.rule(lambda r: no_right("configmaps") if "diflow-queues" in r.path else None)
+    assert "the queues cannot be read, so none are shown: the user 'jane' lacks the right" in busy("queue").err
+
+
+def test_jobs_of_one_namespace_keep_their_place_in_the_whole_queue(busy: Cli) -> None:
+    put(busy, dijob("other", {"worker": 30}), namespace="team", created=ago(100))
+    lines = rows(busy("queue", "-n", "team").out)[3:]
+    assert [line[:2] for line in lines] == [["3", "team/other"]]
+    assert busy("queue", "-o", "name").out.split() == ["default/high", "default/big", "team/other"]
+
+
+def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
+    made = put(busy, dijob("broken", {"worker": 1}), created=ago(20))
+    for parameter in made["spec"]["arguments"]["parameters"]:
+        if parameter["name"] == "rounds":
+            parameter["value"] = "nonsense"
+    busy.api.add(WORKFLOW, made)
+    put(busy, dijob("asleep", {"worker": 1}), suspend=True, created=ago(10))
+    text = busy("queue").out
+    assert "the parameter rounds is not what diflow wrote" in text
+    assert "it is suspended: diflow resume lets it go on" in text
+    explained = busy("explain", "broken").out
+    assert explained.startswith("default/broken is held\n"), "nothing is said of replicas that cannot be read"
+    assert "held: the parameter rounds is not what diflow wrote" in explained
+    assert next(row for row in rows(text) if "default/broken" in row)[4] == "-"
+    put(busy, dijob("naps", {"worker": 1}), at={"worker": ["b"]}, suspend=True)
+    assert (
+        "suspended: Argo starts nothing more of it until diflow resume naps -n default" in busy("explain", "naps").out
+    )
+
+
+@pytest.mark.parametrize("command", [("queue",), ("top",), ("explain", "big"), ("plan",)])
+def test_a_missing_right_is_one_line_that_names_it(busy: Cli, command: tuple[str, ...]) -> None:
+    busy.api.rule(lambda r: no_right("nodes") if r.path.endswith("/nodes") else None)
+    result = busy(*command)
+    assert result.code == 5
+    assert result.err == (
+        "error: the user 'jane' lacks the right to list nodes in the whole cluster: ask the cluster's administrator "
+        "for it (`diflow doctor` lists all that is needed)\n"
+    )
+
+
+def test_one_look_lists_each_kind_once_and_writes_nothing(busy: Cli) -> None:
+    busy("queue")
+    lists = [r.path.rsplit("/", 1)[1] for r in busy.api.requests if "resourceVersion" not in r.query]
+    assert sorted(lists) == ["diflow-allocator", "diflow-allocator", "diflow-queues", "nodes", "pods", "workflows"] or (
+        sorted(set(lists)) == ["diflow-allocator", "diflow-queues", "nodes", "pods", "workflows"]
+    )
+    assert {r.method for r in busy.api.requests} == {"GET"}
+    for kind in ("nodes", "pods", "workflows"):
+        assert lists.count(kind) == 1
+
+
+@pytest.mark.parametrize(
+    ("holder", "renewed", "paused", "text"),
+    [
+        ("", "", "", "warning: no allocator runs: nothing is decided"),
+        ("old", "2020-01-01T00:00:00Z", "", "warning: no allocator runs (old was last heard of "),
+        ("one", "", "jane at noon: rack 3", "warning: PAUSED by jane at noon: rack 3 (the allocator runs (one))"),
+    ],
+)
+def test_everybody_is_told_when_nobody_decides(busy: Cli, holder: str, renewed: str, paused: str, text: str) -> None:
+    lease(busy, holder=holder, renewed=renewed, paused=paused)
+    assert text in busy("queue").err
+    assert text.removeprefix("warning: ") in " ".join(busy("top").out.split())
+    assert text.removeprefix("warning: ") in busy("explain", "big").out
+
+
+def test_whether_an_allocator_runs_is_not_known_to_who_may_not_read_its_lease(busy: Cli) -> None:
+    busy.api.rule(lambda r: no_right("leases") if "/leases/" in r.path else None)
+    result = busy("queue")
+    assert result.code == 0
+    assert "whether an allocator runs is not known: the user 'jane' lacks the right to list leases" in result.err
+
+
+def test_top_shows_who_holds_what_where_and_how_many_replicas_run(busy: Cli) -> None:
+    pending = busy.api.objects[POD.path("default")]["runs-worker-2"]
+    busy.api.add(POD, {**pending, "status": {"phase": "Pending"}})
+    data = json.loads(busy("top", "-o", "json").out)
+    nodes = {row["name"]: row for row in data["nodes"]}
+    assert nodes["a"]["jobs"] == {"default/runs": 3}
+    assert nodes["b"]["jobs"] == {"default/runs": 1}
+    assert nodes["c"]["state"] == "cordoned"
+    assert (nodes["a"]["used"]["cpu"], nodes["b"]["used"]["cpu"]) == (6000, 4000)
+    assert data["used"]["cpu"] == 10_000
+    jobs = {row["name"]: row for row in data["jobs"]}
+    runs = jobs["runs"]
+    assert [runs[k] for k in ("low", "high", "desired", "granted", "observed", "pending")] == [2, 7, 4, 4, 3, 1]
+    assert (runs["speed"], round(runs["share"], 3), runs["state"]) == (1234.5, round(8 / 14, 3), "starting")
+    assert (jobs["big"]["state"], jobs["big"]["granted"]) == ("waiting", 0)
+    assert "alone" not in jobs
+
+
+def test_top_does_not_say_of_a_job_that_has_started_that_it_starts(busy: Cli) -> None:
+    """After a node was lost: one job goes on with less than it was admitted with, another has lost its place."""
+    starts = ("admit", "starts: it gets 4 of the 8 replicas it asks for")
+    less = dijob("less", {"worker": (2, 4, 8)}, preemptible=True)
+    put(busy, less, at={"worker": ["a", "b"]}, decided=starts)
+    put(busy, dijob("gone", {"worker": (2, 4, 8)}, preemptible=True), decided=starts)
+    reasons = {row["name"]: row["why"] for row in json.loads(busy("top", "-o", "json").out)["jobs"]}
+    assert (reasons["less"], reasons["gone"]) == ("", "waits for a new place")
+    pending = busy.api.objects[POD.path("default")]["less-worker-1"]
+    busy.api.add(POD, {**pending, "status": {"phase": "Pending"}})
+    reasons = {row["name"]: row["why"] for row in json.loads(busy("top", "-o", "json").out)["jobs"]}
+    assert reasons["less"] == starts[1], "until all of it runs"
+
+
+def test_a_held_job_whose_pods_run_holds_room_and_does_not_wait(busy: Cli) -> None:
+    made = put(busy, dijob("broken", {"worker": 1}), at={"worker": ["a"]})
+    assert "2 jobs hold room, 2 wait" in _drawn(busy, 160)
+    for parameter in made["spec"]["arguments"]["parameters"]:
+        if parameter["name"] == "granted":
+            parameter["value"] = "nonsense"
+    busy.api.add(WORKFLOW, made)
+    assert "2 jobs hold room, 2 wait" in _drawn(busy, 160)
+
+
+def test_describe_says_why_a_job_is_held_and_not_what_was_decided_before(busy: Cli) -> None:
+    made = put(busy, dijob("broken", {"worker": 1}), decided=("wait", "waits for room: 12 at once"), created=ago(20))
+    pod = busy.api.objects[POD.path("default")]["broken-worker-0"]
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    busy.api.add(POD, {**pod, "status": {"phase": "Pending", "conditions": [gated]}})
+    assert "worker-0: waits for room: 12 at once\n" in busy("describe", "broken").out
+    for parameter in made["spec"]["arguments"]["parameters"]:
+        if parameter["name"] == "rounds":
+            parameter["value"] = "nonsense"
+    busy.api.add(WORKFLOW, made)
+    text = busy("describe", "broken").out
+    assert "Message:     held: the parameter rounds is not what diflow wrote" in text
+    (left,) = re.findall(".*waits for room.*", text)
+    assert left.startswith("Allocator:   waits for room: 12 at once ("), "with the time when that was"
+
+
+def _drawn(diflow: Cli, width: int, **options: Any) -> str:
+    out = io.StringIO()
+    Console(width=width, file=out, **options).print(picture(look(diflow.api.cluster()), width=width))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_picture_fits_into_its_width_and_loses_neither_jobs_nor_reasons(busy: Cli, width: int) -> None:
+    text = _drawn(busy, width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert "runs ×3" in text
+    assert re.search(r"runs +.*running +2-7 +4 +4 +- +57% +1.23k/s", text)
+    assert re.search(r"big +.*waiting +12 +0 +0", text)
+    assert "waits for room: 12 at once" in text
+    assert "c (cordoned)" in text
+    assert ("━" in text) is (width == 160)
+
+
+def test_colours_are_left_out_where_nobody_wants_them(busy: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b[" in _drawn(busy, 100, force_terminal=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", _drawn(busy, 100, force_terminal=True))
+    assert "\x1b" not in busy("top").out
+
+
+def test_many_idle_nodes_are_one_line(diflow: Cli) -> None:
+    for i in range(50):
+        node(diflow, f"idle-{i:02}")
+    put(diflow, dijob("job", {"worker": 1}), at={"worker": ["idle-07"]})
+    text = _drawn(diflow, 100)
+    assert re.search(r"49 more +0/392 +0Mi/1.53Ti +no jobs", text)
+    assert len(text.splitlines()) < 12
+
+
+@pytest.mark.timeout(300)
+def test_top_on_a_terminal_follows_the_cluster_until_ctrl_c(busy: Cli) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "COLUMNS": "120", "LINES": "40", "TERM": "xterm"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "diflow", "top", "--kubeconfig", str(busy.kubeconfig)],
+        stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=busy.folder,
+        # A shell that starts the tests in the background has them ignore Ctrl-C, and their children with them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+
+    def until_it_shows(text: bytes) -> None:
+        nonlocal shown
+        deadline = time.monotonic() + 100
+        while text not in shown:
+            assert time.monotonic() < deadline, shown[-2000:].decode(errors="replace")
+            if select.select([ours], [], [], 0.2)[0]:
+                shown += os.read(ours, 65536)
+
+    try:
+        until_it_shows("runs ×3".encode())
+        put(busy, dijob("late", {"worker": 1}), at={"worker": ["b"]})
+        until_it_shows("late ×1".encode())
+        assert len(busy.api.seen("GET", "/workflows")) <= 3, "it watches, and does not list again and again"
+        process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if select.select([ours], [], [], 0.1)[0]:
+                with suppress(OSError):  # the other end is closed
+                    os.read(ours, 65536)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def test_explain_tells_what_was_decided_what_would_be_now_and_who_waits_before(busy: Cli) -> None:
+    lines = busy("explain", "big").out.splitlines()
+    assert lines[0] == "default/big waits for 12 replicas; priority normal, queue default, not preemptible"
+    assert re.fullmatch(r"decided \d+s ago: wait: waits for room: 12 at once", lines[1])
+    assert lines[2] == "the allocator runs (somebody)"
+    assert lines[3].startswith("now, by policy fit: wait: ")
+    assert any("1 cpu each" in line for line in lines)
+    assert lines[-1] == "  1 job waits before it: default/high"
+    assert busy("explain", "runs").out.startswith("default/runs has 4 of 2-7 replicas; ")
+
+
+def test_explain_claims_no_more_of_places_than_it_knows(busy: Cli) -> None:
+    """It has no key: whoever may change a Workflow can write places into it, and only pods show that they are real."""
+    said = "its places are as its Workflow names them: only the allocator can verify that it gave them"
+    put(busy, dijob("forged", {"worker": 2}), at={"worker": ["a", "b"]})
+    for name in [name for name in busy.api.objects[POD.path("default")] if name.startswith("forged")]:
+        busy.api.remove(POD, name)
+    assert busy("explain", "forged").out.splitlines()[1] == said
+    assert said not in busy("explain", "runs").out
+    assert said not in busy("explain", "big").out
+
+
+def test_explain_of_jobs_about_which_nothing_is_decided(busy: Cli) -> None:
+    assert "default/alone has scheduling: none: Argo alone runs it" in busy("explain", "alone").out
+    made = put(busy, dijob("over", {"worker": 1}))
+    busy.api.add(WORKFLOW, {**made, "status": {"phase": "Succeeded", "finishedAt": ago(1)}})
+    assert busy("explain", "over").out == "default/over has ended (Succeeded): the job succeeded\n"
+    assert busy("explain", "nobody").code == 3
+
+
+def test_the_policy_is_that_of_the_clusters_allocator_unless_another_is_named(busy: Cli) -> None:
+    said = {"metadata": {"name": "diflow-allocator"}, "data": {"policy": "fair", "scheduling": "gang"}}
+    busy.api.add(CONFIG_MAP, said, namespace="kube-public")
+    assert "now, by policy fair: " in busy("explain", "big").out
+    assert "now, by policy fit: " in busy("explain", "big", "--policy", "fit").out
+    assert busy("plan").out.startswith("policy fair: 3 jobs on 3 nodes")
+    assert busy("plan", "--policy", "nope").code == 2
+
+
+def test_who_leads_says_by_which_policy_it_decides(busy: Cli) -> None:
+    """Whatever stands where everybody may read it: that is another file, which nobody may have changed with it."""
+    said = {"metadata": {"name": "diflow-allocator"}, "data": {"policy": "fair", "scheduling": "gang"}}
+    busy.api.add(CONFIG_MAP, said, namespace="kube-public")
+    lease(busy)
+    leader = candidate(busy.api.cluster(), AllocatorSettings(policy="goodput"))
+    assert leader.try_acquire()
+    assert "policy goodput)" in busy("explain", "big").out
+    assert busy("plan").out.startswith("policy goodput: 3 jobs on 3 nodes")
+    assert annotations(busy)["diflow/policy"] == "goodput"
+    leader.release()
+    assert busy("plan").out.startswith("policy fair: 3 jobs on 3 nodes")
+
+
+def test_who_leads_says_how_fast_its_pools_are(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `plan` is asked where the daemon's settings are not known; where none leads, those of here count."""
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_POLICY", "goodput")
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_POOL_LABEL", "kubernetes.io/hostname")
+    monkeypatch.setenv("DIFLOW_ALLOCATOR_POOL_SPEED", '{"a": 5}')
+    for name in ("a", "b", "c"):
+        node(diflow, name)
+    put(diflow, dijob("small", {"worker": (2, 2, 2)}, preemptible=True))
+
+    def where() -> dict[str, dict[str, int]]:
+        return json.loads(diflow("plan", "-o", "json").out)["jobs"]["default/small"]["allocation"]
+
+    lease(diflow)
+    assert where() == {"worker": {"a": 2}}
+    speeds = {"c": 3.0, "a": 0.5}
+    settings = AllocatorSettings(policy="goodput", pool_label="kubernetes.io/hostname", pool_speed=speeds)
+    leader = candidate(diflow.api.cluster(), settings)
+    assert leader.try_acquire()
+    assert where() == {"worker": {"c": 2}}
+    leader.release()
+    assert where() == {"worker": {"a": 2}}
+
+
+def test_a_job_that_fits_would_start_in_room_that_another_would_have_taken(busy: Cli) -> None:
+    file = busy.file("job.yaml", dijob("small", {"worker": 2}, scheduling=None).to_manifest())
+    result = busy("plan", "--simulate", file)
+    assert (result.code, result.err) == (0, "")
+    first, where, other = result.out.splitlines()
+    assert first == "default/small would start: it gets 2 of the 2 replicas it asks for"
+    assert re.fullmatch(r"  worker: 2 on [ab]", where)
+    assert other.startswith("default/runs would grow from 4 to 6 instead of 7 replicas: ")
+    assert {r.method for r in busy.api.requests} == {"GET"}
+
+
+def test_a_job_of_high_priority_would_shrink_another(busy: Cli) -> None:
+    busy.api.remove(WORKFLOW, "high")
+    file = busy.file("job.yaml", dijob("urgent", {"worker": 3}, cpu="3", priority="high").to_manifest())
+    data = json.loads(busy("plan", "--simulate", file, "-o", "json").out)
+    assert data["policy"] == "fit"
+    assert data["job"]["what"].startswith("would start")
+    assert sum(data["job"]["allocation"]["worker"].values()) == 3
+    (other,) = data["others"]
+    assert (other["job"], other["holds"]) == ("default/runs", 4)
+    assert other["after"] < 4
+    assert f"default/runs would shrink from 4 to {other['after']} replicas: " in busy("plan", "--simulate", file).out
+
+
+def test_a_job_that_is_too_large_would_wait_and_one_that_is_there_already_is_refused(busy: Cli) -> None:
+    file = busy.file("job.yaml", dijob("big", {"worker": 100}).to_manifest())
+    result = busy("plan", "--simulate", file)
+    assert result.code == 4
+    assert "there is a job default/big already: give this one another name with --name" in result.err
+    assert "default/bigger would wait: " in busy("plan", "--simulate", file, "--name", "bigger").out
+
+
+def test_a_plan_of_an_empty_cluster(diflow: Cli) -> None:
+    node(diflow, "a")
+    assert diflow("plan").out == "policy fit: 0 jobs on 1 node\n"
+    file = diflow.file("job.yaml", dijob("job", {"worker": 2}).to_manifest())
+    assert diflow("plan", "--simulate", file).out.splitlines()[-1] == "no other job would notice"
+    assert json.loads(diflow("plan", "-o", "json").out)["jobs"] == {}
+
+
+def test_replay_shows_where_a_policy_would_decide_otherwise(diflow: Cli) -> None:
+    from diflow.allocator.engine.journal import line
+    from diflow.allocator.model.plan import keep_plan
+
+    node(diflow, "a")
+    put(diflow, dijob("job", {"worker": 2}))
+    snapshot = look(diflow.api.cluster()).picture.snapshot
+    journal = diflow.folder / "journal"
+    journal.write_text(f"{line(snapshot, keep_plan(snapshot, 'fit'))}\n")
+
+    result = run("replay", str(journal))
+    assert result.code == 0
+    assert rows(result.out)[1][1:] == ["default/job", "wait with 0 replicas", "admit with 2 replicas"]
+    assert result.err == "1 decision differs in 1 cycle under fit\n"
+    data = json.loads(run("replay", str(journal), "--policy", "fair", "-o", "json").out)
+    assert [(row["job"], row["policy"]) for row in data] == [("default/job", "fair")]
+    assert run("replay", str(diflow.folder / "none")).code == 2
+    journal.write_text("")
+    assert run("replay", str(journal)).code == 2
+    explained = run("simulate", "explain", "default/job", "--journal", str(journal.with_name("kubeconfig")))
+    assert explained.code == 2
+
+
+def test_simulate_hands_over_to_the_simulator() -> None:
+
+    missing = run("simulate", "--policy", "fit")
+    assert missing.code == 2
+    assert "a simulation needs --workload CSV and --profiles DIR" in missing.err
+    assert "--restart-seconds" in run("simulate", "--help").out
+    for words in (["simulate"], ["simulate", "queue"], ["simulate", "explain"]):
+        told = run(*words, "--help").out
+        assert f"Usage: diflow {' '.join(words)} [OPTIONS]" in " ".join(told.split())
+    assert "diflow simulate simulate" not in run("simulate", "--nodes", "many").err
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "text"),
+    [
+        ("cpu", 1500, "1.5"), ("cpu", 250, "0.25"), ("cpu", 128_000, "128"), ("memory", 512, "512Mi"),
+        ("memory", 1536, "1.5Gi"), ("memory", 262_144, "256Gi"), ("memory", 3 * 1024 * 1024, "3Ti"),
+        ("nvidia.com/gpu", 8, "8"), ("cpu", 0, "0"),
+    ],
+)  # fmt: skip
+def test_quantities_are_as_people_write_them(resource: str, amount: float, text: str) -> None:
+    assert quantity(resource, amount) == text
+
+
+def test_resources_that_nobody_asks_for_are_not_shown() -> None:
+    there = ["ephemeral-storage", "hugepages-2Mi", "memory", "nvidia.com/gpu", "pods", "cpu", "hostport/80"]
+    assert shown(there, asked={"nvidia.com/gpu": 1, "cpu": 2, "pods": 3}) == ["cpu", "nvidia.com/gpu"]
+    assert amounts({"cpu": 2000, "nvidia.com/gpu": 0}, ["cpu", "nvidia.com/gpu"]) == "cpu 2"
+    assert amounts({}, ["cpu"]) == "-"

@@ -1,0 +1,136 @@
+"""`diflow` as a process: how it starts, what it does with Ctrl-C and broken pipes, and with errors nobody foresaw."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from diflow.cli.main import code_of
+from diflow.cli.reference import reference
+from tests.cli.runner import Cli, run
+from tests.state.seen import SeenJob
+
+_ROOT = Path(__file__).parents[2]
+
+
+def start(diflow: Cli, *args: str) -> subprocess.Popen[str]:
+    """Start `python -m diflow` with a kubeconfig of the fake server."""
+    settings = {"KUBECONFIG": str(diflow.kubeconfig), "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "diflow", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **settings},
+        cwd=diflow.folder,
+        # A shell that starts the tests in the background has them ignore Ctrl-C, and their children with them.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (no threads here)
+    )
+
+
+def interrupted(process: subprocess.Popen[str]) -> str:
+    """What a process says on stderr when it is interrupted."""
+    for _ in range(10):
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.communicate(timeout=30)[1]
+        except subprocess.TimeoutExpired:
+            continue  # Python drops an interrupt that meets it in a destructor; a user would press the keys again.
+    raise AssertionError("it does not end")
+
+
+def test_the_help_names_all_commands_and_the_exit_codes() -> None:
+    result = run("--help")
+    assert result.code == 0
+    for command in ("submit", "get", "list", "describe", "logs", "watch", "wait", "retry", "doctor", "completion"):
+        assert f"  {command} " in result.out
+    assert "Exit codes: 0 done, 1 the job failed" in " ".join(result.out.split())
+
+
+def test_the_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from diflow.cli.main import code_of; code_of(['--help']); "
+        "heavy = {'rich', 'pydantic', 'hera', 'kubernetes', 'yaml', 'requests'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=_ROOT, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_list_imports_neither_hera_nor_our_models() -> None:
+    code = (
+        "import sys; import diflow.jobs.verbs, diflow.state.status, diflow.cli.listing, diflow.cli.output; "
+        "heavy = {'hera', 'diflow.job', 'rich'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=_ROOT, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_command_is_answered_with_the_help() -> None:
+    assert "Usage: diflow" in run().out + run().err
+
+
+@pytest.mark.parametrize(
+    "args", [("nope",), ("get",), ("list", "--nope"), ("list", "-o", "xml"), ("logs", "a", "-r", "x")]
+)
+def test_wrong_usage_ends_with_2_and_says_so_on_stderr(args: tuple[str, ...]) -> None:
+    result = run(*args)
+    assert (result.code, result.out) == (2, "")
+    assert "Usage: diflow" in result.err
+
+
+@pytest.mark.parametrize("args", [("watch", "job"), ("logs", "-f", "job"), ("wait", "job")])
+def test_ctrl_c_detaches_and_leaves_the_job_alone(diflow: Cli, args: tuple[str, ...]) -> None:
+    diflow.has(SeenJob("job", learner=1).all_ready())
+    process = start(diflow, *args)
+    deadline = time.monotonic() + 100
+    while not [r for r in diflow.api.requests if r.query.get("watch")] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    err = interrupted(process)
+    assert process.returncode == 130
+    assert "detached; the job goes on: diflow watch job -n default" in err
+    assert "Traceback" not in err
+    assert {r.method for r in diflow.api.requests} == {"GET"}
+
+
+def test_a_reader_that_has_enough_is_no_error(diflow: Cli) -> None:
+    for i in range(300):
+        diflow.has(SeenJob(f"job-{i:03}", learner=1))
+    with start(diflow, "list", "-o", "json") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        err = process.stderr.read()
+    assert (process.returncode, err) == (0, "")
+
+
+def test_an_error_nobody_foresaw_is_one_line_unless_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**_: object) -> None:
+        raise ZeroDivisionError("by\nzero")
+
+    monkeypatch.setattr("diflow.cli.listing.connect", broken)
+    result = run("list")
+    assert result.code == 1
+    assert result.err == (
+        "error: unexpected ZeroDivisionError: by zero (DIFLOW_DEBUG=1 shows where; please report it)\n"
+    )
+    monkeypatch.setenv("DIFLOW_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        code_of(["list"])
+
+
+def test_the_reference_page_is_what_the_commands_say() -> None:
+    page = (_ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert page == reference(), "run: python -m diflow.cli.reference > docs/cli.md"

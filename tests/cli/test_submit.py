@@ -1,0 +1,324 @@
+"""submit, render and lint: what is taken, what is refused, and that a refused job leaves nothing behind."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import yaml
+
+from diflow.cli.main import code_of
+from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
+from tests.builders import SERVICE, manifest, template
+from tests.cli.runner import Cli, run
+from tests.kube.fakeapi import status
+from tests.state.seen import SeenJob
+
+_PYTHON = """
+from diflow import DIJob, Task
+
+TEMPLATE = {"spec": {"containers": [{"name": "di-container", "image": "a:1", "command": ["true"]}]}}
+job = DIJob(name="from-python", tasks=(Task(type="learner", template=TEMPLATE),))
+number = 7
+"""
+
+
+def workflows(diflow: Cli) -> list[str]:
+    return sorted(diflow.api.objects.get(WORKFLOW.path("default"), {}))
+
+
+def test_a_submitted_job_is_in_the_cluster_and_its_name_is_the_only_data(diflow: Cli) -> None:
+    diflow.prepare()
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert (result.code, result.out) == (0, "job\n")
+    assert "diflow watch job -n default" in result.err
+    stored = diflow.api.objects[WORKFLOW.path("default")]["job"]
+    assert stored["spec"]["entrypoint"] == "job"
+    assert stored["metadata"]["namespace"] == "default"
+
+
+def test_another_name_and_namespace_can_be_given(diflow: Cli) -> None:
+    diflow.prepare()
+    for account in ("diflow-worker", "diflow-steps"):
+        diflow.api.add(SERVICE_ACCOUNT, {"metadata": {"name": account}}, namespace="lab")
+    result = diflow("submit", diflow.file("job.yaml", manifest()), "--name", "other", "-n", "lab")
+    assert (result.code, result.out) == (0, "other\n")
+    assert "other" in diflow.api.objects[WORKFLOW.path("lab")]
+
+
+def test_a_namespace_that_is_not_there_is_named(diflow: Cli) -> None:
+    diflow.prepare()
+    result = diflow("submit", diflow.file("job.yaml", manifest()), "-n", "nowhere")
+    assert result.code == 3
+    assert result.err == "error: there is no namespace 'nowhere': check -n, or create it\n"
+    assert WORKFLOW.path("nowhere") not in diflow.api.objects
+
+
+def test_a_new_name_is_checked_as_one_in_the_file_is(diflow: Cli) -> None:
+    result = diflow("submit", diflow.file("job.yaml", manifest()), "--name", "Not_Good")
+    assert result.code == 2
+    assert "metadata.name" in result.err
+    assert diflow.api.requests == []
+
+
+def test_the_server_checks_the_whole_workflow_before_anything_is_made(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.rule(
+        lambda r: (
+            status(422, "x", details={"causes": [{"field": "spec.templates", "message": "too many"}]})
+            if r.query.get("dryRun")
+            else None
+        )
+    )
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert result.code == 2
+    assert result.err == "error: spec.templates: the cluster refuses Workflow job: too many\n"
+    assert workflows(diflow) == []
+    assert len(diflow.api.seen("POST", "/workflows")) == 1
+
+
+def test_a_name_that_is_taken_is_a_conflict_and_says_what_to_do(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.has(SeenJob("job", learner=1))
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert result.code == 4
+    assert "there is a Workflow job in the namespace 'default' already" in result.err
+    assert "diflow delete job -n default" in result.err
+
+
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [
+        ((SERVICE_ACCOUNT, "diflow-worker"), "the service account diflow-worker is missing in the namespace 'default'"),
+        ((SERVICE_ACCOUNT, "diflow-steps"), "the service account diflow-steps is missing in the namespace 'default'"),
+        ((PRIORITY_CLASS, "diflow-normal"), "the PriorityClass diflow-normal is missing"),
+    ],
+)
+def test_what_the_cluster_lacks_is_named_and_nothing_is_made(
+    diflow: Cli,
+    missing: tuple[Any, str],
+    text: str,
+) -> None:
+    diflow.prepare()
+    diflow.api.remove(*missing)
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert result.code == 5
+    assert text in result.err
+    assert "manifests" in result.err
+    assert workflows(diflow) == []
+    assert diflow.api.objects.get(SERVICE.path("default"), {}) == {}
+
+
+def test_an_argo_that_is_too_old_is_refused(diflow: Cli) -> None:
+    diflow.prepare(argo="v3.4.0")
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert result.code == 5
+    assert "Argo Workflows 3.4.0 is too old: 3.7 or newer is needed" in result.err
+
+
+def test_no_argo_is_said_plainly(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.rule(
+        lambda r: status(404, "the server could not find the requested resource") if "argoproj" in r.path else None
+    )
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert result.code == 5
+    assert "Argo Workflows is not installed: no workflows.argoproj.io in this cluster" in result.err
+
+
+def test_a_user_who_may_only_make_workflows_can_submit(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.rule(lambda r: status(403, "no") if "/workflows" not in r.path else None)
+    assert diflow("submit", diflow.file("job.yaml", manifest())).code == 0
+
+
+def test_a_forbidden_submit_names_the_right(diflow: Cli) -> None:
+    diflow.prepare()
+    text = (
+        'workflows.argoproj.io is forbidden: User "ada" cannot create resource "workflows" in API group '
+        '"argoproj.io" in the namespace "default"'
+    )
+    diflow.api.rule(lambda r: status(403, text) if r.method == "POST" else None)
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert result.code == 5
+    assert "the user 'ada' lacks the right to create workflows.argoproj.io" in result.err
+
+
+@pytest.mark.parametrize("option", [["--dry-run=client"], ["--dry-run", "client"], ["--dry-run"]])
+def test_a_dry_run_prints_the_workflow_and_needs_no_cluster(
+    diflow: Cli, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = diflow.file("job.yaml", manifest())
+    for args, name in (([*option, "--name=x", file], "x"), ([file, *option], "job")):
+        assert code_of(["submit", *args]) == 0
+        made = yaml.safe_load(capsys.readouterr().out)
+        assert (made["kind"], made["metadata"]["name"]) == ("Workflow", name)
+
+
+def test_a_dry_run_on_the_server_makes_nothing(diflow: Cli) -> None:
+    diflow.prepare()
+    result = diflow("submit", diflow.file("job.yaml", manifest()), "--dry-run=server")
+    assert result.code == 0
+    assert "nothing was made" in result.err
+    assert yaml.safe_load(result.out)["metadata"]["namespace"] == "default"
+    assert workflows(diflow) == []
+
+
+def test_submit_and_wait_ends_as_the_job_does(diflow: Cli) -> None:
+    diflow.prepare()
+
+    def finish(phase: str) -> None:
+        def rule(request: Any) -> None:
+            if request.method == "GET" and request.query.get("watch") and request.path.endswith("/workflows"):
+                job = SeenJob("job", learner=1, backoff_limit=0).all_ready()
+                job.pods[0].ends(9, code=0 if phase == "Succeeded" else 3)
+                diflow.api.add(WORKFLOW, job.ended(10, phase).workflow())
+
+        diflow.api.rules.clear()
+        diflow.api.rule(rule)
+
+    finish("Succeeded")
+    assert diflow("submit", diflow.file("job.yaml", manifest()), "--wait").code == 0
+    diflow.api.remove(WORKFLOW, "job")
+    finish("Failed")
+    result = diflow("submit", diflow.file("job.yaml", manifest()), "--wait")
+    assert result.code == 1
+    assert "job job failed: learner-0 failed: Error (exit code 3)" in result.err
+
+
+def test_the_ways_to_follow_exclude_each_other(diflow: Cli) -> None:
+    result = diflow("submit", diflow.file("job.yaml", manifest()), "--wait", "--logs")
+    assert result.code == 2
+    assert "choose one of --watch, --wait and --logs" in result.err
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("spec: [1\n", "broken YAML at line 2, column 1"),
+        ("", "is empty"),
+        ({"kind": "Job"}, "kind: must be DIJob, not 'Job'"),
+        ({**manifest(), "apiVersion": "v1"}, "apiVersion: must be diengine.opendilab.org/v2alpha1, not 'v1'"),
+        (manifest(backoffLimit="many"), "spec.backoffLimit"),
+        (manifest(tasks=[{"type": "wizard", "template": template()}]), "spec.tasks[0].type"),
+        (
+            manifest(tasks=[{"type": "learner", "template": {"spec": {"containers": [{"name": "a", "env": [
+                {"name": "N", "value": False}]}]}}}]),
+            "spec.tasks[0].template.spec.containers[0].env[0].value: must be text, not false: put it in quotes",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_with_the_files_name_and_the_fields_path(
+    diflow: Cli,
+    content: Any,
+    text: str,
+) -> None:
+    path = diflow.file("bad.yaml", content)
+    for command in ("submit", "render"):
+        result = diflow(command, path)
+        assert result.code == 2
+        assert result.out == ""
+        assert text in result.err
+        assert path in result.err
+        assert result.err.count("\n") == 1
+    assert diflow.api.requests == []
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("nowhere.yaml", "there is no file nowhere.yaml: check the path"),
+        ("nowhere:job", "there is no module nowhere"),
+        ("nowhere.py:job", "there is no file nowhere.py"),
+        ("{folder}", "is a folder"),
+        ("{python}", "say which variable holds the job"),
+        ("{python}:nothing", "has no variable nothing; it has job"),
+        ("{python}:number", "is a int, not a DIJob"),
+        ("{broken}:job", "cannot be imported: ZeroDivisionError"),
+        ("{needy}:job", "cannot be imported: No module named 'something_else'"),
+    ],
+)
+def test_a_source_that_is_none_says_why(
+    diflow: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    text: str,
+) -> None:
+    monkeypatch.chdir(diflow.folder)
+    names = {
+        "folder": str(diflow.folder),
+        "python": diflow.file("mine.py", _PYTHON),
+        "broken": diflow.file("broken.py", "1 / 0"),
+        "needy": diflow.file("needy.py", "import something_else"),
+    }
+    result = run("render", source.format(**names))
+    assert (result.code, result.out) == (2, "")
+    assert text in result.err
+
+
+def test_a_job_can_come_from_python_by_its_file_or_by_its_module(
+    diflow: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = diflow.file("mine_too.py", _PYTHON)
+    monkeypatch.chdir(diflow.folder)
+    by_file = run("render", f"{path}:job")
+    by_module = run("render", "mine_too:job")
+    assert by_file.code == by_module.code == 0
+    assert by_file.out == by_module.out
+    assert yaml.safe_load(by_file.out)["metadata"]["name"] == "from-python"
+
+
+def test_a_job_can_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    monkeypatch.setattr("sys.stdin", io.StringIO(yaml.safe_dump(manifest())))
+    assert yaml.safe_load(run("render", "-").out)["metadata"]["name"] == "job"
+
+
+def test_unknown_fields_warn_and_the_job_is_taken_all_the_same(diflow: Cli) -> None:
+    diflow.prepare()
+    result = diflow("submit", diflow.file("job.yaml", manifest(colour="blue")))
+    assert result.code == 0
+    assert "warning: spec.colour is not known and is left out" in result.err
+
+
+def test_unknown_fields_are_told_of_a_refused_job_too(diflow: Cli) -> None:
+    misspelt = manifest()
+    misspelt["spec"]["tasks"][0] |= {"replicsa": 4, "minReplicas": 2, "maxReplicas": 4}
+    misspelt["spec"]["preemptible"] = True
+    result = diflow("submit", diflow.file("job.yaml", misspelt))
+    assert result.code == 2
+    assert "spec.tasks[0].replicsa is not known and is left out" in result.err
+    assert "replicas 1 is below minReplicas 2" in result.err
+
+
+def test_lint_tells_what_is_wrong_and_what_is_seldom_meant(diflow: Cli) -> None:
+    good = diflow.file("good.yaml", manifest())
+    bare = {"spec": {"containers": [{"name": "a", "image": "repo/thing"}]}}
+    odd = diflow.file(
+        "odd.yaml", manifest(shape="round", tasks=[{"type": "learner", "template": bare, "maxReplicas": 3}])
+    )
+    bad = diflow.file("bad.yaml", manifest(backoffLimit=-1))
+    result = run("lint", good, odd, bad)
+    assert result.code == 2
+    assert result.out == f"{good}: ok (job)\n{odd}: ok (job)\n"
+    assert "spec.shape is not known" in result.err
+    assert "containers[0] has no command: Argo must then ask the registry" in result.err
+    assert "repo/thing has no fixed tag" in result.err
+    assert "minReplicas or maxReplicas" in result.err
+    assert f"error: {bad}: spec.backoffLimit" in result.err
+
+
+def test_lint_is_quiet_about_a_good_job_and_strict_when_asked(diflow: Cli) -> None:
+    good = diflow.file("good.yaml", manifest())
+    assert run("lint", good).err == ""
+    odd = diflow.file("odd.yaml", manifest(colour="blue"))
+    assert run("lint", odd).code == 0
+    assert run("lint", "--strict", odd).code == 2
+
+
+def test_no_pod_is_ever_made_by_a_command_of_ours(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow("submit", diflow.file("job.yaml", manifest()))
+    assert diflow.api.seen("POST", POD.plural) == []

@@ -1,0 +1,143 @@
+"""Jobs from Python: submit, wait, delete, as a program uses them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from diflow import ConflictError, JobFailedError, NotFoundError
+from diflow.jobs import verbs
+from diflow.jobs.prerequisites import image_version
+from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, WORKFLOW
+from tests.builders import job
+from tests.cli.runner import Cli, play
+from tests.kube.fakeapi import status
+from tests.state.seen import SeenJob
+
+
+def test_a_job_is_submitted_waited_for_and_deleted(diflow: Cli) -> None:
+    diflow.prepare()
+    cluster = diflow.api.cluster()
+    placed = job(name="job").submit(cluster=cluster)
+    assert placed.namespace == "default"
+    seen = SeenJob("job", learner=1).all_ready()
+
+    def end() -> None:
+        seen.pods[0].ends(8)
+        diflow.has(seen.ended(9))
+
+    play(diflow, end)
+    status = placed.wait(timeout_seconds=20, cluster=cluster)
+    assert (status.phase, status.message) == ("Succeeded", "the job succeeded")
+    placed.delete(cluster=cluster)
+    placed.delete(cluster=cluster)
+    with pytest.raises(NotFoundError):
+        verbs.get("job", cluster=cluster)
+
+
+def test_a_job_goes_to_the_namespace_that_it_names(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.add(NAMESPACE, {"metadata": {"name": "lab"}})
+    with pytest.raises(Exception, match="service account diflow-worker is missing in the namespace 'lab'"):
+        job(name="job", namespace="lab").submit(cluster=diflow.api.cluster())
+
+
+def scheduled(diflow: Cli, **fields: Any) -> tuple[str, bool, int]:
+    """What a submitted job's Workflow says of its scheduling, whether its pods are gated, and who was asked for it."""
+    diflow.prepare()
+    placed = job(name="job", **fields).submit(cluster=diflow.api.cluster())
+    workflow = diflow.api.objects[WORKFLOW.path("default")]["job"]
+    label = workflow["metadata"]["labels"]["diflow/scheduling"]
+    assert label == (placed.scheduling or "none")
+    gated = "diflow/gang" in next(t for t in workflow["spec"]["templates"] if t["name"] == "learner")["podSpecPatch"]
+    return label, gated, len(diflow.api.seen("GET", "/configmaps/"))
+
+
+def test_where_there_is_no_allocator_argo_alone_runs_a_job(diflow: Cli) -> None:
+    assert scheduled(diflow) == ("none", False, 1)
+
+
+def test_where_the_allocator_is_installed_it_schedules_a_job_that_does_not_say_otherwise(diflow: Cli) -> None:
+    allocator(diflow)
+    assert scheduled(diflow) == ("gang", True, 1)
+    kept = diflow.api.objects[WORKFLOW.path("default")]["job"]["metadata"]["annotations"]["diflow/dijob"]
+    assert json.loads(kept)["spec"]["scheduling"] == "gang"
+
+
+@pytest.mark.parametrize("asked", ["none", "gang"])
+def test_what_a_job_says_of_its_scheduling_holds_and_nobody_is_asked(diflow: Cli, asked: str) -> None:
+    allocator(diflow, scheduling="gang" if asked == "none" else "none")
+    assert scheduled(diflow, scheduling=asked) == (asked, asked == "gang", 0)
+
+
+@pytest.mark.parametrize("data", [None, {}, {"scheduling": "none"}, {"scheduling": "later"}])
+def test_an_allocator_that_does_not_ask_for_it_gets_no_jobs(diflow: Cli, data: dict[str, str] | None) -> None:
+    diflow.api.add(CONFIG_MAP, {"metadata": {"name": "diflow-allocator"}, "data": data}, namespace="kube-public")
+    assert scheduled(diflow) == ("none", False, 1)
+
+
+def test_a_user_who_may_not_read_about_the_allocator_runs_jobs_without_it(diflow: Cli) -> None:
+    allocator(diflow)
+    diflow.api.fail(status(403, "Forbidden"), path="/configmaps/")
+    assert scheduled(diflow) == ("none", False, 1)
+
+
+def allocator(diflow: Cli, *, scheduling: str = "gang") -> None:
+    data = {"scheduling": scheduling}
+    diflow.api.add(CONFIG_MAP, {"metadata": {"name": "diflow-allocator"}, "data": data}, namespace="kube-public")
+
+
+def test_a_failed_job_raises_with_its_reason(diflow: Cli) -> None:
+    seen = SeenJob("job", learner=1, backoff_limit=0).all_ready()
+    seen.pods[0].ends(8, code=3)
+    diflow.has(seen.ended(9, "Failed"))
+    with pytest.raises(JobFailedError, match=r"job job failed: learner-0 failed: Error \(exit code 3\)"):
+        job(name="job").wait(cluster=diflow.api.cluster())
+
+
+def test_waiting_has_a_limit(diflow: Cli) -> None:
+    diflow.has(SeenJob("job", learner=1).all_ready())
+    with pytest.raises(TimeoutError, match=r"job job is still Running after 0.2 s: the replica is ready"):
+        job(name="job").wait(timeout_seconds=0.2, cluster=diflow.api.cluster())
+
+
+def test_a_second_job_of_the_same_name_is_a_conflict(diflow: Cli) -> None:
+    diflow.prepare()
+    job(name="job").submit(cluster=diflow.api.cluster())
+    with pytest.raises(ConflictError):
+        job(name="job").submit(cluster=diflow.api.cluster())
+    assert len(diflow.api.objects[WORKFLOW.path("default")]) == 1
+
+
+def test_without_a_cluster_given_that_of_the_kubeconfig_is_used(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    diflow.prepare()
+    monkeypatch.setenv("KUBECONFIG", str(diflow.kubeconfig))
+    placed = job(name="job").submit()
+    assert [found.name for found in verbs.list_jobs()] == ["job"]
+    assert verbs.latest() == "job"
+    placed.delete()
+    assert verbs.names() == []
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("quay.io/argoproj/workflow-controller:v4.0.2", (4, 0, 2)),
+        ("registry:5000/argo/controller:3.7.3-fips", (3, 7, 3)),
+        ("argo/controller:latest", None),
+        ("argo/controller", None),
+        ("argo/controller@sha256:00", None),
+    ],
+)
+def test_argos_version_is_read_from_its_image(image: str, version: tuple[int, int, int] | None) -> None:
+    assert image_version(image) == version
+
+
+def test_a_manifest_that_somebody_broke_counts_as_empty() -> None:
+    workflow = SeenJob("job", learner=1).workflow()
+    workflow["metadata"]["annotations"]["diflow/dijob"] = "{"
+    found = verbs.Job(workflow, (), SeenJob("job", learner=1).derive())
+    assert found.dijob == {}
+    assert found.round == ""

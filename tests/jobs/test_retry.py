@@ -1,0 +1,107 @@
+"""What a retry keeps of a failed Workflow, on jobs that failed on a real cluster."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diflow.errors import ConflictError
+from diflow.jobs.retry import retried
+from tests.state.seen import SeenJob
+
+_FOLDER = Path(__file__).parents[1] / "data" / "recordings"
+_NOW = "2026-11-22T00:00:00Z"
+
+
+def recorded(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))["workflow"]
+    return found
+
+
+def nodes(workflow: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {node["name"]: node for node in workflow["status"]["nodes"].values()}
+
+
+def test_a_preemptible_job_begins_its_round_anew() -> None:
+    old = recorded("preemptible-used-up")
+    new, forgotten = retried(old, now=_NOW)
+    assert set(nodes(new)) == {"pre", "pre.round"}
+    pods = {node["id"] for node in nodes(old).values() if node["type"] == "Pod"}
+    assert forgotten == pods
+
+
+def test_replicas_of_a_job_that_failed_are_all_forgotten_with_their_attempts() -> None:
+    new, forgotten = retried(recorded("retried-and-failed"), now=_NOW)
+    kept = nodes(new)
+    assert not [name for name, node in kept.items() if node["type"] == "Pod"]
+    assert {node["phase"] for node in kept.values()} == {"Running"}
+    assert len(forgotten) > 0
+
+
+def test_what_is_kept_refers_to_nothing_that_is_forgotten() -> None:
+    for path in _FOLDER.glob("*.json"):
+        workflow = recorded(path.stem)
+        for node in workflow["status"]["nodes"].values():
+            node["children"] = list(workflow["status"]["nodes"])
+        if workflow["status"]["phase"] != "Failed":
+            continue
+        new, _ = retried(workflow, now=_NOW)
+        kept = set(new["status"]["nodes"])
+        for node in new["status"]["nodes"].values():
+            assert set(node["children"]) <= kept
+
+
+def test_a_succeeded_replica_keeps_the_attempts_that_failed_before_it() -> None:
+    job = SeenJob("job", learner=1, collector=1, backoff_limit=1)
+    job.pod("learner-0").ready(1).ends(3, code=1)
+    job.pod("learner-0", created=4, counted=1).ready(5).ends(9)
+    job.pod("collector-0").ready(1).ends(3, code=1)
+    for name, kind, phase in (
+        ("", "DAG", "Failed"), (".round(0:1)", "DAG", "Failed"), (".round(0:1).learner(0:0)", "Retry", "Succeeded"),
+        (".round(0:1).collector(0:0)", "Retry", "Failed"),
+    ):  # fmt: skip
+        job.node(name, kind=kind, phase=phase)
+    new, forgotten = retried(job.ended(20, "Failed").workflow(), now=_NOW)
+    learners = [node for name, node in nodes(new).items() if ".learner(0:0)(" in name]
+    assert sorted(node["phase"] for node in learners) == ["Failed", "Succeeded"]
+    assert forgotten == {"id-job.round(0:1).collector(0:0)(0).collector(0)"}
+
+
+def test_the_workflow_looks_to_argo_as_if_it_had_not_ended() -> None:
+    old = recorded("failed-at-once")
+    old["status"]["conditions"] = [{"type": "Completed", "status": "True"}, {"type": "PodRunning", "status": "False"}]
+    before = copy.deepcopy(old)
+    new, _ = retried(old, now=_NOW)
+    assert old == before
+    assert "shutdown" not in new["spec"]
+    assert not {"phase", "message"} & set(new["status"])
+    assert (new["status"]["startedAt"], new["status"]["finishedAt"]) == (_NOW, None)
+    assert "workflows.argoproj.io/completed" not in new["metadata"]["labels"]
+    assert new["status"]["conditions"][0] == {"type": "Completed", "status": "False"}
+    assert new["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "diflow"
+
+
+def test_a_retry_has_its_whole_limit_and_no_old_reason() -> None:
+    job = SeenJob("job", learner=1).all_ready().shutdown().decided("stop", "too many restarts")
+    job.annotations |= {"diflow/restarts-before": "3", "diflow/rounds-before": "2"}
+    new, _ = retried(job.ended(9, "Failed").workflow(), now=_NOW)
+    assert set(new["metadata"]["annotations"]) == {"diflow/dijob", "diflow/rounds-before"}
+
+
+def test_packed_nodes_are_unpacked_for_the_retry() -> None:
+    job = SeenJob("job", learner=1).all_ready().node("", kind="DAG", phase="Failed")
+    new, _ = retried(job.ended(9, "Failed").compressed(), now=_NOW)
+    assert "compressedNodes" not in new["status"]
+    assert set(nodes(new)) == {"job"}
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Pending"])
+def test_only_a_failed_job_can_be_retried(phase: str) -> None:
+    job = SeenJob("job", learner=1).all_ready()
+    job.status["phase"] = phase
+    with pytest.raises(ConflictError, match="only a failed job can be retried"):
+        retried(job.workflow(), now=_NOW)

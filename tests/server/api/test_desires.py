@@ -1,0 +1,200 @@
+"""The arithmetic of desires, as a pure function: from what stands in a Workflow to what shall stand there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diflow import DIJob, keys
+from diflow.errors import ConflictError, InvalidError, NotFoundError
+from diflow.jobs.scale_requests import standing
+from diflow.server.api.desires import Ask, Desires, step
+from diflow.server.http.errors import ApiError
+from diflow.state.notes import KEYS_KEPT, Noted, Notes
+from diflow.workflows import render
+from tests.allocator.faults import Time
+from tests.builders import job, task
+from tests.kube.fakeapi import status
+from tests.server.place import Place, mixed
+
+
+def workflow(dijob: DIJob) -> dict[str, Any]:
+    body = render(dijob.model_copy(update={"namespace": "default", "scheduling": "gang"}))
+    body["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    return body
+
+
+def put(body: dict[str, Any], change: dict[str, Any]) -> None:
+    """Merge a patch in, as the API server does."""
+    body["spec"]["arguments"]["parameters"] = change["spec"]["arguments"]["parameters"]
+    body["metadata"]["annotations"] |= change["metadata"].get("annotations", {})
+
+
+def carry_out(body: dict[str, Any], by: int, *, name: str = "", running: dict[str, int]) -> int:
+    """Carry a request out. Returns 0, or the status with which it was refused."""
+    stands = standing(body)
+    notes = Notes.read(stands.annotations.get(keys.REQUESTS) or "")
+    try:
+        wanted, bounds, noted = step(stands, Ask("default", "job", by, name), notes, running=running)
+    except ApiError as error:
+        return error.status
+    put(body, stands.change(wanted, bounds, annotations={keys.REQUESTS: noted.text()}))
+    return 0
+
+
+def bounded(name: str, replicas: int, low: int | None, high: int | None) -> Any:
+    return task("none", name=name, replicas=replicas).model_copy(update={"min_replicas": low, "max_replicas": high})
+
+
+STEPS = st.lists(st.integers(-6, 6).filter(bool), max_size=12)
+
+
+@given(
+    low=st.integers(1, 4), above=st.integers(0, 4), more=st.integers(0, 4), running=st.integers(1, 12),
+    steps=STEPS, others=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=80, derandomize=True, database=None)
+def test_what_a_preemptible_job_is_asked_for_is_its_bound_and_stays_within_its_own(
+    *, low: int, above: int, more: int, running: int, steps: list[int], others: bool
+) -> None:
+    submitted, high = low + above, low + above + more
+    running = min(max(running, low), high)
+    tasks = [bounded("worker", submitted, low, high)]
+    if others:
+        tasks = [task("learner"), *tasks, bounded("helper", 2, 1, 3)]
+    body = workflow(job(*tasks, preemptible=True))
+    index = 1 if others else 0
+    number = running
+    for by in steps:
+        goal = number + by
+        refused = carry_out(body, by, name="worker", running={"worker": running})
+        if refused:
+            assert refused == (409 if by < 0 else 422)
+            assert (goal < low) if by < 0 else (goal > high)
+            continue
+        assert (goal >= low) if by < 0 else (goal <= high)
+        number = goal
+        stands = standing(body)
+        asked = stands.asked(index)
+        assert asked.high == number, "the allocator gives no more"
+        assert asked.low == min(low, number), "and may give as few as ever"
+        if others:  # nobody else is touched
+            helper = standing(body).asked(2)
+            assert (helper.low, helper.high) == (1, 3)
+            assert stands.asked(0).text() == "1"
+        if goal == high == submitted and "worker" not in stands.bounds:
+            number = running  # it may have all again that it was submitted with: as if nothing had been asked for
+
+
+@given(replicas=st.integers(1, 5), high=st.none() | st.integers(5, 9), steps=STEPS)
+@settings(max_examples=40, derandomize=True, database=None)
+def test_a_job_that_is_not_preemptible_has_the_number_that_was_asked_for(
+    replicas: int, high: int | None, steps: list[int]
+) -> None:
+    body = workflow(job(task("learner"), bounded("worker", replicas, None, high)))
+    number = replicas
+    for by in steps:
+        goal = number + by
+        refused = carry_out(body, by, running={})
+        if refused:
+            assert refused == (409 if by < 0 else 422)
+            assert goal < 1 or (high is not None and goal > high)
+            continue
+        number = goal
+        asked = standing(body).asked(1)
+        assert (asked.low, asked.high) == (number, number)
+        assert json.loads(standing(body).parameter(keys.PARAM_REPLICAS)) == {"learner": 1, "worker": number}
+
+
+def test_a_preemptible_job_without_bounds_scales_its_last_task_down_and_back() -> None:
+    body = workflow(job(task("learner"), task("collector", replicas=4), preemptible=True))
+    carry_out(body, -2, running={"learner": 1, "collector": 4})
+    assert standing(body).asked(1).text() == "1 to 2"
+    carry_out(body, 2, running={"learner": 1, "collector": 2})
+    assert standing(body).asked(1).text() == "1 to 4"
+    assert carry_out(body, 5, running={"learner": 1, "collector": 4}) == 422
+
+
+def test_a_host_name_that_would_be_too_long_is_refused() -> None:
+    stands = standing(workflow(job(bounded("worker-" + "x" * 39, 9, None, None), name="a-long-name-of")))
+    with pytest.raises(ApiError, match="host name") as caught:
+        step(stands, Ask("default", "job", 1000), Notes(), running={})
+    assert caught.value.status == 422
+
+
+def test_notes_keep_the_newest_keys_and_read_what_they_wrote() -> None:
+    notes = Notes({str(n): "x" for n in range(KEYS_KEPT + 5)}, {"worker": Noted((2, 8), (2, 4))})
+    read = Notes.read(notes.text())
+    assert list(read.done) == [str(n) for n in range(5, KEYS_KEPT + 5)]
+    assert read.ranges == {"worker": Noted((2, 8), (2, 4))}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "",
+        "[",
+        "[]",
+        "3",
+        '{"done": 3}',
+        '{"done": [1]}',
+        '{"done": [["a"]]}',
+        '{"done": [["a", 1]]}',
+        '{"done": [["' + "a" * 65 + '", "b"]]}',
+        '{"ranges": {"a": 1}}',
+        '{"ranges": {"a": [1, 4]}}',
+        '{"ranges": {"a": {"range": [1, 4]}}}',
+        '{"ranges": {"a": {"range": [1, 1e999], "bounds": [1, 2]}}}',
+        '{"ranges": {"a": {"range": [true, 4], "bounds": [1, 2]}}}',
+        '{"ranges": {"a": {"range": [0, 4], "bounds": [1, 2]}}}',
+        '{"ranges": {"a": {"range": [4, 1], "bounds": [1, 2]}}}',
+        '{"ranges": {"a": {"range": [1, 4], "bounds": [1, ' + "9" * 5000 + "]}}}",
+        '{"ranges": {"a": {"range": [1, 100001], "bounds": [1, 2]}}}',
+        "[" * 100_000,
+        " " * 65_536 + "{}",
+    ],
+)
+def test_notes_without_what_cannot_be_true(broken: str) -> None:
+    assert Notes.read(broken) == Notes()
+
+
+def test_a_range_was_noted_for_the_bounds_that_stand_beside_it_alone() -> None:
+    notes = Notes({"a": "b"}, {"worker": Noted((2, 8), (2, 4)), "helper": Noted((1, 3), (1, 2))})
+    assert notes.range_of("worker", (2, 4)) == (2, 8)
+    assert notes.range_of("worker", (3, 4)) is None
+    assert notes.range_of("worker", None) is None
+    assert notes.range_of("other", (2, 4)) is None
+    assert notes.without_range("worker") == Notes({"a": "b"}, {"helper": Noted((1, 3), (1, 2))})
+
+
+@pytest.mark.parametrize(
+    ("edit", "error"),
+    [
+        (lambda w: w["metadata"]["labels"].pop(keys.MANAGED_BY), NotFoundError),
+        (lambda w: w.update(status={"phase": "Failed"}), ConflictError),
+        (lambda w: w["metadata"]["labels"].update({keys.SCHEDULING: "none"}), InvalidError),
+        (lambda w: w["metadata"]["annotations"].update({keys.DIJOB: "{"}), InvalidError),
+    ],
+)
+def test_a_workflow_of_which_nothing_can_be_asked_says_why(edit: Any, error: type[Exception]) -> None:
+    body = workflow(job(task("learner")))
+    edit(body)
+    with pytest.raises(error):
+        standing(body)
+
+
+def test_an_api_server_that_hangs_holds_a_thread_for_a_bounded_time(place: Place) -> None:
+    place.running(mixed())
+    place.api.fail(status(504, "the request has timed out"), method="PATCH", times=1000)
+    time = Time()
+    desires = Desires(
+        place.cluster, place.cache, clock=time.now, sleep=lambda _: time.move(3.0), jitter=lambda _, high: high
+    )
+    with pytest.raises(ApiError) as caught:
+        desires.write(Ask("default", "mixed", 1, key="a"))
+    assert caught.value.status == 503
+    assert len(place.api.seen("PATCH")) == 4  # at 0, 3, 6 and 9 s

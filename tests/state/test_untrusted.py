@@ -1,0 +1,54 @@
+"""Plain data that anybody may have written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from diflow import keys
+from diflow.server.api.folding import Shape, fold
+from diflow.server.api.reading import read_pod
+from diflow.state import chain, nodenames, untrusted
+
+# int() takes some of these as numbers, raises on others, and str.isdigit() is true of many.
+ODD = [
+    "²",
+    "1²",
+    "٣",
+    "১",
+    "𝟑",
+    "①",
+    "+1",
+    "-1",
+    " 1",
+    "1_0",
+    "1.0",
+    "0x1",
+    "",
+    pytest.param("9" * 4400, id="4,400 digits"),
+    "1" * 10,
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_what_is_not_a_short_number_in_decimal_digits_is_no_whole_number(text: str) -> None:
+    assert untrusted.whole(text) is None
+
+
+def test_a_whole_number_is_read_up_to_its_most_digits() -> None:
+    assert [untrusted.whole(text) for text in ("0", "7", "007", "999999999")] == [0, 7, 7, 999_999_999]
+    assert untrusted.whole("9" * 18, digits=18) == 10**18 - 1
+    assert untrusted.whole("9" * 19, digits=18) is None
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_odd_digits_in_labels_annotations_and_names_are_read_as_none(text: str) -> None:
+    """Each of these texts is one that a user may write."""
+    assert chain.part({"metadata": {"name": "a", "labels": {keys.PART: text}}}) == 1
+    assert read_pod({"metadata": {"name": "a", "annotations": {keys.TASK_RANK: text}}}).index == -1
+    found = nodenames.parse("job", f"job.round(0:1)(0).worker(0:{text})")
+    assert found is None or found.index == 1  # `1.0` is the first life of member 1
+    shape = Shape("1", "worker", 1, {"worker": 1})
+    said = json.dumps({"round": "1", "ranks": {text: {"task": "worker", "step": 3}}})
+    assert json.loads(fold(said, {}, shape, now=0))["ranks"] == {}

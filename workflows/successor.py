@@ -1,0 +1,144 @@
+"""The Workflow in which a job goes on, made from the one that has grown too large.
+
+It is a copy, not a new rendering: what was submitted is what goes on, with the settings of whoever submitted it and
+with what was edited since. Only what says which Workflow it is differs: names that must stay the job's own are put in
+place of `{{workflow.name}}`.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+from diflow import keys, names
+from diflow.errors import InvalidError
+from diflow.job import dump_yaml
+from diflow.state import chain
+from diflow.state.observe import observe
+from diflow.state.patches import canonical_json
+from diflow.state.status import derive_seen
+
+Json = dict[str, Any]
+
+_ARGO_WORKFLOW: Final = "workflows.argoproj.io/workflow"
+# What Argo writes about the one that it runs, and what belongs to one object alone.
+_PASSING_LABELS: Final = frozenset(
+    f"workflows.argoproj.io/{name}"
+    for name in (
+        "phase",
+        "completed",
+        "workflow-archiving-status",
+        "resubmitted-from-workflow",
+        "previous-workflow-name",
+    )
+)
+_PASSING_ANNOTATIONS: Final = frozenset(
+    (keys.EPOCH, keys.PROOF, keys.CONTINUED_IN, "kubectl.kubernetes.io/last-applied-configuration")
+)
+_PART: Final = re.compile(r" \(part \d+\)$")
+
+
+def successor(
+    workflow: Mapping[str, Any], *, name: str, parameters: Mapping[str, str], annotations: Mapping[str, str]
+) -> Json:
+    """The Workflow `name` that continues `workflow`, with these parameters and annotations in place of its own.
+
+    What the job went through so far is in its annotations: how often it was restarted and rescheduled, and its phases.
+    Raises InvalidError where somebody has edited the Workflow into a form that cannot be copied.
+    """
+    try:
+        return _successor(workflow, name, parameters, annotations)
+    except (TypeError, ValueError, AttributeError, KeyError, yaml.YAMLError) as error:
+        raise InvalidError(f"the Workflow is not as diflow wrote it, and cannot be continued ({error})") from None
+
+
+def _successor(
+    workflow: Mapping[str, Any], name: str, parameters: Mapping[str, str], annotations: Mapping[str, str]
+) -> Json:
+    metadata = workflow["metadata"]
+    job, number = chain.job_name(workflow), chain.part(workflow) + 1
+    labels = {k: v for k, v in (metadata.get("labels") or {}).items() if k not in _PASSING_LABELS}
+    kept = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in _PASSING_ANNOTATIONS}
+    title = _PART.sub("", kept.get(keys.TITLE) or f"DIJob {job}")
+    made: Json = {
+        "apiVersion": workflow.get("apiVersion") or "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {
+            "name": name,
+            "namespace": metadata.get("namespace"),
+            "labels": {**labels, keys.CHAIN: job, keys.PART: str(number)},
+            "annotations": {
+                **kept,
+                **_past(workflow),
+                keys.TITLE: f"{title} (part {number})",
+                keys.CONTINUES: metadata["name"],
+                keys.CONTINUES_UID: metadata["uid"],
+                keys.SUBMITTED: chain.submitted(workflow),
+                **annotations,
+            },
+        },
+        "spec": copy.deepcopy(dict(workflow["spec"])),
+    }
+    if owners := metadata.get("ownerReferences"):
+        # Whoever owns the first part owns them all; that it may go before them is theirs to allow.
+        fields = ("apiVersion", "kind", "name", "uid", "controller")
+        made["metadata"]["ownerReferences"] = [{f: o[f] for f in fields if f in o} for o in owners]
+    arguments = made["spec"].setdefault("arguments", {})
+    known = [{**p, "value": parameters.get(p.get("name"), p.get("value"))} for p in arguments.get("parameters") or []]
+    missing = parameters.keys() - {p.get("name") for p in known}
+    arguments["parameters"] = known + [{"name": name, "value": parameters[name]} for name in sorted(missing)]
+    for template in made["spec"].get("templates") or []:
+        _name_the_job(template, job)
+    for volume in made["spec"].get("volumes") or []:
+        _make_tokens_for(job, volume)
+    return made
+
+
+def _past(workflow: Mapping[str, Any]) -> dict[str, str]:
+    seen = observe(workflow)
+    status = derive_seen(workflow, seen)
+    phases = [[c.type, c.last_transition_time, c.last_update_time] for c in status.conditions]
+    annotations = workflow["metadata"].get("annotations") or {}
+    if [c.type for c in status.conditions] == ["Pending"] and annotations.get(keys.ALLOCATION):
+        # It had its places: Argo has not written yet that its pods were bound there.
+        phases.append(["Starting", phases[0][2], phases[0][2]])
+    return {
+        keys.RESTARTS_BEFORE: str(seen.restarts),
+        keys.ROUNDS_BEFORE: str(seen.reschedules + 1),
+        keys.HISTORY_BEFORE: canonical_json({"started": status.start_time, "phases": phases}),
+    }
+
+
+def _name_the_job(template: Json, job: str) -> None:
+    """The job's id and its label stay what they were in the first part; hosts have the name of their own."""
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    if keys.JOB in labels:
+        labels[keys.JOB] = job
+    containers = [template.get("container") or {}, *(template.get("sidecars") or ())]
+    for container in (*containers, *(template.get("initContainers") or ())):
+        for item in container.get("env") or ():
+            if item.get("name") == "DI_JOB_ID":
+                item["value"] = f"{{{{workflow.namespace}}}}/{job}"
+    if template.get("name") == keys.TEMPLATE_SERVICE and "resource" in template:
+        template["resource"]["manifest"] = _service(template["resource"]["manifest"], job)
+
+
+def _make_tokens_for(job: str, volume: Json) -> None:
+    """The pods' tokens go on to be made for the job, whatever its Workflow is called."""
+    templates = ("{{workflow.namespace}}", "{{workflow.name}}")
+    for source in (volume.get("projected") or {}).get("sources") or ():
+        token = source.get("serviceAccountToken") or {}
+        if token.get("audience") == names.audience(*templates):
+            token["audience"] = names.audience(templates[0], job)
+
+
+def _service(manifest: str, job: str) -> str:
+    """The Service finds this part's pods alone, though all have the job's label."""
+    service = yaml.safe_load(manifest)
+    service["metadata"]["labels"][keys.JOB] = job
+    service["spec"]["selector"] = {keys.JOB: job, _ARGO_WORKFLOW: "{{workflow.name}}"}
+    return dump_yaml(service)
