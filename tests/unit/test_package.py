@@ -21,6 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from diflow.version import __version__
+from tests.policies.test_simulator import profiles  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]
 JOB = str(ROOT / "examples" / "minimal" / "job.yaml")
@@ -172,6 +173,13 @@ def test_the_bare_package_renders_and_says_what_simulate_lacks(bare: Environment
     assert "Traceback" not in done.stderr
 
 
-def test_the_wheel_with_its_extras_renders_and_simulates(full: Environment) -> None:
+def test_the_wheel_with_its_extras_renders_and_simulates(
+    full: Environment,
+    profiles: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     assert "kind: Workflow" in full.output("-m", "diflow", "render", JOB)
-    assert "simulate" in full.output("-m", "diflow", "simulate", "--help")
+    workload = tmp_path / "workload.csv"
+    workload.write_text("name,time,application,num_replicas,batch_size\na,5,toy,1,32\nb,9,toy,2,64\n")
+    asked = ["simulate", "--workload", str(workload), "--profiles", str(profiles), "--policy", "goodput"]
+    assert full.output("-m", "diflow", *asked).splitlines()[1].startswith("goodput")
