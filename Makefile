@@ -11,6 +11,7 @@ ARGO ?= 4.0.2
 DATA ?=
 # Tests on the clusters wait more than they work (tests/conftest.py): more of them than there are processors.
 PROCESSES ?= 5
+PIP_AUDIT ?= 2.10.1
 
 .PHONY: help
 help: ## list all targets
@@ -57,7 +58,8 @@ test: style $(VENV)/.ready ## everything: checks, unit tests, end-to-end tests o
 .PHONY: tests
 tests: $(VENV)/.ready
 	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup --no-loadscope-reorder \
-	  --cov=diflow --cov-report=term:skip-covered --cov-fail-under=90
+	  --cov=diflow --cov-report= --cov-report=json:out/coverage.json
+	$(BIN)/python -m tests.coverage_by_room out/coverage.json
 
 .PHONY: unit
 unit: $(VENV)/.ready ## the tests that need no cluster
@@ -103,6 +105,17 @@ bench-policies: $(VENV)/.ready ## queues in streams of jobs (STREAMS=20: fewer);
 .PHONY: bench-long
 bench-long: $(VENV)/.ready ## a job of 500 rounds with 8 replicas on fake nodes, over several Workflows (an hour on two busy cores)
 	$(BIN)/python -m benchmarks.long --minutes 120
+
+.PHONY: release
+release: $(VENV)/.ready ## wheel, sdist, image, notes and checksums, in out/release (docker or buildah; TAG=v0.2.0; IMAGE_FLAGS="--build-arg ...")
+	$(BIN)/python -m cluster.release $(if $(TAG),--tag "$$TAG") -- $(IMAGE_FLAGS)
+
+# In an environment of its own: what looks the packages up is not one of them. --strict: none is passed over in silence.
+.PHONY: audit
+audit: ## look the locked packages up among known vulnerabilities (needs the Internet)
+	$(PYTHON) -m venv out/audit
+	out/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==$(PIP_AUDIT)
+	out/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
 
 .PHONY: lock
 lock: ## pin the Python packages anew (needs uv)

@@ -2,6 +2,9 @@
 
 Three layers, in the order of how rarely they change: Debian, Python packages, code. A change of code alone
 makes a new last layer in well under a second.
+
+The Dockerfile at the top of the repository makes the same image where an engine is. tests/cluster/test_dockerfile.py
+builds it on `foundation` and compares the two file by file.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import tomllib
@@ -30,6 +34,7 @@ _SITE = "usr/local/lib/python3.11/dist-packages"
 _CODE = ("diflow", "workflows", "allocator", "server", "examples")
 # A branch or two switched to and fro should not pack everything again.
 _LAYERS_KEPT = {"code": 5, "python": 2, "debian": 2}
+_WHEELS_KEPT = 2
 # Raise this when the way of making a layer changes.
 _RECIPE = 2
 
@@ -42,7 +47,7 @@ _ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONUNBUFFERED": "1",
 }
-_COMMAND_FILE = b"#!/usr/bin/python3\nfrom diflow.cli import run\n\nrun()\n"
+_COMMAND_FILE = b"#!/usr/bin/env python3\nfrom diflow.cli import run\n\nrun()\n"
 
 
 def version() -> str:
@@ -76,6 +81,49 @@ def base_image(progress: Progress) -> Image:
         _forget_old("debian", debian.path)
         _forget_old("python", python.path)
     return _image(f"{NAME}-base:{version()}", debian, python)
+
+
+def foundation(progress: Progress) -> Image:
+    """Debian and its Python alone: what the Dockerfile's BASE is, in small."""
+    with locked("diflow-image", progress):
+        debian = _debian(progress)
+    return Image(f"localhost/diflow-foundation:{_SUITE}", (debian,), environment={"PATH": _ENVIRONMENT["PATH"]})
+
+
+def wheels(progress: Progress) -> Path:
+    """A folder with the wheels of the image's packages. They are downloaded once for a lock file, by the user's pip."""
+    needed = _needed()
+    folder = cache_root() / "wheels" / _key(needed)
+    if folder.exists():
+        return folder
+    with locked("wheels", progress):
+        if not folder.exists():
+            _download(needed, folder, progress)
+            others = sorted(folder.parent.glob("[!.]*"), key=lambda p: p.stat().st_mtime, reverse=True)
+            for old in others[_WHEELS_KEPT:]:
+                shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def _needed() -> str:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    return pythonpackages.locked(project, (REPOSITORY / "requirements.lock").read_text())
+
+
+def _download(needed: str, folder: Path, progress: Progress) -> None:
+    log = cache_root() / "logs" / "image-wheels.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    progress(f"downloading the image's Python packages, log {log}")
+    with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as name, log.open("w") as out:
+        (Path(name) / "requirements.txt").write_text(needed)
+        staged = Path(name) / "wheels"
+        _run(
+            [*packages.pip(progress), "download", "--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:",
+             "--python-version=3.11", f"--dest={staged}", "-r", f"{name}/requirements.txt"],
+            "downloading the Python packages of the diflow image", out.fileno(), log,
+        )  # fmt: skip
+        staged.rename(folder)
 
 
 def _image(name: str, *layers: Layer) -> Image:
@@ -125,25 +173,27 @@ def _sources() -> list[str]:
 
 
 def _python(debian: Layer, progress: Progress) -> Layer:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    wanted = pythonpackages.wanted(project)
-    pinned = pythonpackages.pinned((REPOSITORY / "requirements.lock").read_text())
-    path = layers_folder() / f"python-{_key(debian.digest, *wanted, '-c', *pinned)}.tar"
+    needed = _needed()
+    path = layers_folder() / f"python-{_key(debian.digest, needed)}.tar"
     layer = cached_layer(path)
     if layer is not None:
         return layer
+    downloaded = wheels(progress)
     log = cache_root() / "logs" / "image-python.log"
     progress(f"installing the image's Python packages, log {log}")
     with tempfile.TemporaryDirectory() as folder, log.open("w") as out:
         root = Path(folder) / "root"
         _extract(debian.path, root)
-        (Path(folder) / "pinned.txt").write_text("\n".join(pinned) + "\n")
+        (Path(folder) / "requirements.txt").write_text(needed)
         site = root / _SITE
         _run(
-            [*packages.pip(progress), "install", "--quiet", "--no-compile", "--only-binary=:all:",
-             "--python-version=3.11", f"--target={site}", "-c", f"{folder}/pinned.txt", *wanted],
+            [*packages.pip(progress), "install", "--quiet", "--no-compile", "--require-hashes", "--no-deps",
+             "--no-index", f"--find-links={downloaded}", "--only-binary=:all:", "--python-version=3.11",
+             f"--target={site}", "-r", f"{folder}/requirements.txt"],
             "installing the Python packages of the diflow image", out.fileno(), log,
         )  # fmt: skip
+        # Scripts that name the interpreter of this machine, which the image has not.
+        shutil.rmtree(site / "bin", ignore_errors=True)
         # Compiled by the image's own interpreter: containers run as a user who could not keep the result.
         _run(
             ["chroot", str(root), "/usr/bin/python3", "-m", "compileall", "-q",

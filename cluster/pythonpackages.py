@@ -1,7 +1,7 @@
 """Which Python packages the diflow image holds: those of the project, its allocator, server and examples, as locked.
 
 Run by the Dockerfile too, hence a file that imports nothing of its neighbours:
-`python3 pythonpackages.py pyproject.toml requirements.lock WANTED PINNED` writes the two files that pip reads.
+`python3 pythonpackages.py pyproject.toml requirements.lock EXTRAS OUT` writes the file that pip reads, with its hashes.
 """
 
 from __future__ import annotations
@@ -9,50 +9,62 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# A pin and its marker, as in `numpy==2.4.0 ; python_version < '3.12' \\`.
-_PIN = re.compile(r"(([A-Za-z0-9][^\s;=\[]*)[^\s;=]*==[^\s;\\]+)\s*(;[^\\]*)?")
-# Who wants a package is said in comments below it. This is the project; `diflow (pyproject.toml:dev)` are its tools.
-_PROJECT = "diflow (pyproject.toml)"
-_EXTRAS = ("allocator", "server", "examples")
+EXTRAS = ("allocator", "server", "examples")
+"""What runs in pods."""
+
+# The name at the start of a requirement or of a line of the lock file.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def wanted(project: dict[str, Any]) -> list[str]:
-    """The requirements of the project and of those of its extras that run in pods."""
+def wanted(project: dict[str, Any], extras: Iterable[str] = EXTRAS) -> list[str]:
+    """The requirements of the project and of those extras. Two extras may ask for the same: it is taken once."""
     table = project["project"]
-    extras = table.get("optional-dependencies", {})
-    # Two extras may ask for the same: pip takes it once.
+    optional = table.get("optional-dependencies", {})
     return list(
-        dict.fromkeys([*table.get("dependencies", []), *(n for extra in _EXTRAS for n in extras.get(extra, []))])
+        dict.fromkeys([*table.get("dependencies", []), *(need for extra in extras for need in optional[extra])])
     )
 
 
-def pinned(lock: str) -> list[str]:
-    """A constraint for each package that the project needs by a lock file (in pip's form), without hashes.
+def locked(project: dict[str, Any], lock: str, extras: Iterable[str] = EXTRAS) -> str:
+    """The part of a lock file (in pip's form, with hashes) that these requirements need.
 
     The tools for developers are left out: a new version of one is no reason to make the image anew.
     """
-    pins: list[tuple[str, str]] = []
+    blocks: list[tuple[str, list[str]]] = []
     wanted_by: dict[str, set[str]] = {}
     for line in lock.splitlines():
-        found = _PIN.match(line)
-        if found:
-            pins.append((found[2], f"{found[1]} {(found[3] or '').strip()}".strip()))
-        elif pins and line.startswith("    #"):
-            wanted_by.setdefault(pins[-1][0], set()).add(line.lstrip(" #").removeprefix("via ").strip())
-    needed = {_PROJECT}
+        if _NAME.match(line):
+            blocks.append((_name(line), [line]))
+        elif line.lstrip().startswith("#") and blocks:
+            # Who wants a package is said in comments below it, the project in parentheses.
+            by = line.lstrip(" #").removeprefix("via").strip()
+            if _NAME.fullmatch(by):
+                wanted_by.setdefault(blocks[-1][0], set()).add(_name(by))
+        elif blocks:
+            blocks[-1][1].append(line)
+    needed = {_name(requirement) for requirement in wanted(project, extras)}
+    if absent := needed - {name for name, _ in blocks}:
+        raise ValueError(f"the lock file lacks {', '.join(sorted(absent))}: run `make lock`")
     while more := {name for name, by in wanted_by.items() if by & needed} - needed:
         needed |= more
-    return [pin for name, pin in pins if name in needed]
+    return "".join(f"{line}\n" for name, lines in blocks if name in needed for line in lines)
+
+
+def _name(line: str) -> str:
+    found = _NAME.match(line)
+    assert found is not None, line
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
 def main(arguments: list[str]) -> None:
-    """Writes both files."""
-    project = tomllib.loads(Path(arguments[0]).read_text())
-    Path(arguments[2]).write_text("\n".join(wanted(project)) + "\n")
-    Path(arguments[3]).write_text("\n".join(pinned(Path(arguments[1]).read_text())) + "\n")
+    """Writes the file."""
+    project, lock, extras, out = arguments
+    text = locked(tomllib.loads(Path(project).read_text()), Path(lock).read_text(), extras.split(","))
+    Path(out).write_text(text)
 
 
 if __name__ == "__main__":

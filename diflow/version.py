@@ -1,3 +1,3 @@
 """diflow's version, the one place where it stands."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -3,7 +3,7 @@
 It uses the cluster of the present kubeconfig when there is one, and asks before it installs anything there (YES=1
 answers). Otherwise it starts the one-machine cluster of `cluster/`, which needs root.
 
-    IMAGE=registry.example.com/diflow:0.1.0   the image to use instead of docker.io/diflow/diflow (needed on a cluster
+    IMAGE=registry.example.com/diflow:0.2.0   the image to use instead of docker.io/diflow/diflow (needed on a cluster
                                               that does not have that one)
 """
 

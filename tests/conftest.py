@@ -22,7 +22,8 @@ from tests.clusters import TestCluster, cluster_of_run
 _VERSIONS = {"argo40": "4.0.2", "argo37": "3.7.3"}
 # The longest first, apart from the order of those that take two minutes or less.
 _GROUPS = (
-    "allocator", "allocator-fake", "node", "server", "argo40", "argo37", "installed", "successor", "roles", "browser",
+    "allocator", "allocator-fake", "node", "server", "argo40", "argo37", "installed", "successor", "image", "roles",
+    "browser",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from diflow import DIJob, Task
 
-IMAGE = "docker.io/diflow/diflow:0.1.0"
+IMAGE = "docker.io/diflow/diflow:0.2.0"
 VOLUME = {"name": "data", "hostPath": {"path": "/var/lib/diflow-demo", "type": "DirectoryOrCreate"}}
 
 

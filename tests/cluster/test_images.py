@@ -150,19 +150,64 @@ def test_only_the_newest_code_layers_stay_in_the_cache(tmp_path: Path, monkeypat
     assert last.path in left
 
 
-def test_the_images_packages_are_pinned_as_the_lock_file_says_and_tools_are_left_out() -> None:
-    lock = (
-        "idna==3.0 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n    # via\n    #   pytest\n    #   requests\n"
-        "numpy==2.4.0 ; python_full_version < '3.12' \\\n    --hash=sha256:02\n    # via diflow (pyproject.toml)\n"
-        "pluggy==1.0 \\\n    --hash=sha256:03\n    # via pytest\n"
-        "pytest==9.0 \\\n    --hash=sha256:04\n    # via diflow (pyproject.toml:dev)\n"
-        "requests[socks]==2.0\n    # via\n    #   diflow (pyproject.toml)\n    #   kubernetes\n"
-    )
-    assert pythonpackages.pinned(lock) == [
-        "idna==3.0",
-        "numpy==2.4.0 ; python_full_version < '3.12'",
-        "requests[socks]==2.0",
-    ]
+LOCK = """idna==3.0 \\
+    --hash=sha256:00 \\
+    --hash=sha256:01
+    # via
+    #   pytest
+    #   requests
+matplotlib==3.0 \\
+    --hash=sha256:02
+    # via diflow (pyproject.toml)
+numpy==2.4.0 ; python_full_version < '3.12' \\
+    --hash=sha256:03
+    # via
+    #   diflow (pyproject.toml)
+    #   matplotlib
+pluggy==1.0 \\
+    --hash=sha256:04
+    # via pytest
+pytest==9.0 \\
+    --hash=sha256:05
+    # via diflow (pyproject.toml:dev)
+prometheus-client==1.0 \\
+    --hash=sha256:06
+    # via diflow (pyproject.toml)
+requests[socks]==2.0 \\
+    --hash=sha256:07
+    # via
+    #   diflow (pyproject.toml)
+    #   kubernetes
+"""
+PROJECT = {
+    "project": {
+        "dependencies": ["requests>=2"],
+        "optional-dependencies": {
+            "allocator": ["numpy", "Prometheus_Client>=1"],
+            "server": ["prometheus-client>=1"],
+            "examples": ["matplotlib"],
+        },
+    }
+}
+
+
+def test_the_images_packages_are_those_of_the_lock_file_with_their_hashes_and_tools_are_left_out() -> None:
+    needed = pythonpackages.locked(PROJECT, LOCK)
+    assert re.findall(r"^[a-z]\S*", needed, re.MULTILINE) == [
+        "idna==3.0", "matplotlib==3.0", "numpy==2.4.0", "prometheus-client==1.0", "requests[socks]==2.0",
+    ]  # fmt: skip
+    assert needed.startswith("idna==3.0 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\nmatplotlib")
+    assert "numpy==2.4.0 ; python_full_version < '3.12' \\\n    --hash=sha256:03\n" in needed
+
+
+def test_an_extra_that_is_not_asked_for_brings_no_package() -> None:
+    assert "matplotlib" not in pythonpackages.locked(PROJECT, LOCK, ["allocator", "server"])
+    assert "numpy" not in pythonpackages.locked(PROJECT, LOCK, ["server"])
+
+
+def test_a_lock_file_that_is_older_than_a_requirement_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the lock file lacks requests: run `make lock`"):
+        pythonpackages.locked(PROJECT, LOCK.partition("requests[")[0])
 
 
 def test_a_cluster_has_the_busybox_that_the_examples_name() -> None:

@@ -20,7 +20,7 @@ from tests.e2e.live import Live, pod_name
 
 pytestmark = [pytest.mark.xdist_group("server"), pytest.mark.usefixtures("running")]
 
-_IMAGE = "docker.io/diflow/diflow:0.1.0"
+_IMAGE = "docker.io/diflow/diflow:0.2.0"
 # They end, or fail, when a file tells them to, and leave in order when they are stopped.
 _COMMAND = "trap 'exit 143' TERM; until [ -e /tmp/done ]; do [ ! -e /tmp/crash ] || exit 3; sleep 0.3; done"
 # A move that costs a second pays for a young job as well.

@@ -1,0 +1,164 @@
+"""`make release`: all that is published of a version, in one folder.
+
+Wheel, sdist, the image as `docker save` writes it, the notes from CHANGELOG.md, and the SHA-256 of each. What cannot be
+released is said before anything is built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cluster import diflowimage
+from cluster.errors import ClusterError, UsageError
+from cluster.paths import REPOSITORY
+from cluster.progress import Progress, reporter
+
+NOTES = "NOTES.md"
+SUMS = "SHA256SUMS"
+_HEADING = re.compile(r"^## \[?(?P<version>[^\]\s]+)\]?(?: - (?P<date>\S+))?\s*$", re.MULTILINE)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+# `[0.2.0]: https://...` at the end of a changelog belongs to no version.
+_LINK = re.compile(r"^\[[^\]]+\]: \S+\s*\Z", re.MULTILINE)
+_PACKED_LEVEL = 6
+_PIECE = 1 << 20
+
+
+def notes(changelog: str, version: str) -> str:
+    """What the changelog says of this version, without its heading."""
+    headings = list(_HEADING.finditer(changelog))
+    for heading, following in zip(headings, [*headings[1:], None], strict=True):
+        if heading["version"] != version:
+            continue
+        if heading["date"] is None or not _DATE.fullmatch(heading["date"]):
+            raise UsageError(f"CHANGELOG.md gives no date to {version}: write `## [{version}] - YYYY-MM-DD`")
+        text = changelog[heading.end() : following.start() if following else len(changelog)]
+        while (shorter := _LINK.sub("", text.rstrip())) != text:
+            text = shorter
+        if not text.strip():
+            raise UsageError(f"CHANGELOG.md says nothing of {version}: its section is empty")
+        return text.strip() + "\n"
+    raise UsageError(
+        f"CHANGELOG.md has no section for {version}, the version in diflow/version.py: "
+        f"write `## [{version}] - YYYY-MM-DD` above what is new in it"
+    )
+
+
+def checksums(files: Iterable[Path]) -> str:
+    """A line for each, as `sha256sum --check` reads them in their folder."""
+    lines = []
+    for path in sorted(files, key=lambda p: p.name):
+        with path.open("rb") as content:
+            lines.append(f"{hashlib.file_digest(content, 'sha256').hexdigest()}  {path.name}\n")
+    return "".join(lines)
+
+
+def refuse_changes(repository: Path) -> str:
+    """The commit that is released. Only what is committed is, or nobody could make the same files again."""
+    changed = _git(repository, "status", "--porcelain").splitlines()
+    if changed:
+        told = ", ".join(line[3:] for line in changed[:5]) + (", ..." if len(changed) > 5 else "")
+        raise UsageError(f"the tree is dirty: commit or remove {told}, then run the command again")
+    return _git(repository, "rev-parse", "HEAD").strip()
+
+
+def refuse_tag(tag: str, version: str) -> None:
+    """A tag names the version that it is put on."""
+    if tag != f"v{version}":
+        raise UsageError(f"the tag is {tag}, but diflow/version.py says {version}: the tag for it is v{version}")
+
+
+def release(folder: Path, tag: str | None, flags: Sequence[str], progress: Progress) -> list[Path]:
+    """Makes the folder anew; `flags` go to the engine that builds the image."""
+    version = diflowimage.version()
+    if tag is not None:
+        refuse_tag(tag, version)
+    text = notes((REPOSITORY / "CHANGELOG.md").read_text(), version)
+    commit = refuse_changes(REPOSITORY)
+    engine = _engine()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".release-", dir=folder.parent) as name:
+        staged = Path(name) / "release"
+        staged.mkdir()
+        progress("building the sdist, and the wheel of it")
+        _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(staged), str(REPOSITORY)])
+        progress(f"building the image with {engine}")
+        labels = ["--build-arg", f"VERSION={version}", "--build-arg", f"REVISION={commit}"]
+        archive = staged / f"diflow-{version}-image.tar.gz"
+        _build_image(engine, [*labels, *flags], archive)
+        (staged / NOTES).write_text(text)
+        (staged / SUMS).write_text(checksums(staged.iterdir()))
+        shutil.rmtree(folder, ignore_errors=True)
+        staged.rename(folder)
+    return sorted(folder.iterdir())
+
+
+def _engine() -> str:
+    if shutil.which("docker") and subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0:
+        return "docker"
+    if shutil.which("buildah"):
+        return "buildah"
+    raise ClusterError("docker or buildah is needed to build the image: apt-get install buildah")
+
+
+def _build_image(engine: str, flags: Sequence[str], archive: Path) -> None:
+    reference = diflowimage.reference()
+    _run([engine, "build", "--tag", reference, *flags, str(REPOSITORY)])
+    unpacked = archive.with_suffix("")
+    if engine == "docker":
+        _run(["docker", "save", "--output", str(unpacked), reference])
+    else:
+        _run(["buildah", "push", "--quiet", reference, f"docker-archive:{unpacked}:{reference}"])
+    # Without a date or a name in it, so that the same image is the same file.
+    with (
+        unpacked.open("rb") as source,
+        archive.open("wb") as raw,
+        gzip.GzipFile("", "wb", _PACKED_LEVEL, raw, mtime=0) as packed,
+    ):
+        shutil.copyfileobj(source, packed, _PIECE)
+    unpacked.unlink()
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=repository, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ClusterError("git is missing: a release is made of a commit") from None
+    if done.returncode != 0:
+        raise ClusterError(f"`git {' '.join(arguments)}` failed in {repository}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _run(command: list[str]) -> None:
+    """What the program prints is for whoever waits; stdout is kept for the paths."""
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=sys.stderr, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"`{' '.join(command)}` ended with {done.returncode}; what it said is above")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the paths of what was made; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python3 -m cluster.release", description="Make all files of a release.")
+    parser.add_argument("--tag", help="refuse unless this is the version's tag")
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "out" / "release", metavar="FOLDER")
+    parser.add_argument("flags", nargs="*", help="after `--`: for `docker build` or `buildah build`")
+    options = parser.parse_args(arguments)
+    try:
+        made = release(options.output.absolute(), options.tag, options.flags, reporter())
+    except ClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(*made, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
