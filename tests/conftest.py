@@ -73,10 +73,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What went wrong at the first try of tests that had a second one, and on how much the laws were judged."""
-    for report in terminalreporter.stats.get("passed", []):
-        if "laws" in dict(report.user_properties) and report.when == "call":
-            terminalreporter.write_line(f"laws, {dict(report.user_properties)['laws']} by the same code")
+    """What went wrong at the first try of tests that had a second one."""
     reports = terminalreporter.stats.get("rerun", [])
     if reports:
         terminalreporter.section("run a second time")
