@@ -44,7 +44,7 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
     if row is None:
         yield f"{where} is not there any more"
         return
-    yield _headline(row)
+    yield headline(row)
     if row.granted and row.state == "starting":
         yield "its places are as its Workflow names them: only the allocator can verify that it gave them"
     yield from _last_word(seen, row)
@@ -67,7 +67,8 @@ def _could_start(plan: Plan, job: int) -> bool:
     return int(plan.action[job]) == int(Action.WAIT) and Why(int(plan.why[job])) not in _NEVER
 
 
-def _headline(row: JobRow) -> str:
+def headline(row: JobRow) -> str:
+    """One line: what a job has of what it asks for, and of which kind it is."""
     if row.state == "held" and not row.high:
         return f"{row.key} is held"  # of what it asks for nothing can be read
     asked = counted(row.range_text(), "replica")

@@ -203,6 +203,7 @@ def _job(obj: Object, state: JobState) -> JobFacts:
     at = state.allocation
     is_placed = not state.is_gang or (at is not None and at.round == state.current and at.is_placed)
     decision = state.decision if state.decision and state.decision.action != "keep" else None
+    tasks = _tasks(state, seen, now, is_placed=is_placed)
     past = history(
         seen.attempts,
         seen.tasks,
@@ -222,8 +223,8 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         submitted=seconds(chain.submitted(obj)),
         phase=now.phase,
         message=_cut(now.message),
-        tasks=_tasks(state, seen, now, is_placed=is_placed),
-        waits=state.is_gang and not is_placed and not now.ended,
+        tasks=tasks,
+        waits=state.is_gang and not (now.ended or state.is_stopping or any(task.granted for task in tasks)),
         is_suspended=state.is_suspended,
         is_stopping=state.is_stopping,
         why=_cut(decision.why) if decision else "",
