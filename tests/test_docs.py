@@ -1,4 +1,4 @@
-"""The documentation: its links resolve, the files and functions that it names exist, and it quotes what the code says."""
+"""The documentation: links resolve, what it names exists, and the messages that it quotes are those of the code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from diflow.cli.app import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -96,8 +98,6 @@ def test_the_walks_of_the_architecture_name_files_and_functions_that_exist() -> 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_each_command_in_the_docs_exists(path: Path) -> None:
-    from diflow.cli.app import app  # noqa: PLC0415
-
     known = {group.typer_instance.info.name for group in app.registered_groups if group.typer_instance}
     known |= {command.name for command in app.registered_commands}
     text = path.read_text(encoding="utf-8")
