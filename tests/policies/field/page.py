@@ -12,19 +12,21 @@ from tests.policies.field.rows import Answer, Case, Count, End, Ends, NotAsked, 
 _HEAD = """\
 # Field cases
 
-The tests of kube-batch and Volcano, put to the policies of diflow: {rows} rows in `tests/policies/field`. A row is a small cluster with
-its queues and jobs, the result of the original, and the expected result of `fair`. Only numbers were taken, and no text: nodes, weights,
-guarantees, caps, minimums, running and waiting pods, priorities, and which job holds how much or is evicted in the end. This page is
-generated (`python -m tests.policies.field.page > docs/field-cases.md`), and a test compares it with the table.
+The tests of kube-batch and Volcano, put to the policies of diflow: {rows} rows in `tests/policies/field`. A row is a
+small cluster with its queues and jobs, the result of the original, and the expected result of `fair`. Only numbers were
+taken, and no text: nodes, weights, guarantees, caps, minimums, running and waiting pods, priorities, and which job
+holds how much or is evicted in the end. This page is generated
+(`python -m tests.policies.field.page > docs/field-cases.md`), and a test compares it with the table.
 
-One pod of the original is one replica here. A group of n pods with a minimum of m is a job of m to n replicas that desires n. Each pod
-requests cores, memory and one of a node's 110 `pods`, unless the original requests none on purpose or makes `pods` scarce. The capacity
-plugin's `deserved` has no equivalent here; the nearest is the guarantee. Tests of features that diflow does not have are left out;
-`tests/policies/field/cases.py` names them by file, with the reason.
+One pod of the original is one replica here. A group of n pods with a minimum of m is a job of m to n replicas that
+desires n. Each pod requests cores, memory and one of a node's 110 `pods`, unless the original requests none on purpose
+or makes `pods` scarce. The capacity plugin's `deserved` has no equivalent here; the nearest is the guarantee. Tests of
+features that diflow does not have are left out; `tests/policies/field/cases.py` names them by file, with the reason.
 
-No row may have a worse result than in the original: no job waits that runs there, and no more is evicted, except for one of the reasons
-below. `fair` ([policies](policies.md)) agrees in {agree} rows and differs by choice in {differ}. In each row it must also be at a fixed
-point after one cycle, and must evict no other job while the pods of its victims terminate.
+No row may have a worse result than in the original: no job waits that runs there, and no more is evicted, except for
+one of the reasons below. `fair` ([policies](policies.md)) agrees in {agree} rows and differs by choice in {differ}. In
+each row it must also be at a fixed point after one cycle, and must evict no other job while the pods of its victims
+terminate.
 
 """
 
