@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from diflow import keys
 from diflow.cli.app import app
 
 ROOT = Path(__file__).parents[1]
@@ -127,3 +128,13 @@ def test_the_messages_of_the_troubleshooting_page_are_those_of_the_code() -> Non
     quoted = [quote for row in rows for quote in re.findall(r"`([^`]+)`", row) if not _OF_KUBERNETES.search(quote)]
     parts = [part.strip() for quote in quoted for part in quote.split("...")]
     assert [part for part in parts if len(part.split()) > 2 and part not in said()] == []
+
+
+def test_the_glossary_names_each_parameter_and_each_key_of_diflow() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z/-]+)`", text))
+    values = {name: value for name, value in vars(keys).items() if isinstance(value, str)}
+    parameters = {value for name, value in values.items() if name.startswith("PARAM_")}
+    own = {value for value in values.values() if re.fullmatch(r"diflow/[a-z-]+", value)}
+    assert (parameters | own) - named == set()
+    assert {name for name in named if name.startswith("diflow/")} - own == set()
