@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup as Group
+from typer.main import get_command
 
 from diflow import keys
 from diflow.cli.app import app
@@ -29,7 +31,7 @@ _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.+?)$", re.MULTILINE)
 _STEP = re.compile(r"^\| `([\w/.]+\.py)` \| (`[^|]+`) \|", re.MULTILINE)
-_COMMAND = re.compile(r"(?:^|[|;$(] *)diflow ([a-z]+)")
+_COMMAND = re.compile(r"(?:^|[|;$(] *)diflow ([a-z]+)([^|;#]*)")
 
 # Words of Kubernetes that the code reads and does not write.
 _OF_KUBERNETES = re.compile(
@@ -98,13 +100,22 @@ def test_the_walks_of_the_architecture_name_files_and_functions_that_exist() -> 
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_each_command_in_the_docs_exists(path: Path) -> None:
-    known = {group.typer_instance.info.name for group in app.registered_groups if group.typer_instance}
-    known |= {command.name for command in app.registered_commands}
+def test_each_command_in_the_docs_exists_with_its_options(path: Path) -> None:
+    root = get_command(app)
+    assert isinstance(root, Group)
     text = path.read_text(encoding="utf-8")
-    code = re.findall(r"^    (.*)$", text, re.MULTILINE) + re.findall(r"`([^`\n]+)`", text)
-    named = {name for line in code for name in _COMMAND.findall(line)}
-    assert named - known == set()
+    wrong = []
+    for line in re.findall(r"^    (.*)$", text, re.MULTILINE) + re.findall(r"`([^`\n]+)`", text):
+        for name, rest in _COMMAND.findall(line):
+            found = root.commands.get(name)
+            if isinstance(found, Group):
+                found = found.commands.get(next(iter(rest.split()), ""), found)
+            if found is None:
+                wrong.append(name)
+            elif name != "simulate":  # its options are those of the simulator's own command line
+                known = {option for parameter in found.params for option in parameter.opts}
+                wrong += [f"{name} {option}" for option in re.findall(r"(?<!\S)--[a-z-]+", rest) if option not in known]
+    assert wrong == []
 
 
 @cache
