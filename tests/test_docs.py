@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from diflow import keys
 from diflow.cli.app import app
+from diflow.version import __version__
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -78,6 +79,11 @@ def test_all_relative_links_and_anchors_of_a_page_resolve(path: Path) -> None:
 
 def test_the_readme_is_read_in_three_minutes() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= MOST_WORDS_OF_THE_README
+
+
+def test_the_readme_names_the_image_of_this_version() -> None:
+    named = re.findall(r"/diflow:(\d+\.\d+\.\d+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert set(named) == {__version__}
 
 
 def test_the_index_names_each_page_of_the_docs() -> None:
