@@ -12,20 +12,21 @@ from tests.policies.field.rows import Answer, Case, Count, End, Ends, NotAsked, 
 _HEAD = """\
 # Field cases
 
-What the tests of kube-batch and Volcano ask of a queueing scheduler, asked of the policies here: {rows} rows of numbers
-in `tests/policies/field`. A row is a small cluster, its queues and jobs, what the original comes to, and what `fair`
-is to come to. Taken are numbers, not text: nodes, weights, guarantees, caps, minimums, running and waiting pods,
-priorities, and who holds how much or is evicted in the end. This page is written from the table
-(`python -m tests.policies.field.page > docs/field-cases.md`), and a test holds it to it.
+The tests of kube-batch and Volcano, put to the policies of diflow: {rows} rows in `tests/policies/field`. A row is a
+small cluster with its queues and jobs, the result of the original, and the expected result of `fair`. Only numbers were
+taken, and no text: nodes, weights, guarantees, caps, minimums, running and waiting pods, priorities, and which job
+holds how much or is evicted in the end. This page is generated
+(`python -m tests.policies.field.page > docs/field-cases.md`), and a test compares it with the table.
 
-One pod there is one replica here. A group of n pods with a minimum of m is a job of m to n replicas that wishes for n.
-Each pod asks for cores, memory and one of a node's 110 `pods`, unless the original asks for none on purpose or makes
-`pods` scarce. The capacity plugin's `deserved` has no twin here; the nearest is the guarantee. What asks for features
-that diflow has not is left out; `tests/policies/field/cases.py` names it by file, with the reason.
+One pod of the original is one replica here. A group of n pods with a minimum of m is a job of m to n replicas that
+desires n. Each pod requests cores, memory and one of a node's 110 `pods`, unless the original requests none on purpose
+or makes `pods` scarce. The capacity plugin's `deserved` has no equivalent here; the nearest is the guarantee. Tests of
+features that diflow does not have are left out; `tests/policies/field/cases.py` names them by file, with the reason.
 
-No row may come out worse than in the original: nobody waits who runs there, and no more is evicted, but for one of the
-reasons below. `fair` ([policies](policies.md)) agrees in {agree} rows and differs by choice in {differ}. In each of
-them it also has to be at rest after one cycle, and to evict nobody else while the pods of its victims terminate.
+No row may have a worse result than in the original: no job waits that runs there, and no more is evicted, except for
+one of the reasons below. `fair` ([policies](policies.md)) agrees in {agree} rows and differs by choice in {differ}. In
+each row it must also be at a fixed point after one cycle, and must evict no other job while the pods of its victims
+terminate.
 
 """
 
@@ -36,7 +37,7 @@ def page() -> str:
     parts = [
         _HEAD.format(rows=len(CASES), agree=len(CASES) - len(differing), differ=len(differing)),
         _sources(),
-        "\n## Where fair differs by choice\n\nEach with the original's outcome and ours.\n",
+        "\n## Where fair differs by choice\n\nEach with the result of the original and of `fair`.\n",
         _grouped(
             (case.differs, f"{_ends(case, case.theirs)}; here {_ends(case, case.fair)}", case) for case in differing
         ),
