@@ -148,7 +148,7 @@ class Identity:
 
     def well(self, address: str) -> None:
         """That review was worth while: it does not count."""
-        self._newcomers.give(address)
+        self._newcomers.refund(address)
 
     async def _ask(
         self, token: str, key: tuple[bytes, str], audience: str, expires: float | None, address: str

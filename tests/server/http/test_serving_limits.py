@@ -212,7 +212,7 @@ def test_what_is_no_http_is_told_so(server: Served, sent: bytes) -> None:
 @pytest.mark.parametrize("method", [b"FOO", b"GETX", b"get", b"VERSION-CONTROL"])
 def test_a_method_that_nobody_knows_is_one_that_is_not_allowed(server: Served, method: bytes) -> None:
     found = talk(server.port, method + b" /hello HTTP/1.1\r\nHost: x\r\n\r\n")
-    refusal(found.only, 405, "there is no such method here")
+    refusal(found.only, 405, "this method is not supported")
     assert found.only.fields["allow"] == "DELETE, GET, HEAD, POST, PUT"
 
 
