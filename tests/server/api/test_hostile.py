@@ -21,10 +21,10 @@ from diflow.bounds import MOST_REPLICAS, MOST_TASKS
 from diflow.errors import DiflowError
 from diflow.job import DIJob
 from diflow.jobs.scale_requests import standing
-from diflow.server.api.desires import Ask, step
 from diflow.server.api.folding import HINTS, LONGEST, WHOLE, Report, Shape, fold, written_at
 from diflow.server.api.models import Hints, Profiling, ReplicasRequest, validate
 from diflow.server.api.reading import read_workflow
+from diflow.server.api.scale_requests import ScaleRequest, step
 from diflow.server.api.v2alpha1 import checked, parse_id
 from diflow.server.http import strictjson
 from diflow.server.http.errors import ApiError
@@ -171,7 +171,7 @@ def test_whatever_stands_in_a_workflow_is_read_or_named_and_stays_small(
     try:
         stands = standing(workflow)
         notes = Notes.read(annotations.get(keys.REQUESTS, ""))
-        wanted, bounds, noted = step(stands, Ask("default", "elastic", by), notes, running=read.counts)
+        wanted, bounds, noted = step(stands, ScaleRequest("default", "elastic", by), notes, running=read.counts)
     except (ApiError, DiflowError):
         return
     assert by == 0 or sum(wanted.values()) <= MOST_REPLICAS

@@ -17,8 +17,8 @@ from diflow.errors import InvalidError
 from diflow.jobs.scale import scale
 from diflow.jobs.scale_requests import standing
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.server.api.desires import MANAGER
 from diflow.server.api.queueing import WAITING
+from diflow.server.api.scale_requests import MANAGER
 from diflow.server.page.facts import trim_workflow
 from diflow.server.settings import ServerSettings
 from diflow.state.notes import KEYS_KEPT

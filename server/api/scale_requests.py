@@ -1,8 +1,8 @@
-"""What jobs and people ask for: more or fewer replicas. An answer of 200 means that it stands in the cluster.
+"""Scale requests: more or fewer replicas of a job. Status 200 means that the request is stored in the cluster.
 
-Only the parameter `replicas` (and the bounds beside it) is written, with a patch that names the version it was thought
-out for; the allocator acts on it. With an Idempotency-Key a request is carried out once, however often it is sent and
-to whichever server: the keys stand in an annotation that is written with the number itself.
+Only the parameter `replicas` and the bounds are written, with a patch that names the resourceVersion that was read; the
+allocator acts on them. A request with an Idempotency-Key is carried out once, however often and to whichever server it
+is sent: the same patch writes the keys into an annotation.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _MOST_PARTS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request: `by` replicas more (or fewer, below 0) of `task` ("": the elastic one).
+class ScaleRequest:
+    """A request for `by` more replicas (fewer if negative) of `task` ("": the elastic task).
 
-    `generation` is the round that the caller knows of, None if he did not say. `key` is his Idempotency-Key, or "".
+    `generation` is the round that the caller named, or None. `key` is the Idempotency-Key, or "".
     """
 
     namespace: str
@@ -59,27 +59,27 @@ class Ask:
 
     @property
     def digest(self) -> str:
-        """What the key is remembered by."""
+        """The digest under which the key is stored."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:16] if self.key else ""
 
     @property
-    def print(self) -> str:
-        """What was asked for under the key."""
+    def fingerprint(self) -> str:
+        """A digest of the request: a key may not be reused for another request."""
         return hashlib.sha256(f"{self.by} {self.task}".encode(errors="surrogatepass")).hexdigest()[:8]
 
 
 def step(
-    stands: Standing, ask: Ask, notes: Notes, *, running: Mapping[str, int]
+    stands: Standing, asked: ScaleRequest, notes: Notes, *, running: Mapping[str, int]
 ) -> tuple[dict[str, int], Bounds, Notes]:
-    """What is to stand there after a request: (wanted, bounds, notes).
+    """The values to write for a request: (wanted, bounds, notes).
 
-    A job that is not preemptible has the number that was asked for. That of a preemptible one is a bound for the
-    allocator; until somebody asked for a number, it is counted from what `running` says that the job has.
-    Raises ApiError: 400 for a task that is not there, 409 below the minimum, 422 above the maximum.
+    A job that is not preemptible gets the wanted number. For a preemptible job it is a bound for the allocator, and the
+    first request counts from the job's current replicas (`running`).
+    Raises ApiError: 400 for an unknown task, 409 below the minimum, 422 above the maximum.
     """
     job = stands.job
     plain = [TaskState(task.name, task.replicas, task.min_replicas, task.max_replicas) for task in job.tasks]
-    name = ask.task or elastic(plain, bounds=stands.bounds)
+    name = asked.task or elastic(plain, bounds=stands.bounds)
     index = next((i for i, task in enumerate(job.tasks) if task.name == name), None)
     if index is None:
         raise bad_request(f"the job has no task {name}; it has {', '.join(task.name for task in job.tasks)}")
@@ -89,20 +89,21 @@ def step(
         low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, wanted
     else:
         bounds = stands.bounds.get(name)
-        # A number that is the submitted one is not read as a bound, so it was made one; the job's own range is noted.
+        # A wanted number equal to the submitted one is not read as a bound, so bounds were written; the notes keep the
+        # range as submitted.
         own = notes.range_of(name, bounds)
         low, high = own or bounds or submitted_range(job, index, scaling=scales(job, stands.bounds))
         base = wanted if wanted != task.replicas or own else running.get(name, wanted)
-    target = base + ask.by
-    if ask.by < 0 and target < low:
-        raise conflict(f"task {name} has {base} replicas and its minimum is {low}: {-ask.by:,} cannot be removed")
-    if ask.by > 0 and target > high and high < MOST_REPLICAS:
-        raise unprocessable(f"task {name} has {base} replicas and its maximum is {high}: {ask.by:,} cannot be added")
-    if ask.by == 0:
+    target = base + asked.by
+    if asked.by < 0 and target < low:
+        raise conflict(f"task {name} has {base} replicas and its minimum is {low}: {-asked.by:,} cannot be removed")
+    if asked.by > 0 and target > high and high < MOST_REPLICAS:
+        raise unprocessable(f"task {name} has {base} replicas and its maximum is {high}: {asked.by:,} cannot be added")
+    if asked.by == 0:
         return dict(stands.wanted), stands.bounds, notes
     if target > MOST_REPLICAS:
         raise unprocessable(
-            f"task {name} has {base} replicas: {ask.by:,} cannot be added, as at most {MOST_REPLICAS:,} replicas are "
+            f"task {name} has {base} replicas: {asked.by:,} cannot be added, as at most {MOST_REPLICAS:,} replicas are "
             "allowed of a job in all"
         )
     try:
@@ -111,7 +112,7 @@ def step(
         raise unprocessable(str(error)) from None
     new_wanted, new_bounds = with_number(job, index, target, wanted=stands.wanted, bounds=stands.bounds)
     try:
-        check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=ask.namespace, path="replicas")
+        check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=asked.namespace, path="replicas")
     except InvalidError as error:
         raise unprocessable(str(error)) from None
     if new_bounds != stands.bounds:
@@ -119,11 +120,11 @@ def step(
     return new_wanted, new_bounds, notes
 
 
-class Desires:
-    """Writes what is asked for. `write` blocks: it is called in a thread.
+class ScaleRequests:
+    """Writes scale requests. `write` blocks: call it in a thread.
 
-    No try begins after `longest_seconds`: then the caller has gone, and others wait for the thread. `sleep` is given
-    seconds, `clock` gives monotonic ones.
+    No attempt starts after `longest_seconds`: by then the caller is gone, and others wait for the thread. `sleep` takes
+    seconds, `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -145,89 +146,89 @@ class Desires:
         self._sleep = sleep
         self._jitter = jitter
 
-    def write(self, ask: Ask) -> bool:
-        """Carry a request out. Returns whether anything was written (not for 0 replicas, nor for a key that was used).
+    def write(self, asked: ScaleRequest) -> bool:
+        """Carry out a asked. Returns whether anything was written: not for 0 replicas, nor for a repeated key.
 
         Raises ApiError.
         """
         ends = self._clock() + self._longest_seconds
         for attempt in range(self._tries):
             try:
-                return self._try(ask)
+                return self._try(asked)
             except (ConflictError, UnavailableError) as error:
-                # What came of a write whose answer was lost, only the key can tell.
-                lost = isinstance(error, UnavailableError) and not ask.key
+                # If the response to a write was lost, only the key shows whether the write took effect.
+                lost = isinstance(error, UnavailableError) and not asked.key
                 pause = self._jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4))
                 if lost or attempt + 1 == self._tries or self._clock() + pause > ends:
-                    raise self._given_up(error) from None
+                    raise self._final_error(error) from None
                 self._sleep(pause)
             except NotFoundError:
-                raise not_found(f"there is no job {ask.namespace}.{ask.job} any more") from None
+                raise not_found(f"there is no job {asked.namespace}.{asked.job} any more") from None
             except DiflowError as error:
                 raise from_diflow(error) from None
         raise AssertionError("unreachable")
 
-    def _given_up(self, error: DiflowError) -> ApiError:
+    def _final_error(self, error: DiflowError) -> ApiError:
         if isinstance(error, ConflictError):
-            return unavailable("the job is changed by others all the time")
+            return unavailable("the job is being changed by others")
         return from_diflow(error)
 
-    def _try(self, ask: Ask) -> bool:
-        workflow = self._read(ask)
+    def _try(self, asked: ScaleRequest) -> bool:
+        workflow = self._read(asked)
         read = read_workflow(workflow)
-        self._check(read, ask)
+        self._check(read, asked)
         check_readable(read)
         try:
             stands = standing(workflow)
         except (ConflictError, InvalidError) as error:
             raise conflict(str(error)) from None
         notes = Notes.read(stands.annotations.get(keys.REQUESTS) or "")
-        if ask.key and ask.digest in notes.done:
-            if notes.done[ask.digest] != ask.print:
+        if asked.key and asked.digest in notes.done:
+            if notes.done[asked.digest] != asked.fingerprint:
                 raise unprocessable("this Idempotency-Key was used for another request")
             return False
-        wanted, bounds, noted = step(stands, ask, notes, running=read.counts)
-        if ask.by == 0:
+        wanted, bounds, noted = step(stands, asked, notes, running=read.counts)
+        if asked.by == 0:
             return False
-        if ask.key:
-            noted = Notes({**noted.done, ask.digest: ask.print}, noted.ranges)
+        if asked.key:
+            noted = Notes({**noted.done, asked.digest: asked.fingerprint}, noted.ranges)
         noting = {keys.REQUESTS: noted.text()} if noted != notes else {}
         change = stands.change(wanted, bounds, annotations=noting)
         try:
-            answer = self._cluster.patch(WORKFLOW, stands.workflow, change, namespace=ask.namespace, manager=MANAGER)
-        except InvalidError as error:  # of another object of that name
+            answer = self._cluster.patch(WORKFLOW, stands.workflow, change, namespace=asked.namespace, manager=MANAGER)
+        except InvalidError as error:  # the uid in the patch does not match: another object has this name now
             raise ConflictError(str(error)) from None
         self._cache.observed(answer)
         return True
 
-    def _read(self, ask: Ask) -> dict[str, Any]:
-        """The Workflow in which the job is, as the API server has it now."""
-        view = self._cache.job(ask.namespace, ask.job)
-        name = view.workflow.name if view is not None else ask.job
-        found = self._cluster.get(WORKFLOW, name, namespace=ask.namespace)
+    def _read(self, asked: ScaleRequest) -> dict[str, Any]:
+        """The job's current Workflow, read from the API server."""
+        view = self._cache.job(asked.namespace, asked.job)
+        name = view.workflow.name if view is not None else asked.job
+        found = self._cluster.get(WORKFLOW, name, namespace=asked.namespace)
         for _ in range(_MOST_PARTS):
             after = chain.continued_in(found)
-            next_ = self._cluster.find(WORKFLOW, after, namespace=ask.namespace) if after else None
+            next_ = self._cluster.find(WORKFLOW, after, namespace=asked.namespace) if after else None
             if next_ is None or chain.continues(next_)[1] != found["metadata"].get("uid"):
                 break
             found = next_
-        if chain.job_name(found) != ask.job:
-            raise NotFoundError("it belongs to another job")
+        if chain.job_name(found) != asked.job:
+            raise NotFoundError("the Workflow belongs to another job")
         return found
 
-    def _check(self, read: WorkflowRead, ask: Ask) -> None:
-        check_generation(read, ask.generation)
+    def _check(self, read: WorkflowRead, asked: ScaleRequest) -> None:
+        check_generation(read, asked.generation)
         if not read.is_gang:
-            raise conflict("the job has scheduling none: Argo alone runs it, and nothing acts on other numbers")
+            raise conflict("the job has scheduling none: Argo alone runs it, and no allocator acts on the number")
 
 
 def check_readable(read: WorkflowRead) -> None:
-    """Raises ApiError (409) if what stands in the job's Workflow cannot be understood."""
+    """Raises ApiError (409) if the job's Workflow cannot be read."""
     if read.problem:
         raise conflict(f"job {read.namespace}.{read.job} cannot be read: {read.problem}")
 
 
 def check_generation(read: WorkflowRead, generation: str | None) -> None:
-    """Raises ApiError (409) if the caller speaks of another round than the current one."""
+    """Raises ApiError (409) if the caller names another round than the current one."""
     if generation is not None and generation != read.current:
         raise conflict(f"generation {generation} is not the current one, which is {read.current or 'not known'}")
