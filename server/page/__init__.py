@@ -11,20 +11,20 @@ It only reads, and only what the viewer may list in the cluster. From outside to
 
 from __future__ import annotations
 
-from diflow.server.page.board import Sight, World
+from diflow.server.page.board import ClusterState, Permissions
 from diflow.server.page.facts import JobFacts, NodeFacts, PodFacts, trim_node, trim_pod, trim_workflow
 from diflow.server.page.routes import Visitor, VisitorOf, routes
 from diflow.server.page.sections import Freshness
 
 __all__ = [
+    "ClusterState",
     "Freshness",
     "JobFacts",
     "NodeFacts",
+    "Permissions",
     "PodFacts",
-    "Sight",
     "Visitor",
     "VisitorOf",
-    "World",
     "routes",
     "trim_node",
     "trim_pod",

@@ -70,9 +70,9 @@ def _lines(top: int) -> list[int]:
 
 def bar(node: NodeLine, resource: str) -> Markup:
     """What is held of one resource of a node, and by whom: a place for each device if they are few, else one bar."""
-    room, used = node.room.get(resource, 0.0), node.used.get(resource, 0.0)
-    words = f"{amounts.short(resource)}: {amounts.text(resource, used)} of {amounts.text(resource, room)} held"
-    whole = max(room, used, 1e-9)
+    allocatable, used = node.allocatable.get(resource, 0.0), node.used.get(resource, 0.0)
+    words = f"{amounts.short(resource)}: {amounts.text(resource, used)} of {amounts.text(resource, allocatable)} held"
+    whole = max(allocatable, used, 1e-9)
     pieces: list[Markup] = []
     at = 0.0
     for holder in node.holders:

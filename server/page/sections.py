@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from diflow.server.page import amounts
-from diflow.server.page.board import FILTERS, Ask, Board, JobLine, NodeLine, Opened, QueueLine, Totals
+from diflow.server.page.board import FILTERS, Board, JobLine, NodeLine, Opened, Query, QueueLine, Totals
 from diflow.server.page.drawing import bar, chart, clock, colour, spark
 from diflow.server.page.facts import DEFAULT_QUEUE, TaskFacts
 from diflow.server.page.markup import Child, Markup, el, join
@@ -40,9 +40,9 @@ def content(board: Board, freshness: Freshness, *, now: float, argo_url: str = "
     """All that changes while the page is looked at. `now` is in seconds since 1970, `argo_url` that of the Argo UI."""
     return join(
         _staleness(freshness, now),
-        _nothing(board) if board.sight.namespaces is not None and not board.sight.namespaces else None,
+        _nothing(board) if board.permissions.namespaces is not None and not board.permissions.namespaces else None,
         _overview(board),
-        _opened(board.opened, board.ask, now=now, argo_url=argo_url) if board.opened else _missing(board.ask),
+        _opened(board.opened, board.query, now=now, argo_url=argo_url) if board.opened else _missing(board.query),
         _queue(board, now),
         _jobs(board, now),
         _nodes(board, now),
@@ -104,7 +104,7 @@ def _nothing(board: Board) -> Markup:
         "p",
         el("strong", "You may see no jobs."),
         " They are shown to whoever may list Workflows (workflows.argoproj.io) in their namespace",
-        "." if board.sight.nodes else ", and nodes to whoever may list nodes.",
+        "." if board.permissions.nodes else ", and nodes to whoever may list nodes.",
         class_="banner",
     )
 
@@ -123,9 +123,9 @@ def _overview(board: Board) -> Markup:
             "in order below" if totals.waiting else "nothing waits",
         ),
     ]  # fmt: skip
-    if board.sight.nodes:
+    if board.permissions.nodes:
         for name in board.resources[:2]:
-            used, room = totals.used.get(name, 0.0), totals.room.get(name, 0.0)
+            used, room = totals.used.get(name, 0.0), totals.allocatable.get(name, 0.0)
             tiles.append(
                 _tile(
                     amounts.short(name),
@@ -173,13 +173,13 @@ def _pill(phase: str) -> Markup:
     )
 
 
-def _open(line: JobLine, ask: Ask) -> Markup:
+def _open(line: JobLine, query: Query) -> Markup:
     job = line.facts
     return el(
         "a",
         el("span", "", class_=f"chip {colour(line.colour)}", aria_hidden="true") if line.colour >= 0 else None,
         job.name,
-        href=f"{ask.link(job=job.key)}#job",
+        href=f"{query.link(job=job.key)}#job",
         class_="job",
     )
 
@@ -197,9 +197,9 @@ def _tags(line: JobLine) -> Markup:
 def _queue(board: Board, now: float) -> Markup | None:
     if not board.queue:
         return None
-    rows = [_queue_row(line, board.ask, now) for line in board.queue]
+    rows = [_queue_row(line, board.query, now) for line in board.queue]
     more = board.totals.waiting - len(board.queue)
-    seen = " Only jobs that you may see are counted." if board.sight.namespaces is not None else ""
+    seen = " Only jobs that you may see are counted." if board.permissions.namespaces is not None else ""
     return el(
         "section",
         el("h2", "Queue ", el("span", board.totals.waiting, class_="count")),
@@ -216,12 +216,12 @@ def _queue(board: Board, now: float) -> Markup | None:
     )
 
 
-def _queue_row(line: QueueLine, ask: Ask, now: float) -> Markup:
+def _queue_row(line: QueueLine, query: Query, now: float) -> Markup:
     job = line.job.facts
     asks = ", ".join(f"{task.range_text} {task.name}" for task in job.tasks)
     return _row(
         f"q-{job.uid}",
-        ("Job", join(_open(line.job, ask), el("span", job.namespace, class_="dim small"))),
+        ("Job", join(_open(line.job, query), el("span", job.namespace, class_="dim small"))),
         ("Queue", join(job.queue, el("span", f" #{line.place}", class_="dim"))),
         ("Priority", el("span", job.priority, class_="high" if job.priority == "high" else None)),
         ("Asks for", asks or "–"),
@@ -231,7 +231,7 @@ def _queue_row(line: QueueLine, ask: Ask, now: float) -> Markup:
 
 
 def _jobs(board: Board, now: float) -> Markup:
-    rows = [_job_row(line, board.ask, now) for line in board.jobs]
+    rows = [_job_row(line, board.query, now) for line in board.jobs]
     body: Child = None
     if rows:
         head: list[Child] = [
@@ -241,7 +241,7 @@ def _jobs(board: Board, now: float) -> Markup:
         body = _table(
             "Jobs, those that hold nodes first, then those that wait, then the ended ones", "jobs", head, rows
         )
-    elif board.ask.is_narrowed:
+    elif board.query.is_narrowed:
         body = el("p", "No job is like that. ", el("a", "Show all", href="./"), class_="empty")
     else:
         body = el("p", "There are no jobs. ", el("code", "diflow submit job.yaml"), " starts one.", class_="empty")
@@ -251,7 +251,7 @@ def _jobs(board: Board, now: float) -> Markup:
         _filter(board),
         body,
         _key() if rows else None,
-        _pages(board.ask, "page", min(board.ask.page, board.jobs_pages), board.jobs_pages, "jobs"),
+        _pages(board.query, "page", min(board.query.page, board.jobs_pages), board.jobs_pages, "jobs"),
         id="jobs",
         aria_label="Jobs",
     )
@@ -274,7 +274,7 @@ def _key() -> Markup:
     )  # fmt: skip
 
 
-def _job_row(line: JobLine, ask: Ask, now: float) -> Markup:
+def _job_row(line: JobLine, query: Query, now: float) -> Markup:
     job = line.facts
     end = job.finished or now
     begin = job.history.steps[0].at if job.history.steps else job.submitted
@@ -285,7 +285,7 @@ def _job_row(line: JobLine, ask: Ask, now: float) -> Markup:
     times = "once" if job.restarts == 1 else f"{job.restarts} times"
     return _row(
         f"j-{job.uid}",
-        ("Job", join(_open(line, ask), _tags(line))),
+        ("Job", join(_open(line, query), _tags(line))),
         ("Phase", join(_pill(job.phase), el("span", _said(line), class_="said", title=_said(line)))),
         ("Replicas", [_task(task, has_ended=job.has_ended) for task in job.tasks] or "–"),
         ("Over time", over),
@@ -339,7 +339,7 @@ def _task(task: TaskFacts, *, has_ended: bool) -> Markup:
 
 
 def _filter(board: Board) -> Markup:
-    ask = board.ask
+    query = board.query
 
     def choice(name: str, label: str, every: str, options: Sequence[str], chosen: str) -> Markup:
         given = options if chosen in options or not chosen else (*options, chosen)
@@ -356,27 +356,27 @@ def _filter(board: Board) -> Markup:
         "form",
         el(
             "label", el("span", "Name", class_="unseen"),
-            el("input", type="search", name="q", value=ask.text, placeholder="Name or namespace", autocomplete="off",
+            el("input", type="search", name="q", value=query.text, placeholder="Name or namespace", autocomplete="off",
                maxlength=128),
         ),
-        choice("phase", "Phase", "all phases", FILTERS, ask.phase),
-        choice("namespace", "Namespace", "all namespaces", board.namespaces, ask.namespace),
-        choice("queue", "Queue", "all queues", board.queues, ask.queue),
+        choice("phase", "Phase", "all phases", FILTERS, query.phase),
+        choice("namespace", "Namespace", "all namespaces", board.namespaces, query.namespace),
+        choice("queue", "Queue", "all queues", board.queues, query.queue),
         el("button", "Filter", type="submit"),
-        el("a", "Show all", href="./") if ask.is_narrowed else None,
+        el("a", "Show all", href="./") if query.is_narrowed else None,
         id="filter", role="search", method="get", action="./", aria_label="Filter jobs",
     )  # fmt: skip
 
 
-def _pages(ask: Ask, name: str, at: int, pages: int, what: str) -> Markup | None:
+def _pages(query: Query, name: str, at: int, pages: int, what: str) -> Markup | None:
     if pages <= 1:
         return None
     anchor = f"#{what}"
     return el(
         "nav",
-        el("a", "← back", href=ask.link(**{name: at - 1}) + anchor) if at > 1 else el("span", "← back", class_="dim"),
+        el("a", "← back", href=query.link(**{name: at - 1}) + anchor) if at > 1 else el("span", "← back", class_="dim"),
         el("span", f"page {at} of {pages}"),
-        el("a", "next →", href=ask.link(**{name: at + 1}) + anchor)
+        el("a", "next →", href=query.link(**{name: at + 1}) + anchor)
         if at < pages
         else el("span", "next →", class_="dim"),
         class_="pages",
@@ -384,18 +384,24 @@ def _pages(ask: Ask, name: str, at: int, pages: int, what: str) -> Markup | None
     )
 
 
-def _missing(ask: Ask) -> Markup | None:
-    if not ask.job:
+def _missing(query: Query) -> Markup | None:
+    if not query.job:
         return None
     return el(
         "section",
-        el("p", "There is no job ", el("b", ask.job), " that you may see. ", el("a", "Close", href=ask.link(job=""))),
+        el(
+            "p",
+            "There is no job ",
+            el("b", query.job),
+            " that you may see. ",
+            el("a", "Close", href=query.link(job="")),
+        ),
         id="job",
         class_="panel",
     )
 
 
-def _opened(opened: Opened, ask: Ask, *, now: float, argo_url: str) -> Markup:
+def _opened(opened: Opened, query: Query, *, now: float, argo_url: str) -> Markup:
     line, job = opened.line, opened.line.facts
     end = job.finished or now
     begin = job.history.steps[0].at if job.history.steps else job.submitted
@@ -409,7 +415,7 @@ def _opened(opened: Opened, ask: Ask, *, now: float, argo_url: str) -> Markup:
             "header",
             el("h2", el("span", "", class_=f"chip {colour(line.colour)}", aria_hidden="true"), job.name),
             _pill(job.phase),
-            el("a", "Close", href=ask.link(job=""), class_="close"),
+            el("a", "Close", href=query.link(job=""), class_="close"),
         ),
         el("p", job.message) if job.message else None,
         _decision(line, now),
@@ -488,7 +494,7 @@ def _replicas(opened: Opened, now: float) -> Markup | None:
             f"p-{pod.name}",
             ("Replica", f"{pod.task}-{pod.index}"),
             ("Node", pod.node or "–"),
-            ("State", _state(pod.phase, is_ready=pod.is_ready, is_leaving=pod.is_leaving)),
+            ("State", _state(pod.phase, is_ready=pod.is_ready, is_terminating=pod.is_terminating)),
             ("Age", age(now - pod.created)),
             ("Waits for", pod.waiting),
         )
@@ -501,25 +507,27 @@ def _replicas(opened: Opened, now: float) -> Markup | None:
     )
 
 
-def _state(phase: str, *, is_ready: bool, is_leaving: bool) -> str:
-    if is_leaving:
+def _state(phase: str, *, is_ready: bool, is_terminating: bool) -> str:
+    if is_terminating:
         return "stopping"
     return "ready" if is_ready else "starting" if phase == "Running" else phase.lower()
 
 
 def _nodes(board: Board, now: float) -> Markup | None:
-    if not board.sight.nodes:
+    if not board.permissions.nodes:
         return el("p", "Nodes are shown to whoever may list nodes.", class_="dim") if board.jobs else None
     cards = [_node(node, board, now) for node in board.nodes]
     note = (
-        "What pods ask for of each node." if board.all_pods else "What jobs' pods ask for; other pods are not counted."
+        "What pods query for of each node."
+        if board.all_pods
+        else "What jobs' pods query for; other pods are not counted."
     )
     return el(
         "section",
         el("h2", "Nodes ", el("span", board.totals.nodes, class_="count")),
         el("p", note, class_="dim"),
         el("ul", *cards, class_="nodes") if cards else el("p", "There are no nodes.", class_="empty"),
-        _pages(board.ask, "nodes", min(board.ask.nodes, board.nodes_pages), board.nodes_pages, "nodes"),
+        _pages(board.query, "nodes", min(board.query.nodes, board.nodes_pages), board.nodes_pages, "nodes"),
         id="nodes",
         aria_label="Nodes",
     )
@@ -535,12 +543,12 @@ def _node(node: NodeLine, board: Board, now: float) -> Markup:
             "div",
             el("span", amounts.short(name), class_="label"),
             bar(node, name),
-            el("span", f"{amounts.text(name, node.used.get(name, 0))} / {amounts.text(name, node.room[name])}",
+            el("span", f"{amounts.text(name, node.used.get(name, 0))} / {amounts.text(name, node.allocatable[name])}",
                class_="num"),
             class_="use",
         )
         for name in board.resources
-        if name in node.room
+        if name in node.allocatable
     ]  # fmt: skip
     jobs = [
         el(
@@ -548,7 +556,7 @@ def _node(node: NodeLine, board: Board, now: float) -> Markup:
             el("span", "", class_=f"chip {colour(holder.colour)}", aria_hidden="true"),
             holder.key.partition("/")[2],
             el("span", f" ×{holder.replicas}", class_="dim"),
-            href=f"{board.ask.link(job=holder.key)}#job",
+            href=f"{board.query.link(job=holder.key)}#job",
         )
         for holder in node.holders
         if holder.key

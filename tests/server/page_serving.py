@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from diflow.errors import UnavailableError
-from diflow.server.page import Freshness, Sight, Visitor, World, routes
+from diflow.server.page import ClusterState, Freshness, Permissions, Visitor, routes
 from tests.server.page_scene import NOW, scene
 
 PATIENCE_SECONDS = 60.0
@@ -39,7 +39,7 @@ NARROW = token("rl-only")
 class Stage:
     """What the page is told. `down`: every request is answered with 500; `unsure`: nobody can be asked who one is."""
 
-    world: World = field(default_factory=scene)
+    world: ClusterState = field(default_factory=scene)
     freshness: Freshness = field(default_factory=Freshness)
     now: float = NOW
     moment: float = 0.0
@@ -47,8 +47,8 @@ class Stage:
     unsure: bool = False
     visitors: dict[str, Visitor] = field(
         default_factory=lambda: {
-            GOOD: Visitor("system:serviceaccount:vision:maria", Sight(None, nodes=True)),
-            NARROW: Visitor("rl-only", Sight(frozenset({"rl"}))),
+            GOOD: Visitor("system:serviceaccount:vision:maria", Permissions(None, nodes=True)),
+            NARROW: Visitor("rl-only", Permissions(frozenset({"rl"}))),
         }
     )
     requests: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Stage:
         return Starlette(
             routes=routes(
                 visitor_of=self.visitor,
-                world=lambda: self.world,
+                state=lambda: self.world,
                 freshness=lambda: self.freshness,
                 now=lambda: self.now,
                 clock=self.clock,
