@@ -23,6 +23,7 @@ JOBS_A_PAGE: Final = 25
 NODES_A_PAGE: Final = 24
 WAITING_SHOWN: Final = 20
 REPLICAS_SHOWN: Final = 200
+NODES_NAMED: Final = 12
 COLOURS: Final = 8
 _LONGEST: Final = 128
 _DIGITS: Final = re.compile(r"([0-9]{1,9})")
@@ -30,6 +31,7 @@ _MOST_PAGES: Final = 10_000
 # The choices of the phase filter.
 ACTIVE: Final = "active"
 FILTERS: Final = (ACTIVE, *PHASES)
+_ACTIVE_PHASES: Final = ("Running", "Starting", "Restarting", "Rescheduling", "Pending", "Unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,31 @@ class JobLine:
         low = sum(task.low for task in self.facts.tasks)
         return str(self.wanted) if low == self.wanted else f"{low}–{self.wanted}"
 
+    @property
+    def line_at(self) -> int:
+        """The number of replicas at which the pictures have a line; 0: none, as for an ended job."""
+        return 0 if self.facts.has_ended else self.wanted
+
+    @property
+    def begin(self) -> float:
+        """The start of the history (seconds since 1970)."""
+        return self.facts.history.steps[0].at if self.facts.history.steps else self.facts.submitted
+
+    @property
+    def nodes_text(self) -> str:
+        """The first nodes with the number of pods on each."""
+        return ", ".join(f"{node} ×{count}" for node, count in self.nodes[:NODES_NAMED])
+
+    @property
+    def said(self) -> str:
+        """The job's message, with why it waits or does not start."""
+        job = self.facts
+        if job.waits and job.why and job.why not in job.message:
+            return job.why
+        if self.trouble and not job.has_ended and self.trouble not in job.message:
+            return f"{job.message}; {self.trouble}"
+        return job.message
+
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
@@ -142,6 +169,11 @@ class Holder:
     replicas: int
     request: Mapping[str, float]
 
+    @property
+    def name(self) -> str:
+        """The job's name without its namespace."""
+        return self.key.partition("/")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
@@ -166,6 +198,17 @@ class Totals:
     used: Amounts = field(default_factory=dict)
     nodes: int = 0
     nodes_ready: int = 0
+
+    @property
+    def active(self) -> int:
+        """Jobs that have not ended."""
+        return sum(n for phase, n in self.phases.items() if phase not in ENDED)
+
+    @property
+    def active_text(self) -> str:
+        """Their numbers by phase, such as `2 running, 1 pending`."""
+        parts = [f"{n} {phase.lower()}" for phase in _ACTIVE_PHASES if (n := self.phases.get(phase))]
+        return ", ".join(parts) or "none that has not ended"
 
 
 @dataclass(frozen=True, slots=True)

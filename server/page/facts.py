@@ -115,6 +115,13 @@ class PodFacts:
     created: float
     request: tuple[tuple[str, float], ...]
 
+    @property
+    def state(self) -> str:
+        """For people: stopping, ready, starting, or the phase."""
+        if self.is_terminating:
+            return "stopping"
+        return "ready" if self.is_ready else "starting" if self.phase == "Running" else self.phase.lower()
+
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:

@@ -25,8 +25,8 @@ from diflow.server.api.identity import User
 from diflow.server.http.errors import ApiError
 from diflow.server.page.board import ClusterState, Permissions
 from diflow.server.page.facts import trim_node, trim_pod, trim_workflow
+from diflow.server.page.render import Freshness
 from diflow.server.page.routes import Visitor, routes
-from diflow.server.page.sections import Freshness
 
 _VISITORS_KEPT: Final = 1000
 _AT_ONCE: Final = 8  # concurrent reviews for one visitor: the pool has no more threads

@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from anyio import CapacityLimiter, to_thread
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from diflow.errors import UnavailableError
-from diflow.server.page import frame, session
+from diflow.server.page import render, session
 from diflow.server.page.board import ClusterState, Permissions, Query, board
-from diflow.server.page.markup import Markup
-from diflow.server.page.sections import Freshness, content
+from diflow.server.page.render import Freshness, content
 
 _STEP_SECONDS: Final = 5.0
 """Ages are computed as of the last full five seconds, so that an unchanged page keeps its entity tag for a while."""
@@ -120,7 +120,7 @@ class _Door:
         if request.url.path.endswith("/sign-in"):
             return _guarded(RedirectResponse("./", status_code=303))
         shown = await self._shown(visitor, request)
-        html = frame.page(
+        html = render.page(
             shown.body,
             tag=shown.tag,
             nonce=nonce,
@@ -223,7 +223,7 @@ def _answer(request: Request, html: str, *, status: int = 200) -> Response:
 def _signed_out(request: Request, nonce: str, *, problem: str = "", status: int = 401) -> Response:
     is_open = request.url.scheme != "https" and request.url.hostname not in ("localhost", "127.0.0.1", "::1")
     response = HTMLResponse(
-        frame.sign_in(nonce=nonce, problem=problem, is_open=is_open),
+        render.sign_in(nonce=nonce, problem=problem, is_open=is_open),
         status_code=status,
         headers={"WWW-Authenticate": "Bearer"} if status == 401 else None,
     )
@@ -234,13 +234,13 @@ def _signed_out(request: Request, nonce: str, *, problem: str = "", status: int 
 
 def _refused(nonce: str, why: str) -> Response:
     return _guarded(
-        HTMLResponse(frame.message("Refused", why, nonce=nonce, reload=False), status_code=403), nonce=nonce
+        HTMLResponse(render.message("Refused", why, nonce=nonce, reload=False), status_code=403), nonce=nonce
     )
 
 
 def _unavailable(nonce: str) -> Response:
     words = "The cluster cannot be asked who you are. This page tries again by itself."
-    response = HTMLResponse(frame.message("Not now", words, nonce=nonce), status_code=503)
+    response = HTMLResponse(render.message("Not now", words, nonce=nonce), status_code=503)
     response.headers["Retry-After"] = str(_RETRY_SECONDS)
     return _guarded(response, nonce=nonce)
 

@@ -12,7 +12,8 @@ import pytest
 from diflow import keys
 from diflow.server.page import ClusterState, Freshness, Permissions
 from diflow.server.page.board import COLOURS, JOBS_A_PAGE, NODES_A_PAGE, Board, Query, board
-from diflow.server.page.sections import age, argo_link, content, rate
+from diflow.server.page.render import content
+from diflow.server.page.texts import age, argo_link, rate
 from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, scene, world
 
 EVERYTHING = Permissions(None, nodes=True)
@@ -29,7 +30,7 @@ def names(found: Board) -> list[str]:
 def html(
     given: ClusterState, sight: Permissions = EVERYTHING, *, freshness: Freshness | None = None, **query: str
 ) -> str:
-    return content(shown(given, sight, **query), freshness or Freshness(), now=NOW)
+    return str(content(shown(given, sight, **query), freshness or Freshness(), now=NOW))
 
 
 class _Reader(HTMLParser):
@@ -243,8 +244,8 @@ def test_whatever_people_write_stays_text(text: str) -> None:
 
 def test_what_is_asked_for_is_escaped_and_kept_in_every_link() -> None:
     page = html(scene(), q='x"><b', job='"><i')
-    assert 'value="x&quot;&gt;&lt;b"' in page
-    assert "There is no job <b>&quot;&gt;&lt;i</b>" in page
+    assert 'value="x&#34;&gt;&lt;b"' in page
+    assert "There is no job <b>&#34;&gt;&lt;i</b>" in page
     assert '"><b' not in page
     assert "<i" not in page.replace("<input", "")
     found = shown(_large(), q="job-0", page="2")

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from cluster.packages import require
-from diflow.server.page import ClusterState, Freshness, frame
+from diflow.server.page import ClusterState, Freshness, render
 from tests.server.page_scene import NOW, MadeJob, made_node, scene, world
 from tests.server.page_serving import GOOD, NARROW, PATIENCE_SECONDS, Stage, on_a_socket
 
@@ -295,7 +295,7 @@ def test_whose_token_ends_is_asked_to_sign_in(open_page: Opener, stage: Stage) -
 def test_without_scripts_the_page_is_whole_and_loads_itself_again(
     open_page: Opener, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frame, "_RELOAD_SECONDS", 1)
+    monkeypatch.setattr(render, "_RELOAD_SECONDS", 1)
     page = open_page("", token="", java_script_enabled=False)
     page.get_by_label("Token of a Kubernetes account").fill(GOOD)
     page.get_by_role("button", name="Sign in").click()
