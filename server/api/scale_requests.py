@@ -69,7 +69,7 @@ class ScaleRequest:
 
 
 def step(
-    stands: Standing, asked: ScaleRequest, notes: Notes, *, running: Mapping[str, int]
+    current: Standing, asked: ScaleRequest, notes: Notes, *, running: Mapping[str, int]
 ) -> tuple[dict[str, int], Bounds, Notes]:
     """The values to write for a request: (wanted, bounds, notes).
 
@@ -77,22 +77,22 @@ def step(
     first request counts from the job's current replicas (`running`).
     Raises ApiError: 400 for an unknown task, 409 below the minimum, 422 above the maximum.
     """
-    job = stands.job
+    job = current.job
     plain = [TaskState(task.name, task.replicas, task.min_replicas, task.max_replicas) for task in job.tasks]
-    name = asked.task or elastic(plain, bounds=stands.bounds)
+    name = asked.task or elastic(plain, bounds=current.bounds)
     index = next((i for i, task in enumerate(job.tasks) if task.name == name), None)
     if index is None:
         raise bad_request(f"the job has no task {name}; it has {', '.join(task.name for task in job.tasks)}")
     task = job.tasks[index]
-    wanted = stands.wanted.get(name, task.replicas)
+    wanted = current.wanted.get(name, task.replicas)
     if not job.preemptible:
         low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, wanted
     else:
-        bounds = stands.bounds.get(name)
+        bounds = current.bounds.get(name)
         # A wanted number equal to the submitted one is not read as a bound, so bounds were written; the notes keep the
         # range as submitted.
         own = notes.range_of(name, bounds)
-        low, high = own or bounds or submitted_range(job, index, scaling=scales(job, stands.bounds))
+        low, high = own or bounds or submitted_range(job, index, scaling=scales(job, current.bounds))
         base = wanted if wanted != task.replicas or own else running.get(name, wanted)
     target = base + asked.by
     if asked.by < 0 and target < low:
@@ -100,22 +100,22 @@ def step(
     if asked.by > 0 and target > high and high < MOST_REPLICAS:
         raise unprocessable(f"task {name} has {base} replicas and its maximum is {high}: {asked.by:,} cannot be added")
     if asked.by == 0:
-        return dict(stands.wanted), stands.bounds, notes
+        return dict(current.wanted), current.bounds, notes
     if target > MOST_REPLICAS:
         raise unprocessable(
             f"task {name} has {base} replicas: {asked.by:,} cannot be added, as at most {MOST_REPLICAS:,} replicas are "
             "allowed of a job in all"
         )
     try:
-        stands.check_hostnames(index, target, path="replicas")
+        current.check_hostnames(index, target, path="replicas")
     except InvalidError as error:
         raise unprocessable(str(error)) from None
-    new_wanted, new_bounds = with_number(job, index, target, wanted=stands.wanted, bounds=stands.bounds)
+    new_wanted, new_bounds = with_number(job, index, target, wanted=current.wanted, bounds=current.bounds)
     try:
         check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=asked.namespace, path="replicas")
     except InvalidError as error:
         raise unprocessable(str(error)) from None
-    if new_bounds != stands.bounds:
+    if new_bounds != current.bounds:
         notes = Notes(notes.done, {**notes.ranges, name: Noted((low, high), new_bounds[name])})
     return new_wanted, new_bounds, notes
 
@@ -179,23 +179,23 @@ class ScaleRequests:
         self._check(read, asked)
         check_readable(read)
         try:
-            stands = standing(workflow)
+            current = standing(workflow)
         except (ConflictError, InvalidError) as error:
             raise conflict(str(error)) from None
-        notes = Notes.read(stands.annotations.get(keys.REQUESTS) or "")
+        notes = Notes.read(current.annotations.get(keys.REQUESTS) or "")
         if asked.key and asked.digest in notes.done:
             if notes.done[asked.digest] != asked.fingerprint:
                 raise unprocessable("this Idempotency-Key was used for another request")
             return False
-        wanted, bounds, noted = step(stands, asked, notes, running=read.counts)
+        wanted, bounds, noted = step(current, asked, notes, running=read.counts)
         if asked.by == 0:
             return False
         if asked.key:
             noted = Notes({**noted.done, asked.digest: asked.fingerprint}, noted.ranges)
         noting = {keys.REQUESTS: noted.text()} if noted != notes else {}
-        change = stands.change(wanted, bounds, annotations=noting)
+        change = current.change(wanted, bounds, annotations=noting)
         try:
-            answer = self._cluster.patch(WORKFLOW, stands.workflow, change, namespace=asked.namespace, manager=MANAGER)
+            answer = self._cluster.patch(WORKFLOW, current.workflow, change, namespace=asked.namespace, manager=MANAGER)
         except InvalidError as error:  # the uid in the patch does not match: another object has this name now
             raise ConflictError(str(error)) from None
         self._cache.observed(answer)

@@ -593,9 +593,9 @@ class Connection(HttpToolsProtocol):
             self._socket_transport.abort()
             return
         if _is_poll(cycle):
-            self._write_refusal(408, "what is waited for has not come; ask again")
+            self._write_refusal(408, "the long poll has timed out; ask again")
         else:
-            self._write_refusal(503, "there was no answer in time; it may have been done nevertheless")
+            self._write_refusal(503, "there was no answer in time; the request may have taken effect")
         cycle.disconnected = True
         self.drain()
 

@@ -7,7 +7,7 @@ request:
        clients reconnect to another replica.
     2. After `drain_seconds` the cluster routes no new connections here. Connections in the backlog are accepted, and
        the listening socket is closed.
-    3. Requests in progress are answered; long polls are told to ask again.
+    3. Requests in progress are answered; long polls are answered with 408, ask again.
     4. The application's lifespan ends: reports that were taken are written. Then the process exits.
 
 Steps 3 and 4 take `ending_seconds` at most. A further signal ends the current wait.

@@ -63,7 +63,7 @@ def routes(
 ) -> list[Route]:
     """The routes of the status page, to be mounted at the root.
 
-    `state` and `freshness` are called in a worker thread; `now` gives seconds since 1970, `clock` monotonic ones.
+    `state` and `freshness` are called in a worker thread; `now` returns seconds since 1970, `clock` monotonic ones.
     `argo_url` is the address of the Argo UI for links, or "". A visible page requests `/board` every `every_seconds`.
     """
     door = _Door(

@@ -68,7 +68,7 @@ def why_foreign(request: Request) -> str:
     """Why a form is refused as cross-site, and what to do; "" if it was sent by this page.
 
     Without TLS, browsers send no Sec-Fetch-Site, but the Origin of a POST. Older ones, and some behind a proxy, send
-    only the Referer. A request with none of these cannot be told from a cross-site one.
+    only the Referer. A request with none of these cannot be distinguished from a cross-site one.
     """
     site = request.headers.get("sec-fetch-site")
     host = request.headers.get("host", "").lower()

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def when(minutes: float) -> str:
-    """So many minutes before NOW, as Kubernetes writes it."""
+    """A Kubernetes timestamp `minutes` before NOW."""
     return datetime.fromtimestamp(NOW - minutes * 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -68,7 +68,7 @@ class MadeJob:
         phase: str = "",
         waiting: str = "",
     ) -> Self:
-        """One attempt of a replica: made, ready and ended so many minutes ago."""
+        """One attempt of a replica: created, ready and ended so many minutes ago."""
         place = f"{self.name}.round({self.rounds.index(round_)}:{round_})"
         place += f"({tries})" if self.preemptible and self.backoff_limit else ""
         place += f".{task}({index}:{index})"
@@ -193,7 +193,7 @@ def made_node(
 
 
 def world(jobs: Sequence[MadeJob], nodes: Sequence[Json] = (), *, pods: Sequence[Json] = ()) -> ClusterState:
-    """What the caches keep of these."""
+    """The state of caches with these objects."""
     found = [trim_workflow(job.workflow()) for job in jobs]
     kept = [trim_pod(pod) for pod in [*(pod for job in jobs for pod in job.pods), *pods]]
     return ClusterState(
@@ -205,7 +205,7 @@ def world(jobs: Sequence[MadeJob], nodes: Sequence[Json] = (), *, pods: Sequence
 
 
 def foreign_pod(name: str, node: str, *, cpu: str = "2", memory: str = "4Gi") -> Json:
-    """A pod of somebody else's."""
+    """A pod of no job."""
     container = {"name": "x", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
     return {
         "metadata": {"name": name, "namespace": "kube-system", "creationTimestamp": when(9999)},

@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def token(name: str, *, expires: float = NOW + 3600) -> str:
-    """A token as Kubernetes writes them, with a signature that nobody checks here."""
+    """A token as Kubernetes writes them, with a signature that is not checked here."""
 
     def part(data: object) -> str:
         return base64.urlsafe_b64encode(json.dumps(data).encode()).decode().rstrip("=")
@@ -37,7 +37,7 @@ NARROW = token("rl-only")
 
 @dataclass
 class Stage:
-    """What the page is told. `down`: every request is answered with 500; `unsure`: nobody can be asked who one is."""
+    """The page's inputs. `down`: every request is answered with 500; `unsure`: tokens cannot be reviewed."""
 
     world: ClusterState = field(default_factory=scene)
     freshness: Freshness = field(default_factory=Freshness)
@@ -64,7 +64,7 @@ class Stage:
         return self.visitors.get(given)
 
     def clock(self) -> float:
-        """Each look is a second later: nothing is taken from what was shown a moment ago."""
+        """Each call is a second later, so that no page is reused."""
         self.moment += 1.0
         return self.moment
 
@@ -82,7 +82,7 @@ class Stage:
         )
 
     async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The page as a browser meets it."""
+        """The page as an ASGI application."""
         if scope["type"] == "http":
             self.requests.append(f"{scope['method']} {scope['path']}")
             if self.down:

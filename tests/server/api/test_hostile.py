@@ -1,4 +1,4 @@
-"""Whatever somebody writes into a Workflow, a report or a request: his own job alone is told so, and no code fails.
+"""Arbitrary content in a Workflow, a report or a request affects that job alone, and no code fails.
 
 DIFLOW_HOSTILE_EXAMPLES sets how many are tried; a long run has a hundred thousand and more.
 """
@@ -43,7 +43,7 @@ BOUNDED = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-# What the readers look for, so that much of what is made is nearly right.
+# Keys and values that the readers know, so that many examples are almost valid.
 WORDS = st.sampled_from(
     [
         "1", "2", "worker", "learner", "replicas", "task", "speed", "step", "batch", "stepSeconds", "syncSeconds",

@@ -82,12 +82,12 @@ def test_what_a_preemptible_job_is_asked_for_is_its_bound_and_stays_within_its_o
         asked = stands.asked(index)
         assert asked.high == number, "the allocator gives no more"
         assert asked.low == min(low, number), "and may give as few as ever"
-        if others:  # nobody else is touched
+        if others:  # other tasks stay
             helper = standing(body).asked(2)
             assert (helper.low, helper.high) == (1, 3)
             assert stands.asked(0).text() == "1"
         if goal == high == submitted and "worker" not in stands.bounds:
-            number = running  # it may have all again that it was submitted with: as if nothing had been asked for
+            number = running  # the whole submitted range: as if there had been no request
 
 
 @given(replicas=st.integers(1, 5), high=st.none() | st.integers(5, 9), steps=STEPS)

@@ -1,4 +1,4 @@
-"""Bodies of people who mean harm, the buckets that slow them down, and the pool that bounds what they cost."""
+"""Hostile bodies, the token buckets that limit rates, and the pool that bounds blocking calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each viewer is shown, and how it is written: a pure function of what the caches keep."""
+"""What each viewer sees: a pure function of the cluster state, permissions and query."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.server.page_serving import GOOD, NARROW, PATIENCE_SECONDS, Stage, on_
 
 PHONE = {"width": 360, "height": 740}
 WIDE = {"width": 1360, "height": 900}
-# Notes what the content policy stopped, and what a page with a hole would have run.
+# Records what the content policy blocked, and whether injected code ran.
 _WATCH = """
 addEventListener('securitypolicyviolation', (e) => {
   (window.stopped ||= []).push(e.violatedDirective + ' ' + e.blockedURI);

@@ -1,4 +1,4 @@
-"""What the caches keep for the status page of a Workflow, a pod and a node, whatever somebody wrote into them."""
+"""What the caches keep for the status page of a Workflow, a pod and a node, whatever users wrote into them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets the page: tokens in headers and cookies, forms from elsewhere, and what keeps the page to itself."""
+"""The page's routes: tokens in headers and cookies, cross-site forms, and security headers."""
 
 from __future__ import annotations
 
