@@ -82,7 +82,7 @@ class Core:
             pool.close()
 
     async def job(self, exchange: Exchange, namespace: str, name: str, verb: Verb) -> tuple[JobView, Caller]:
-        """The job of a request, and its caller. Authorisation comes first, so that 404 does not reveal which jobs exist.
+        """The job of a request, and its caller. Authorisation comes first: a 404 must not reveal which jobs exist.
 
         Raises ApiError: 401, 403, 404, 409, 410, 429 or 503.
         """
