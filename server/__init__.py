@@ -1,8 +1,8 @@
 """The server: the REST API and the status page.
 
-    http   connections, their limits, TLS, frames, errors. It knows no jobs
-    api    who may ask, what is asked and answered, and the cache behind it
+    http   connections, limits, TLS, request frame, errors. It knows no jobs
+    api    authentication, authorisation, routes, and the cache they read
     page   the status page
 
-`service` puts them together; `settings` and `telemetry` are for all of them.
+`service` connects them; all of them use `settings` and `telemetry`.
 """

@@ -1,7 +1,4 @@
-"""The whole server, put together: the API and the status page over one cache, as `diflow server run` has it.
-
-It is all wiring: what happens is in the parts.
-"""
+"""The server of `diflow server run`: connects the API and the status page to one cache. Wiring only."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from diflow.server.telemetry import CountedCluster, Telemetry
 
 
 def run(cluster: CountedCluster, settings: ServerSettings) -> int:
-    """Serve until a signal comes. Returns the exit code. Raises InvalidError for an unusable address or certificate.
+    """Serve until a signal. Returns the exit code. Raises InvalidError for an unusable address or certificate.
 
-    It serves (and answers 503) from the start: whether the cluster can be reached is what /readyz says.
+    It serves from the start, with 503 until the cache is filled; /readyz reports whether the cluster can be reached.
     """
     telemetry = Telemetry()
-    cluster.tell = telemetry.asked
+    cluster.on_request = telemetry.asked
     cache = Cache(
         cluster,
         namespace=settings.watched_namespace,

@@ -1,11 +1,11 @@
-"""What an administrator sees of the server: numbers for Prometheus, on a port of their own, and its health.
+"""Metrics for Prometheus and health checks, on a port of their own.
 
-    /metrics   counters and times, in Prometheus' text form
-    /healthz   200 while the loop turns: whoever answers is what is asked about
-    /readyz    200 while the API can be answered; 503 with the reason otherwise, and from SIGTERM on
+    /metrics   counters and histograms, in Prometheus' text format
+    /healthz   200 while the event loop runs
+    /readyz    200 while the API can answer; else, and from SIGTERM on, 503 with the reason
 
-A label's values come from our own tables (routes, codes, words for outcomes), never from what somebody sent: a client
-could make a million series. Everything is counted in the loop's thread or under prometheus-client's own locks.
+The values of labels come from fixed sets (routes, status codes, outcomes), never from requests: a client could create
+millions of series. Everything is counted in the event loop's thread or under prometheus-client's locks.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ NO_ROUTE: Final = "(none)"
 
 
 class Telemetry:
-    """Counts what the server does, and knows how it is.
+    """The server's counters and its readiness.
 
-    `trouble` gives the reason why nothing can be answered now, or ""; `ages` the seconds since each cache was in step.
+    `trouble` returns why the API cannot answer, or ""; `ages` the age in seconds of each kind's cache.
     """
 
     def __init__(
@@ -54,31 +54,31 @@ class Telemetry:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         here: dict[str, Any] = {"namespace": "diflow", "subsystem": "server", "registry": self.registry}
-        self._requests = Counter("requests", "Answers, by route and code.", ["route", "method", "code"], **here)
+        self._requests = Counter("requests", "Responses, by route and code.", ["route", "method", "code"], **here)
         self._seconds = Histogram(
             "request_seconds",
-            "From the head of a request to the end of its answer.",
+            "From the head of a request to the end of its response.",
             ["route"],
             buckets=_BUCKETS,
             **here,
         )
-        self._refusals = Counter("refusals", "Requests and connections sent away by a limit.", ["limit"], **here)
+        self._refusals = Counter("refusals", "Requests and connections refused at a limit.", ["limit"], **here)
         self._asked = Counter(
-            "cluster_requests", "Reviews and writes that the cluster was asked for.", ["kind", "outcome"], **here
+            "cluster_requests", "Reviews and writes sent to the API server.", ["kind", "outcome"], **here
         )
-        self._age = Gauge("cache_age_seconds", "Since the copy of a kind was known to be in step.", ["kind"], **here)
-        self._open = Gauge("connections", "Connections that are open.", **here)
-        self._busy = Gauge("busy_connections", "Those of them with a request under way.", **here)
-        self._ready = Gauge("ready", "1 while the API can be answered.", **here)
+        self._age = Gauge("cache_age_seconds", "Since the cache of a kind was known to be current.", ["kind"], **here)
+        self._open = Gauge("connections", "Open connections.", **here)
+        self._busy = Gauge("busy_connections", "Open connections with a request in progress.", **here)
+        self._ready = Gauge("ready", "1 while the API can answer.", **here)
         self._ready.set_function(lambda: float(not self.why_not_ready()))
         self._known: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         for limit in _REASONS.values():
             self._refusals.labels(limit)
 
-    # --- what is counted --------------------------------------------------------------------------------------------
+    # --- counting ---------------------------------------------------------------------------------------------------
 
     def answered(self, answer: Answered) -> None:
-        """A request is over."""
+        """Count a finished request."""
         route, method, code = answer.route or NO_ROUTE, answer.method, answer.status
         found = self._known.get((route, method, code))
         if found is None:
@@ -89,58 +89,58 @@ class Telemetry:
         found[0].inc()
         found[1].observe(answer.seconds)
 
-    def refusal(self, status: int, why: str) -> None:  # noqa: ARG002 (words are for people: no label)
-        """A limit was met (`Connections` calls this)."""
+    def refusal(self, status: int, why: str) -> None:  # noqa: ARG002 (free text is no label)
+        """Count a refusal at a limit (`Connections` calls this)."""
         self._refusals.labels(_REASONS.get(status, "other")).inc()
 
     def asked(self, kind: str, outcome: str) -> None:
-        """The cluster was asked for a review or a write. Both are words of ours (see CountedCluster)."""
+        """Count a review or a write (`CountedCluster` calls this)."""
         self._asked.labels(kind, outcome).inc()
 
     def watch(self, connections: Connections) -> None:
-        """Show how many connections there are."""
+        """Report the numbers of these connections."""
         self._open.set_function(lambda: float(len(connections.open)))
         self._busy.set_function(lambda: float(connections.busy))
 
     def why_not_ready(self) -> str:
-        """Why the API cannot be answered now, or ""."""
+        """Why the API cannot answer now, or ""."""
         return "ending" if self.is_ending else self.trouble()
 
     def page(self) -> bytes:
-        """The numbers of now, in Prometheus' text form."""
+        """The current values, in Prometheus' text format."""
         for kind, seconds in self.ages().items():
             self._age.labels(kind).set(seconds)
         return generate_latest(self.registry)
 
 
 class CountedCluster(Cluster):
-    """The cluster, with what is asked of it counted: `tell(kind, outcome)` hears of each review and each write."""
+    """A cluster that calls `on_request(kind, outcome)` after each review and each write."""
 
-    tell: Callable[[str, str], None] = staticmethod(lambda *_: None)
+    on_request: Callable[[str, str], None] = staticmethod(lambda *_: None)
 
     def create(self, kind: Kind, body: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        with self._told(kind):
+        with self._counted(kind):
             return super().create(kind, body, **options)
 
     def patch(self, kind: Kind, name: str, body: Mapping[str, Any] | list[Any], **options: Any) -> dict[str, Any]:
-        with self._told(kind):
+        with self._counted(kind):
             return super().patch(kind, name, body, **options)
 
     @contextlib.contextmanager
-    def _told(self, kind: Kind) -> Iterator[None]:
+    def _counted(self, kind: Kind) -> Iterator[None]:
         outcome = "failed"
         try:
             yield
             outcome = "done"
         except (InvalidError, ConflictError, NotFoundError):
-            outcome = "refused"  # it has changed meanwhile, or has gone
+            outcome = "refused"  # the object has changed meanwhile, or is gone
             raise
         finally:
-            self.tell(kind.plural, outcome)
+            self.on_request(kind.plural, outcome)
 
 
 class Pages:
-    """The three pages, as an application of their own for the metrics' port."""
+    """The ASGI application of the metrics port: the three pages."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry

@@ -63,7 +63,17 @@ def needs_packages() -> None:
 
     from diflow.errors import UnavailableError  # noqa: PLC0415
 
-    needed = ("cachetools", "httptools", "prometheus_client", "starlette", "structlog", "uvicorn", "uvloop")
+    needed = (
+        "cachetools",
+        "httptools",
+        "jinja2",
+        "markupsafe",
+        "prometheus_client",
+        "starlette",
+        "structlog",
+        "uvicorn",
+        "uvloop",
+    )
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise UnavailableError(

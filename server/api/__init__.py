@@ -1,1 +1,1 @@
-"""The REST API: who may ask, what is answered, and the cache that it is answered from."""
+"""The REST API: authentication, authorisation, routes, and the cache that they read."""

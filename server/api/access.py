@@ -1,8 +1,8 @@
-"""Who may do what with a job.
+"""Authorisation: who may do what with a job.
 
-A pod of the job shows a token whose audience names the job (`names.audience`), and must be of its current round. A
-person shows a token of the API server's own, and may do with a job what he may do with its Workflow (get, patch), as a
-SubjectAccessReview says. Nobody is told of a job that he may not see whether it is there.
+A pod of the job presents a token whose audience names the job (`names.audience`), and must be of its current round. A
+user presents a token for the API server, and may do with a job what RBAC allows with its Workflow (get, patch), by a
+SubjectAccessReview. A caller who may not see a job does not learn whether it exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from diflow.server.http.errors import forbidden, from_diflow, gone, unauthorized
 from diflow.server.http.pool import Pool
 
 Verb = Literal["get", "list", "patch"]
-"""What is done with the Workflow: `get` and `list` to look, `patch` to ask for replicas or to report."""
+"""The verb on the Workflow: `get` and `list` to read, `patch` to scale or to report."""
 
 _PREFIX: Final = f"{keys.IDENTITY_AUDIENCE}/"
 _STALE_SECONDS: Final = 5.0
@@ -37,10 +37,10 @@ log = structlog.get_logger("diflow.server")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who may. `name` is for the log; `pod` is the pod of the job that asks, None for a person.
+    """An authorised caller. `name` is for the log; `pod` is the calling pod of the job, None for a user.
 
-    `is_foreign`: it is a pod of another job of the namespace, known by its address alone, which may ask about this job
-    and report nothing about it.
+    `is_foreign`: a pod of another job in the namespace, identified by its address. It may read and scale this job, but
+    not report about it.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Caller:
 
 
 class Access:
-    """`unproven_pods`: serve pods that show no token, known by their address, for jobs of their own namespace."""
+    """Authorises callers. `unproven_pods`: serve pods without a token, by address, for jobs of their namespace."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class Access:
         self._asked: dict[tuple[Any, ...], asyncio.Task[bool]] = {}
 
     async def caller(self, token: str, *, namespace: str, job: str, verb: Verb, address: str = "") -> Caller:
-        """Who may do this with this job. `token` is "" if none was shown; `address` is the caller's.
+        """Authorise `verb` on this job. `token` is "" if none was sent; `address` is the caller's.
 
-        Raises ApiError: 401, 403, 429, 410 for a pod of an earlier round of this job, or 503 where it cannot be known
-        now, as for a pod of a later round than the job's Workflow has here.
+        Raises ApiError: 401, 403, 429, 410 for a pod of an earlier round of this job, or 503 if it cannot be decided
+        now, as for a pod of a later round than the cache has.
         """
         self.check_fresh()
         if not token:
@@ -89,10 +89,10 @@ class Access:
             self.check_fresh()
             return self._pod(user, namespace, job)
         if any(audience.startswith(_PREFIX) for audience in said.audiences):
-            raise forbidden()  # of another job
+            raise forbidden()  # the token is for another job
         user = await self._identity.user(token, address=address, said=said)
         if not await self.may(user, verb, namespace=namespace, name=job, address=address):
-            # The same whether there is such a job or not: the cluster judges by the names alone.
+            # The same for a job that does not exist: the review is about the names alone.
             raise forbidden(
                 f"{user.name} may not do that with this job, if there is one: it needs the right to {verb} "
                 f"workflows.argoproj.io in namespace {namespace}"
@@ -100,22 +100,20 @@ class Access:
         return Caller(user.name)
 
     def check_fresh(self) -> None:
-        """Raises ApiError (503) if what is known of jobs and pods is too old."""
+        """Raises ApiError (503) if the cache of jobs and pods is too old."""
         if not self._cache.is_fresh():
-            raise unavailable("the state of the cluster is not known well enough now", after_seconds=_STALE_SECONDS)
+            raise unavailable("the current state of the cluster is not known", after_seconds=_STALE_SECONDS)
 
     async def person(self, token: str, *, address: str = "") -> User:
-        """Whose token of the API server's own this is. Raises ApiError as `Identity.user` does."""
+        """The user of a token for the API server. Raises ApiError as `Identity.user` does."""
         return await self._identity.user(token, address=address)
 
     async def may(
         self, user: User, verb: Verb, *, namespace: str, name: str = "", address: str = "", kind: Kind = WORKFLOW
     ) -> bool:
-        """Whether a person may do this with the Workflow `name`, or with all of the namespace ("": all namespaces).
+        """Whether RBAC allows `verb` on the Workflow `name`, or ("") on all in the namespace ("": all namespaces).
 
-        `kind` is what it is about, if not about Workflows.
-
-        Raises ApiError: 429, or 503 when the API server cannot be asked.
+        `kind` is for objects other than Workflows. Raises ApiError: 429, or 503 if the API server cannot be reached.
         """
         key = (user.digest, user.name, verb, kind, namespace, name)
         if key in self._allowed:
@@ -157,10 +155,10 @@ class Access:
     def _forget(self, key: tuple[Any, ...], done: asyncio.Task[bool]) -> None:
         self._asked.pop(key, None)
         if not done.cancelled():
-            done.exception()  # looked at here, as whoever asked may have gone
+            done.exception()  # retrieved here: the caller may be gone
 
     def _pod(self, user: User, namespace: str, job: str) -> Caller:
-        """The pod to which the token is bound. Each time it is looked for anew: a pod that is gone may nothing more."""
+        """The pod to which the token is bound. Looked up for each request: a deleted pod loses its access."""
         name, uid = user.pod
         pod = self._cache.pod(namespace, name) if name else None
         view = self._cache.job(namespace, job)
@@ -178,7 +176,7 @@ class Access:
     def _by_address(self, namespace: str, job: str, address: str) -> Caller:
         pod = self._cache.pod_at(address) if self._unproven_pods and address else None
         if pod is None:
-            raise unauthorized("show a token: Authorization: Bearer ...")
+            raise unauthorized("send a token: Authorization: Bearer ...")
         view = self._cache.job(namespace, pod.job)
         if pod.namespace != namespace or view is None:
             raise forbidden()
@@ -188,8 +186,8 @@ class Access:
 
 
 def _check_round(view: JobView, pod: PodRead) -> None:
-    """Raises ApiError: 410 for a pod of an earlier round of its job, 503 for one of a later round than is known here,
-    403 for one that is none of its pods."""
+    """Raises ApiError: 410 for a pod of an earlier round of its job, 503 for a later round than the cache has, 403 for
+    any other pod."""
     if view.had(pod):
         raise gone(f"this pod is of an earlier round: the job is in round {view.workflow.current}")
     if view.will_have(pod):

@@ -1,6 +1,6 @@
-"""The routes that training processes of AdaptDL know: hints for the scheduler, and the addresses of the replicas.
+"""The routes for AdaptDL's training processes: hints for the scheduler, and the addresses of the replicas.
 
-Their clients know no envelope where all is well, and stop the training at any answer of /discover but 200 and 408.
+Its clients expect no envelope around a success, and stop the training on any status of /discover except 200 and 408.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Final
 
 from diflow.server.api.cache import JobKey
 from diflow.server.api.core import Core, Endpoint, check_not_over
-from diflow.server.api.desires import check_readable
 from diflow.server.api.folding import HINTS, Report
 from diflow.server.api.models import Hints
+from diflow.server.api.scale_requests import check_readable
 from diflow.server.api.v2alpha1 import checked
 from diflow.server.http.errors import ApiError, bad_request, gone
 from diflow.server.http.exchange import Exchange
@@ -21,13 +21,13 @@ TIMEOUT_SECONDS: Final = 30.0
 
 
 class AdaptDL:
-    """The handlers. They hold no state of their own."""
+    """The handlers. They have no state."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     def endpoints(self) -> list[tuple[str, Endpoint]]:
-        """(the route's pattern, who answers)."""
+        """(pattern of the route, endpoint)."""
         seconds = self._core.settings.body_seconds + self._core.settings.answer_seconds
         hints, discover = "/hints/{namespace}/{name}", "/discover/{namespace}/{name}/{group}"
         return [
@@ -36,7 +36,7 @@ class AdaptDL:
         ]
 
     async def hints(self, exchange: Exchange) -> None:
-        """Take what rank 0 reports of the whole job."""
+        """Accept what rank 0 reports about the whole job."""
         namespace, name = exchange.parameters["namespace"], exchange.parameters["name"]
         view, caller = await self._core.reported(exchange, namespace, name)
         given = await exchange.json(self._core.settings.body_bytes, constants=True)
@@ -46,25 +46,25 @@ class AdaptDL:
         await exchange.answer(b"")
 
     async def discover(self, exchange: Exchange) -> None:
-        """Wait until all replicas of a group have an address: a list of them by rank, without ports.
+        """Wait until all replicas of a group have an address; answer the list by rank, without ports.
 
-        The group is how often the job was started anew: 0 in its first round, 1 in the second. While the state of the
-        cluster is not known this waits, too, as nobody could bear another answer than "not yet". When the job has
-        ended, or the group is over, the wait ends with 410, at which AdaptDL's processes end as well.
+        The group is the number of restarts: 0 in the job's first round, 1 in the second. While the cache is stale this
+        waits as well, as AdaptDL tolerates no status but 408. When the job has ended, or its round is a later one, the
+        answer is 410, which ends AdaptDL's processes.
         """
         namespace, name = exchange.parameters["namespace"], exchange.parameters["name"]
         group = exchange.parameters["group"]
         seconds = min(_timeout(exchange), self._core.settings.poll_seconds)
         starts = untrusted.whole(group)
         if starts is None:
-            raise bad_request("the group is a whole number: how often the job was started anew")
+            raise bad_request("the group is a whole number: how often the job has restarted")
         ends = self._core.clock() + seconds
         key: JobKey = (namespace, name)
         if await exchange.unless_gone(self._core.discovery.wait(key, self._fresh, seconds=seconds)) is None:
             raise _not_yet()
         await self._core.job(exchange, namespace, name, "get")
 
-        def look() -> bytes | None:
+        def addresses() -> bytes | None:
             if not self._core.cache.is_fresh():
                 return None
             view = self._core.cache.job(*key)
@@ -77,7 +77,7 @@ class AdaptDL:
             return view.discover_answer if view.workflow.current == str(starts + 1) else None
 
         left = ends - self._core.clock()
-        found = await exchange.unless_gone(self._core.discovery.wait(key, look, seconds=left))
+        found = await exchange.unless_gone(self._core.discovery.wait(key, addresses, seconds=left))
         if found is None:
             raise _not_yet()
         await exchange.answer(found)
@@ -91,7 +91,7 @@ def _not_yet() -> ApiError:
 
 
 def _timeout(exchange: Exchange) -> float:
-    """The caller's patience in seconds. Raises ApiError (400)."""
+    """The query parameter `timeout` in seconds. Raises ApiError (400)."""
     query = exchange.scope.get("query_string", b"").decode("latin-1")
     given = [value for part in query.split("&") for name, _, value in (part.partition("="),) if name == "timeout"]
     if not given:

@@ -1,8 +1,8 @@
-"""The application: the routes over their parts. Everything it uses is given to it; nothing is a global.
+"""The ASGI application. All it uses is passed in; there are no globals.
 
     app = create_app(cluster=..., cache=..., settings=...)     # the caller starts and stops the cache
 
-`app.state.core` has the parts (`Core`): the status page uses its cache, identity and access, the server its readiness.
+`app.state.core` is the `Core`: the status page uses its cache, identity and access, the process its readiness.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from diflow.server.api.access import Access
 from diflow.server.api.adaptdl import AdaptDL
 from diflow.server.api.cache import Cache
 from diflow.server.api.core import Core, Endpoint
-from diflow.server.api.desires import Desires
 from diflow.server.api.discovery import Discovery
 from diflow.server.api.identity import Identity
 from diflow.server.api.queueing import JobWrites
 from diflow.server.api.reporting import Reporter
+from diflow.server.api.scale_requests import ScaleRequests
 from diflow.server.api.v2alpha1 import V2Alpha1
 from diflow.server.http import envelope
 from diflow.server.http.buckets import Buckets
@@ -57,9 +57,9 @@ def create_app(
 ) -> Starlette:
     """The API as an ASGI application.
 
-    `clock` gives monotonic seconds, `wall` seconds since 1970; `pause` waits so many seconds between writes of one job.
-    `on_answer` is told of each request that is over. `routes` gives further routes, which are asked after the API's
-    own. `waiters`: how many may wait on long polls at a time.
+    `clock` returns monotonic seconds, `wall` seconds since 1970; `pause` sleeps between writes of one job. `on_answer`
+    is called after each request. `routes` returns further routes, matched after the API's. `waiters`: the most
+    concurrent long polls.
     """
     core = make_core(
         cluster=cluster, cache=cache, settings=settings, clock=clock, wall=wall, pause=pause, waiters=waiters
@@ -94,13 +94,13 @@ def make_core(
     pause: Callable[[float], Any] = asyncio.sleep,
     waiters: int = 4096,
 ) -> Core:
-    """The parts, put together."""
-    asked = cluster.asked_once(read_seconds=5.0, connect_seconds=3.0)
+    """Create and connect the parts of the API."""
+    cluster_once = cluster.asked_once(read_seconds=5.0, connect_seconds=3.0)
     reviews = Pool("reviews", threads=_REVIEWERS, waiting=_WAITING)
     writes = Pool("writes", threads=settings.writers, waiting=_WAITING)
     reports = Pool("reports", threads=settings.writers, waiting=4 * _WAITING)
     identity = Identity(
-        asked,
+        cluster_once,
         reviews,
         keep_seconds=settings.review_seconds,
         denial_seconds=settings.denial_seconds,
@@ -113,7 +113,7 @@ def make_core(
         cache=cache,
         identity=identity,
         access=Access(
-            asked,
+            cluster_once,
             cache,
             identity,
             reviews,
@@ -123,7 +123,7 @@ def make_core(
             most=settings.reviews_kept,
             clock=clock,
         ),
-        desires=Desires(cluster, cache),
+        scale_requests=ScaleRequests(cluster, cache),
         reporter=Reporter(
             cluster, cache, reports, between_seconds=settings.write_seconds, clock=clock, wall=wall, sleep=pause
         ),
@@ -136,13 +136,13 @@ def make_core(
 
 
 def api_routes(core: Core) -> list[BaseRoute]:
-    """The routes of the API, the most asked for first."""
+    """The routes of the API, the most frequent first."""
     found = [*V2Alpha1(core).endpoints(), *AdaptDL(core).endpoints(), *_own(core)]
     return [Route(path, endpoint) for path, endpoint in found]
 
 
 def _own(core: Core) -> list[tuple[str, Endpoint]]:
-    """What diflow adds: health, and the document of the API."""
+    """diflow's own routes: health, and the OpenAPI document."""
     from diflow.server.api.openapi import text  # noqa: PLC0415 (only here, and for the generated file)
 
     document = text().encode()
@@ -151,7 +151,7 @@ def _own(core: Core) -> list[tuple[str, Endpoint]]:
         await exchange.answer(b"", content_type=b"text/plain; charset=utf-8")
 
     async def readyz(exchange: Exchange) -> None:
-        good, _ = core.readiness()  # the words are for administrators: they are in the log, and on the metrics' port
+        good, _ = core.readiness()  # the reason is for administrators: in the log, and on the metrics port
         if not good:
             raise unavailable("the server is not ready", after_seconds=1.0)
         await exchange.answer(envelope.success("ready"))
@@ -164,7 +164,7 @@ def _own(core: Core) -> list[tuple[str, Endpoint]]:
 
 
 async def _http_error(_: Request, error: Exception) -> Response:
-    """Starlette's own refusals, such as 404 for a path that is none, in the envelope."""
+    """Starlette's own errors, such as 404 for an unknown path, in the envelope."""
     if isinstance(error, HTTPException) and error.status_code != 404:
         raise ApiError(error.status_code, str(error.detail), headers=dict(error.headers or {}))
     raise not_found("there is nothing at this path")

@@ -1,7 +1,7 @@
-"""A local copy of the jobs and of their pods, indexed by what people call a job.
+"""The server's cache of jobs and their pods, indexed by the job's name.
 
-Answers to reads come from here, and the API server is not asked. The copy says how old it is (`trouble`): from one that
-is too old nobody is answered. A job that has gone on in another Workflow is one job (`diflow.state.chain`).
+Reads are answered from it, without a request to the API server, unless it is stale (`is_fresh`, `trouble`). A job that
+continues in another Workflow is one job (`diflow.state.chain`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ JobKey = tuple[str, str]
 
 @dataclass(frozen=True)
 class JobView:
-    """A job as of one moment: the Workflow in which it is now, and the pods of its current round by rank.
+    """A snapshot of a job: its current Workflow, and the pods of its current round.
 
-    `members` has a place for each replica that is meant to run: the tasks in their order, each by its index.
+    `members` has an entry for each wanted replica, by rank (tasks in their order, then by index); None without a pod.
     """
 
     namespace: str
@@ -42,9 +42,9 @@ class JobView:
     workflow: WorkflowRead
     members: tuple[PodRead | None, ...]
     pods: tuple[PodRead, ...]
-    """All pods of the current round, those that are being replaced too."""
+    """All pods of the current round, including those that are being replaced."""
     earlier: frozenset[tuple[str, str]] = frozenset()
-    """(name, uid) of the Workflows in which the job was before."""
+    """(name, uid) of the job's earlier Workflows."""
 
     @cached_property
     def addresses(self) -> list[str]:
@@ -53,17 +53,17 @@ class JobView:
 
     @cached_property
     def replicas_answer(self) -> bytes:
-        """The whole body of the answer to GET replicas: it is asked for far more often than it changes."""
+        """The body of the response to GET replicas: it is requested far more often than it changes."""
         return envelope.success("successfully get replicas", self.addresses)
 
     @cached_property
     def discover_answer(self) -> bytes | None:
-        """The whole body of the answer to /discover, None while a replica has no address: hundreds may wait for it."""
+        """The body of the response to /discover, None while a replica has no address: hundreds may wait for it."""
         found = [pod.address if pod is not None else "" for pod in self.members]
         return envelope.bare(found) if found and all(found) else None
 
     def rank_of(self, pod: PodRead) -> int | None:
-        """The rank over the whole job of a pod of the current round, None if it is none of its members."""
+        """The rank over the whole job of a pod of the current round, None if its index is above the task's count."""
         first = 0
         for task, count in self.workflow.counts.items():
             if task == pod.task:
@@ -80,7 +80,7 @@ class JobView:
         return ""
 
     def has(self, pod: PodRead) -> bool:
-        """This pod is of this job's current round (and not of another object of that name)."""
+        """The pod belongs to this job's current round (and not to another Workflow of the same name)."""
         return (
             pod.namespace == self.namespace
             and pod.workflow == self.workflow.name
@@ -90,7 +90,7 @@ class JobView:
         )
 
     def had(self, pod: PodRead) -> bool:
-        """This pod is of an earlier round of this job."""
+        """The pod belongs to an earlier round of this job."""
         if pod.namespace != self.namespace:
             return False
         if pod.workflow != self.workflow.name or pod.owner != self.workflow.uid:
@@ -99,16 +99,16 @@ class JobView:
         return 1 <= was < now
 
     def will_have(self, pod: PodRead) -> bool:
-        """This pod says that it is of a round of this job which is not known here yet: pods and Workflows come by
-        watches of their own, and the one of Workflows may be behind."""
+        """The pod's labels name a later round of this job than the cache has: pods and Workflows have separate watches,
+        and that of Workflows may be behind."""
         was, now = _rounds(pod, self.workflow)
         return pod.namespace == self.namespace and pod.job == self.name and was > now >= 1
 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """What else is to be kept. `workflow` and `pod` are given each whole object once and give what `more` is to hold;
-    objects of `kinds` are kept as their function cuts them down (`Cache.objects`)."""
+    """What the cache keeps for others. `workflow` and `pod` are called with each whole object and return its `more`;
+    objects of `kinds` are kept as their function trims them (`Cache.objects`)."""
 
     workflow: Callable[[Json], Any] = lambda _: None
     pod: Callable[[Json], Any] = lambda _: None
@@ -116,7 +116,7 @@ class More:
 
 
 class Cache:
-    """The copy. `namespace` "" means all. `options` are passed on to the reflectors (see there)."""
+    """The cache. `namespace` "" means all. `options` are those of `Reflector`."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Cache:
         self._pods: dict[Key, dict[str, PodRead]] = {}
         self._by_address: dict[str, dict[Key, PodRead]] = {}
         self._views: dict[JobKey, JobView] = {}
-        self._told: tuple[Callable[[JobKey], None], ...] = ()
+        self._subscribers: tuple[Callable[[JobKey], None], ...] = ()
         self.workflows = Reflector(
             cluster, WORKFLOW, labels=MANAGED, trim=self._trim_workflow, on_change=self._workflow, **space, **given
         )
@@ -153,21 +153,21 @@ class Cache:
         self._all = Reflectors((self.workflows, self.pods, *self._others.values()))
 
     def start(self) -> None:
-        """Begin to list and to watch, in threads of its own."""
+        """Start to list and watch, in threads of its own."""
         self._all.start()
 
     def stop(self) -> None:
-        """End the threads. What was read stays readable, and becomes stale."""
+        """Stop the threads. The cached objects stay readable, and become stale."""
         self._all.stop()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait until all have been listed. False if that took longer than `timeout` seconds each."""
+        """Wait until all kinds have been listed. False if one took longer than `timeout` seconds."""
         return self._all.wait_synced(timeout)
 
-    # --- how old it is ------------------------------------------------------------------------------------------------
+    # --- age ----------------------------------------------------------------------------------------------------------
 
     def is_fresh(self) -> bool:
-        """Jobs and pods are known, as of a moment that is not too long ago."""
+        """Whether jobs and pods have been listed, and are not stale."""
         limit = self._stale_seconds
         pods, workflows = self.pods, self.workflows
         return (
@@ -176,17 +176,17 @@ class Cache:
 
     @property
     def age_seconds(self) -> float:
-        """How old the older of the two copies is; infinite before the first list."""
+        """The age of the older of jobs and pods; infinite before the first list."""
         return max(self.pods.age_seconds, self.workflows.age_seconds)
 
     def trouble(self) -> str:
-        """Why nothing may be answered now; "" when all is well. It is for administrators, not for callers."""
+        """Why the cache cannot be used now, or "". For administrators, not for callers."""
         return self._jobs.trouble(self._stale_seconds)
 
-    # --- what is in it ------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
     def job(self, namespace: str, name: str) -> JobView | None:
-        """A job by the name that people know it by, None if there is none."""
+        """A job by its name, or None."""
         key = (namespace, name)
         view = self._views.get(key)
         if view is not None:
@@ -210,33 +210,33 @@ class Cache:
         return kept["read"] if kept is not None else None
 
     def pod_at(self, host: str) -> PodRead | None:
-        """The one pod with this address; None if there is none, or if it is not its own (host network)."""
+        """The pod with this address; None if there is none or several, or if it is the node's address (hostNetwork)."""
         with self._lock:
             found = list(self._by_address.get(host, {}).values())
         return found[0] if len(found) == 1 and not found[0].on_host_network else None
 
     def objects(self, kind: Kind) -> Mapping[Key, Json]:
-        """All kept objects of one of the further kinds."""
+        """All cached objects of one of `More.kinds`."""
         return self._others[kind].items()
 
     def reflector(self, kind: Kind) -> Reflector:
-        """The reflector of one of the further kinds: its age and its trouble are asked there."""
+        """The reflector of one of `More.kinds`, for its age and its trouble."""
         return self._others[kind]
 
-    def subscribe(self, told: Callable[[JobKey], None]) -> Callable[[], None]:
-        """Have `told` called, in a reflector's thread, whenever something of a job has changed. Gives the way out."""
-        self._told = (*self._told, told)
+    def subscribe(self, on_change: Callable[[JobKey], None]) -> Callable[[], None]:
+        """Call `on_change`, in a reflector's thread, when a job has changed. Returns the function that unsubscribes."""
+        self._subscribers = (*self._subscribers, on_change)
 
-        def leave() -> None:
-            self._told = tuple(one for one in self._told if one is not told)
+        def unsubscribe() -> None:
+            self._subscribers = tuple(one for one in self._subscribers if one is not on_change)
 
-        return leave
+        return unsubscribe
 
     def observed(self, obj: Json) -> None:
-        """Take the whole Workflow that answered a write in at once."""
+        """Apply the Workflow in the response to a write, ahead of the watch."""
         self.workflows.observed(obj)
 
-    # --- keeping it ---------------------------------------------------------------------------------------------------
+    # --- indexing -----------------------------------------------------------------------------------------------------
 
     def _trim_workflow(self, obj: Json) -> Json:
         return {"read": read_workflow(obj, more=self._more.workflow(obj))}
@@ -261,7 +261,7 @@ class Cache:
                 changed.add((key[0], after.job))
             for job in changed:
                 self._views.pop(job, None)
-        self._tell(changed)
+        self._notify(changed)
 
     def _pod(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
         before, after = _read(old), _read(new)
@@ -282,18 +282,18 @@ class Cache:
                     changed.add((key[0], self._job_of[home]))
             for job in changed:
                 self._views.pop(job, None)
-        self._tell(changed)
+        self._notify(changed)
 
-    def _tell(self, changed: Iterable[JobKey]) -> None:
+    def _notify(self, changed: Iterable[JobKey]) -> None:
         for key in changed:
-            for told in self._told:
-                told(key)
+            for subscriber in self._subscribers:
+                subscriber(key)
 
     def _view(self, key: JobKey) -> JobView | None:
         parts = self._parts.get(key)
         if not parts:
             return None
-        workflow = _present(parts, key[1])
+        workflow = _current(parts, key[1])
         if workflow is None:
             return None
         current = [
@@ -301,7 +301,7 @@ class Cache:
             for pod in self._pods.get((key[0], workflow.name), {}).values()
             if pod.owner == workflow.uid and pod.round == workflow.current
         ]
-        # Of several pods of one replica the newest is meant, and one that is not on its way out.
+        # Of several pods of one replica, the newest that is not terminating.
         best: dict[tuple[str, int], PodRead] = {}
         for pod in sorted(current, key=lambda p: (not p.is_ending, p.created, p.name)):
             best[pod.task, pod.index] = pod
@@ -311,11 +311,11 @@ class Cache:
         return JobView(key[0], key[1], workflow, members, tuple(current), earlier)
 
 
-def _present(parts: Mapping[str, WorkflowRead], job: str) -> WorkflowRead | None:
-    """The Workflow in which the job is now: the one that has its name, or the last of those that follow it.
+def _current(parts: Mapping[str, WorkflowRead], job: str) -> WorkflowRead | None:
+    """The job's current Workflow: the one with the job's name, or the last of those that continue it.
 
-    A label is enough to be among `parts`, so one counts only where both ends of the link name each other. Where the
-    first Workflow is gone, it is the newest of the others.
+    `parts` are found by a label alone, so a link counts only if both Workflows name each other. If the first Workflow
+    is gone, the newest of the others is the current one.
     """
     at = parts.get(job)
     if at is None:
@@ -331,7 +331,7 @@ def _present(parts: Mapping[str, WorkflowRead], job: str) -> WorkflowRead | None
 
 
 def _rounds(pod: PodRead, workflow: WorkflowRead) -> tuple[int, int]:
-    """The number of a pod's round, and of that in which the job is; 0 for what is none."""
+    """(the pod's round, the job's current round); 0 for what is no number."""
     was, now = untrusted.whole(pod.round), untrusted.whole(workflow.current)
     return was if was is not None and pod.round == str(was) else 0, now or 0
 

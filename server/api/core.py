@@ -1,4 +1,4 @@
-"""The parts that the routes are made of, put together in one place, and what every route of a job does first."""
+"""What the routes share, and the checks that every route of a job begins with."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from starlette.types import Receive, Scope, Send
 from diflow.errors import DiflowError
 from diflow.server.api.access import Access, Caller, Verb
 from diflow.server.api.cache import Cache, JobView
-from diflow.server.api.desires import Desires, check_readable
 from diflow.server.api.discovery import Discovery
 from diflow.server.api.identity import Identity
 from diflow.server.api.queueing import JobWrites
 from diflow.server.api.reporting import Reporter
+from diflow.server.api.scale_requests import ScaleRequests, check_readable
 from diflow.server.http.buckets import Buckets
 from diflow.server.http.errors import ApiError, forbidden, gone, not_found, too_many
 from diflow.server.http.exchange import Exchange
@@ -35,13 +35,13 @@ log = structlog.get_logger("diflow.server")
 
 @dataclass(slots=True)
 class Core:
-    """Everything that the routes share. `clock` gives monotonic seconds."""
+    """Everything that the routes share. `clock` returns monotonic seconds."""
 
     settings: ServerSettings
     cache: Cache
     identity: Identity
     access: Access
-    desires: Desires
+    scale_requests: ScaleRequests
     reporter: Reporter
     discovery: Discovery
     writes: JobWrites
@@ -49,31 +49,31 @@ class Core:
     pools: tuple[Pool, ...] = ()
     clock: Callable[[], float] = time.monotonic
     is_ending: bool = False
-    """The process has been told to end: whoever chooses a server should choose another one."""
-    authoriser: str = "the authoriser has not been asked yet"
-    """Why nobody can be told apart now, or ""."""
+    """The process shuts down: /readyz returns 503, so that clients use another replica."""
+    authoriser: str = "tokens have not been reviewed yet"
+    """Why tokens cannot be reviewed now, or ""."""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def readiness(self) -> tuple[bool, str]:
-        """(whether requests can be answered, in words). It never blocks, and may be asked from any thread."""
+        """(whether requests can be answered, the reason if not). Never blocks; callable from any thread."""
         why = "ending" if self.is_ending else self.cache.trouble() or self.authoriser
         return not why, why or "ready"
 
     async def start(self) -> None:
-        """Begin what works beside the requests. Called in the event loop that serves them."""
+        """Start the background work. To be called in the event loop that serves the requests."""
         self.discovery.start()
         if self.settings.unproven_pods:
             log.warning(
                 "pods are served without a token",
                 why="DIFLOW_SERVER_UNPROVEN_PODS is set",
-                meaning="a pod is known by its address alone, and may ask for all jobs of its namespace",
+                meaning="a pod is identified by its address alone, and may scale all jobs of its namespace",
             )
         task = asyncio.ensure_future(self._probe())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
     async def stop(self) -> None:
-        """Let go who waits, and write what was taken."""
+        """Answer the long polls, and write the reports that were taken."""
         self.discovery.stop()
         for task in list(self.tasks):
             task.cancel()
@@ -82,8 +82,10 @@ class Core:
             pool.close()
 
     async def job(self, exchange: Exchange, namespace: str, name: str, verb: Verb) -> tuple[JobView, Caller]:
-        """The job that a request is about, and who asks: what comes before everything else, in the order in which
-        nobody learns what he may not know. Raises ApiError: 401, 403, 404, 429 or 503."""
+        """The job of a request, and its caller. Authorisation comes first: a 404 must not reveal which jobs exist.
+
+        Raises ApiError: 401, 403, 404, 409, 410, 429 or 503.
+        """
         caller = await self.access.caller(
             exchange.token, namespace=namespace, job=name, verb=verb, address=exchange.address
         )
@@ -98,7 +100,7 @@ class Core:
         return view, caller
 
     async def reported(self, exchange: Exchange, namespace: str, name: str) -> tuple[JobView, Caller]:
-        """The same, for a report: the job has not ended, and a pod that asks is its own. Raises ApiError: 403, 410."""
+        """As `job`, for a report: refused (403) from a pod of another job, and (410) when the job has ended."""
         view, caller = await self.job(exchange, namespace, name, "patch")
         if caller.is_foreign:
             raise forbidden("reports about a job are taken from its own pods, and this one is of another job")
@@ -106,18 +108,18 @@ class Core:
         return view, caller
 
     async def _probe(self) -> None:
-        """Ask for a review of nothing until one is made: then tokens can be told apart."""
+        """Send a TokenReview until one succeeds: from then on the server is ready."""
         low, high = _PROBE_SECONDS
         pause = low
-        told = ""
+        last = ""
         while True:
             try:
                 await self.identity.probe()
             except (DiflowError, ApiError) as error:
                 self.authoriser = f"tokens cannot be reviewed: {error}"
-                if str(error) != told:
-                    told = str(error)
-                    log.warning("tokens cannot be reviewed", why=told)
+                if str(error) != last:
+                    last = str(error)
+                    log.warning("tokens cannot be reviewed", why=last)
                 await asyncio.sleep(pause)
                 pause = min(high, 2 * pause)
                 continue
@@ -126,13 +128,13 @@ class Core:
 
 
 def check_not_over(view: JobView) -> None:
-    """Raises ApiError (410) if the job has ended: then it has no replicas, and gets none."""
+    """Raises ApiError (410) if the job has ended."""
     if view.workflow.is_over:
         raise gone(f"job {view.namespace}.{view.name} has ended")
 
 
 class Endpoint:
-    """An ASGI endpoint that hands each method to its function, within `seconds` (None: it takes care itself)."""
+    """An ASGI endpoint that calls the handler of the method, with a timeout of `seconds` (None: the handler's own)."""
 
     def __init__(self, route: str, *, seconds: float | None, **methods: Handler) -> None:
         self.route = route
@@ -146,7 +148,7 @@ class Endpoint:
         scope.setdefault("state", {})["route"] = self.route
         handler = self._methods.get(scope["method"])
         if handler is None:
-            raise ApiError(405, f"there is only {self.allowed} here", headers={"Allow": self.allowed})
+            raise ApiError(405, f"the methods of this path are {self.allowed}", headers={"Allow": self.allowed})
         exchange = Exchange(scope, receive, send)
         if self._seconds is None:
             await handler(exchange)

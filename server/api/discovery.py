@@ -1,4 +1,4 @@
-"""Long polls for the addresses of a job's replicas: they wait on the cache, and nobody is asked meanwhile."""
+"""Long polls for the addresses of a job's replicas: they wait for changes of the cache, and send no requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Found = TypeVar("Found")
 
 
 class Discovery:
-    """At most `most` callers wait at a time. It is for one event loop, in which it must be made."""
+    """At most `most` callers wait at a time. For one event loop."""
 
     def __init__(self, cache: Cache, *, most: int = 4096) -> None:
         self._cache = cache
@@ -23,35 +23,35 @@ class Discovery:
         self._waiting: dict[JobKey, set[asyncio.Event]] = {}
         self._count = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._leave: Callable[[], None] = lambda: None
+        self._unsubscribe: Callable[[], None] = lambda: None
 
     @property
     def waiting(self) -> int:
-        """Callers that wait now."""
+        """The number of waiting callers."""
         return self._count
 
     def start(self) -> None:
-        """Be told of changes, in the running event loop."""
+        """Subscribe to the cache's changes; to be called in the event loop."""
         self._loop = asyncio.get_running_loop()
-        self._leave = self._cache.subscribe(self._changed)
+        self._unsubscribe = self._cache.subscribe(self._changed)
 
     def stop(self) -> None:
-        """Be told no more, and let all go who wait."""
-        self._leave()
+        """Unsubscribe, and wake all waiting callers."""
+        self._unsubscribe()
         for events in list(self._waiting.values()):
             for event in events:
                 event.set()
 
     async def wait(self, key: JobKey, look: Callable[[], Found | None], *, seconds: float) -> Found | None:
-        """What `look` finds, asked anew at each change of this job; None after `seconds`.
+        """Call `look` at each change of this job until it returns a value; None after `seconds`.
 
-        Raises ApiError (503) if too many wait already, and whatever `look` raises.
+        Raises ApiError (503) if too many callers wait already, and whatever `look` raises.
         """
         found = look()
         if found is not None or seconds <= 0:
             return found
         if self._count >= self._most:
-            raise unavailable("too many wait already")
+            raise unavailable("too many requests wait already")
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
         event = asyncio.Event()
@@ -64,7 +64,7 @@ class Discovery:
                 if found is not None:
                     return found
                 try:
-                    # A cache becomes too old, or fresh again, without a change of this job.
+                    # The cache may become stale, or fresh again, without a change of this job.
                     await asyncio.wait_for(event.wait(), min(left, _LOOK_SECONDS))
                 except TimeoutError:
                     continue
@@ -77,7 +77,7 @@ class Discovery:
                 del self._waiting[key]
 
     def _changed(self, key: JobKey) -> None:
-        """In a reflector's thread: something of this job has changed."""
+        """Called in a reflector's thread when something of this job has changed."""
         loop = self._loop
         if key in self._waiting and loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._wake, key)

@@ -1,8 +1,8 @@
-"""Who asks: tokens, as the API server judges them (TokenReview).
+"""Authentication: tokens, as the API server reviews them (TokenReview).
 
-An answer is kept under the token's digest for a short time and never past the token's end. What is kept is bounded,
-and a flood of tokens that are worth nothing cannot push out the good ones. Many requests with one token wait for one
-review. It says who somebody is; what he may do is decided in `access`.
+Reviews are cached under the token's digest for a short time, never beyond the token's expiry. The caches are bounded;
+invalid tokens have their own, so that a flood of them evicts no valid one. Concurrent requests with the same token
+share one review. Authorisation is in `access`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _POD_UID: Final = "authentication.kubernetes.io/pod-uid"
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a token says of itself. Nobody has verified it: it only shows the way. `expires` is seconds since 1970."""
+    """The claims in a token, not verified: they only select the review to make. `expires` is seconds since 1970."""
 
     audiences: tuple[str, ...] = ()
     expires: float | None = None
@@ -41,7 +41,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom the API server knows by a token, and what a SubjectAccessReview has to be told of him."""
+    """The user of a token as the API server knows it, with what a SubjectAccessReview needs."""
 
     name: str
     uid: str = ""
@@ -52,7 +52,7 @@ class User:
 
     @property
     def pod(self) -> tuple[str, str]:
-        """(name, uid) of the pod to which the token is bound; empty text if it is bound to none."""
+        """(name, uid) of the pod to which the token is bound; ("", "") if there is none."""
         return (self.extra.get(_POD_NAME) or ("",))[0], (self.extra.get(_POD_UID) or ("",))[0]
 
 
@@ -64,7 +64,7 @@ class _Known:
 
 
 def claims(token: str) -> Claims:
-    """What a token says of itself, as far as it is a JWT at all."""
+    """The claims in a token, empty if it is no JWT."""
     parts = token.split(".")
     if len(parts) != 3:
         return Claims()
@@ -81,10 +81,10 @@ def claims(token: str) -> Claims:
 
 
 class Identity:
-    """Answers of TokenReviews, asked for in a pool of threads and kept for `keep_seconds` (denials: `denial_seconds`).
+    """Makes TokenReviews in a pool of threads, and caches them for `keep_seconds` (denials: `denial_seconds`).
 
-    `clock` gives monotonic seconds, `wall` seconds since 1970. An address that has many reviews made for nothing is
-    slowed down (`rate` a second, `burst` at once); those that end well do not count. It is for one event loop.
+    `clock` returns monotonic seconds, `wall` seconds since 1970. Failed reviews are limited for each address (`rate`
+    per second, `burst` at once); successful ones do not count. For one event loop.
     """
 
     def __init__(
@@ -111,15 +111,15 @@ class Identity:
         self._newcomers = Buckets(rate=rate, burst=burst, clock=clock)
 
     async def user(self, token: str, *, audience: str = "", address: str = "", said: Claims | None = None) -> User:
-        """Whose token it is, for this audience (by default that of the API server itself).
+        """The user of a token, for this audience (by default that of the API server itself).
 
-        `said` are its claims, where the caller has read them already.
+        `said` are the token's claims, if the caller has parsed them already.
 
-        Raises ApiError: 401 for a token that is worth nothing, 429 for an address that shows too many new ones, 503
-        when the API server cannot be asked.
+        Raises ApiError: 401 for an invalid token, 429 for too many failed reviews from this address, 503 if the API
+        server cannot be reached.
         """
         if not token or len(token) > LONGEST_TOKEN or not token.isascii():
-            raise unauthorized("the token is none that this cluster gives")
+            raise unauthorized("this is not a token of this cluster")
         expires = (said or claims(token)).expires
         if expires is not None and expires <= self._wall():
             raise unauthorized("the token has expired")
@@ -141,14 +141,14 @@ class Identity:
         return user
 
     def pace(self, address: str) -> None:
-        """Count one more review for an address. Raises ApiError (429) if there were too many."""
+        """Count a review for an address. Raises ApiError (429) if there were too many."""
         wait = self._newcomers.take(address)
         if wait:
-            raise too_many("too many unknown tokens come from this address", after_seconds=wait)
+            raise too_many("too many unknown tokens from this address", after_seconds=wait)
 
-    def well(self, address: str) -> None:
-        """That review was worth while: it does not count."""
-        self._newcomers.give(address)
+    def refund(self, address: str) -> None:
+        """Do not count a review that succeeded."""
+        self._newcomers.refund(address)
 
     async def _ask(
         self, token: str, key: tuple[bytes, str], audience: str, expires: float | None, address: str
@@ -165,7 +165,7 @@ class Identity:
         if user is None:
             self._denied[key] = True
             return None
-        self.well(address)
+        self.refund(address)
         left = self._keep_seconds if expires is None else min(self._keep_seconds, expires - self._wall())
         if left > 0:
             self._known[key] = _Known(user, self._clock() + left, expires)
@@ -174,22 +174,22 @@ class Identity:
     def _forget(self, key: tuple[bytes, str], done: asyncio.Task[User | None]) -> None:
         self._asked.pop(key, None)
         if not done.cancelled():
-            done.exception()  # looked at here, as whoever asked may have gone
+            done.exception()  # retrieved here: the caller may be gone
 
     async def probe(self) -> None:
-        """See that reviews can be made at all. Raises DiflowError if not."""
+        """Make a TokenReview of an invalid token. Raises DiflowError if reviews cannot be made."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "probe"}}
         await self._pool.run(lambda: self._cluster.create(TOKEN_REVIEW, body))
 
 
 def _user(status: Any, audience: str, *, digest: bytes) -> User | None:
-    """The user of a TokenReview's status, None if the token is worth nothing, or nothing for this audience."""
+    """The user in a TokenReview's status, None if the token is not valid for this audience."""
     status = status if isinstance(status, dict) else {}
     user = status.get("user")
     audiences = tuple(a for a in status.get("audiences") or [] if isinstance(a, str))
     if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
         return None
-    # An API server that knows nothing of audiences would take the token of anybody for that of everybody.
+    # An API server that ignores audiences would accept a token for any audience.
     if audience and audience not in audiences:
         return None
     return User(

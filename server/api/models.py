@@ -1,7 +1,7 @@
-"""The bodies of requests, validated. The OpenAPI document is made from these, so each field says what it means.
+"""The bodies of requests, validated. The OpenAPI document is generated from these models and their descriptions.
 
-Names are the field's: camelCase as in AdaptDL's hints where it has them. What is not known is dropped: programs of
-users send more than anybody reads.
+Names are in camelCase, those of AdaptDL's hints where it has them. Unknown fields are ignored: clients send more than
+is used.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class ReplicasRequest(_Body):
     """How many replicas to add or to remove, and of which task."""
 
     replicas: Annotated[int, Field(ge=0)] | None = Field(
-        0, description="How many. 0 changes nothing, and neither does a body without it.", examples=[1]
+        0, description="How many replicas. 0 changes nothing; 0 is the default.", examples=[1]
     )
     task: str | None = Field(
         None,
         max_length=63,
-        description="The task, by name. By default the elastic one, which is the first that names a minimum or a "
-        "maximum; if none does, the last one.",
+        description="The task's name. By default the elastic task: the first whose minimum is below its maximum; if "
+        "there is none, the last task.",
     )
 
 
 class GradParams(_Body):
-    """What is known of the gradient's noise: its squared norm, and its variance at the initial batch size."""
+    """The gradient noise: the squared norm of the gradient, and its variance at the initial batch size."""
 
     norm: Amount
     var: Amount
@@ -63,8 +63,8 @@ class GradParams(_Body):
 class PerfParams(_Body):
     """AdaptDL's model of a step's time, in seconds (Pollux, OSDI 2021).
 
-    The policy `goodput` plans with it as it is, and fits its own from `observed` where there is none. A model whose
-    seconds are above 1e6, or whose gamma is not from 1 to 10, is kept and not used.
+    The policy `goodput` uses it as it is; without it, the policy fits its own model to `observed`. A model with seconds
+    above 1e6 or a gamma outside 1 to 10 is stored and not used.
     """
 
     model_config = ConfigDict(alias_generator=None)
@@ -79,16 +79,16 @@ class PerfParams(_Body):
 
 
 class _Hints(_Body):
-    init_batch_size: Whole | None = Field(None, description="Samples in a batch that the job began with.")
-    max_batch_size: Whole | None = Field(None, description="Samples in a batch at most.")
-    global_batch_size: Whole | None = Field(None, description="Samples in a batch now.")
+    init_batch_size: Whole | None = Field(None, description="Samples per batch at the start of the job.")
+    max_batch_size: Whole | None = Field(None, description="The most samples per batch.")
+    global_batch_size: Whole | None = Field(None, description="Samples per batch now.")
     local_bsz_bounds: Annotated[list[Whole | None], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="The fewest and the most samples in the batch of one replica. null: no bound on that side."
+        None, description="The fewest and the most samples in the batch of one replica. null: no such bound."
     )
     max_profiled_replicas: Annotated[int, Field(ge=0, le=MOST_REPLICAS)] | None = Field(
-        None, description="The most replicas that the job has been run with."
+        None, description="The most replicas with which the job has run."
     )
-    gradient_accumulation: bool | None = Field(None, description="Whether several batches may make one step.")
+    gradient_accumulation: bool | None = Field(None, description="Whether a step may have several batches.")
     grad_params: GradParams | None = None
     perf_params: PerfParams | None = None
 
@@ -101,7 +101,7 @@ class _Hints(_Body):
 
 
 class Hints(_Hints):
-    """What a client of AdaptDL reports."""
+    """The report of an AdaptDL client."""
 
 
 Row = Annotated[
@@ -109,53 +109,54 @@ Row = Annotated[
     Field(
         min_length=5,
         max_length=6,
-        description="[nodes, replicas, samples a replica, seconds without synchronisation, seconds a step], and the "
-        "index of the node pool where there are several.",
+        description="[nodes, replicas, samples per replica, seconds without synchronisation, seconds per step], and "
+        "the index of the node pool if there are several.",
     ),
 ]
 
 
 class Profiling(_Hints):
-    """What one replica reports about its work. Everything may be missing.
+    """The report of one replica. All fields are optional.
 
-    `speed`, `batch`, `stepSeconds` and `syncSeconds` are those of the replica that reports; the server adds up what the
-    replicas of a task say, as if those that are silent were as fast. With `replicas` and without `rank` they are of so
-    many replicas of the elastic task together, and the others need not report.
+    `speed`, `batch`, `stepSeconds` and `syncSeconds` are those of the reporting replica. The server sums the speeds of
+    a task's replicas, and takes their mean for a replica that does not report. With `replicas` and without `rank`, the
+    report is about that many replicas of the elastic task together, and the others need not report.
     """
 
-    speed: Annotated[float, Field(gt=0, le=1e15)] | None = Field(None, description="Samples a second.")
+    speed: Annotated[float, Field(gt=0, le=1e15)] | None = Field(None, description="Samples per second.")
     step: Annotated[int, Field(ge=0, le=10**15)] | None = Field(None, description="Steps done so far.")
     batch: Annotated[float, Field(gt=0, le=_MOST_SAMPLES)] | None = Field(
-        None, description="Samples of one replica in a step."
+        None, description="Samples of one replica per step."
     )
-    step_seconds: Seconds | None = Field(None, description="Seconds of a step, with synchronisation.")
+    step_seconds: Seconds | None = Field(None, description="Seconds per step, with synchronisation.")
     sync_seconds: Annotated[float, Field(ge=0, lt=1e6)] | None = Field(
-        None, description="Seconds of a step that are synchronisation."
+        None, description="Seconds of synchronisation per step."
     )
     replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = Field(
         None,
-        description="Without `rank`: of how many replicas of the elastic task it tells. With it: how many the job has.",
+        description="Without `rank`: the number of replicas of the elastic task that the report is about. With `rank`: "
+        "the number of the job's replicas.",
     )
     nodes: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = Field(
-        None, description="On how many nodes they are. By default as many as the cluster shows."
+        None, description="The number of their nodes. By default, the number in the cluster."
     )
     observed: Annotated[list[Row], Field(max_length=MOST_ROWS)] | None = Field(
         None, description="Measurements of the whole job: one row for each number of replicas and each batch size."
     )
-    progress: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="How much of the job is done.")
+    progress: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="The completed fraction of the job.")
     memory_bytes: Annotated[int, Field(ge=0, le=10**18)] | None = Field(
         None, description="The most memory that this replica has used."
     )
     rank: Annotated[int, Field(ge=0, le=MOST_REPLICAS)] | None = Field(
-        None, description="Whom it is about. Of a pod the rank is known; then it only says that it is about that pod."
+        None, description="The replica that the report is about. A pod always reports about itself."
     )
     round: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
-        None, description="The round that was measured. A report of an earlier round is refused."
+        None, description="The measured round. A report about another round than the current one is refused."
     )
 
     @property
     def is_whole(self) -> bool:
-        """It tells of several replicas together."""
+        """Whether the report is about several replicas together."""
         return self.replicas is not None and self.rank is None
 
     @model_validator(mode="after")
@@ -174,26 +175,26 @@ class Profiling(_Hints):
 
 
 class WrappedProfiling(_Body):
-    """The same, as the field's clients wrap it."""
+    """The same, in the wrapper that existing clients send."""
 
     data: Profiling
 
 
 class Fields(BaseModel):
-    """What is wrong with which field of a body."""
+    """One invalid field of a body."""
 
     path: str
     message: str
 
 
 class Errors(BaseModel):
-    """All that is wrong with a body."""
+    """The invalid fields of a body."""
 
     errors: list[Fields]
 
 
 class Envelope(BaseModel):
-    """The form of every answer. `code` is 0 for success and 1 for a failure, whose HTTP status tells its kind."""
+    """The form of every response. `code` is 0 for success and 1 for a failure, whose kind is the HTTP status."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -204,10 +205,7 @@ class Envelope(BaseModel):
 
 
 def validate(model: type[Model], value: Any, *, prefix: str = "") -> tuple[Model | None, list[Fault]]:
-    """(the model, []), or (None, what is wrong with the fields of `value`).
-
-    Keys are taken in any case, as DI-orchestrator's decoder takes them.
-    """
+    """(the model, []), or (None, the invalid fields of `value`). Keys match in any case, as in DI-orchestrator."""
     faults: list[Fault] = []
     named = _named(model, value, prefix, faults)
     if faults:
@@ -219,7 +217,7 @@ def validate(model: type[Model], value: Any, *, prefix: str = "") -> tuple[Model
 
 
 def _named(model: type[BaseModel], value: Any, prefix: str, faults: list[Fault]) -> Any:
-    """The value with the names of its fields as the model has them; what is there twice goes into `faults`."""
+    """The value with the model's names of its fields; repeated fields are appended to `faults`."""
     if not isinstance(value, dict):
         return value
     fields = {
@@ -265,7 +263,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "too_short": "must have {min_length} items or more",
     "too_long": "must have at most {max_length} items",
 }
-"""The kinds of pydantic's errors that these models can have, in our words."""
+"""Messages for the types of pydantic errors that these models can have."""
 
 
 def _words(item: Mapping[str, Any]) -> str:
@@ -285,7 +283,7 @@ def _shown(bound: Any) -> str:
 def _fault(item: Mapping[str, Any], prefix: str) -> Fault:
     message = _words(item)
     path = _path(item["loc"])
-    if not path and ": " in message:  # a rule over several fields names the one that is to be mended
+    if not path and ": " in message:  # the message of a rule over several fields begins with the field to change
         path, message = message.split(": ", 1)
     return Fault(f"{prefix}.{path}" if prefix and path else prefix or path, message)
 

@@ -1,6 +1,6 @@
-"""The OpenAPI document of the API, made from the models: `python -m diflow.server.api.openapi > server/openapi.json`.
+"""The OpenAPI document, generated from the models: `python -m diflow.server.api.openapi > server/openapi.json`.
 
-It says what is answered to whom, so precisely that a machine can check it (tests/server/api/test_schema.py).
+tests/server/api/test_schema.py checks the server's responses against it.
 """
 
 from __future__ import annotations
@@ -23,89 +23,89 @@ _MODELS: Final = (ReplicasRequest, Profiling, WrappedProfiling, Hints, Envelope,
 _ADDRESS: Final = r"^([^:]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+)?$"
 
 _DESCRIPTION: Final = """\
-What jobs of diflow, and the people who own them, ask for and tell.
+The replicas of diflow's jobs, and the reports about them.
 
-## Who asks
+## Authentication
 
-A pod of a job shows the token in its file `/var/run/secrets/diflow/token`, as `Authorization: Bearer ...`: a
-service-account token that is bound to the pod and whose audience names the job. It is for this job alone, and for as
-long as the pod is there and of the job's current round; a pod of an earlier round is answered with 410. A person shows
-a token of the cluster's API server, and may do with a job what the cluster lets him do with its Workflow (`get
-workflows.argoproj.io` to look, `patch` to change); a 403 names the right that is missing.
-Who may not see a job is told 403, whether it is there or not; 404 is for who may.
+A pod of a job sends the token in its file `/var/run/secrets/diflow/token`, as `Authorization: Bearer ...`: a
+service-account token that is bound to the pod and whose audience names the job. It is valid for this job alone, while
+the pod exists and belongs to the job's current round; a pod of an earlier round is answered with 410. A user sends a
+token for the cluster's API server, and may do with a job what RBAC allows with its Workflow (`get
+workflows.argoproj.io` to read, `patch` to change); a 403 names the missing right. A caller who may not see a job is
+answered with 403, whether the job exists or not; 404 is for callers who may.
 
-Clients that know nothing of tokens (DI-engine's, AdaptDL's) are served only where `DIFLOW_SERVER_UNPROVEN_PODS` is set:
-then a pod of a job without a token is known by its address, and may ask for the jobs of its own namespace, but report
-about its own job alone. The
-containers of a job with the annotation `diflow/adaptdl: "true"` get the variables that AdaptDL's clients read.
+Clients that send no token (DI-engine's, AdaptDL's) are served only with `DIFLOW_SERVER_UNPROVEN_PODS`: then a job's pod
+without a token is identified by its address, and may read and scale the jobs of its namespace, but report about its own
+job alone. The containers of a job with the annotation `diflow/adaptdl: "true"` get the variables that AdaptDL's clients
+read.
 
 ## The envelope
 
-Every answer is `{"success": bool, "code": 0 or 1, "message": text, "data": any}`, but for the two routes that clients
-of AdaptDL know, where they are well. A message has neither apostrophes nor quotation marks. Each answer has an
-`X-Request-Id`: the caller's own, or a new one. 429 and 503 say in `Retry-After` when to come again.
+Every response is `{"success": bool, "code": 0 or 1, "message": text, "data": any}`, except the successes of the two
+AdaptDL routes. A message contains no apostrophes and no quotation marks. Each response has an `X-Request-Id`: the
+caller's own, or a new one. With 429 and 503, `Retry-After` says when to try again.
 
 ## What 200 means
 
-*For replicas:* what was asked for stands in the cluster, and no crash of the server takes it back. Whether the cluster
-has room for it is another matter: the allocator acts on it. With an `Idempotency-Key` a request that is sent again
-(after a time-out, to another server, after a restart) is carried out once; the last 64 keys of a job are known. An
-answer of 503 may mean that it was done: ask again with the same key. Requests of one job are carried out one after the
-other; at most 64 of them wait.
+*For replicas:* the request is stored in the cluster, and survives a crash of the server. It does not mean that the
+cluster has free capacity: the allocator acts on the request. With an `Idempotency-Key`, a request that is sent again
+(after a timeout, to another server, after a restart) is carried out once; the last 64 keys of a job are stored. After a
+503 the request may have been carried out: send it again with the same key. Requests for one job are carried out one
+after the other; at most 64 of them wait.
 
-*For reports* (profilings, hints): the report was checked and taken. It is written within about a second, in one write
-with what the other replicas of the job report meanwhile; of each rank the newest report counts. A server that is told
-to end writes what it has taken. One that is killed loses what it took in the last second: a report is a measurement,
-and the next one follows.
+*For reports* (profilings, hints): the report was validated and accepted. It is written within about a second, together
+with the reports of the job's other replicas; of each rank the newest report counts. At shutdown the server writes all
+accepted reports. A server that is killed loses those of the last second: a report is a measurement, and the next one
+follows.
 
 ## A job and its rounds
 
-A job is the same job when it goes on in another Workflow. Its *generation* is the number of its current round. An id
-that names another generation is answered with 409: its replicas are gone. The *group* of AdaptDL's clients counts from
-0: it is the generation less one.
+A job that continues in another Workflow is the same job. Its *generation* is the number of its current round. An id
+with another generation is answered with 409: the replicas of that round are gone. The *group* of AdaptDL's clients
+counts from 0: it is the generation minus one.
 
-A job that has ended has no replicas and takes no reports: both are answered with 410, and so is a wait for the
-addresses of a group that is over. A request for more or fewer replicas of it is answered with 409.
+A job that has ended has no replicas and accepts no reports: both are answered with 410, and so is a wait for the
+addresses of an earlier group. A request for more or fewer replicas of such a job is answered with 409.
 
 ## Which task, and how many
 
-Keys of a body are taken in any case, and a body without a number asks for none. Replicas are added to or removed from
-the named task, else the elastic one (the first that has room between its
-`minReplicas` and `maxReplicas`), else the last one. A job that is not preemptible gets what was asked for, between its
-minimum (1 if it names none) and its maximum. A preemptible job gets what the allocator gives it: what was asked for is
-the most that it may have, counted from what it has now until somebody has asked for a number, and then from that.
-A job with `scheduling: none` is answered with 409, as nobody would act on it, and so is one that cannot be read or is
-larger than any job may be (docs/limits.md).
+Keys of a body match in any case, and the default number is 0. Replicas are added to or removed from the named task,
+else the elastic task (the first whose `minReplicas` is below its `maxReplicas`), else the last task. A job that is not
+preemptible gets the requested number, between its minimum (1 by default) and its maximum. For a preemptible job the
+allocator decides: the requested number is the most that it may have. The first request counts from the current number
+of replicas, a later one from the number that was requested before. A job with `scheduling: none` is answered with 409,
+as no allocator would act on the request, and so is one that cannot be read or exceeds the limits of a job
+(docs/limits.md).
 
 ## Limits
 
-A body has at most 64 KiB of JSON in UTF-8, no key twice, 32 levels. A job may ask 50 times a second for long, and an
-address may show 20 worthless tokens a second (429). From a copy of the cluster's state that is older than 90 s nobody
-is answered (503). Most of these are settings (`DIFLOW_SERVER_...`).
+A body is at most 64 KiB of JSON in UTF-8, without repeated keys, at most 32 levels deep. 50 requests per second are
+allowed for a job in the long run, and 20 invalid tokens per second for an address (429). While the server's copy of the
+cluster's state is older than 90 s, the answer is 503. Most of these are settings (`DIFLOW_SERVER_...`).
 """
 
 ERRORS: Final[dict[int, str]] = {
-    400: "It cannot be understood: a bad id, no JSON, an unknown task, a wrong type.",
-    401: "No token, or none that is worth anything.",
-    403: "Not for this caller. Also where there is no such job.",
-    404: "There is no such job (of those that the caller may see).",
-    405: "Not with this method.",
+    400: "The request is malformed: a bad id, no JSON, an unknown task, a wrong type.",
+    401: "No token, or an invalid one.",
+    403: "The caller is not allowed to do this. Also if there is no such job.",
+    404: "There is no such job (for callers who may see it).",
+    405: "The path does not support this method.",
     408: "Not yet: ask again.",
-    409: "Not in the state that the job is in: another generation, below the minimum, ended, or with scheduling none.",
-    410: "Over for good, so do not ask again: the job has ended, or the pod that asks is of an earlier round.",
+    409: "Not possible in the job's state: another generation, below the minimum, ended, or scheduling none.",
+    410: "Do not ask again: the job has ended, or the calling pod belongs to an earlier round.",
     413: "The body is too large.",
     415: "The body is not JSON in UTF-8.",
-    422: "It can be understood, and cannot be so. `data.errors` has the paths of the fields.",
+    422: "The body is well-formed, but not valid. `data.errors` has the paths of the fields.",
     429: "Too many requests, for the job or from the address.",
-    500: "A mistake in the server.",
-    503: "Not now: the state of the cluster is not known well enough, or the cluster cannot be asked.",
+    500: "An internal error of the server.",
+    503: "Try again later: the current state of the cluster is not known, or its API server cannot be reached.",
 }
 _RETRIED: Final = frozenset({429, 503})
 
 
 @cache
 def text() -> str:
-    """The document as it is checked in and served."""
+    """The document as served, and as stored in server/openapi.json."""
     return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -132,8 +132,8 @@ def document() -> Json:
         "servers": [{"url": "/"}],
         "security": [{"token": []}],
         "tags": [
-            {"name": "v2alpha1", "description": "A job's replicas, and what it reports."},
-            {"name": "AdaptDL", "description": "What training processes of AdaptDL know."},
+            {"name": "v2alpha1", "description": "A job's replicas, and its reports."},
+            {"name": "AdaptDL", "description": "The routes of AdaptDL's training processes."},
             {"name": "diflow", "description": "Health, and this document."},
         ],
         "paths": paths,
@@ -146,7 +146,7 @@ def document() -> Json:
                     "required": True,
                 },
                 "RetryAfter": {
-                    "description": "Seconds after which to come again.",
+                    "description": "Seconds after which to try again.",
                     "schema": {"type": "string", "pattern": "^[0-9]+$"},
                     "required": True,
                 },
@@ -155,7 +155,7 @@ def document() -> Json:
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "The token of a pod of the job, or of a person.",
+                    "description": "The token of a pod of the job, or of a user.",
                 }
             },
         },
@@ -178,7 +178,7 @@ def _answers() -> Json:
         "Done": with_data(True, {"type": "null"}),
         "Replicas": with_data(
             True,
-            {"type": "array", "items": address, "description": 'Addresses by rank; "" for a pod that has none yet.'},
+            {"type": "array", "items": address, "description": 'Addresses by rank; "" for a replica without one.'},
         ),
         "Failure": with_data(False, {"type": "null"}),
         "Refusal": with_data(False, {"anyOf": [{"type": "null"}, {"$ref": _REF.format(model="Errors")}]}),
@@ -192,8 +192,8 @@ def _replicas(suffix: str) -> Json:
         "name": "Idempotency-Key",
         "in": "header",
         "required": False,
-        "description": "Text of the caller's own. A request that comes again with the same one is carried out once. "
-        "The last 64 of a job are known.",
+        "description": "Text that the caller chooses. A request that is sent again with the same key is carried out "
+        "once. The last 64 keys of a job are stored.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
     }
     changed = (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)
@@ -203,15 +203,15 @@ def _replicas(suffix: str) -> Json:
             "operationId": f"getReplicas{suffix}",
             "tags": ["v2alpha1"],
             "summary": "The addresses of a job's replicas",
-            "description": "`podIP:port`, by rank over the whole job. The port is that named `di-port`, else 22270.",
+            "description": "`podIP:port`, by rank over the whole job: the container port named `di-port`, else 22270.",
             "responses": _responses("Replicas", (400, 401, 403, 404, 405, 409, 410, 429, 500, 503)),
         },
         "post": {
             "operationId": f"addReplicas{suffix}",
             "tags": ["v2alpha1"],
-            "summary": "Ask for more replicas",
-            "description": "Of a preemptible job this changes what the allocator may give it, within its minimum and "
-            "maximum.",
+            "summary": "Request more replicas",
+            "description": "For a preemptible job this changes the most that the allocator may give it, within its "
+            "minimum and maximum.",
             "parameters": [key],
             "requestBody": body,
             "responses": _responses("Done", changed),
@@ -219,8 +219,8 @@ def _replicas(suffix: str) -> Json:
         "delete": {
             "operationId": f"deleteReplicas{suffix}",
             "tags": ["v2alpha1"],
-            "summary": "Ask for fewer replicas",
-            "description": "Those with the highest ranks of the task go, each with its grace period.",
+            "summary": "Request fewer replicas",
+            "description": "The task's replicas with the highest ranks are removed, each with its grace period.",
             "parameters": [key],
             "requestBody": body,
             "responses": _responses("Done", changed),
@@ -252,7 +252,7 @@ def _hints() -> Json:
             "summary": "Hints of rank 0 for the scheduler",
             "requestBody": _body({"$ref": _REF.format(model="Hints")}),
             "responses": {
-                "200": {"description": "Taken. The body is empty.", "headers": _headers(200)},
+                "200": {"description": "Accepted. The body is empty.", "headers": _headers(200)},
                 **_responses("", (400, 401, 403, 404, 405, 410, 413, 415, 422, 429, 500, 503)),
             },
         },
@@ -264,14 +264,14 @@ def _discover() -> Json:
         "name": "group",
         "in": "path",
         "required": True,
-        "description": "How often the job was started anew: 0 in its first round.",
+        "description": "How often the job has restarted: 0 in its first round.",
         "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
     }
     timeout = {
         "name": "timeout",
         "in": "query",
         "required": False,
-        "description": "Seconds to wait at most; the server has a limit of its own.",
+        "description": "The most seconds to wait; the server limits it further.",
         "schema": {"type": "integer", "minimum": 0, "maximum": 999_999, "default": 30},
     }
     addresses = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1}
@@ -281,11 +281,11 @@ def _discover() -> Json:
             "operationId": "discover",
             "tags": ["AdaptDL"],
             "summary": "Wait for the addresses of all replicas",
-            "description": "A list of addresses by rank, without ports, and with no envelope around it.",
+            "description": "The list of addresses by rank, without ports and without the envelope.",
             "parameters": [timeout],
             "responses": {
                 "200": {
-                    "description": "All of them.",
+                    "description": "All addresses.",
                     "headers": _headers(200),
                     "content": {_JSON: {"schema": addresses}},
                 },
@@ -310,7 +310,7 @@ def _own() -> Json:
     ready = {"description": "Ready.", "content": {_JSON: {"schema": {"$ref": _REF.format(model="Done")}}}}
     itself = {"description": "The document.", "content": {_JSON: {"schema": {"type": "object"}}}}
     return {
-        "/healthz": page("healthz", "Whether the server runs", {"description": "It does. The body is empty."}, 405),
+        "/healthz": page("healthz", "Whether the server runs", {"description": "It runs. The body is empty."}, 405),
         "/readyz": page("readyz", "Whether requests can be answered", ready, 405, 503),
         "/openapi.json": page("openapi", "This document", itself, 405),
     }
@@ -364,7 +364,7 @@ def _headers(status: int) -> Json:
 
 
 def _tidy(schema: Any) -> Any:
-    """Without what pydantic adds for forms: titles, and defaults that are null."""
+    """Without the titles and null defaults that pydantic adds."""
     if isinstance(schema, list):
         return [_tidy(item) for item in schema]
     if not isinstance(schema, dict):

@@ -1,8 +1,8 @@
-"""Lets the writes of one job go one after the other, so that callers of one server are not in each other's way.
+"""Serialises the writes of each job, so that callers of one server do not conflict with each other.
 
-Each write reads the job, thinks and patches the version that it read: of two at once one is refused by the API server
-and begins again, and of ten some never get through. Writers elsewhere (another server, the CLI, Argo) are still met by
-the version alone.
+Each write reads the job and patches the version that it read: of two concurrent ones the API server refuses one, which
+is tried again; of ten, some would never succeed. Against other writers (another server, the CLI, Argo) the version
+alone protects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from diflow.server.http.errors import unavailable
 from diflow.server.http.pool import Pool
 
 WAITING: Final = 64
-"""Writes of one job that may wait: at a few hundredths of a second each, about as many as are answered in time."""
+"""The most waiting writes of one job: at a few hundredths of a second each, about as many as end in time."""
 
 Result = TypeVar("Result")
 
@@ -30,7 +30,7 @@ class _Turn:
 
 
 class JobWrites:
-    """Writes in a pool of threads, at most one at a time for each job. It is for one event loop."""
+    """Writes in a pool of threads, at most one at a time for each job. For one event loop."""
 
     def __init__(self, pool: Pool, *, most: int = WAITING) -> None:
         self._pool = pool
@@ -40,24 +40,24 @@ class JobWrites:
 
     @property
     def jobs(self) -> int:
-        """Jobs with a write under way or waiting."""
+        """The number of jobs with a running or waiting write."""
         return len(self._turns)
 
     @property
     def busy(self) -> int:
-        """Writes of all jobs that are under way."""
+        """The number of running writes of all jobs."""
         return self._pool.busy
 
     def waiting(self, namespace: str, job: str) -> int:
-        """Writes of this job that wait for the one under way."""
+        """The number of this job's writes that wait for the running one."""
         turn = self._turns.get((namespace, job))
         return turn.waiting if turn is not None else 0
 
     async def run(self, key: JobKey, call: Callable[[], Result]) -> Result:
-        """What `call` gives, or raises, when it is its turn.
+        """Run `call` when the job's earlier writes are done; return its result, or raise its exception.
 
-        A caller who is cancelled while waiting has asked for nothing; one who is cancelled later does not end the call,
-        and the next one waits for its end. Raises ApiError (503) when too many wait.
+        Cancelling the caller while it waits drops the call; later, the call runs to its end, and the next one waits for
+        it. Raises ApiError (503) if too many wait.
         """
         turn = self._turns.setdefault(key, _Turn())
         if turn.waiting >= self._most:
@@ -71,12 +71,12 @@ class JobWrites:
             raise
         finally:
             turn.waiting -= 1
-        task = asyncio.ensure_future(self._held(key, turn, call))
+        task = asyncio.ensure_future(self._locked(key, turn, call))
         self._running.add(task)
         task.add_done_callback(self._done)
         return await asyncio.shield(task)
 
-    async def _held(self, key: JobKey, turn: _Turn, call: Callable[[], Result]) -> Result:
+    async def _locked(self, key: JobKey, turn: _Turn, call: Callable[[], Result]) -> Result:
         try:
             return await self._pool.run(call)
         finally:
@@ -91,4 +91,4 @@ class JobWrites:
     def _done(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # looked at here, as its caller may have gone
+            task.exception()  # retrieved here: the caller may be gone

@@ -1,6 +1,6 @@
-"""What the server keeps of a Workflow and of a pod: read once from the object, and kept instead of it.
+"""What the cache keeps of a Workflow and of a pod, instead of the whole object.
 
-Nothing here raises on what somebody may have edited into an object. Thousands of pods stay within a few megabytes.
+Users can edit these objects, so no content raises here. Thousands of pods need a few megabytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 
 @dataclass(frozen=True, slots=True)
 class WorkflowRead:
-    """One Workflow of a job. `counts`: how many replicas of each task run in the current round, in the tasks' order.
+    """One Workflow of a job. `counts` has the replicas of each task in the current round, in the tasks' order.
 
-    `profilings` is None where it is none of this server's own texts, `profilings_at` the place of that parameter among
-    all, None if there is none. `more` is what others want kept. `problem` is why the job cannot be served, "" if it
-    can: then it has no tasks here.
+    `profilings` is None if this server cannot have written it; `profilings_at` is the index of that parameter, None if
+    there is none. `more` is kept for others (`cache.More`). `problem` is why the job cannot be read, or ""; with a
+    problem, `tasks` is empty.
     """
 
     namespace: str
@@ -48,20 +48,19 @@ class WorkflowRead:
 
     @property
     def is_over(self) -> bool:
-        """The job has ended here, and goes on in no other Workflow."""
+        """The job has ended: this Workflow has, and no other continues it."""
         return self.has_ended and not chain.continued_in(self.link)
 
     @property
     def elastic(self) -> str:
-        """The task that is meant where none is named."""
+        """The task that a request without a task is about."""
         return elastic(self.tasks, bounds=self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
 class PodRead:
-    """A pod of a job that has not ended. `owner` is the uid of its Workflow, `address` "" while it has none.
-
-    `more` is what others want kept.
+    """A pod that has not ended. `owner` is the uid of its Workflow, `address` "" while it has none, `index` -1 if it is
+    not known. `more` is kept for others (`cache.More`).
     """
 
     namespace: str
@@ -83,7 +82,7 @@ class PodRead:
 
 
 def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
-    """A Workflow of diflow's, as the server sees it."""
+    """What to keep of a job's Workflow."""
     state = JobState.parse(obj)
     tasks = state.tasks if not state.problem else ()
     at = next((i for i, (name, _) in enumerate(state.parameters) if name == keys.PARAM_PROFILINGS), None)
@@ -109,14 +108,14 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
 
 
 def _profilings(obj: Mapping[str, Any]) -> str | None:
-    """The parameter as it stands, which a patch is going to test; None if it is none of this server's own texts."""
+    """The parameter's value, which a patch will test; None if this server cannot have written it."""
     given = untrusted.mappings(untrusted.sub(obj, "spec", "arguments").get("parameters"))
     value = next((p.get("value") for p in given if p.get("name") == keys.PARAM_PROFILINGS), None)
     return value if isinstance(value, str) and len(value) <= LONGEST_PROFILINGS else None
 
 
 def read_pod(obj: Mapping[str, Any], *, more: Any = None) -> PodRead:
-    """A pod of a job, as the server sees it."""
+    """What to keep of a job's pod."""
     metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return PodRead(
@@ -142,20 +141,20 @@ def read_pod(obj: Mapping[str, Any], *, more: Any = None) -> PodRead:
 
 
 def elastic(tasks: Sequence[TaskState], *, bounds: Mapping[str, tuple[int, int]]) -> str:
-    """The task whose replicas come and go: the first one with room between its bounds, else the last one.
+    """The elastic task: the first one whose minimum is below its maximum, else the last one.
 
-    It is the one that the policies resize, too; of a preemptible job that names no bounds that is the last one.
+    The policies resize the same task.
     """
-    roomy = (task.name for task in tasks if _has_room(task, bounds))
-    return next(roomy, tasks[-1].name if tasks else "")
+    elastic_tasks = (task.name for task in tasks if _is_elastic(task, bounds))
+    return next(elastic_tasks, tasks[-1].name if tasks else "")
 
 
 def address(host: str, port: int) -> str:
-    """`host:port`, of an IPv6 address in brackets."""
+    """`host:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _has_room(task: TaskState, bounds: Mapping[str, tuple[int, int]]) -> bool:
+def _is_elastic(task: TaskState, bounds: Mapping[str, tuple[int, int]]) -> bool:
     low, high = bounds.get(task.name) or (task.low or task.replicas, task.high or task.replicas)
     return low < high
 

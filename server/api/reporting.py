@@ -1,8 +1,8 @@
-"""Takes what jobs report about themselves, and writes it: the newest of each rank, in one write a second for each job.
+"""Accepts jobs' reports and writes them: the newest of each rank, in one write per second and job.
 
-A report is answered when it has been checked and taken; the write follows within about a second. It may be lost if
-this process is killed before: it is a measurement, and the next one follows. At the end of the process all that was
-taken is written (`close`).
+A report is answered when it has been validated and accepted; the write follows within about a second. It is lost if
+this process is killed before: it is a measurement, and the next one follows. At shutdown, `close` writes all accepted
+reports.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from diflow.errors import DiflowError, InvalidError, NotFoundError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.api.cache import Cache, JobKey, JobView
-from diflow.server.api.desires import MANAGER
 from diflow.server.api.folding import Report, Shape, fold, written_at
 from diflow.server.api.reading import WorkflowRead, read_workflow
+from diflow.server.api.scale_requests import MANAGER
 from diflow.server.http.errors import ApiError, unavailable
 from diflow.server.http.pool import Pool
 from diflow.state import untrusted
@@ -31,11 +31,11 @@ from diflow.state import untrusted
 _TRIES: Final = 4
 _BACKOFF_SECONDS: Final = (1.0, 30.0)
 _LATEST_SECONDS: Final = 5.0
-# Below so many jobs nothing has to be forgotten.
+# Below so many jobs, nothing is removed from memory.
 _TIDY_AT: Final = 256
 _VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
-# A test in a JSON patch may compare the texts as they are encoded, which for other characters can be done in several
-# ways. What this server writes is plain.
+# The API server may compare the values of a JSON patch's `test` in their encoded form, which is not unique for other
+# characters. This server writes none of them.
 _PLAIN: Final = re.compile(r"[ !-%'-;=?-~]*")
 
 log = structlog.get_logger("diflow.server")
@@ -43,7 +43,7 @@ log = structlog.get_logger("diflow.server")
 
 @dataclass(slots=True)
 class _Waiting:
-    """What one job has reported and nobody has written yet. `taken` counts, so that a writer sees what came since."""
+    """One job's reports that are not written yet, by rank, and the task that writes them."""
 
     reports: dict[int, Report] = field(default_factory=dict)
     round: str = ""
@@ -54,8 +54,10 @@ class _Waiting:
 
 
 class Reporter:
-    """`between_seconds` is the shortest time between two writes of one job. `clock` gives monotonic seconds, `wall`
-    seconds since 1970; `sleep` is asyncio's. It is for one event loop."""
+    """Accepts and writes reports. `between_seconds` is the shortest time between two writes of one job.
+
+    `clock` returns monotonic seconds, `wall` seconds since 1970; `sleep` is asyncio's. For one event loop.
+    """
 
     def __init__(
         self,
@@ -82,20 +84,20 @@ class Reporter:
         self._tidy_at = _TIDY_AT
         self._closing = False
         self.writes = 0
-        """Writes that the API server has accepted."""
+        """The number of writes that the API server has accepted."""
 
     @property
     def waiting(self) -> int:
-        """Reports that were taken and are not written yet."""
+        """The number of accepted reports that are not written yet."""
         return sum(len(waiting.reports) for waiting in self._waiting.values())
 
     @property
     def jobs(self) -> int:
-        """Jobs of which something is remembered."""
+        """The number of jobs with state in memory."""
         return len(self._waiting.keys() | self._written.keys())
 
     def take(self, view: JobView, rank: int, report: Report) -> None:
-        """Take a report, in the place of an older one of that rank. Raises ApiError (503) if there are too many."""
+        """Accept a report; it replaces an older one of that rank. Raises ApiError (503) for too many jobs."""
         key = (view.namespace, view.name)
         waiting = self._waiting.get(key)
         if waiting is None:
@@ -114,7 +116,7 @@ class Reporter:
             waiting.writer = asyncio.ensure_future(self._write(key, waiting))
 
     async def close(self, *, seconds: float = _LATEST_SECONDS) -> None:
-        """Write at once what is waiting, for `seconds` at most."""
+        """Write all accepted reports now, within `seconds`."""
         self._closing = True
         writers = [waiting.writer for waiting in self._waiting.values() if waiting.writer is not None]
         for waiting in self._waiting.values():
@@ -130,7 +132,7 @@ class Reporter:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     async def _write(self, key: JobKey, waiting: _Waiting) -> None:
-        """Write what a job has reported, as often as there is something and no more often than it may be."""
+        """Write a job's reports until none is left, at the allowed rate."""
         try:
             while waiting.reports:
                 seconds = self._due(key, waiting) - self._clock()
@@ -144,7 +146,7 @@ class Reporter:
             waiting.pause = waiting.writer = None
 
     def _due(self, key: JobKey, waiting: _Waiting) -> float:
-        """When the next write may be, on the clock. Another server may have written a moment ago."""
+        """The earliest time of the next write, on `clock`. Another server may just have written."""
         due = waiting.last + self._between_seconds
         if waiting.failures:
             low, high = _BACKOFF_SECONDS
@@ -163,7 +165,7 @@ class Reporter:
         try:
             view = self._cache.job(*key)
             if view is None or view.workflow.has_ended or view.workflow.current != round_:
-                return  # nobody is left whom it is about
+                return  # the replicas that reported are gone
             await self._pool.run(lambda: self._put(key, taken, round_))
             waiting.failures = 0
         except NotFoundError:
@@ -183,7 +185,7 @@ class Reporter:
             waiting.reports = {**taken, **waiting.reports}
 
     def _forget_gone(self) -> None:
-        """Forget the jobs that are no more, whenever twice as many are known as were left the last time."""
+        """Forget the jobs that have ended; called when the number of jobs has doubled since the last time."""
         for key in self._idle():
             view = self._cache.job(*key)
             if view is None or view.workflow.has_ended:
@@ -191,7 +193,7 @@ class Reporter:
         self._tidy_at = max(_TIDY_AT, 2 * len(self._waiting))
 
     def _tidy(self) -> None:
-        """Forget the jobs that have nothing waiting."""
+        """Forget all jobs without waiting reports."""
         for key in self._idle():
             self._forget(key)
 
@@ -205,10 +207,10 @@ class Reporter:
     # --- in a thread --------------------------------------------------------------------------------------------------
 
     def _put(self, key: JobKey, reports: dict[int, Report], round_: str) -> None:
-        """Fold the reports into what stands there, and write that if nobody else has meanwhile.
+        """Merge the reports into the parameter, and write it unless another server has changed it meanwhile.
 
-        The patch changes this parameter alone and tests the old value, not the object's version: Argo changes a running
-        Workflow all the time. Raises DiflowError.
+        The patch changes this parameter alone and tests its old value, not the resourceVersion, which Argo changes all
+        the time. Raises DiflowError.
         """
         view = self._cache.job(*key)
         if view is None:
@@ -243,7 +245,7 @@ class Reporter:
             self._written[key] = (read.uid, text, number)
 
     def _newest(self, key: JobKey, read: WorkflowRead) -> WorkflowRead:
-        """The Workflow as of our own last write, where the cache does not show that yet."""
+        """The Workflow with this server's last write, if the cache does not have that yet."""
         uid, text, version = self._written.get(key, ("", "", 0))
         known = untrusted.whole(read.version, digits=_VERSION_DIGITS)
         if uid == read.uid and known is not None and known < version:
@@ -252,7 +254,7 @@ class Reporter:
 
 
 def shape(view: JobView, read: WorkflowRead | None = None) -> Shape:
-    """How a job runs now."""
+    """The job's current allocation, for `fold`."""
     read = read or view.workflow
     elastic = read.elastic
     nodes = {pod.node for pod in view.members if pod is not None and pod.task == elastic and pod.node}

@@ -1,7 +1,7 @@
-"""The routes of v2alpha1: a job's replicas, and what it reports about itself.
+"""The routes of v2alpha1: a job's replicas, and its reports.
 
-A job's id is `namespace.name`, `namespace.name.generation`, or `namespace/name`. Its generation is the number of the
-current round: whoever names another one speaks of pods that are gone.
+A job's id is `namespace.name`, `namespace.name.generation`, or `namespace/name`. The generation is the number of the
+current round: a request with another one is about pods that are gone.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 from typing import Any, Final
 
 from diflow.server.api.core import Core, Endpoint, check_not_over
-from diflow.server.api.desires import Ask, check_generation
 from diflow.server.api.folding import WHOLE, Report
 from diflow.server.api.models import Model, Profiling, ReplicasRequest, validate
+from diflow.server.api.scale_requests import ScaleRequest, check_generation
 from diflow.server.http import envelope
 from diflow.server.http.errors import Fault, bad_request, not_found, unprocessable
 from diflow.server.http.exchange import Exchange
@@ -20,7 +20,7 @@ from diflow.server.http.strictjson import not_finite
 from diflow.state import untrusted
 
 PREFIXES: Final = ("/v2alpha1/job", "/v2alpha1")
-"""With and without `/job`: both are in the field. The longer one is matched first."""
+"""With and without `/job`: existing clients use both. The longer one is matched first."""
 
 _KEY: Final = re.compile(r"[!-~]{1,255}")
 _SLASHED: Final = re.compile(r"[^/.]+/[^/.]+")
@@ -30,7 +30,7 @@ _REPORTED: Final = envelope.success("successfully report profilings")
 
 
 def parse_id(text: str) -> tuple[str, str, str | None]:
-    """(namespace, name, generation or None) of a job's id. Raises ApiError (400)."""
+    """Parse a job's id: (namespace, name, generation or None). Raises ApiError (400)."""
     is_slashed = "/" in text
     parts = text.split("/") if is_slashed else text.split(".")
     generation = parts[2] if len(parts) == 3 and not is_slashed else None
@@ -44,13 +44,13 @@ def parse_id(text: str) -> tuple[str, str, str | None]:
 
 
 class V2Alpha1:
-    """The handlers. They hold no state of their own."""
+    """The handlers. They have no state."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     def endpoints(self) -> list[tuple[str, Endpoint]]:
-        """(the route's pattern, who answers), the most asked for first."""
+        """(pattern of the route, endpoint), the most frequent first."""
         seconds = self._core.settings.body_seconds + self._core.settings.answer_seconds
         out = []
         for prefix in PREFIXES:
@@ -68,7 +68,7 @@ class V2Alpha1:
         return out
 
     async def get(self, exchange: Exchange) -> None:
-        """The addresses of a job's replicas by rank. A body is not read: some clients send `{}`."""
+        """Answer the addresses of a job's replicas by rank. A body is ignored: some clients send `{}`."""
         namespace, name, generation = _id(exchange)
         view, _ = await self._core.job(exchange, namespace, name, "get")
         check_not_over(view)
@@ -76,16 +76,16 @@ class V2Alpha1:
         await exchange.answer(view.replicas_answer)
 
     async def add(self, exchange: Exchange) -> None:
-        """Ask for more replicas."""
-        await self._ask(exchange, 1)
+        """Request more replicas."""
+        await self._scale(exchange, 1)
         await exchange.answer(_ADDED)
 
     async def delete(self, exchange: Exchange) -> None:
-        """Ask for fewer replicas."""
-        await self._ask(exchange, -1)
+        """Request fewer replicas."""
+        await self._scale(exchange, -1)
         await exchange.answer(_DELETED)
 
-    async def _ask(self, exchange: Exchange, sign: int) -> None:
+    async def _scale(self, exchange: Exchange, sign: int) -> None:
         namespace, name, generation = _id(exchange)
         view, _ = await self._core.job(exchange, namespace, name, "patch")
         check_generation(view.workflow, generation)
@@ -98,11 +98,11 @@ class V2Alpha1:
         request, faults = validate(ReplicasRequest, given)
         if request is None:
             raise bad_request("; ".join(f"{fault.path}: {fault.message}" for fault in faults))
-        ask = Ask(namespace, name, sign * (request.replicas or 0), request.task or "", generation, key)
-        await self._core.writes.run((namespace, name), lambda: self._core.desires.write(ask))
+        wanted = ScaleRequest(namespace, name, sign * (request.replicas or 0), request.task or "", generation, key)
+        await self._core.writes.run((namespace, name), lambda: self._core.scale_requests.write(wanted))
 
     async def report(self, exchange: Exchange) -> None:
-        """Take what a replica reports about itself."""
+        """Accept a replica's report."""
         namespace, name, generation = _id(exchange)
         view, caller = await self._core.reported(exchange, namespace, name)
         check_generation(view.workflow, generation)
@@ -114,22 +114,22 @@ class V2Alpha1:
         if caller.pod is None and rank is not None and rank >= len(view.members):
             message = f"the job has {len(view.members)} replicas"
             raise unprocessable(f"rank: {message}", [Fault("rank", message)])
-        if rank is not None:  # else it is a pod that is on its way out, and counts no more
+        if rank is not None:  # None: a pod that is being removed; its report is ignored
             self._core.reporter.take(view, WHOLE if body.is_whole else rank, Report(view.task_of(rank), body))
         await exchange.answer(_REPORTED)
 
 
 def _id(exchange: Exchange) -> tuple[str, str, str | None]:
-    """The job's id in the path. Raises ApiError: 400, and 404 where the path is no route of jobs at all."""
+    """The job's id in the path. Raises ApiError: 400, or 404 for a path that is no route."""
     text = exchange.parameters["id"]
-    # `/v2alpha1/jobs/ns.name/...` matches the short form of the route, as an id may have a slash: no name has a dot.
+    # `/v2alpha1/jobs/ns.name/...` also matches the short form, as an id may contain a slash; no job's name has a dot.
     if str(exchange.scope["path"]).startswith("/v2alpha1/jobs/") and not _SLASHED.fullmatch(text):
         raise not_found("there is nothing at this path")
     return parse_id(text)
 
 
 async def read_report(exchange: Exchange, limit: int) -> Profiling:
-    """The report in a body, under `data` or bare. Raises ApiError."""
+    """The report in a body, wrapped in `data` or bare. Raises ApiError."""
     given = await exchange.json(limit, constants=True)
     prefix = ""
     wrapped = [key for key in given if key.casefold() == "data"] if isinstance(given, dict) else []
@@ -141,7 +141,7 @@ async def read_report(exchange: Exchange, limit: int) -> Profiling:
 
 
 def checked(model: type[Model], given: Any, *, prefix: str = "") -> Model:
-    """The body as this model. Raises ApiError (422) with the paths of what is wrong."""
+    """Validate a body. Raises ApiError (422) with the paths of the invalid fields."""
     if not isinstance(given, dict):
         message = "must be a JSON object"
         raise unprocessable(f"{prefix or 'the body'}: {message}", [Fault(prefix, message)])

@@ -1,1 +1,1 @@
-"""HTTP as the server speaks it: connections, limits, TLS, frames, errors. It knows no jobs."""
+"""HTTP: connections, limits, TLS, request frame, errors. It knows no jobs."""

@@ -1,4 +1,4 @@
-"""Token buckets, one for each name, in bounded memory: who asks too often is told when to come again."""
+"""Token buckets, one for each name, in bounded memory: a rate limit that says when to retry."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from cachetools import LRUCache
 
 
 class Buckets:
-    """Each name may take `burst` at once, and `rate` a second for long. Only the `most` names used last are known.
+    """Each name may take `burst` tokens at once and `rate` tokens per second in the long run.
 
-    `clock` gives monotonic seconds. It is for one thread, such as that of an event loop.
+    The `most` names used last are kept. `clock` returns monotonic seconds. Not thread-safe: for one event loop.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class Buckets:
         self._levels: LRUCache[Hashable, tuple[float, float]] = LRUCache(most)
 
     def take(self, name: Hashable) -> float:
-        """0 if this name may go on now, else the seconds after which it may."""
+        """Take one token: returns 0 if there was one, else the seconds until there is."""
         now = self._clock()
         level, since = self._levels.get(name, (self._burst, now))
         level = min(self._burst, level + (now - since) * self._rate)
@@ -33,8 +33,8 @@ class Buckets:
         self._levels[name] = (level - 1.0, now)
         return 0.0
 
-    def give(self, name: Hashable) -> None:
-        """Take one of the last ones back: it is not to be counted."""
+    def refund(self, name: Hashable) -> None:
+        """Put one token back: a request that is not to be counted."""
         known = self._levels.get(name)
         if known is not None:
             self._levels[name] = (min(self._burst, known[0] + 1.0), known[1])

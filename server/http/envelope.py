@@ -1,6 +1,6 @@
-"""The one form that all answers have: {"success", "code", "message", "data"}.
+"""The envelope of all responses: {"success", "code", "message", "data"}.
 
-A client in the field turns apostrophes into quotation marks before it parses: no message holds either.
+An existing client replaces apostrophes by quotation marks before it parses, so no message contains either.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _QUOTES: Final = str.maketrans({"'": "`", '"': "`"})
 
 
 def success(message: str, data: Any = None) -> bytes:
-    """The body of an answer of 200."""
+    """The body of a response with status 200."""
     return _dump({"success": True, "code": 0, "message": plain(message), "data": data})
 
 
 def failure(message: str, data: Any = None) -> bytes:
-    """The body of every other answer."""
+    """The body of a response with any other status."""
     return _dump({"success": False, "code": 1, "message": plain(message), "data": data})
 
 
 def bare(data: Any) -> bytes:
-    """The body of an answer with no envelope around it, for clients that know none."""
+    """A body without the envelope, for clients that do not know it."""
     return _dump(data)
 
 
 def plain(text: str) -> str:
-    """Text for a message: one line of bounded length, with neither apostrophes nor quotation marks."""
+    """Text for a message: one line of bounded length, without apostrophes and quotation marks."""
     line = _UNSAFE.sub(" ", text.translate(_QUOTES))
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 

@@ -1,7 +1,7 @@
-"""What a request can come to other than its answer, as exceptions with the HTTP status that tells it.
+"""Failures of a request, as exceptions with an HTTP status: the server's side of the table in docs/api.md.
 
-They are the server's side of the table in docs/api.md. A message is for the caller: it names no internals, and the
-envelope takes quotes out of it. `diflow.errors` are turned into these in one place (`from_diflow`).
+A message is for the caller: it names no internals, and the envelope removes quotes from it. `from_diflow` is the one
+place that converts `diflow.errors`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ from diflow.server.http.envelope import plain
 
 
 class ApiError(Exception):
-    """A request that is answered with `status` and an envelope that says why.
-
-    `data` goes into the envelope; `headers` are added to the answer.
-    """
+    """The request is answered with `status`; `message` and `data` go into the envelope, `headers` into the response."""
 
     def __init__(
         self, status: int, message: str, *, data: Any = None, headers: Mapping[str, str] | None = None
@@ -32,7 +29,7 @@ class ApiError(Exception):
 
 
 class ClientGoneError(Exception):
-    """The caller hung up before the request was whole: nobody is left to answer."""
+    """The client disconnected before its request was complete: there is nothing to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,62 +40,62 @@ class Fault:
     message: str
 
     def to_dict(self) -> dict[str, str]:
-        """As the envelope has it. Names of fields are the caller's, and may hold anything."""
+        """For the envelope. The caller chooses the names of fields, so they may contain anything."""
         return {"path": plain(self.path), "message": plain(self.message)}
 
 
 def bad_request(message: str) -> ApiError:
-    """400: it cannot be understood."""
+    """400: the request cannot be parsed."""
     return ApiError(400, message)
 
 
 def unauthorized(message: str) -> ApiError:
-    """401: it is not known who asks."""
+    """401: the caller is not authenticated."""
     return ApiError(401, message, headers={"WWW-Authenticate": 'Bearer realm="diflow"'})
 
 
 def forbidden(message: str = "this caller may not do that with this job, if there is one") -> ApiError:
-    """403: this caller may not. The message must not tell whether there is such a job."""
+    """403: the caller is not allowed to do this. The message must not reveal whether the job exists."""
     return ApiError(403, message)
 
 
 def not_found(message: str) -> ApiError:
-    """404: there is no such job, or no such path."""
+    """404: no such job, or no such path."""
     return ApiError(404, message)
 
 
 def conflict(message: str) -> ApiError:
-    """409: not in the state that the job is in."""
+    """409: not possible in the job's current state."""
     return ApiError(409, message)
 
 
 def gone(message: str) -> ApiError:
-    """410: over for good, the job or this round of it. Whoever asked need not ask again."""
+    """410: the job, or this round of it, has ended. A retry is pointless."""
     return ApiError(410, message)
 
 
 def unprocessable(message: str, faults: Sequence[Fault] = ()) -> ApiError:
-    """422: it can be understood, and cannot be so."""
+    """422: well-formed, but not valid."""
     return ApiError(422, message, data={"errors": [fault.to_dict() for fault in faults]} if faults else None)
 
 
 def too_many(message: str, *, after_seconds: float) -> ApiError:
-    """429: come again later."""
+    """429: rate limit exceeded; retry later."""
     return ApiError(429, message, headers=retry_after(after_seconds))
 
 
 def unavailable(message: str, *, after_seconds: float = 1.0) -> ApiError:
-    """503: not now; come again later."""
+    """503: not possible now; retry later."""
     return ApiError(503, message, headers=retry_after(after_seconds))
 
 
 def retry_after(seconds: float) -> dict[str, str]:
-    """The header that says when to come again: whole seconds, at least one, at most an hour."""
+    """The Retry-After header: whole seconds, at least one, at most an hour."""
     return {"Retry-After": str(min(3600, max(1, math.ceil(seconds) if math.isfinite(seconds) else 3600)))}
 
 
 def from_diflow(error: DiflowError) -> ApiError:
-    """The answer for an error of the adapter, of which the caller is told no more than helps him."""
+    """The response for an error of the Kubernetes adapter. It tells the caller only what the caller can act on."""
     if isinstance(error, NotFoundError):
         return not_found("there is no such job any more")
     if isinstance(error, ConflictError):

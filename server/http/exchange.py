@@ -1,4 +1,4 @@
-"""One request and its answer, straight on ASGI: a request object that parses more would cost as much as the answer."""
+"""One request and its response, directly on ASGI: starlette's Request costs as much as the whole response does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JSON_HEADERS: Final = ((b"content-type", envelope.JSON), *_NO_STORE)
 
 
 class Exchange:
-    """A request as its route reads it. `headers` have lower-case names; of one that came twice the last counts."""
+    """A request as its handler sees it. `headers` have lower-case names; of a repeated one the last counts."""
 
     __slots__ = ("_receive", "_send", "headers", "method", "parameters", "scope")
 
@@ -34,7 +34,7 @@ class Exchange:
 
     @property
     def address(self) -> str:
-        """The address of whoever is at the other end of the connection; what a proxy says is not believed."""
+        """The address of the connection's peer. Headers of proxies are not trusted."""
         host = (self.scope.get("client") or ("",))[0]
         if ":" in host:  # an IPv4 address on a socket for both kinds
             try:
@@ -46,7 +46,7 @@ class Exchange:
 
     @property
     def token(self) -> str:
-        """The bearer token, "" if none was sent. Raises ApiError (401) for another kind of login."""
+        """The bearer token, "" if none was sent. Raises ApiError (401) for another authentication scheme."""
         given = self.headers.get(b"authorization")
         if not given:
             return ""
@@ -55,14 +55,11 @@ class Exchange:
         return given[7:].strip().decode("latin-1")
 
     def header(self, name: bytes) -> str:
-        """A header's text, or ""."""
+        """A header's value, or ""."""
         return self.headers.get(name, b"").decode("latin-1")
 
     async def json(self, limit: int, *, constants: bool = False) -> Any:
-        """The value in the body. Raises ApiError: 413, 415, 400; and ClientGoneError.
-
-        `constants`: NaN and Infinity are taken, so that the caller can say where they are.
-        """
+        """The parsed body. Raises ApiError (400, 413, 415), ClientGoneError. `constants`: as in `strictjson.parse`."""
         kind = self.headers.get(b"content-type", envelope.JSON).decode("latin-1").lower()
         essence, _, rest = kind.partition(";")
         charset = rest.partition("charset=")[2].strip(' "')
@@ -94,9 +91,9 @@ class Exchange:
                 return b"".join(parts)
 
     async def unless_gone(self, wait: Coroutine[Any, Any, Result]) -> Result:
-        """What a long wait comes to, unless the caller hangs up meanwhile (ClientGoneError). A body is not kept."""
+        """Await `wait`, unless the client disconnects first (ClientGoneError). The request's body is discarded."""
         waiting = asyncio.ensure_future(wait)
-        gone = asyncio.ensure_future(self._hung_up())
+        gone = asyncio.ensure_future(self._disconnected())
         try:
             await asyncio.wait([waiting, gone], return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
@@ -106,7 +103,7 @@ class Exchange:
             waiting.cancel()
             gone.cancel()
 
-    async def _hung_up(self) -> None:
+    async def _disconnected(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
@@ -118,7 +115,7 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         content_type: bytes = envelope.JSON,
     ) -> None:
-        """Send the answer. Of a HEAD only its head."""
+        """Send the response; to HEAD, without its body."""
         base = _JSON_HEADERS if content_type is envelope.JSON else ((b"content-type", content_type), *_NO_STORE)
         more = [(k.lower().encode(), v.encode("latin-1", "replace")) for k, v in headers.items()] if headers else []
         await self._send(
@@ -132,5 +129,5 @@ class Exchange:
 
 
 def _too_large(limit: int) -> ApiError:
-    # The rest of the body is not read: the connection cannot be used again.
+    # The rest of the body is not read, so the connection cannot be reused.
     return ApiError(413, f"the body is larger than {limit} bytes", headers={"Connection": "close"})

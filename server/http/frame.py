@@ -1,6 +1,6 @@
-"""What is around every request: its id, its line in the log, and an envelope for whatever goes wrong.
+"""Middleware around every request: a request id, a line in the log, and an envelope for every failure.
 
-Nothing of a request's body and no token ever comes into the log. A trace-back goes there, and to no caller.
+The log never contains a body or a token. Tracebacks go to the log, never to callers.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from diflow.server.http.exchange import Exchange
 
 REQUEST_ID: Final = b"x-request-id"
 ROUTINE: Final = ("/profilings", "/hints/{namespace}/{name}")
-_SANE: Final = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
-_GONE: Final = 499  # nginx's number for a caller who hung up; it is only counted
+_WELL_FORMED: Final = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+_GONE: Final = 499  # nginx's status for a client that disconnected; only for the counters
 
 log = structlog.get_logger("diflow.server")
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One request that is over, for who counts them. `route` is its pattern, "" if no route took it."""
+    """A finished request, for the counters. `route` is its pattern, "" if no route matched."""
 
     method: str
     route: str
@@ -41,7 +41,7 @@ class Answered:
 
 
 class Frame:
-    """ASGI middleware. `limit` seconds may pass until a route has answered (but for those that wait on purpose)."""
+    """ASGI middleware. `on_answer` is called after each request; `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -95,21 +95,21 @@ class Frame:
             )
             if status:
                 raise
-            await _fail(scope, receive, sending, ApiError(500, "something is wrong in the server; its log has more"))
+            await _fail(scope, receive, sending, ApiError(500, "internal error: see the log of the server"))
         finally:
-            self._tell(scope, request_id, status, self._clock() - began)
+            self._report(scope, request_id, status, self._clock() - began)
 
     def _id(self, scope: Scope) -> bytes:
-        """The caller's own id if it is a sane one, else a new one."""
+        """The caller's X-Request-Id if it is well-formed, else a new one."""
         for name, value in scope["headers"]:
-            if name == REQUEST_ID and _SANE.fullmatch(value):
+            if name == REQUEST_ID and _WELL_FORMED.fullmatch(value):
                 return bytes(value)
         return b"%s-%x" % (self._prefix, next(self._numbers))
 
-    def _tell(self, scope: Scope, request_id: bytes, status: int, seconds: float) -> None:
+    def _report(self, scope: Scope, request_id: bytes, status: int, seconds: float) -> None:
         route = scope.get("state", {}).get("route", "")
         self._on_answer(Answered(scope["method"], route, status, seconds))
-        # What comes all the time and changes nothing that is asked for is for who looks for a fault.
+        # Frequent requests that change no wanted state are logged for debugging alone.
         is_routine = status < 400 and (scope["method"] in ("GET", "HEAD") or route.endswith(ROUTINE))
         line: dict[str, Any] = {
             "id": request_id.decode(),
@@ -129,7 +129,7 @@ class Frame:
 
 
 def _shown(scope: Scope) -> str:
-    """The path without its query, as much of it as a line of the log bears."""
+    """The path without its query, shortened for a log line."""
     return envelope.plain(scope["path"])[:200]
 
 
@@ -139,5 +139,5 @@ async def _fail(scope: Scope, receive: Receive, send: Send, error: ApiError) -> 
 
 
 def late() -> ApiError:
-    """503: it took too long."""
+    """503: the handler exceeded its time limit."""
     return unavailable("the answer took too long")

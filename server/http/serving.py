@@ -1,16 +1,18 @@
-"""The server as a process: its sockets, its signals, its end.
+"""The server process: its sockets, signals and graceful shutdown.
 
-One process, one loop (uvloop), uvicorn's protocol with our limits on it. The order of the end is what keeps each
-request that was accepted:
+One process, one event loop (uvloop), uvicorn's protocol with our limits. The order of the shutdown loses no accepted
+request:
 
-    1. SIGTERM: /readyz says 503, all is served on, and each answer ends its connection: clients come back elsewhere.
-    2. After `drain_seconds` the cluster sends nobody here any more. What waits at the door is let in, the door closed.
-    3. Requests under way are answered; those that wait on purpose (long polls) are told to ask again.
-    4. The application ends: what was reported and not written yet is written. Then the process.
+    1. SIGTERM: /readyz returns 503. Requests are still served, and each response closes its connection, so that
+       clients reconnect to another replica.
+    2. After `drain_seconds` the cluster routes no new connections here. Connections in the backlog are accepted, and
+       the listening socket is closed.
+    3. Requests in progress are answered; long polls are answered with 408, ask again.
+    4. The application's lifespan ends: reports that were taken are written. Then the process exits.
 
-Steps 3 and 4 take `ending_seconds` at most. Each further signal cuts the wait short that it falls into.
+Steps 3 and 4 take `ending_seconds` at most. A further signal ends the current wait.
 
-It knows nothing of routes.
+This module knows no routes.
 """
 
 from __future__ import annotations
@@ -44,12 +46,12 @@ if TYPE_CHECKING:
     from diflow.server.settings import ServerSettings
 
 _BACKLOG: Final = 2048
-# For what is no connection: caches, the log, connections to the API server.
+# Files besides the clients' connections: the log, connections to the API server.
 _OTHER_FILES: Final = 64
-# Of `ending_seconds`: kept for the application's own end, so that slow requests do not cost others their reports.
+# The share of `ending_seconds` that step 4 has for itself, so that slow requests do not cost other jobs their reports.
 _FLUSH_SHARE: Final = 0.4
 _TICK_SECONDS: Final = 1.0
-_TOLD_AGAIN_SECONDS: Final = 60.0
+_REPEAT_SECONDS: Final = 60.0
 _PAGE_CONNECTIONS: Final = 64
 
 log = structlog.get_logger("diflow.server")
@@ -62,16 +64,16 @@ def serve(
     telemetry: Telemetry,
     on_ending: Callable[[], None] = lambda: None,
 ) -> int:
-    """Serve the application until a signal comes. Returns the exit code: 0, or 1 if it could not start or end in time.
+    """Serve the application until a signal. Returns the exit code: 0, or 1 if it could not start or end in time.
 
-    The ports are in the log's line "started"; `on_ending` is called when the signal has come. Raises InvalidError for
-    an address or a certificate that cannot be used.
+    The log line "started" has the ports; `on_ending` is called at the first signal. Raises InvalidError for an address
+    or a certificate that cannot be used.
     """
     _allow_files(settings)
     certificates = None
     if settings.tls_certificate is not None and settings.tls_key is not None:
         certificates = Certificates(settings.tls_certificate, settings.tls_key)
-    with contextlib.ExitStack() as sockets, _log_of_uvicorn():
+    with contextlib.ExitStack() as sockets, _forwarded_logs():
         api = sockets.enter_context(_bound(settings.host, settings.port))
         pages = (
             sockets.enter_context(_bound(settings.host, settings.metrics_port)) if settings.metrics_port >= 0 else None
@@ -97,7 +99,7 @@ class _Process:
         self._signals = 0
         self._signalled = asyncio.Event()
         self._was_ready = True
-        self._told = float("-inf")
+        self._last_warning = float("-inf")
         self._api = Connections(settings, on_refusal=telemetry.refusal)
         few = {"connections": _PAGE_CONNECTIONS, "connections_per_address": _PAGE_CONNECTIONS // 2}
         self._pages = Connections(settings.model_copy(update=few))
@@ -111,7 +113,7 @@ class _Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         beats = [
-            asyncio.create_task(_over_and_over(seconds, what))
+            asyncio.create_task(_repeat(seconds, what))
             for seconds, what in (
                 (SWEEP_SECONDS, self._sweep),
                 (_TICK_SECONDS, self._tick),
@@ -121,7 +123,7 @@ class _Process:
         listeners: list[Listener] = []
         lifespan = LifespanOn(self._config)
         try:
-            self._date()
+            self._set_date_header()
             if pages is not None:
                 listeners.append(Listener(pages, self._page_config, connections=self._pages, state=self._state))
                 await listeners[-1].open()
@@ -129,7 +131,7 @@ class _Process:
             if lifespan.should_exit:
                 log.error("the application could not start")
                 return 1
-            door = Listener(
+            api_listener = Listener(
                 api,
                 self._config,
                 connections=self._api,
@@ -137,11 +139,11 @@ class _Process:
                 app_state=lifespan.state,
                 certificates=self._certificates,
             )
-            await door.open()
+            await api_listener.open()
             port, page_port = api.getsockname()[1], pages.getsockname()[1] if pages is not None else 0
             log.info("started", version=__version__, port=port, metrics_port=page_port, tls=bool(self._certificates))
             await self._signalled.wait()
-            return await self._end(door, lifespan)
+            return await self._end(api_listener, lifespan)
         finally:
             for listener in listeners:
                 await listener.close()
@@ -149,7 +151,7 @@ class _Process:
             for beat in beats:
                 beat.cancel()
 
-    # --- the end ----------------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------------------------
 
     def _on_signal(self) -> None:
         self._signals += 1
@@ -158,18 +160,18 @@ class _Process:
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().remove_signal_handler(number)
 
-    async def _end(self, door: Listener, lifespan: LifespanOn) -> int:
+    async def _end(self, listener: Listener, lifespan: LifespanOn) -> int:
         settings, connections = self._settings, self._api
         log.info("ending", seconds=settings.drain_seconds, busy=connections.busy)
         self._telemetry.is_ending = True
         self._on_ending()
-        connections.begin_ending()
+        connections.begin_shutdown()
         await self._until(lambda: False, seconds=settings.drain_seconds)
         began = time.monotonic()
-        await door.close()
+        await listener.close()
         connections.end_polls()
         answers = settings.ending_seconds * (1 - _FLUSH_SHARE)
-        in_time = await self._until(lambda: self._is_quiet(door), seconds=answers)
+        in_time = await self._until(lambda: self._is_quiet(listener), seconds=answers)
         if not in_time:
             log.warning("requests are left unanswered", busy=connections.busy)
         left = max(0.1, settings.ending_seconds - (time.monotonic() - began))
@@ -177,18 +179,18 @@ class _Process:
             async with asyncio.timeout(left):
                 await lifespan.shutdown()
         except TimeoutError:
-            log.error("what was reported could not be written in time", seconds=settings.ending_seconds)
+            log.error("reports could not be written in time", seconds=settings.ending_seconds)
             in_time = False
         connections.abort()
         log.info("ended", in_time=in_time, requests=self._state.total_requests)
         return 0 if in_time and not lifespan.shutdown_failed else 1
 
-    def _is_quiet(self, door: Listener) -> bool:
+    def _is_quiet(self, listener: Listener) -> bool:
         self._api.close_idle()
-        return not self._api.open and not self._api.orphans and not self._api.leaving and not door.handshakes
+        return not self._api.open and not self._api.detached and not self._api.draining and not listener.handshakes
 
     async def _until(self, true: Callable[[], bool], *, seconds: float) -> bool:
-        """Wait for that long, or until it is so, or until somebody presses again."""
+        """Wait until `true()`, for `seconds` at most; a further signal ends the wait. Returns whether it is true."""
         signals, ends = self._signals, time.monotonic() + seconds
         while not true():
             if self._signals > signals or time.monotonic() >= ends:
@@ -196,7 +198,7 @@ class _Process:
             await asyncio.sleep(0.02)
         return True
 
-    # --- what is done all the time ------------------------------------------------------------------------------------
+    # --- periodic work ------------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -204,16 +206,16 @@ class _Process:
             connections.sweep(now)
 
     def _tick(self) -> None:
-        self._date()
+        self._set_date_header()
         why, now = self._telemetry.why_not_ready(), time.monotonic()
         if not why and not self._was_ready:
             log.info("ready")
-        elif why and not self._telemetry.is_ending and (self._was_ready or now - self._told > _TOLD_AGAIN_SECONDS):
+        elif why and not self._telemetry.is_ending and (self._was_ready or now - self._last_warning > _REPEAT_SECONDS):
             log.warning("not ready", why=why)
-            self._told = now
+            self._last_warning = now
         self._was_ready = not why
 
-    def _date(self) -> None:
+    def _set_date_header(self) -> None:
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
 
     def _renew(self) -> None:
@@ -221,18 +223,18 @@ class _Process:
             self._certificates.reload()
 
 
-async def _over_and_over(seconds: float, what: Callable[[], None]) -> None:
-    """Do it now and then; whatever goes wrong once is tried again."""
+async def _repeat(seconds: float, what: Callable[[], None]) -> None:
+    """Call `what` every `seconds`. An exception is logged; the next call is made all the same."""
     while True:
         await asyncio.sleep(seconds)
         try:
             what()
         except Exception:
-            log.exception("what is done now and then failed", what=what.__name__)
+            log.exception("a periodic task failed", what=what.__name__)
 
 
 class Listener:
-    """A socket whose connections are held to the limits, in plain HTTP or in TLS."""
+    """A listening socket for HTTP or HTTPS. `Connections` enforces the limits."""
 
     def __init__(
         self,
@@ -249,7 +251,7 @@ class Listener:
         self._certificates = certificates
         self._server: asyncio.AbstractServer | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self.handshakes: dict[asyncio.Task[None], float] = {}  # since when, the one that takes longest first
+        self.handshakes: dict[asyncio.Task[None], float] = {}  # and when they began, the oldest first
         self._origins = Origins(connections.settings.connections_per_address)
         self._make = partial(
             Connection,
@@ -262,7 +264,7 @@ class Listener:
         )
 
     async def open(self) -> None:
-        """Let connections in."""
+        """Start to accept connections."""
         loop = asyncio.get_running_loop()
         self._socket.setblocking(False)
         if self._certificates is None:
@@ -272,7 +274,7 @@ class Listener:
         self._accepting = loop.create_task(self._accept(self._certificates))
 
     async def close(self) -> None:
-        """Let in who waits at the door, and nobody afterwards."""
+        """Accept the connections in the backlog, then stop."""
         asked = select.poll()
         asked.register(self._socket.fileno(), select.POLLIN)
         ends = time.monotonic() + 1.0
@@ -285,7 +287,7 @@ class Listener:
         self._socket.close()
 
     async def _accept(self, certificates: Certificates) -> None:
-        """Accept by hand: connections count from before their handshake, and each is given the newest certificate."""
+        """Accept TLS connections: asyncio's own server counts none before its handshake, and keeps one certificate."""
         loop = asyncio.get_running_loop()
         limits = self._connections.settings
         while True:
@@ -298,18 +300,18 @@ class Listener:
             address = plain_address(peer)
             why = self._origins.refusal(address)
             if not why and len(self._connections.open) + len(self.handshakes) >= limits.connections + limits.refusals:
-                why = self._make_room(loop.time())
+                why = self._free_place(loop.time())
             if why:
-                sock.close()  # no words without a handshake, and that is what there is no room for
+                sock.close()  # a response would need a handshake
                 self._connections.on_refusal(503, why)
                 continue
-            task = loop.create_task(self._shake_hands(sock, certificates))
+            task = loop.create_task(self._handshake(sock, certificates))
             self.handshakes[task] = loop.time()
             self._origins.add(address)
-            task.add_done_callback(partial(self._has_shaken_hands, address))
+            task.add_done_callback(partial(self._handshake_done, address))
 
-    def _make_room(self, now: float) -> str:
-        """End the handshake that has taken longest; or the reason why there is no room."""
+    def _free_place(self, now: float) -> str:
+        """Cancel the oldest handshake; returns the reason if none is old enough."""
         task, began = next(iter(self.handshakes.items()), (None, now))
         if task is None or now - began < GRACE_SECONDS:
             return "too many connections"
@@ -317,11 +319,11 @@ class Listener:
         task.cancel()
         return ""
 
-    def _has_shaken_hands(self, address: str, task: asyncio.Task[None]) -> None:
+    def _handshake_done(self, address: str, task: asyncio.Task[None]) -> None:
         self.handshakes.pop(task, None)
         self._origins.remove(address)
 
-    async def _shake_hands(self, sock: socket.socket, certificates: Certificates) -> None:
+    async def _handshake(self, sock: socket.socket, certificates: Certificates) -> None:
         loop = asyncio.get_running_loop()
         limits = self._connections.settings
         try:
@@ -332,12 +334,12 @@ class Listener:
                 ssl_handshake_timeout=limits.header_seconds,
                 ssl_shutdown_timeout=limits.linger_seconds,
             )
-        except (OSError, EOFError, asyncio.CancelledError) as error:  # among them all of ssl's: a scanner, for example
+        except (OSError, EOFError, asyncio.CancelledError) as error:  # ssl's errors are OSErrors
             sock.close()
-            log.debug("no handshake", why=str(error))
+            log.debug("the TLS handshake failed", why=str(error))
 
 
-# --- what the process stands on --------------------------------------------------------------------------------------
+# --- configuration, sockets and logs ----------------------------------------------------------------------------------
 
 
 def _configuration(app: App) -> uvicorn.Config:
@@ -349,7 +351,7 @@ def _configuration(app: App) -> uvicorn.Config:
         interface="asgi3",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # who asks is who connects: such a header is anybody's to write
+        proxy_headers=False,  # anybody can write such a header
         server_header=False,
     )
     config.load()
@@ -358,10 +360,10 @@ def _configuration(app: App) -> uvicorn.Config:
 
 @contextlib.contextmanager
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket on this address; without one, on all, of both kinds of IP if there are both."""
+    """A socket bound to this address; by default to all addresses, of IPv4 and, where there is one, IPv6."""
     kinds = [socket.AF_INET6 if ":" in host else socket.AF_INET]
     if not host and socket.has_dualstack_ipv6():
-        kinds = [socket.AF_INET6, socket.AF_INET]  # a machine may have IPv6 built in and switched off
+        kinds = [socket.AF_INET6, socket.AF_INET]  # IPv6 may be compiled in and disabled
     why = ""
     for kind in kinds:
         try:
@@ -381,7 +383,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _allow_files(settings: ServerSettings) -> None:
-    """Each connection is a file: ask for as many as may be open, and say so if there are fewer."""
+    """Raise the limit of open files to what the connections need, or log a warning."""
     needed = settings.connections + 2 * settings.refusals + 2 * _PAGE_CONNECTIONS + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < needed:
@@ -392,7 +394,7 @@ def _allow_files(settings: ServerSettings) -> None:
 
 
 class _Forward(logging.Handler):
-    """What uvicorn and asyncio say goes to our log."""
+    """Forwards the logs of uvicorn and asyncio to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         said = {"from": record.name, **({"exc_info": record.exc_info} if record.exc_info else {})}
@@ -400,7 +402,7 @@ class _Forward(logging.Handler):
 
 
 @contextlib.contextmanager
-def _log_of_uvicorn() -> Iterator[None]:
+def _forwarded_logs() -> Iterator[None]:
     handler = _Forward(logging.WARNING)
     loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
     for logger in loggers:

@@ -1,6 +1,6 @@
-"""Reads JSON of people who may mean harm: what two parsers could read in two ways is refused, and so is what is deep.
+"""Parses untrusted JSON: refuses what two parsers could read differently, and deep nesting.
 
-It knows nothing of what the values mean.
+It does not know what the values mean.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _OPENING: Final = frozenset(b"[{")
 
 
 def parse(body: bytes, *, constants: bool = False) -> Any:
-    """The value in a body. Raises ApiError (400) for what is not JSON in UTF-8, has a key twice, or is too deep.
+    """Parse a body. Raises ApiError (400) if it is not JSON in UTF-8, repeats a key, or is nested too deep.
 
-    `constants`: take NaN and Infinity, which JSON does not have, so that a caller can say where they are.
+    `constants`: accept NaN and Infinity, which are not JSON, so that the caller can report their paths (`not_finite`).
     """
     if not body.strip():
         raise bad_request("the body is empty: send a JSON object")
@@ -80,5 +80,5 @@ def _constant(name: str) -> Any:
 
 
 def _whole(text: str) -> int | float:
-    # A float is as good for what is out of all bounds, and takes no time to make.
+    # Such a number is out of every range: a float will do, and parsing a long int takes quadratic time.
     return int(text) if len(text) <= 20 else float(text)

@@ -1,7 +1,7 @@
-"""Amounts of resources for people: read from Kubernetes' quantities, added up, and written short.
+"""Amounts of resources for display: parsed from Kubernetes quantities, summed, and formatted.
 
-cpu is in millicores, memory and storage in MiB, everything else in pieces. What cannot be read counts as nothing: the
-API server has checked it, and a picture with one bar missing is better than none.
+cpu is in millicores, memory and storage in MiB, everything else in units. An invalid quantity counts as 0: the API
+server has validated it, and a page without one bar is better than none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SUFFIXES: Final = {
 
 
 def read(quantities: Any) -> Amounts:
-    """A mapping of quantities (`{"cpu": "500m"}`) as amounts; those of nothing are left out."""
+    """Parse a mapping of quantities (`{"cpu": "500m"}`); zeros are left out."""
     if not isinstance(quantities, Mapping):
         return {}
     found = {str(name): _amount(str(name), str(quantity)) for name, quantity in quantities.items()}
@@ -35,8 +35,8 @@ def read(quantities: Any) -> Amounts:
 
 
 def of_pod(spec: Mapping[str, Any]) -> Amounts:
-    """What a pod occupies, as kube-scheduler counts it: containers and sidecars together, or one init container if
-    that asks for more, and the overhead of its runtime."""
+    """A pod's effective request, as kube-scheduler computes it: the sum of containers and sidecars, or the largest init
+    container if that is more, and the overhead of the runtime class."""
     total = plus(*(_asked(container) for container in spec.get("containers") or []))
     sidecars: Amounts = {}
     highest: Amounts = {}
@@ -51,7 +51,7 @@ def of_pod(spec: Mapping[str, Any]) -> Amounts:
 
 
 def plus(*parts: Mapping[str, float]) -> Amounts:
-    """All of them together."""
+    """Their sum."""
     out: Amounts = {}
     for part in parts:
         for name, amount in part.items():
@@ -60,7 +60,7 @@ def plus(*parts: Mapping[str, float]) -> Amounts:
 
 
 def text(resource: str, amount: float) -> str:
-    """Such as `1.5` cores, `20Gi`, `512Mi`, `4`."""
+    """An amount for display: `1.5` cores, `20Gi`, `512Mi`, `4`."""
     if amount <= 0:
         return "0"
     if resource == CPU:
@@ -74,20 +74,20 @@ def text(resource: str, amount: float) -> str:
 
 
 def short(resource: str) -> str:
-    """What people call it: `nvidia.com/gpu` is GPU, `cpu` is CPU."""
+    """A short name: GPU for `nvidia.com/gpu`, CPU for `cpu`."""
     name = resource.rpartition("/")[2]
     return name.upper() if len(name) <= 3 else name
 
 
 def shown(there: Iterable[str]) -> tuple[str, ...]:
-    """The resources worth a bar, of those that nodes have: devices first, for which jobs wait, then cpu and memory."""
+    """The resources to show a bar for, of those that nodes have: devices first, then cpu and memory."""
     names = set(there)
     devices = sorted(name for name in names if is_device(name))
     return (*devices[:3], *(name for name in (CPU, MEMORY) if name in names))
 
 
 def is_device(resource: str) -> bool:
-    """It is counted in whole pieces, as GPUs are."""
+    """Whether it is an extended resource, such as GPUs, which are counted in whole units."""
     return "/" in resource
 
 
@@ -107,5 +107,5 @@ def _amount(resource: str, quantity: str) -> float:
 
 def _asked(container: Mapping[str, Any]) -> Amounts:
     resources = container.get("resources") or {}
-    # A limit without a request is the request: the API server fills it in, a template does not.
+    # A limit without a request is the request: the API server sets it in pods, but not in templates.
     return {**read(resources.get("limits")), **read(resources.get("requests"))}

@@ -1,7 +1,7 @@
-"""What one viewer is shown: a pure function of what the caches keep, of what the viewer may see, and of what is asked.
+"""What the page shows: a pure function of the cluster state, the viewer's permissions and the query of the address.
 
-A viewer sees the jobs of the namespaces in which they may list Workflows, and the nodes if they may list nodes. What
-others hold on a node is shown as one amount without names: without it a full node would look free.
+A viewer sees the jobs of the namespaces in which they may list Workflows, and the nodes if they may list nodes. Pods
+of other jobs on a node are shown as one amount without names: otherwise a full node would look free.
 """
 
 from __future__ import annotations
@@ -23,29 +23,31 @@ JOBS_A_PAGE: Final = 25
 NODES_A_PAGE: Final = 24
 WAITING_SHOWN: Final = 20
 REPLICAS_SHOWN: Final = 200
+NODES_NAMED: Final = 12
 COLOURS: Final = 8
 _LONGEST: Final = 128
 _DIGITS: Final = re.compile(r"([0-9]{1,9})")
 _MOST_PAGES: Final = 10_000
-# Of the phases a filter offers: those that are not over first.
+# The choices of the phase filter.
 ACTIVE: Final = "active"
 FILTERS: Final = (ACTIVE, *PHASES)
+_ACTIVE_PHASES: Final = ("Running", "Starting", "Restarting", "Rescheduling", "Pending", "Unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What a viewer may see: jobs of these namespaces (None: of all), and nodes or not."""
+class Permissions:
+    """What a viewer may see: the jobs of these namespaces (None: of all), and whether nodes."""
 
     namespaces: frozenset[str] | None = frozenset()
     nodes: bool = False
 
-    def sees(self, namespace: str) -> bool:
+    def allows(self, namespace: str) -> bool:
         return self.namespaces is None or namespace in self.namespaces
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What of it is asked for, by the query of the address. Whatever cannot be is left out."""
+class Query:
+    """The query of the page's address: filters, the open job and page numbers. Invalid values are ignored."""
 
     text: str = ""
     namespace: str = ""
@@ -56,17 +58,17 @@ class Ask:
     nodes: int = 1
 
     @classmethod
-    def read(cls, query: Mapping[str, str]) -> Ask:
-        """From the parameters `q`, `namespace`, `phase`, `queue`, `job`, `page` and `nodes`."""
-        phase = query.get("phase", "")
+    def parse(cls, parameters: Mapping[str, str]) -> Query:
+        """Parse `q`, `namespace`, `phase`, `queue`, `job`, `page` and `nodes`."""
+        phase = parameters.get("phase", "")
         return cls(
-            text=query.get("q", "").strip()[:_LONGEST],
-            namespace=query.get("namespace", "")[:_LONGEST],
+            text=parameters.get("q", "").strip()[:_LONGEST],
+            namespace=parameters.get("namespace", "")[:_LONGEST],
             phase=phase if phase in FILTERS else "",
-            queue=query.get("queue", "")[:_LONGEST],
-            job=query.get("job", "")[: 2 * _LONGEST],
-            page=_page(query.get("page", "")),
-            nodes=_page(query.get("nodes", "")),
+            queue=parameters.get("queue", "")[:_LONGEST],
+            job=parameters.get("job", "")[: 2 * _LONGEST],
+            page=_page(parameters.get("page", "")),
+            nodes=_page(parameters.get("nodes", "")),
         )
 
     @property
@@ -74,7 +76,7 @@ class Ask:
         return bool(self.text or self.namespace or self.phase or self.queue)
 
     def link(self, **changed: str | int) -> str:
-        """The address of the same page with something else asked for."""
+        """The address of this page with some parameters changed."""
         given: dict[str, str | int] = {
             "q": self.text, "namespace": self.namespace, "phase": self.phase, "queue": self.queue, "job": self.job,
             "page": self.page, "nodes": self.nodes,
@@ -84,8 +86,8 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What the caches show at one moment. `all_pods`: the pods are those of the whole cluster, not of jobs alone."""
+class ClusterState:
+    """A snapshot of the caches. `all_pods`: `pods` has all pods of the cluster, not only those of jobs."""
 
     jobs: Sequence[JobFacts] = ()
     pods: Sequence[PodFacts] = ()
@@ -95,11 +97,9 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A job with the replicas that it holds on each node (of the pods that are there), and its colour.
+    """A job with its pods per node, and its colour (-1: none). `wanted` is the most replicas that it asks for.
 
-    `wanted` is the most that is asked for.
-
-    `trouble` is why pods of it do not start that have a place, "" if there is no such reason.
+    `trouble` is why a pod that has a node does not start, or "".
     """
 
     facts: JobFacts
@@ -112,14 +112,39 @@ class JobLine:
 
     @property
     def asked_text(self) -> str:
-        """What is asked for of all tasks together, such as `3` or `2–8`."""
+        """The wanted replicas of all tasks together, such as `3` or `2–8`."""
         low = sum(task.low for task in self.facts.tasks)
         return str(self.wanted) if low == self.wanted else f"{low}–{self.wanted}"
+
+    @property
+    def line_at(self) -> int:
+        """The number of replicas at which the pictures have a line; 0: none, as for an ended job."""
+        return 0 if self.facts.has_ended else self.wanted
+
+    @property
+    def begin(self) -> float:
+        """The start of the history (seconds since 1970)."""
+        return self.facts.history.steps[0].at if self.facts.history.steps else self.facts.submitted
+
+    @property
+    def nodes_text(self) -> str:
+        """The first nodes with the number of pods on each."""
+        return ", ".join(f"{node} ×{count}" for node, count in self.nodes[:NODES_NAMED])
+
+    @property
+    def said(self) -> str:
+        """The job's message, with why it waits or does not start."""
+        job = self.facts
+        if job.waits and job.why and job.why not in job.message:
+            return job.why
+        if self.trouble and not job.has_ended and self.trouble not in job.message:
+            return f"{job.message}; {self.trouble}"
+        return job.message
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """A job that waits, with its place among those of its queue that the viewer sees."""
+    """A waiting job, with its place among the jobs of its queue that the viewer sees."""
 
     place: int
     job: JobLine
@@ -128,7 +153,7 @@ class QueueLine:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One job with all that is known of it."""
+    """The open job, with `count` pods, of which `replicas` are shown."""
 
     line: JobLine
     replicas: tuple[PodFacts, ...]
@@ -137,44 +162,60 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds something of a node: a job, or (colour -1, no key) all pods that are not shown by name."""
+    """A job on a node, with its pods there and their requests; key "" and colour -1: all pods not shown by name."""
 
     key: str
     colour: int
     replicas: int
     request: Mapping[str, float]
 
+    @property
+    def name(self) -> str:
+        """The job's name without its namespace."""
+        return self.key.partition("/")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A node, who is on it, and how much they ask for together."""
+    """A node with the jobs on it, and the sum of their requests."""
 
     facts: NodeFacts
-    room: Amounts
+    allocatable: Amounts
     used: Amounts
     holders: tuple[Holder, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Over all that the viewer sees. `phases`: jobs that have not ended by phase, and those that have."""
+    """Sums over all that the viewer sees. `phases`: the number of jobs by phase."""
 
     phases: Mapping[str, int] = field(default_factory=dict)
     waiting: int = 0
     wanted: int = 0
     granted: int = 0
     observed: int = 0
-    room: Amounts = field(default_factory=dict)
+    allocatable: Amounts = field(default_factory=dict)
     used: Amounts = field(default_factory=dict)
     nodes: int = 0
     nodes_ready: int = 0
 
+    @property
+    def active(self) -> int:
+        """Jobs that have not ended."""
+        return sum(n for phase, n in self.phases.items() if phase not in ENDED)
+
+    @property
+    def active_text(self) -> str:
+        """Their numbers by phase, such as `2 running, 1 pending`."""
+        parts = [f"{n} {phase.lower()}" for phase in _ACTIVE_PHASES if (n := self.phases.get(phase))]
+        return ", ".join(parts) or "none that has not ended"
+
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """All that is on one page."""
+    """The content of the page."""
 
-    ask: Ask
+    query: Query
     totals: Totals
     queue: tuple[QueueLine, ...]
     jobs: tuple[JobLine, ...]
@@ -186,43 +227,43 @@ class Board:
     resources: tuple[str, ...]
     namespaces: tuple[str, ...]
     queues: tuple[str, ...]
-    sight: Sight
+    permissions: Permissions
     all_pods: bool
 
 
-def board(world: World, sight: Sight, ask: Ask) -> Board:
-    """What `sight` allows to see of the world, as far as it is asked for."""
-    jobs = [job for job in _newest(world.jobs) if sight.sees(job.namespace)]
-    pods, owned = _by_job(world.pods, jobs)
+def board(state: ClusterState, permissions: Permissions, query: Query) -> Board:
+    """The part of the cluster state that the viewer may see and has asked for."""
+    jobs = [job for job in _newest(state.jobs) if permissions.allows(job.namespace)]
+    pods, owned = _by_job(state.pods, jobs)
     colours = _colours(jobs, pods)
     lines = sorted((_line(job, pods.get(job.uid, ()), colours) for job in jobs), key=_order)
-    found = [line for line in lines if _is_asked_for(line.facts, ask)]
+    found = [line for line in lines if _matches(line.facts, query)]
     pages = max(1, -(-len(found) // JOBS_A_PAGE))
-    page = min(ask.page, pages)
-    nodes = _nodes(world, {job.uid: job for job in jobs}, owned, colours) if sight.nodes else []
+    page = min(query.page, pages)
+    nodes = _nodes(state, {job.uid: job for job in jobs}, owned, colours) if permissions.nodes else []
     node_pages = max(1, -(-len(nodes) // NODES_A_PAGE))
-    node_page = min(ask.nodes, node_pages)
+    node_page = min(query.nodes, node_pages)
     waiting = _queue(lines)
     return Board(
-        ask=ask,
+        query=query,
         totals=_totals(lines, nodes, waiting=len(waiting)),
         queue=waiting[:WAITING_SHOWN],
         jobs=tuple(found[(page - 1) * JOBS_A_PAGE : page * JOBS_A_PAGE]),
         jobs_found=len(found),
         jobs_pages=pages,
-        opened=_opened(lines, pods, ask.job),
+        opened=_opened(lines, pods, query.job),
         nodes=tuple(nodes[(node_page - 1) * NODES_A_PAGE : node_page * NODES_A_PAGE]),
         nodes_pages=node_pages,
-        resources=amounts.shown(name for node in nodes for name in node.room),
+        resources=amounts.shown(name for node in nodes for name in node.allocatable),
         namespaces=tuple(sorted({job.namespace for job in jobs})),
         queues=tuple(sorted({job.queue for job in jobs})),
-        sight=sight,
-        all_pods=world.all_pods,
+        permissions=permissions,
+        all_pods=state.all_pods,
     )
 
 
 def _newest(jobs: Iterable[JobFacts]) -> list[JobFacts]:
-    """One Workflow for each job: the one in which it is now."""
+    """The current Workflow of each job."""
     found = list(jobs)
     kept = {id(link) for link in chain.newest(job.link for job in found)}
     return [job for job in found if id(job.link) in kept]
@@ -231,7 +272,7 @@ def _newest(jobs: Iterable[JobFacts]) -> list[JobFacts]:
 def _by_job(
     pods: Iterable[PodFacts], jobs: Iterable[JobFacts]
 ) -> tuple[dict[str, list[PodFacts]], dict[tuple[str, str], str]]:
-    """The pods by the uid of their job's Workflow, and the job's uid of each pod by (namespace, name)."""
+    """(pods by the uid of their Workflow, the uid of the Workflow by the pod's (namespace, name))."""
     uids = {(job.namespace, job.workflow): job.uid for job in jobs}
     out: dict[str, list[PodFacts]] = {}
     owned: dict[tuple[str, str], str] = {}
@@ -244,7 +285,7 @@ def _by_job(
 
 
 def _colours(jobs: Iterable[JobFacts], pods: Mapping[str, Sequence[PodFacts]]) -> dict[str, int]:
-    """A colour for each job that holds nodes, the same from one page to the next, and as few twice as may be."""
+    """A colour for each job that has nodes: the same on each page, and each colour for as few jobs as possible."""
     out: dict[str, int] = {}
     taken = [0] * COLOURS
     for job in sorted(jobs, key=lambda job: (job.submitted, job.key)):
@@ -274,23 +315,23 @@ def _line(job: JobFacts, pods: Sequence[PodFacts], colours: Mapping[str, int]) -
 
 
 def _order(line: JobLine) -> tuple[object, ...]:
-    """Those that hold nodes, then those that wait, then those that have ended; the newest first."""
+    """Jobs that have nodes, then waiting ones, then ended ones; each the newest first."""
     job = line.facts
     rank = 2 if job.has_ended else 1 if job.waits or job.phase == "Pending" else 0
     return (rank, -(job.finished if rank == 2 and job.finished else job.submitted), job.key)
 
 
-def _is_asked_for(job: JobFacts, ask: Ask) -> bool:
+def _matches(job: JobFacts, query: Query) -> bool:
     return (
-        (not ask.namespace or job.namespace == ask.namespace)
-        and (not ask.queue or job.queue == ask.queue)
-        and (not ask.phase or (not job.has_ended if ask.phase == ACTIVE else job.phase == ask.phase))
-        and (not ask.text or ask.text.casefold() in job.key.casefold())
+        (not query.namespace or job.namespace == query.namespace)
+        and (not query.queue or job.queue == query.queue)
+        and (not query.phase or (not job.has_ended if query.phase == ACTIVE else job.phase == query.phase))
+        and (not query.text or query.text.casefold() in job.key.casefold())
     )
 
 
 def _queue(lines: Iterable[JobLine]) -> tuple[QueueLine, ...]:
-    """The jobs that have no place: the more urgent first, then the older."""
+    """The waiting jobs: by priority, then the oldest first."""
     waiting = [line for line in lines if line.facts.waits and not line.facts.is_stopping]
     waiting.sort(key=lambda line: (line.facts.priority != "high", line.facts.submitted, line.facts.key))
     places: dict[str, int] = {}
@@ -302,7 +343,7 @@ def _queue(lines: Iterable[JobLine]) -> tuple[QueueLine, ...]:
 
 
 def reason(job: JobFacts) -> str:
-    """Why a job that waits does so."""
+    """Why a job waits."""
     if job.problem:
         return job.problem
     if job.is_suspended:
@@ -311,14 +352,14 @@ def reason(job: JobFacts) -> str:
 
 
 def _nodes(
-    world: World, jobs: Mapping[str, JobFacts], owned: Mapping[tuple[str, str], str], colours: Mapping[str, int]
+    state: ClusterState, jobs: Mapping[str, JobFacts], owned: Mapping[tuple[str, str], str], colours: Mapping[str, int]
 ) -> list[NodeLine]:
     there: dict[str, list[PodFacts]] = {}
-    for pod in world.pods:
+    for pod in state.pods:
         if pod.node:
             there.setdefault(pod.node, []).append(pod)
     out = []
-    for node in sorted(world.nodes, key=lambda node: (node.is_ready, _natural(node.name))):
+    for node in sorted(state.nodes, key=lambda node: (node.is_ready, _natural(node.name))):
         by_uid: dict[str, list[PodFacts]] = {}
         for pod in there.get(node.name, ()):
             by_uid.setdefault(owned.get((pod.namespace, pod.name), ""), []).append(pod)
@@ -333,7 +374,7 @@ def _nodes(
         ]
         holders.sort(key=lambda holder: (not holder.key, holder.key))
         used = amounts.plus(*(holder.request for holder in holders))
-        out.append(NodeLine(node, dict(node.room), used, tuple(holders)))
+        out.append(NodeLine(node, dict(node.allocatable), used, tuple(holders)))
     return out
 
 
@@ -348,7 +389,7 @@ def _totals(lines: Sequence[JobLine], nodes: Sequence[NodeLine], *, waiting: int
         wanted=sum(line.wanted for line in live),
         granted=sum(line.granted for line in live),
         observed=sum(line.observed for line in live),
-        room=amounts.plus(*(node.room for node in nodes if node.facts.is_ready)),
+        allocatable=amounts.plus(*(node.allocatable for node in nodes if node.facts.is_ready)),
         used=amounts.plus(*(node.used for node in nodes if node.facts.is_ready)),
         nodes=len(nodes),
         nodes_ready=sum(node.facts.is_ready for node in nodes),
@@ -359,12 +400,12 @@ def _opened(lines: Iterable[JobLine], pods: Mapping[str, Sequence[PodFacts]], ke
     line = next((line for line in lines if line.facts.key == key), None) if key else None
     if line is None:
         return None
-    replicas = sorted(pods.get(line.facts.uid, ()), key=lambda pod: (pod.is_leaving, pod.task, pod.index, pod.name))
+    replicas = sorted(pods.get(line.facts.uid, ()), key=lambda pod: (pod.is_terminating, pod.task, pod.index, pod.name))
     return Opened(line, tuple(replicas[:REPLICAS_SHOWN]), len(replicas))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """gpu-2 comes before gpu-10."""
+    """A sort key for names: gpu-2 before gpu-10."""
     return [
         (-1 if (number := untrusted.whole(part)) is None else number, part) for part in _DIGITS.split(name[:_LONGEST])
     ]

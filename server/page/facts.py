@@ -1,7 +1,7 @@
-"""What the caches have to keep of a Workflow, a pod and a node for the status page: little, and read once.
+"""What the caches keep of a Workflow, a pod and a node for the status page.
 
-A Workflow may have a thousand of Argo's nodes, so all that is shown of them is worked out when it comes in. Whatever
-somebody has edited into an object, nothing here raises: a job that cannot be read says so in `problem`.
+A Workflow may have a thousand nodes in Argo's sense, so what is shown of them is derived when the object arrives. Users
+can edit these objects, so nothing here raises: a job that cannot be read has a `problem`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULT_QUEUE: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """One task: `low`..`high` replicas may run, `wanted` are asked for, `granted` have a place; `observed` run."""
+    """One task: `low` to `high` replicas are allowed, `wanted` requested, `granted` allocated, `observed` running."""
 
     name: str
     low: int
@@ -51,10 +51,10 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """A job's Workflow. Times are seconds since 1970, 0 where there is none.
+    """A Workflow of a job. Times are seconds since 1970, 0 if there is none.
 
-    `name` is the job's, `workflow` that of the Workflow in which it is. `waits`: it is the allocator's, and has no
-    place. `why` is the allocator's last word on it. `link` is what tells which Workflow goes on in which.
+    `name` is the job's name, `workflow` the Workflow's. `waits`: the job needs the allocator, and has no allocation.
+    `why` is the allocator's last decision on it. `link` has the links to the job's other Workflows (`state.chain`).
     """
 
     namespace: str
@@ -98,10 +98,7 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod that has not ended. `workflow` is "" for one that is no replica of a job's.
-
-    `node` is where it takes room, "" if it has none yet.
-    """
+    """A pod that has not ended. `workflow` is "" if it is no replica of a job, `node` "" if it has none yet."""
 
     namespace: str
     name: str
@@ -113,43 +110,50 @@ class PodFacts:
     node: str
     phase: str
     is_ready: bool
-    is_leaving: bool
+    is_terminating: bool
     waiting: str
     created: float
     request: tuple[tuple[str, float], ...]
 
+    @property
+    def state(self) -> str:
+        """For people: stopping, ready, starting, or the phase."""
+        if self.is_terminating:
+            return "stopping"
+        return "ready" if self.is_ready else "starting" if self.phase == "Running" else self.phase.lower()
+
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node. `since`: from when on it is not ready (seconds since 1970), 0 if it is ready."""
+    """A node. `since` is when it became not ready (seconds since 1970), 0 if it is ready."""
 
     name: str
     is_ready: bool
-    is_closed: bool
+    is_cordoned: bool
     since: float
-    room: tuple[tuple[str, float], ...]
+    allocatable: tuple[tuple[str, float], ...]
 
     @property
     def state(self) -> str:
         if not self.is_ready:
             return "not ready"
-        return "cordoned" if self.is_closed else "ready"
+        return "cordoned" if self.is_cordoned else "ready"
 
 
 def trim_workflow(obj: Object) -> JobFacts | None:
-    """What to keep of a Workflow; None for one that is not diflow's."""
+    """What to keep of a Workflow; None if it is not diflow's."""
     if not status.is_job(obj):
         return None
     state = JobState.parse(obj)
     try:
         return _job(obj, state)
     except Exception as error:
-        # Users may write whatever they like into their own Workflows; one of them must not take the page away.
+        # Users can write anything into their own Workflows; one of them must not break the page for all.
         return _unreadable(obj, state, f"it cannot be read: {type(error).__name__}")
 
 
 def trim_pod(obj: Object) -> PodFacts | None:
-    """What to keep of a pod; None for one that has ended and holds nothing any more."""
+    """What to keep of a pod; None if it has ended."""
     metadata, spec, state = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     phase = state.get("phase") or "Pending"
     if phase in ("Succeeded", "Failed"):
@@ -172,8 +176,8 @@ def trim_pod(obj: Object) -> PodFacts | None:
         node=str(spec.get("nodeName") or ("" if gates else pinned)),
         phase=str(phase),
         is_ready=phase == "Running" and conditions.get("Ready") == "True",
-        is_leaving=bool(metadata.get("deletionTimestamp")) or (spec.get("activeDeadlineSeconds") or 2) <= 1,
-        waiting=_cut(waiting_reason(obj)),
+        is_terminating=bool(metadata.get("deletionTimestamp")) or (spec.get("activeDeadlineSeconds") or 2) <= 1,
+        waiting=_shortened(waiting_reason(obj)),
         created=seconds(str(metadata.get("creationTimestamp") or "")),
         request=tuple(sorted(amounts.of_pod(spec).items())),
     )
@@ -187,9 +191,9 @@ def trim_node(obj: Object) -> NodeFacts:
     return NodeFacts(
         name=str(obj["metadata"].get("name") or ""),
         is_ready=is_ready,
-        is_closed=bool(spec.get("unschedulable")),
+        is_cordoned=bool(spec.get("unschedulable")),
         since=0.0 if is_ready else seconds(str(ready.get("lastTransitionTime") or "")),
-        room=tuple(sorted(amounts.read(state.get("allocatable")).items())),
+        allocatable=tuple(sorted(amounts.read(state.get("allocatable")).items())),
     )
 
 
@@ -222,12 +226,12 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         is_gang=state.is_gang,
         submitted=seconds(chain.submitted(obj)),
         phase=now.phase,
-        message=_cut(now.message),
+        message=_shortened(now.message),
         tasks=tasks,
         waits=state.is_gang and not (now.ended or state.is_stopping or any(task.granted for task in tasks)),
         is_suspended=state.is_suspended,
         is_stopping=state.is_stopping,
-        why=_cut(decision.why) if decision else "",
+        why=_shortened(decision.why) if decision else "",
         decided=seconds(decision.time) if decision else 0.0,
         restarts=now.restarts or 0,
         reschedules=now.reschedules or 0,
@@ -294,6 +298,6 @@ def _unreadable(obj: Object, state: JobState, problem: str) -> JobFacts:
     )
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"

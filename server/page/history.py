@@ -1,7 +1,8 @@
-"""How many replicas a job had over time, as few enough numbers to keep for a thousand jobs.
+"""The number of a job's replicas over time, in few enough numbers to keep for a thousand jobs.
 
-Derived from what Argo's nodes say of each pod: when it was made, whether it ran, and when it ended. When a replica that
-ran was admitted is not written there; that its job had no node before `first` is (docs/decisions/0005).
+Derived from the Workflow's nodes, which have for each pod when it was created, whether it ran, and when it ended. They
+do not have when a pod passed its scheduling gate; the allocation has when the job got its first nodes
+(docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MOST_ROUNDS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From `at` on (seconds since 1970): replicas that run, by task, and replicas whose pods only wait or start."""
+    """From `at` on (seconds since 1970): running replicas by task, and replicas whose pods wait or start."""
 
     at: int
     running: tuple[int, ...]
@@ -28,13 +29,13 @@ class Step:
 
     @property
     def total(self) -> int:
-        """Replicas that run."""
+        """Running replicas."""
         return sum(self.running)
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`tasks` names the columns of `Step.running`; `rounds` are the times at which rounds after the first began."""
+    """`tasks` names the columns of `Step.running`; `rounds` has the start times of the rounds after the first."""
 
     tasks: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
@@ -49,10 +50,10 @@ class History:
 def history(
     attempts: Sequence[Attempt], tasks: Sequence[str], *, begin: float, first: float = 0.0, since: tuple[str, float]
 ) -> History:
-    """The history of these attempts.
+    """The history of these attempts. Times are seconds since 1970.
 
-    `begin` is when the job was submitted, `first` when it got its first nodes (0: not known); `since` is a round and
-    the time at which it got its nodes. All in seconds since 1970.
+    `begin` is when the job was submitted, `first` when it got its first nodes (0: not known); `since` is (a round, when
+    it got its nodes).
     """
     column = {task: i for i, task in enumerate(tasks)}
     changes: list[tuple[int, tuple[int, int], int, int]] = []  # (time, replica, running, waiting)
@@ -77,7 +78,7 @@ def history(
             changes.append((ended, place, 0, -1))
     steps = [Step(int(begin), (0,) * len(column), 0)]
     running, waiting = [0] * len(column), 0
-    # Of a replica there may be two pods for a while: the next one waits until the last one has left.
+    # A replica may have two pods for a while: the new one waits until the old one is gone.
     pods: dict[tuple[int, int], tuple[int, int]] = {}
     for at, place, run, wait in sorted(changes, key=lambda change: change[0]):
         before = pods.get(place, (0, 0))
@@ -94,12 +95,12 @@ def history(
 
 
 def _waits(pods: tuple[int, int]) -> bool:
-    """A replica with so many pods that run and that do not is one that only waits."""
+    """Whether a replica waits, by the numbers of its pods that run and that do not."""
     return pods[1] > 0 and pods[0] == 0
 
 
 def _starts(attempts: Sequence[Attempt]) -> list[tuple[int, float]]:
-    """Each round's index and when its first pod was made, in the order of the rounds."""
+    """(index, creation of the first pod) of each round, in order."""
     first: dict[int, float] = {}
     for attempt in attempts:
         if (made := seconds(attempt.created)) > 0:
@@ -108,7 +109,7 @@ def _starts(attempts: Sequence[Attempt]) -> list[tuple[int, float]]:
 
 
 def _end(attempt: Attempt, starts: Sequence[tuple[int, float]]) -> float:
-    """When it ended. Argo notes no end of a pod that was released behind its gate: the next round took its place."""
+    """When it ended. Argo records no end of a pod that never passed its gate: then the start of the next round."""
     if attempt.finished:
         return seconds(attempt.finished)
     at = bisect_right(starts, attempt.round_index, key=lambda start: start[0])
@@ -116,7 +117,7 @@ def _end(attempt: Attempt, starts: Sequence[tuple[int, float]]) -> float:
 
 
 def seconds(time: str) -> float:
-    """Kubernetes' time as seconds since 1970; 0 for none, and for what is no time."""
+    """A Kubernetes timestamp as seconds since 1970; 0 if there is none, or if it is invalid."""
     try:
         return datetime.fromisoformat(time).timestamp() if time else 0.0
     except (ValueError, OverflowError):
@@ -124,7 +125,7 @@ def seconds(time: str) -> float:
 
 
 def _thinned(steps: list[Step]) -> tuple[Step, ...]:
-    """At most so many steps: of each stretch of time its lowest number, which tells of a restart, and its last."""
+    """At most `_MOST_STEPS` steps: of each interval the lowest, which shows a restart, and the last."""
     if len(steps) <= _MOST_STEPS:
         return tuple(steps)
     begin, end = steps[0].at, steps[-1].at

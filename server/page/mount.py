@@ -1,4 +1,4 @@
-"""Puts the page on the server's parts: what the cache keeps for it, whose token is whose, and what they may see.
+"""Connects the page to the API's cache, identity and access.
 
 cache = Cache(..., more=mount.more())
 app = create_app(..., routes=mount.mounted)
@@ -23,27 +23,27 @@ from diflow.server.api.cache import Cache, More
 from diflow.server.api.core import Core
 from diflow.server.api.identity import User
 from diflow.server.http.errors import ApiError
-from diflow.server.page.board import Sight, World
+from diflow.server.page.board import ClusterState, Permissions
 from diflow.server.page.facts import trim_node, trim_pod, trim_workflow
+from diflow.server.page.render import Freshness
 from diflow.server.page.routes import Visitor, routes
-from diflow.server.page.sections import Freshness
 
-_SIGHTS_KEPT: Final = 1000
-_AT_ONCE: Final = 8  # reviews for one visitor: the pool has no more threads
+_VISITORS_KEPT: Final = 1000
+_AT_ONCE: Final = 8  # concurrent reviews for one visitor: the pool has no more threads
 
 
 def more() -> More:
-    """What the cache is to keep for the page, beside what the API needs."""
+    """What the cache keeps for the page, besides what the API needs."""
     return More(workflow=trim_workflow, pod=trim_pod, kinds={NODE: lambda obj: {"read": trim_node(obj)}})
 
 
 def mounted(core: Core, *, argo_url: str = "", wall: Callable[[], float] = time.time) -> list[BaseRoute]:
-    """The page's routes over the server's parts, for `create_app`. `argo_url`: where the Argo UI is, if anywhere."""
-    sights = Sights(core)
+    """The page's routes, for `create_app`. `argo_url` is the address of the Argo UI, or ""."""
+    permissions = ViewerPermissions(core)
     return [
         *routes(
-            visitor_of=sights.visitor,
-            world=partial(_world, core.cache),
+            visitor_of=permissions.visitor,
+            state=partial(_state, core.cache),
             freshness=partial(_freshness, core.cache),
             now=wall,
             clock=core.clock,
@@ -54,34 +54,34 @@ def mounted(core: Core, *, argo_url: str = "", wall: Callable[[], float] = time.
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one visitor's rights. A namespace that is in neither set has not been asked about."""
+    """The cached permissions of one visitor. A namespace in neither set has not been reviewed."""
 
     everywhere: bool | None = None
     nodes: bool | None = None
-    seen: set[str] = field(default_factory=set)
+    visible: set[str] = field(default_factory=set)
     hidden: set[str] = field(default_factory=set)
 
 
-class Sights:
-    """Who may see what: reviews of each visitor's rights, kept as long as those of the API are."""
+class ViewerPermissions:
+    """Reviews what each visitor may list, and caches the answers as long as the API does."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._known: TTLCache[tuple[bytes, str], _Known] = TTLCache(
-            _SIGHTS_KEPT, core.settings.review_seconds, timer=core.clock
+            _VISITORS_KEPT, core.settings.review_seconds, timer=core.clock
         )
 
     async def visitor(self, token: str, address: str) -> Visitor | None:
-        """Whose token this is. Raises UnavailableError when the cluster cannot be asked."""
+        """The visitor of a token, None if it is not valid. Raises UnavailableError if that cannot be reviewed now."""
         try:
             user = await self._core.access.person(token, address=address)
-            return Visitor(user.name, await self._sight(user, address))
+            return Visitor(user.name, await self._permissions(user, address))
         except ApiError as error:
             if error.status in (401, 403):
                 return None
             raise UnavailableError(error.message) from None
 
-    async def _sight(self, user: User, address: str) -> Sight:
+    async def _permissions(self, user: User, address: str) -> Permissions:
         known = self._known.get((user.digest, user.name))
         if known is None:
             known = self._known[user.digest, user.name] = _Known()
@@ -91,17 +91,17 @@ class Sights:
         if known.nodes is None:
             known.nodes = await may(namespace="", kind=NODE)
         if known.everywhere:
-            return Sight(None, known.nodes)
-        await self._ask(known, _namespaces(self._core.cache) - known.seen - known.hidden, may)
-        return Sight(frozenset(known.seen), known.nodes)
+            return Permissions(None, known.nodes)
+        await self._review(known, _namespaces(self._core.cache) - known.visible - known.hidden, may)
+        return Permissions(frozenset(known.visible), known.nodes)
 
-    async def _ask(self, known: _Known, names: Iterable[str], may: Callable[..., Any]) -> None:
-        """Ask about these namespaces. Who may not ask more now is shown what is known so far."""
+    async def _review(self, known: _Known, names: Iterable[str], may: Callable[..., Any]) -> None:
+        """Review these namespaces. A visitor over the rate limit is shown what is known so far."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(name: str) -> None:
             async with gate:
-                (known.seen if await may(namespace=name) else known.hidden).add(name)
+                (known.visible if await may(namespace=name) else known.hidden).add(name)
 
         done = await asyncio.gather(*(one(name) for name in sorted(names)), return_exceptions=True)
         for error in done:
@@ -113,18 +113,18 @@ def _namespaces(cache: Cache) -> set[str]:
     return {namespace for namespace, _ in cache.workflows.items()}
 
 
-def _world(cache: Cache) -> World:
+def _state(cache: Cache) -> ClusterState:
     try:
         nodes = [kept["read"] for kept in cache.objects(NODE).values()]
     except KeyError:  # this cache keeps no nodes
         nodes = []
     jobs = (kept["read"].more for kept in cache.workflows.items().values())
     pods = (kept["read"].more for kept in cache.pods.items().values())
-    return World([job for job in jobs if job is not None], [pod for pod in pods if pod is not None], nodes)
+    return ClusterState([job for job in jobs if job is not None], [pod for pod in pods if pod is not None], nodes)
 
 
 def _freshness(cache: Cache) -> Freshness:
-    """Why it is old is told to administrators (the log, the metrics' port), not here."""
+    """Without the reason, which is for administrators: the log and the metrics port have it."""
     age = cache.age_seconds
     return Freshness(
         age_seconds=age if math.isfinite(age) else 0.0,

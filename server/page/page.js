@@ -1,5 +1,5 @@
 // Keeps the page up to date: asks for its changing part every few seconds, and changes what differs.
-// Without it the page reloads itself (see frame.py).
+// Without it the page reloads itself (see render.py).
 (() => {
   "use strict";
   const SLOWEST = 30000, PATIENCE = 10000;

@@ -1,9 +1,9 @@
-"""The page's routes. They know nothing of Kubernetes: who somebody is, and what the caches keep, is asked of callables.
+"""The page's routes. They do not know Kubernetes: callables return the visitor of a token and the state of the caches.
 
 GET  /          the page; without a token the page to sign in with (401)
-GET  /board     the part of it that changes, with an entity tag
+GET  /board     the part of the page that changes, with an entity tag
 POST /sign-in   a form with `token`: sets the cookie
-POST /sign-out  takes it back
+POST /sign-out  removes the cookie
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from anyio import CapacityLimiter, to_thread
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from diflow.errors import UnavailableError
-from diflow.server.page import frame, session
-from diflow.server.page.board import Ask, Sight, World, board
-from diflow.server.page.markup import Markup
-from diflow.server.page.sections import Freshness, content
+from diflow.server.page import render, session
+from diflow.server.page.board import ClusterState, Permissions, Query, board
+from diflow.server.page.render import Freshness, content
 
 _STEP_SECONDS: Final = 5.0
-"""Ages are told as of the last full five seconds, so that a page on which nothing happens is the same for a while."""
+"""Ages are computed as of the last full five seconds, so that an unchanged page keeps its entity tag for a while."""
 _RETRY_SECONDS: Final = 5
 _SAME_SECONDS: Final = 1.0
-"""Drawing a full page takes some 30 ms of a processor: those who look at the same share it for so long."""
+"""A full page takes some 30 ms to render: visitors with the same permissions and query share it for so long."""
 _SAME_KEPT: Final = 32
-_SMALL: Final = 1024  # bytes, below which compression is not worth it
+_SMALL: Final = 1024  # bytes: smaller pages are not compressed
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Whoever a token belongs to: the name that the cluster knows, and what may be seen."""
+    """The user of a token: the name that the cluster knows, and the permissions."""
 
     name: str
-    sight: Sight
+    permissions: Permissions
 
 
 VisitorOf = Callable[[str, str], Awaitable[Visitor | None]]
-"""(token, the caller's address): whose token it is, None if the cluster does not know it.
+"""(token, the caller's address) → the visitor, None if the token is not valid.
 
-Raises UnavailableError if the cluster cannot be asked now.
+Raises UnavailableError if the API server cannot be reached.
 """
 
 
 def routes(
     *,
     visitor_of: VisitorOf,
-    world: Callable[[], World],
+    state: Callable[[], ClusterState],
     freshness: Callable[[], Freshness],
     now: Callable[[], float],
     clock: Callable[[], float] = time.monotonic,
@@ -63,13 +63,12 @@ def routes(
 ) -> list[Route]:
     """The routes of the status page, to be mounted at the root.
 
-    `world` and `freshness` are called in a worker thread; `now` gives seconds since 1970, `clock` monotonic ones.
-    `argo_url` is the address of the Argo UI, if jobs are to be linked there. A page that is looked at asks for what
-    has changed each `every_seconds`.
+    `state` and `freshness` are called in a worker thread; `now` returns seconds since 1970, `clock` monotonic ones.
+    `argo_url` is the address of the Argo UI for links, or "". A visible page requests `/board` every `every_seconds`.
     """
     door = _Door(
         visitor_of=visitor_of,
-        world=world,
+        state=state,
         freshness=freshness,
         now=now,
         clock=clock,
@@ -99,14 +98,14 @@ class _Shown:
 @dataclass(frozen=True, slots=True)
 class _Door:
     visitor_of: VisitorOf
-    world: Callable[[], World]
+    state: Callable[[], ClusterState]
     freshness: Callable[[], Freshness]
     now: Callable[[], float]
     clock: Callable[[], float]
     argo_url: str
     every_seconds: float
-    lately: dict[tuple[Sight, Ask], tuple[float, _Shown]] = field(default_factory=dict)
-    # One page at a time is drawn, however many ask: the requests of jobs go first.
+    lately: dict[tuple[Permissions, Query], tuple[float, _Shown]] = field(default_factory=dict)
+    # Pages are rendered one at a time, so that the API's requests have the other processors.
     threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     async def page(self, request: Request) -> Response:
@@ -121,7 +120,7 @@ class _Door:
         if request.url.path.endswith("/sign-in"):
             return _guarded(RedirectResponse("./", status_code=303))
         shown = await self._shown(visitor, request)
-        html = frame.page(
+        html = render.page(
             shown.body,
             tag=shown.tag,
             nonce=nonce,
@@ -173,7 +172,7 @@ class _Door:
         return _guarded(response)
 
     async def _visitor(self, request: Request, token: str) -> Visitor | None:
-        # For the log and the metrics of whatever is around these routes.
+        # For the log and the metrics of the middleware around these routes.
         state = request.scope.setdefault("state", {})
         state["route"] = request.url.path
         address = request.client.host if request.client else ""
@@ -183,30 +182,30 @@ class _Door:
         return visitor
 
     async def _shown(self, visitor: Visitor, request: Request) -> _Shown:
-        """What this visitor is shown now; of what was shown a moment ago to somebody with the same rights, the same."""
-        ask = Ask.read(request.query_params)
-        key, moment = (visitor.sight, ask), self.clock()
+        """The page for this visitor, or the one that was just rendered for the same permissions and query."""
+        query = Query.parse(request.query_params)
+        key, moment = (visitor.permissions, query), self.clock()
         before = self.lately.get(key)
         if before is not None and 0 <= moment - before[0] < _SAME_SECONDS:
             return before[1]
-        shown = await to_thread.run_sync(self._show, visitor, ask, limiter=self.threads)
+        shown = await to_thread.run_sync(self._show, visitor, query, limiter=self.threads)
         self.lately.pop(key, None)
         self.lately[key] = (moment, shown)
         while len(self.lately) > _SAME_KEPT:
             self.lately.pop(next(iter(self.lately)))
         return shown
 
-    def _show(self, visitor: Visitor, ask: Ask) -> _Shown:
+    def _show(self, visitor: Visitor, query: Query) -> _Shown:
         freshness = self.freshness()
         at = self.now() // _STEP_SECONDS * _STEP_SECONDS
-        body = content(board(self.world(), visitor.sight, ask), freshness, now=at, argo_url=self.argo_url)
+        body = content(board(self.state(), visitor.permissions, query), freshness, now=at, argo_url=self.argo_url)
         tag = f'"{hashlib.sha256(body.encode()).hexdigest()[:32]}"'
         return _Shown(body, tag, freshness)
 
 
 def _tags(request: Request) -> set[str]:
     given = request.headers.get("if-none-match", "")
-    # A proxy that compresses makes a tag weak; what it stands for is the same.
+    # A proxy that compresses makes the tag weak; the content is the same.
     return {tag.strip().removeprefix("W/") for tag in given.split(",")}
 
 
@@ -224,7 +223,7 @@ def _answer(request: Request, html: str, *, status: int = 200) -> Response:
 def _signed_out(request: Request, nonce: str, *, problem: str = "", status: int = 401) -> Response:
     is_open = request.url.scheme != "https" and request.url.hostname not in ("localhost", "127.0.0.1", "::1")
     response = HTMLResponse(
-        frame.sign_in(nonce=nonce, problem=problem, is_open=is_open),
+        render.sign_in(nonce=nonce, problem=problem, is_open=is_open),
         status_code=status,
         headers={"WWW-Authenticate": "Bearer"} if status == 401 else None,
     )
@@ -235,19 +234,19 @@ def _signed_out(request: Request, nonce: str, *, problem: str = "", status: int 
 
 def _refused(nonce: str, why: str) -> Response:
     return _guarded(
-        HTMLResponse(frame.message("Refused", why, nonce=nonce, reload=False), status_code=403), nonce=nonce
+        HTMLResponse(render.message("Refused", why, nonce=nonce, reload=False), status_code=403), nonce=nonce
     )
 
 
 def _unavailable(nonce: str) -> Response:
     words = "The cluster cannot be asked who you are. This page tries again by itself."
-    response = HTMLResponse(frame.message("Not now", words, nonce=nonce), status_code=503)
+    response = HTMLResponse(render.message("Not now", words, nonce=nonce), status_code=503)
     response.headers["Retry-After"] = str(_RETRY_SECONDS)
     return _guarded(response, nonce=nonce)
 
 
 def _guarded(response: Response, *, nonce: str = "") -> Response:
-    """With the headers that keep the page to itself."""
+    """Add the security headers."""
     allowed = f"style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; " if nonce else ""
     response.headers.update(
         {
@@ -257,7 +256,7 @@ def _guarded(response: Response, *, nonce: str = "") -> Response:
             ),
             "X-Content-Type-Options": "nosniff",
             "X-Frame-Options": "DENY",
-            # Not `no-referrer`: with that, browsers leave the origin out of the forms that this page sends to itself.
+            # Not `no-referrer`: with that, browsers send `Origin: null` with this page's own forms.
             "Referrer-Policy": "same-origin",
             "Cross-Origin-Opener-Policy": "same-origin",
             "Cross-Origin-Resource-Policy": "same-origin",

@@ -1,7 +1,7 @@
-"""Who looks at the page: a token that a browser keeps in a cookie, since it cannot send one by itself.
+"""The visitor's session: a cookie with the token, as a browser sends no Authorization header by itself.
 
-The cookie holds the token and nothing is kept here, so any replica of the server can answer. It is not readable by
-scripts, is never sent from another site's page, and the API does not take it: only the page does.
+The server keeps no session, so any replica can answer. The cookie is HttpOnly and SameSite=Strict, and only the page
+accepts it, not the API.
 """
 
 from __future__ import annotations
@@ -17,22 +17,19 @@ from diflow.server.api.identity import claims
 
 COOKIE: Final = "diflow-token"
 LONGEST_TOKEN: Final = 3800
-"""Characters. Browsers drop a cookie of more than 4,096 bytes with its name and attributes, without a word."""
-_LONGEST_FORM: Final = 3 * LONGEST_TOKEN  # each character may be sent as three
+"""Characters. Browsers silently drop a cookie of more than 4,096 bytes, including its name and attributes."""
+_LONGEST_FORM: Final = 3 * LONGEST_TOKEN  # each character may be percent-encoded
 _LONGEST_SECONDS: Final = 12 * 3600
 _HERE: Final = "Open this page at its own address, and sign in there."
 _TOKEN: Final = re.compile(rf"[A-Za-z0-9._~+/=-]{{1,{LONGEST_TOKEN}}}")
 
 
 class TooLargeError(Exception):
-    """More was sent than any token has."""
+    """The form is longer than any token."""
 
 
 def token_of(request: Request) -> str:
-    """The token that came with a request, "" if there is none that could be one.
-
-    An Authorization header goes first, for those who are no browser.
-    """
+    """The token of a request, from the Authorization header (for scripts) or the cookie; "" if none is well-formed."""
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return well_formed(given)
@@ -40,12 +37,12 @@ def token_of(request: Request) -> str:
 
 
 def cookie_name(request: Request) -> str:
-    """With TLS, the name with which browsers promise that no other host and no open connection has set it."""
+    """With TLS, a `__Host-` name: browsers accept such a cookie only from this host, over TLS."""
     return f"__Host-{COOKIE}" if request.url.scheme == "https" else COOKIE
 
 
 def keep(response: Response, request: Request, token: str, *, now: float) -> None:
-    """Let the browser keep the token for as long as it holds, and at most for a working day."""
+    """Set the cookie, until the token expires, for 12 hours at most."""
     response.set_cookie(
         cookie_name(request), token, max_age=lifetime(token, now=now), path="/", httponly=True, samesite="strict",
         secure=request.url.scheme == "https",
@@ -53,14 +50,14 @@ def keep(response: Response, request: Request, token: str, *, now: float) -> Non
 
 
 def forget(response: Response, request: Request) -> None:
-    """Let the browser forget the token."""
+    """Delete the cookie."""
     response.delete_cookie(
         cookie_name(request), path="/", httponly=True, samesite="strict", secure=request.url.scheme == "https"
     )
 
 
 def lifetime(token: str, *, now: float) -> int:
-    """How many seconds the token is worth keeping. What it says of its end is only read here: the cluster checks it."""
+    """The cookie's lifetime in seconds, from the token's `exp`. It is not verified here: the cluster does that."""
     end = claims(token).expires
     if end is None:
         return _LONGEST_SECONDS
@@ -68,11 +65,10 @@ def lifetime(token: str, *, now: float) -> int:
 
 
 def why_foreign(request: Request) -> str:
-    """Why a form is not taken as sent by this very page, and what to do; "" if it is, as browsers say.
+    """Why a form is refused as cross-site, and what to do; "" if it was sent by this page.
 
-    Browsers leave Sec-Fetch-Site out where the connection is not encrypted, and say the Origin of a POST. Older ones,
-    and some behind a proxy, say only the Referer. What says nothing of these is no browser, or one that was made
-    silent: another site's page cannot be told from this one then.
+    Without TLS, browsers send no Sec-Fetch-Site, but the Origin of a POST. Older ones, and some behind a proxy, send
+    only the Referer. A request with none of these cannot be distinguished from a cross-site one.
     """
     site = request.headers.get("sec-fetch-site")
     host = request.headers.get("host", "").lower()
@@ -100,7 +96,7 @@ def why_foreign(request: Request) -> str:
 
 
 def _netloc(url: str) -> str:
-    """The host and port of a page's address; "" if it is none of the web."""
+    """The host and port of a page's address; "" if it is not http or https."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -109,7 +105,7 @@ def _netloc(url: str) -> str:
 
 
 async def sent_token(request: Request) -> str:
-    """The token in a form that was sent, "" if there is none that could be one. Raises TooLargeError."""
+    """The token in a submitted form, "" if it is not well-formed. Raises TooLargeError."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
         return ""
     body = bytearray()
@@ -125,5 +121,5 @@ async def sent_token(request: Request) -> str:
 
 
 def well_formed(text: str) -> str:
-    """The text, if it may be a token; else ""."""
+    """The text if it is a well-formed token, else ""."""
     return text if _TOKEN.fullmatch(text) else ""

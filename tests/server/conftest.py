@@ -1,4 +1,4 @@
-"""What the tests of the server share."""
+"""Fixtures of the server's tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _plain_log() -> Iterator[None]:
-    """Other tests of the same process may have said what is logged, and how."""
+    """Other tests in the same process may have configured logging."""
     structlog.reset_defaults()
     yield
     structlog.reset_defaults()

@@ -55,8 +55,7 @@ async def main(port: int, count: int, addresses: int) -> None:
     await asyncio.gather(*(one(number) for number in range(count)))
     print(json.dumps({"tried": count}), flush=True)  # noqa: T201
     await loop.run_in_executor(None, sys.stdin.readline)
-    # Where the listener's queue was full, the kernel counts a connection as open here that nobody there has heard of:
-    # it comes to its end only when something is sent on it.
+    # If the listener's backlog was full, a connection is open on this side alone: it ends only when something is sent.
     for transport in kept:
         if not transport.is_closing():
             transport.write(b"G")

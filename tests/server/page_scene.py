@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from diflow import keys
-from diflow.server.page import World, trim_node, trim_pod, trim_workflow
+from diflow.server.page import ClusterState, trim_node, trim_pod, trim_workflow
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC).timestamp()
 GPU = "nvidia.com/gpu"
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def when(minutes: float) -> str:
-    """So many minutes before NOW, as Kubernetes writes it."""
+    """A Kubernetes timestamp `minutes` before NOW."""
     return datetime.fromtimestamp(NOW - minutes * 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -68,7 +68,7 @@ class MadeJob:
         phase: str = "",
         waiting: str = "",
     ) -> Self:
-        """One attempt of a replica: made, ready and ended so many minutes ago."""
+        """One attempt of a replica: created, ready and ended so many minutes ago."""
         place = f"{self.name}.round({self.rounds.index(round_)}:{round_})"
         place += f"({tries})" if self.preemptible and self.backoff_limit else ""
         place += f".{task}({index}:{index})"
@@ -192,11 +192,11 @@ def made_node(
     }
 
 
-def world(jobs: Sequence[MadeJob], nodes: Sequence[Json] = (), *, pods: Sequence[Json] = ()) -> World:
-    """What the caches keep of these."""
+def world(jobs: Sequence[MadeJob], nodes: Sequence[Json] = (), *, pods: Sequence[Json] = ()) -> ClusterState:
+    """The state of caches with these objects."""
     found = [trim_workflow(job.workflow()) for job in jobs]
     kept = [trim_pod(pod) for pod in [*(pod for job in jobs for pod in job.pods), *pods]]
-    return World(
+    return ClusterState(
         jobs=[job for job in found if job is not None],
         pods=[pod for pod in kept if pod is not None],
         nodes=[trim_node(node) for node in nodes],
@@ -205,7 +205,7 @@ def world(jobs: Sequence[MadeJob], nodes: Sequence[Json] = (), *, pods: Sequence
 
 
 def foreign_pod(name: str, node: str, *, cpu: str = "2", memory: str = "4Gi") -> Json:
-    """A pod of somebody else's."""
+    """A pod of no job."""
     container = {"name": "x", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
     return {
         "metadata": {"name": name, "namespace": "kube-system", "creationTimestamp": when(9999)},
@@ -214,7 +214,7 @@ def foreign_pod(name: str, node: str, *, cpu: str = "2", memory: str = "4Gi") ->
     }
 
 
-def scene() -> World:
+def scene() -> ClusterState:
     """Ten jobs in all phases on six nodes."""
     jobs = [
         _vision(), _cartpole(), _language(), _restarting(), _starting(), _waiting("finetune-7b", 8, 41, high=True),

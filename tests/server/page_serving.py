@@ -16,14 +16,14 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from diflow.errors import UnavailableError
-from diflow.server.page import Freshness, Sight, Visitor, World, routes
+from diflow.server.page import ClusterState, Freshness, Permissions, Visitor, routes
 from tests.server.page_scene import NOW, scene
 
 PATIENCE_SECONDS = 60.0
 
 
 def token(name: str, *, expires: float = NOW + 3600) -> str:
-    """A token as Kubernetes writes them, with a signature that nobody checks here."""
+    """A token as Kubernetes writes them, with a signature that is not checked here."""
 
     def part(data: object) -> str:
         return base64.urlsafe_b64encode(json.dumps(data).encode()).decode().rstrip("=")
@@ -37,9 +37,9 @@ NARROW = token("rl-only")
 
 @dataclass
 class Stage:
-    """What the page is told. `down`: every request is answered with 500; `unsure`: nobody can be asked who one is."""
+    """The page's inputs. `down`: every request is answered with 500; `unsure`: tokens cannot be reviewed."""
 
-    world: World = field(default_factory=scene)
+    world: ClusterState = field(default_factory=scene)
     freshness: Freshness = field(default_factory=Freshness)
     now: float = NOW
     moment: float = 0.0
@@ -47,8 +47,8 @@ class Stage:
     unsure: bool = False
     visitors: dict[str, Visitor] = field(
         default_factory=lambda: {
-            GOOD: Visitor("system:serviceaccount:vision:maria", Sight(None, nodes=True)),
-            NARROW: Visitor("rl-only", Sight(frozenset({"rl"}))),
+            GOOD: Visitor("system:serviceaccount:vision:maria", Permissions(None, nodes=True)),
+            NARROW: Visitor("rl-only", Permissions(frozenset({"rl"}))),
         }
     )
     requests: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Stage:
         return self.visitors.get(given)
 
     def clock(self) -> float:
-        """Each look is a second later: nothing is taken from what was shown a moment ago."""
+        """Each call is a second later, so that no page is reused."""
         self.moment += 1.0
         return self.moment
 
@@ -73,7 +73,7 @@ class Stage:
         return Starlette(
             routes=routes(
                 visitor_of=self.visitor,
-                world=lambda: self.world,
+                state=lambda: self.world,
                 freshness=lambda: self.freshness,
                 now=lambda: self.now,
                 clock=self.clock,
@@ -82,7 +82,7 @@ class Stage:
         )
 
     async def asgi(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The page as a browser meets it."""
+        """The page as an ASGI application."""
         if scope["type"] == "http":
             self.requests.append(f"{scope['method']} {scope['path']}")
             if self.down:

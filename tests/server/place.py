@@ -1,4 +1,4 @@
-"""A server over a fake API server: jobs, pods, tokens and people are put in, and the app is asked without a socket."""
+"""A server over a fake API server: tests add jobs, pods, tokens and users, and send requests without a socket."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOW = 1_800_000_000.0
 
 
 class Authority:
-    """Judges tokens and rights as an API server does, and counts how often it was asked."""
+    """Reviews tokens and permissions as an API server does, and counts the reviews."""
 
     def __init__(self, api: FakeApi) -> None:
         self.api = api
@@ -71,7 +71,7 @@ class Authority:
         return token
 
     def person(self, name: str, *rights: tuple[str, str, str]) -> str:
-        """The token of a person with (verb, namespace, job) rights; `*` for all jobs of the namespace."""
+        """The token of a user with (verb, namespace, job) rights; `*` for all jobs of the namespace."""
         token = f"opaque-{name}"
         self.tokens[token] = {"audiences": ["https://kubernetes"], "user": {"username": name, "groups": ["people"]}}
         for verb, namespace, name_of_job in rights:
@@ -156,7 +156,7 @@ class Place:
             more=self.more,
             clock=self.time.now,
             sleep=lambda _: self.cache.workflows._stopping.wait(0.01),
-            jitter=lambda low, _: low,  # not `random`: Hypothesis wants that for itself while it makes examples
+            jitter=lambda low, _: low,  # not `random`: Hypothesis controls it while it generates examples
         )
         self.pauses: list[float] = []
         self.addresses = 0
@@ -164,7 +164,7 @@ class Place:
     # --- what is in the cluster ---------------------------------------------------------------------------------------
 
     def submit(self, dijob: DIJob, **over: Any) -> Json:
-        """Put a job's Workflow in, with its first round, under the allocator unless it says otherwise."""
+        """Add a job's Workflow with its first round, with an allocation unless it says otherwise."""
         placed = dijob.model_copy(
             update={"namespace": dijob.namespace or "default", "scheduling": dijob.scheduling or "gang"}
         )
@@ -183,7 +183,7 @@ class Place:
         namespace: str = "default",
         **over: Any,
     ) -> Json:
-        """Put a pod of a job in."""
+        """Add a pod of a job."""
         workflow = over.pop("workflow", job)
         name = over.pop("name", f"{workflow}-{task}-{round_}-{index}")
         body = {
@@ -219,7 +219,7 @@ class Place:
         return dijob
 
     def workflow(self, name: str, *, namespace: str = "default") -> Json:
-        """A Workflow as it is in the cluster now."""
+        """The current Workflow in the cluster."""
         return self.api.objects[WORKFLOW.path(namespace)][name]
 
     def parameter(self, name: str, parameter: str, *, namespace: str = "default") -> str:
@@ -237,7 +237,7 @@ class Place:
         self.api.add(WORKFLOW, found, namespace=namespace)
 
     def settle(self) -> None:
-        """Wait until the cache has listed everything and watches it: from here on only tests make it older."""
+        """Wait until the cache has listed everything and watches it: from here on only tests make it stale."""
         assert self.cache.wait_synced(60)
         self.api.bookmark()
         now = self.api.version
@@ -248,7 +248,7 @@ class Place:
 
     @contextlib.asynccontextmanager
     async def asked(self, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-        """A client of the app, once the cache has seen what is in the cluster."""
+        """A client of the app, once the cache has listed the cluster."""
         self.cache.start()
         try:
             self.settle()
@@ -275,7 +275,7 @@ class Place:
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header that shows a token."""
+    """The Authorization header for a token."""
     return {"Authorization": f"Bearer {token}"}
 
 
@@ -293,7 +293,7 @@ def elastic(name: str = "elastic", *, replicas: int = 4, low: int = 2, high: int
 
 
 def part_of(place: Place, first: Json, name: str, **parameters: Any) -> Json:
-    """Put the Workflow in which a job goes on in, and switch to it."""
+    """Add the Workflow in which a job continues, and switch to it."""
     second = copy.deepcopy(first)
     labels, annotations = second["metadata"]["labels"], second["metadata"]["annotations"]
     second["metadata"] |= {
@@ -340,7 +340,7 @@ async def _patient(body: Awaitable[None]) -> None:
 
 
 async def soon(true: Callable[[], object], what: str = "") -> None:
-    """Wait until it is so, and let the loop turn meanwhile; after a very long time, fail."""
+    """Wait until it is true while the loop runs; fail after a long time."""
     loop = asyncio.get_running_loop()
     ends = loop.time() + 60
     while not true():

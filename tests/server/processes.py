@@ -1,4 +1,4 @@
-"""A server in a process of its own, so that its memory, its signals and its end are those of the real one."""
+"""A server in a process of its own, to test its memory, signals and shutdown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SERVED_APP = ("-m", "tests.server.servedapp")
 
 @dataclass
 class Served:
-    """A server that runs."""
+    """A running server."""
 
     process: subprocess.Popen[str]
     log: Path
@@ -33,12 +33,12 @@ class Served:
     said: list[Any] = field(default_factory=list)
 
     def peak_mib(self) -> float:
-        """The most memory that it has ever had."""
+        """Its peak memory."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) / 1024
 
     def lines(self) -> list[dict[str, Any]]:
-        """What it has logged."""
+        """Its log."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
     def metric(self, name: str, **labels: str) -> float:
@@ -58,7 +58,7 @@ class Served:
 
 @contextmanager
 def served(command: Sequence[str] = SERVED_APP, *, on: set[int] | None = None, **settings: object) -> Iterator[Served]:
-    """Start `python COMMAND` with these DIFLOW_SERVER_ settings on free ports; it is killed in the end.
+    """Start `python COMMAND` with these DIFLOW_SERVER_ settings on free ports; it is killed at the end.
 
     `on`: the processors that it may run on.
     """
@@ -99,7 +99,7 @@ def _started(found: Served) -> bool:
 
 
 def until(true: Callable[[], object], what: str) -> None:
-    """Wait until it is so; after a very long time, fail."""
+    """Wait until it is true; fail after a long time."""
     ends = time.monotonic() + PATIENCE_SECONDS
     while not true():
         assert time.monotonic() < ends, f"this never came about: {what}"

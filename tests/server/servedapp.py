@@ -31,7 +31,7 @@ async def echo(request: Request) -> Response:
 
 
 async def early(_: Request) -> Response:
-    """An answer that waits for no body."""
+    """A response that does not wait for the body."""
     return PlainTextResponse("no", 401)
 
 

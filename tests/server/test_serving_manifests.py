@@ -1,4 +1,4 @@
-"""What `kubectl apply -k manifests/server` installs fits the code that it starts, and allows it nothing else."""
+"""What `kubectl apply -k manifests/server` installs fits the code, and allows it nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw sockets for tests from outside: what is sent is exactly what is given, and what comes back is taken apart."""
+"""Raw sockets for tests from outside: bytes are sent as given, and responses are parsed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. `fields` has the names in lower case."""
+    """One response. `fields` has the names in lower case."""
 
     status: int
     fields: dict[str, str]
@@ -27,7 +27,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """All that came back on one connection, and how it ended: "closed", "reset", or "open" (nothing came any more)."""
+    """All bytes received on a connection, and how it ended: "closed", "reset", or "open" (timed out)."""
 
     answers: tuple[Answer, ...]
     end: str
@@ -72,7 +72,7 @@ def talk(port: int, *parts: bytes, source: str = "", tls: ssl.SSLContext | None 
 
 
 def heard(sock: socket.socket) -> Talk:
-    """All that comes until the end."""
+    """Read until the end."""
     raw, end = b"", "closed"
     try:
         while data := sock.recv(1 << 16):
@@ -85,7 +85,7 @@ def heard(sock: socket.socket) -> Talk:
 
 
 def one(sock: socket.socket) -> Answer:
-    """The next answer on a connection that stays open."""
+    """The next response on a connection that stays open."""
     raw = b""
     while True:
         found = _answers(raw)
@@ -103,7 +103,7 @@ def get(port: int, path: str, *, source: str = "", fields: Sequence[str] = ()) -
 
 
 def _answers(raw: bytes) -> list[Answer]:
-    """The whole answers in these bytes."""
+    """The complete responses in these bytes."""
     out: list[Answer] = []
     while raw:
         head, found, rest = raw.partition(b"\r\n\r\n")

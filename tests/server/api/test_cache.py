@@ -1,4 +1,4 @@
-"""The copy of the cluster's state: what it keeps, how it is indexed, and that nothing in an object breaks it."""
+"""The server's cache: what it keeps, how it is indexed, and that no content of an object breaks it."""
 
 from __future__ import annotations
 

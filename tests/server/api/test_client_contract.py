@@ -1,4 +1,4 @@
-"""The client of a training process and the server, over a socket: each understands what the other says."""
+"""The client of a training process and the server, over a socket: each understands the other."""
 
 from __future__ import annotations
 

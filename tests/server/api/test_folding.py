@@ -1,4 +1,4 @@
-"""The text that reports are folded into: what the allocator reads, how it grows, and that it stays bounded."""
+"""The text into which reports are merged: what the allocator reads, how it grows, and that it stays bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From old news nobody is answered; and when the API server is back, the server is, too."""
+"""A stale cache is not used, and the server recovers together with the API server."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_cache_that_is_too_old_answers_503_and_recovers_by_itself(
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "5"
         assert "api server" not in answer.text.lower()
-        place.api.bookmark()  # it says something again
+        place.api.bookmark()  # the watch is alive again
         await soon(place.cache.is_fresh)
         assert (await client.request(method, path, headers=headers, json=body)).status_code == 200
 

@@ -1,4 +1,4 @@
-"""Whatever somebody writes into a Workflow, a report or a request: his own job alone is told so, and no code fails.
+"""Arbitrary content in a Workflow, a report or a request affects that job alone, and no code fails.
 
 DIFLOW_HOSTILE_EXAMPLES sets how many are tried; a long run has a hundred thousand and more.
 """
@@ -21,10 +21,10 @@ from diflow.bounds import MOST_REPLICAS, MOST_TASKS
 from diflow.errors import DiflowError
 from diflow.job import DIJob
 from diflow.jobs.scale_requests import standing
-from diflow.server.api.desires import Ask, step
 from diflow.server.api.folding import HINTS, LONGEST, WHOLE, Report, Shape, fold, written_at
 from diflow.server.api.models import Hints, Profiling, ReplicasRequest, validate
 from diflow.server.api.reading import read_workflow
+from diflow.server.api.scale_requests import ScaleRequest, step
 from diflow.server.api.v2alpha1 import checked, parse_id
 from diflow.server.http import strictjson
 from diflow.server.http.errors import ApiError
@@ -43,7 +43,7 @@ BOUNDED = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-# What the readers look for, so that much of what is made is nearly right.
+# Keys and values that the readers know, so that many examples are almost valid.
 WORDS = st.sampled_from(
     [
         "1", "2", "worker", "learner", "replicas", "task", "speed", "step", "batch", "stepSeconds", "syncSeconds",
@@ -171,7 +171,7 @@ def test_whatever_stands_in_a_workflow_is_read_or_named_and_stays_small(
     try:
         stands = standing(workflow)
         notes = Notes.read(annotations.get(keys.REQUESTS, ""))
-        wanted, bounds, noted = step(stands, Ask("default", "elastic", by), notes, running=read.counts)
+        wanted, bounds, noted = step(stands, ScaleRequest("default", "elastic", by), notes, running=read.counts)
     except (ApiError, DiflowError):
         return
     assert by == 0 or sum(wanted.values()) <= MOST_REPLICAS

@@ -1,4 +1,4 @@
-"""The routes of replicas in v2alpha1: what is answered to whom, and what stands in the cluster afterwards."""
+"""The routes of replicas in v2alpha1: the responses, and what is stored in the cluster afterwards."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from diflow.errors import InvalidError
 from diflow.jobs.scale import scale
 from diflow.jobs.scale_requests import standing
 from diflow.kube.kinds import POD, WORKFLOW
-from diflow.server.api.desires import MANAGER
 from diflow.server.api.queueing import WAITING
+from diflow.server.api.scale_requests import MANAGER
 from diflow.server.page.facts import trim_workflow
 from diflow.server.settings import ServerSettings
 from diflow.state.notes import KEYS_KEPT
@@ -107,7 +107,7 @@ async def test_the_addresses_follow_the_cluster(place: Place) -> None:
         await soon(lambda: len(place.cache.job("default", "mixed").addresses) == 4)  # type: ignore[union-attr]
         await soon(lambda: place.cache.job("default", "mixed").addresses[3])  # type: ignore[union-attr]
         assert await addresses() == [f"10.0.0.{n}:22270" for n in (1, 2, 3, 4)]
-        # A released replica is told no more, though its pod still saves its work.
+        # A released replica is not listed any more, though its pod still saves its work.
         place.set("mixed", released=["1/collector/2"])
         await soon(lambda: len(place.cache.job("default", "mixed").addresses) == 3)  # type: ignore[union-attr]
         assert await addresses() == [f"10.0.0.{n}:22270" for n in (1, 2, 3)]
@@ -615,7 +615,7 @@ async def test_the_writes_that_wait_for_one_job_are_bounded_and_another_job_does
         assert "wait" in refused(answer, 503)
         assert answer.headers["retry-after"]
         assert (await ask("other")).status_code == 200
-        # Whoever hangs up while he waits has asked for nothing.
+        # A caller that disconnects while it waits has requested nothing.
         waiting[-1].cancel()
         await soon(lambda: queue.waiting("default", "mixed") == WAITING - 1)
         hold.set()
@@ -654,7 +654,7 @@ async def test_an_answer_that_got_lost_is_no_second_replica(place: Place) -> Non
         if request.method == "PATCH" and not done[0]:
             done[0] += 1
             place.api._plain(request)  # it is written ...
-            return status(504, "the request has timed out")  # ... and nobody is told
+            return status(504, "the request has timed out")  # ... and the response is lost
         return None
 
     place.api.rule(lose)
@@ -665,7 +665,7 @@ async def test_an_answer_that_got_lost_is_no_second_replica(place: Place) -> Non
         assert wanted(place, "mixed")["collector"] == 3
         done[0] = 0
         answer = await client.post(path, headers=bearer(token), json={"replicas": 1})
-        refused(answer, 503)  # without a key nobody can know: it is not tried again
+        refused(answer, 503)  # without a key the outcome is unknown: it is not tried again
     assert wanted(place, "mixed")["collector"] == 4
 
 
@@ -744,7 +744,7 @@ async def test_one_job_cannot_take_more_than_its_share_and_others_do_not_notice(
             answer = await client.get(path, headers=bearer(token))
             refused(answer, 429)
             assert answer.headers["retry-after"] == "1"
-            # Strangers take nothing of it.
+            # Unauthorised requests do not count.
             stranger = await client.get(path, headers=bearer(another))
             refused(stranger, 403)
             fine = await client.get("/v2alpha1/job/default.other/replicas", headers=bearer(another))

@@ -1,4 +1,4 @@
-"""Profilings and AdaptDL's hints: what is taken, what is refused, and what then stands in the Workflow."""
+"""Profilings and AdaptDL's hints: what is accepted, what is refused, and what is written into the Workflow."""
 
 from __future__ import annotations
 
@@ -537,7 +537,7 @@ async def test_discover_gives_the_addresses_once_all_are_known(place: Place) -> 
         place.pod("elastic", "worker", 1, ip="10.0.0.2")
         answer = await waiting
         assert (answer.status_code, answer.json()) == (200, ["10.0.0.1", "10.0.0.2"])
-        assert len(place.api.requests) == before  # nobody asked the API server
+        assert len(place.api.requests) == before  # without a request to the API server
         assert not place.app.state.core.discovery.waiting
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document is the truth: whatever it allows, and much that it does not, is answered as it says.
+"""The OpenAPI document is correct: requests that it allows, and many that it does not, are answered as it says.
 
 Schemathesis makes the requests out of the document, sends them into the application, and judges the answers. No
 request may end in a 5xx.

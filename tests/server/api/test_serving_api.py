@@ -1,4 +1,4 @@
-"""The whole server as a process, over a fake API server: what strangers send, what is away, what a kill leaves."""
+"""The whole server as a process, over a fake API server: hostile input, outages, and what a kill leaves."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
         assert found.server.peak_mib() < 200, "throughout"
 
 
-# --- what strangers send ----------------------------------------------------------------------------------------------
+# --- hostile input ----------------------------------------------------------------------------------------------
 
 
 def test_a_job_asks_for_its_replicas(found: Whole) -> None:
@@ -203,7 +203,7 @@ def test_rbac_allows_it_what_it_asks_for_and_nothing_else(found: Whole) -> None:
     assert idle(used, rules) == []
 
 
-# --- what is away, and what a kill leaves -----------------------------------------------------------------------------
+# --- outages, and what a kill leaves -----------------------------------------------------------------------------
 
 
 def test_with_the_api_server_away_reads_go_on_until_the_cache_is_too_old_and_it_recovers(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who is let in: tokens of pods and of people, good and bad, and what is remembered of them."""
+"""Authentication and authorisation: tokens of pods and users, valid and not, and how reviews are cached."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_the_answer_of_a_review_holds_no_longer_than_it_may(place: Place) 
     token = place.authority.pod_token(POD_NAME, job="mixed")
     async with place.asked() as client:
         assert (await client.get(PATH, headers=bearer(token))).status_code == 200
-        place.authority.tokens.clear()  # it was taken back
+        place.authority.tokens.clear()  # it was revoked
         place.time.move(59)
         assert (await client.get(PATH, headers=bearer(token))).status_code == 200
         place.time.move(2)
@@ -159,7 +159,7 @@ async def test_a_pod_that_is_gone_may_nothing_more_though_its_token_is_still_goo
         place.api.remove(POD, POD_NAME)
         await soon(lambda: place.cache.pod("default", POD_NAME) is None)
         message(await client.get(PATH, headers=bearer(token)), 403)
-        # Another pod of that name is another pod.
+        # A new pod with the same name is another pod.
         place.pod("mixed", "learner", 0, metadata={"uid": "uid-of-another"})
         await soon(lambda: place.cache.pod("default", POD_NAME) is not None)
         message(await client.get(PATH, headers=bearer(token)), 403)
@@ -448,8 +448,8 @@ async def test_with_the_setting_a_pod_is_known_by_its_address_in_its_own_namespa
                     assert (await pod.post(PATH, json={"replicas": 1})).status_code == 200
                     message(await pod.get("/v2alpha1/job/other.foreign/replicas"), 403)
                     forwarded = await pod.get(PATH, headers={"X-Forwarded-For": "10.8.0.1"})
-                    assert forwarded.status_code == 200  # nobody believes it
-                for host in ("10.99.0.1", "10.0.0.77"):  # nobody's, and a node's
+                    assert forwarded.status_code == 200  # the header is ignored
+                for host in ("10.99.0.1", "10.0.0.77"):  # of no pod, and of a node
                     async with place.client(host=host) as stranger:
                         message(await stranger.get(PATH), 401)
                 async with place.client(host="::ffff:10.0.0.1") as mapped:

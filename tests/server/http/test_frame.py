@@ -1,4 +1,4 @@
-"""What is around every request: envelopes for all errors, request ids, and a log that keeps secrets."""
+"""The middleware around every request: envelopes for all errors, request ids, and a log that keeps secrets."""
 
 from __future__ import annotations
 

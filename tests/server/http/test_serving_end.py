@@ -1,4 +1,4 @@
-"""The end of the server: SIGTERM under load loses no request that was accepted, and it is over in a bounded time."""
+"""Graceful shutdown: SIGTERM under load loses no accepted request, and the shutdown takes a bounded time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Caller:
             try:
                 sock = connect(self.port)
             except OSError:
-                return  # nobody listens any more: not accepted
+                return  # the listening socket is closed: not accepted
             with sock:
                 self._use(sock)
 
@@ -100,7 +100,7 @@ def test_while_it_drains_new_connections_are_served_and_each_answer_is_the_last_
                 sock.sendall(request("GET", "/hello"))
                 answer = one(sock)
                 assert (answer.status, answer.fields["connection"]) == (200, "close")
-        server.terminate()  # in haste
+        server.terminate()  # a second signal
         assert server.ended() == 0
 
 

@@ -1,4 +1,4 @@
-"""More connections than there is room for: each is answered or reset, the memory stays small, and it passes."""
+"""More connections than the limit: each is answered or reset, memory stays bounded, and the server recovers."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_requests_that_do_not_come_whole_make_room_for_who_asks(begun: bytes) ->
         for sock in slow:
             sock.sendall(begun)
         until(lambda: small.metric("diflow_server_connections") == 100, "all are taken")
-        time.sleep(1.2)  # for so long a request may take without being the first to go
+        time.sleep(1.2)  # GRACE_SECONDS: from now on an incomplete request is dropped first
         for number in range(10):
             honest = sockets.enter_context(connect(small.port, source="127.0.99.2"))
             honest.sendall(request("GET", "/hello"))
             assert one(honest).status == 200
-            ended = heard(slow[number]).only  # it had waited for longest
+            ended = heard(slow[number]).only  # the oldest
             assert (ended.status, ended.fields["retry-after"]) == (503, "1")
         assert small.metric("diflow_server_connections") == 100
 

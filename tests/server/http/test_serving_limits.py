@@ -1,4 +1,4 @@
-"""What one client may cost, from outside: each abuse on a real socket is answered as documented, and nobody else waits.
+"""Limits of one client: each abuse on a real socket is answered as documented, and other clients do not wait.
 
 The application behind is a small one (servedapp): the limits are the same for all.
 """
@@ -129,7 +129,7 @@ def test_a_gibibyte_that_is_streamed_is_not_read(server: Served) -> None:
     sent = 0
     with connect(server.port) as sock:
         sock.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        sock.settimeout(1)  # then it takes nothing more
+        sock.settimeout(1)  # then the server reads nothing more
         answer = None
         chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
         try:
@@ -186,7 +186,7 @@ def test_fields_behind_a_body_are_counted_and_dropped(server: Served) -> None:
     assert talk(server.port, body, *[b"X: " + b"y" * 60_000 + b"\r\n"] * 20).end in ("closed", "reset")
 
 
-# --- what is no HTTP, and what is unusual -------------------------------------------------------------------------
+# --- malformed and unusual HTTP -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_what_is_no_http_is_told_so(server: Served, sent: bytes) -> None:
 @pytest.mark.parametrize("method", [b"FOO", b"GETX", b"get", b"VERSION-CONTROL"])
 def test_a_method_that_nobody_knows_is_one_that_is_not_allowed(server: Served, method: bytes) -> None:
     found = talk(server.port, method + b" /hello HTTP/1.1\r\nHost: x\r\n\r\n")
-    refusal(found.only, 405, "there is no such method here")
+    refusal(found.only, 405, "this method is not supported")
     assert found.only.fields["allow"] == "DELETE, GET, HEAD, POST, PUT"
 
 

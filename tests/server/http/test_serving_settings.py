@@ -1,4 +1,4 @@
-"""Settings of the server, and what a start with wrong ones says."""
+"""The server's settings, and the errors of a start with invalid ones."""
 
 from __future__ import annotations
 

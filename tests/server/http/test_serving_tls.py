@@ -176,7 +176,7 @@ def test_handshakes_that_take_long_make_room_for_others(tmp_path: Path) -> None:
     with served(tls_certificate=certificate, tls_key=key, **limits) as found, contextlib.ExitStack() as sockets:
         silent = [sockets.enter_context(connect(found.port, source=f"127.0.{5 + n % 3}.2")) for n in range(33)]
         assert [heard(sock).end in ("closed", "reset") for sock in silent[30:]] == [True] * 3, "11 of one address"
-        time.sleep(1.2)  # for so long a handshake may take without being the first to go
+        time.sleep(1.2)  # GRACE_SECONDS: from now on an unfinished handshake is dropped first
         for number in range(10):
             answer = talk(found.port, request("GET", "/hello", close=True), source="127.0.99.2", tls=trusting()).only
             assert answer.status == 200, f"request {number}"

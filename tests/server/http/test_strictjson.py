@@ -1,4 +1,4 @@
-"""Bodies of people who mean harm, the buckets that slow them down, and the pool that bounds what they cost."""
+"""Hostile bodies, the token buckets that limit rates, and the pool that bounds blocking calls."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def test_what_is_given_back_does_not_count() -> None:
     buckets = Buckets(rate=1.0, burst=2, clock=Time().now)
     for _ in range(10):
         assert buckets.take("a") == 0.0
-        buckets.give("a")
-    buckets.give("a")
-    buckets.give("unknown")
+        buckets.refund("a")
+    buckets.refund("a")
+    buckets.refund("unknown")
     assert [bool(buckets.take("a")) for _ in range(3)] == [False, False, True]
 
 
@@ -143,5 +143,5 @@ async def test_a_pool_takes_so_much_and_no_more() -> None:
     finally:
         go.set()
         pool.close()
-    with pytest.raises(ApiError, match="ending"):
+    with pytest.raises(ApiError, match="shutting down"):
         await pool.run(lambda: True)

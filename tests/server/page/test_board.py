@@ -1,4 +1,4 @@
-"""What each viewer is shown, and how it is written: a pure function of what the caches keep."""
+"""What each viewer sees: a pure function of the cluster state, permissions and query."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from html.parser import HTMLParser
 import pytest
 
 from diflow import keys
-from diflow.server.page import Freshness, Sight, World
-from diflow.server.page.board import COLOURS, JOBS_A_PAGE, NODES_A_PAGE, Ask, Board, board
-from diflow.server.page.sections import age, argo_link, content, rate
+from diflow.server.page import ClusterState, Freshness, Permissions
+from diflow.server.page.board import COLOURS, JOBS_A_PAGE, NODES_A_PAGE, Board, Query, board
+from diflow.server.page.render import content
+from diflow.server.page.texts import age, argo_link, rate
 from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, scene, world
 
-EVERYTHING = Sight(None, nodes=True)
+EVERYTHING = Permissions(None, nodes=True)
 
 
-def shown(given: World, sight: Sight = EVERYTHING, **query: str) -> Board:
-    return board(given, sight, Ask.read(query))
+def shown(given: ClusterState, sight: Permissions = EVERYTHING, **query: str) -> Board:
+    return board(given, sight, Query.parse(query))
 
 
 def names(found: Board) -> list[str]:
     return [line.facts.name for line in found.jobs]
 
 
-def html(given: World, sight: Sight = EVERYTHING, *, freshness: Freshness | None = None, **query: str) -> str:
-    return content(shown(given, sight, **query), freshness or Freshness(), now=NOW)
+def html(
+    given: ClusterState, sight: Permissions = EVERYTHING, *, freshness: Freshness | None = None, **query: str
+) -> str:
+    return str(content(shown(given, sight, **query), freshness or Freshness(), now=NOW))
 
 
 class _Reader(HTMLParser):
@@ -81,23 +84,23 @@ def test_a_waiting_job_of_which_nothing_was_decided_says_so() -> None:
 
 
 def test_a_viewer_sees_only_the_namespaces_that_they_may_list() -> None:
-    found = shown(scene(), Sight(frozenset({"rl"})))
+    found = shown(scene(), Permissions(frozenset({"rl"})))
     assert set(names(found)) == {"cartpole", "nightly-eval"}
     assert found.namespaces == ("rl",)
     assert found.totals.waiting == 0
     assert found.nodes == ()
-    page = html(scene(), Sight(frozenset({"rl"})), job="vision/vision-resnet")
+    page = html(scene(), Permissions(frozenset({"rl"})), job="vision/vision-resnet")
     assert "There is no job" in page
     for word in ("language", "diffusion", "finetune", "gpu-1", "research", "maria"):
         assert word not in page
 
 
 def test_on_a_node_the_jobs_that_a_viewer_may_not_see_are_an_amount_without_a_name() -> None:
-    found = shown(scene(), Sight(frozenset({"rl"}), nodes=True))
+    found = shown(scene(), Permissions(frozenset({"rl"}), nodes=True))
     node = next(node for node in found.nodes if node.facts.name == "gpu-3")
     assert [(h.key, h.replicas) for h in node.holders] == [("rl/cartpole", 3), ("", 5)]
     assert node.used[GPU] == 4
-    assert "language" not in html(scene(), Sight(frozenset({"rl"}), nodes=True))
+    assert "language" not in html(scene(), Permissions(frozenset({"rl"}), nodes=True))
 
 
 def test_what_is_held_of_a_node_counts_other_pods_too() -> None:
@@ -105,13 +108,13 @@ def test_what_is_held_of_a_node_counts_other_pods_too() -> None:
     job.pod("w", 0, made=9, ready=9, node="n").pod("w", 1, made=9, ready=9, node="n")
     found = shown(world([job], [made_node("n")], pods=[foreign_pod("x", "n", cpu="2")]))
     assert (found.nodes[0].used["cpu"], found.nodes[0].used[GPU]) == (8000, 2)
-    assert found.totals.room[GPU] == 8
+    assert found.totals.allocatable[GPU] == 8
 
 
 def test_nodes_that_are_not_ready_come_first_and_their_room_is_not_counted() -> None:
     found = shown(world([], [made_node("gpu-10"), made_node("gpu-2"), made_node("gpu-3", down=5)]))
     assert [node.facts.name for node in found.nodes] == ["gpu-3", "gpu-2", "gpu-10"]
-    assert (found.totals.room[GPU], found.totals.nodes, found.totals.nodes_ready) == (16, 3, 2)
+    assert (found.totals.allocatable[GPU], found.totals.nodes, found.totals.nodes_ready) == (16, 3, 2)
 
 
 def test_jobs_are_found_by_name_namespace_queue_and_phase() -> None:
@@ -141,7 +144,7 @@ def test_a_thousand_jobs_on_two_hundred_nodes_are_shown_in_pages() -> None:
 
 
 @cache
-def _large() -> World:
+def _large() -> ClusterState:
     jobs = []
     for i in range(1000):
         job = MadeJob(f"job-{i:04}", {"w": 2}, submitted=1000 - i / 10, namespace=f"team-{i % 20}", placed=i < 900)
@@ -223,7 +226,7 @@ def test_whatever_people_write_stays_text(text: str) -> None:
         )
         for i, job in enumerate(given.jobs)
     ]  # fmt: skip
-    hostile = World(
+    hostile = ClusterState(
         jobs,
         [replace(pod, namespace=text, waiting=text, task=text) for pod in given.pods],
         [replace(node, name=text + node.name) for node in given.nodes],
@@ -241,32 +244,32 @@ def test_whatever_people_write_stays_text(text: str) -> None:
 
 def test_what_is_asked_for_is_escaped_and_kept_in_every_link() -> None:
     page = html(scene(), q='x"><b', job='"><i')
-    assert 'value="x&quot;&gt;&lt;b"' in page
-    assert "There is no job <b>&quot;&gt;&lt;i</b>" in page
+    assert 'value="x&#34;&gt;&lt;b"' in page
+    assert "There is no job <b>&#34;&gt;&lt;i</b>" in page
     assert '"><b' not in page
     assert "<i" not in page.replace("<input", "")
     found = shown(_large(), q="job-0", page="2")
-    assert found.ask.link(page=3) == "?q=job-0&page=3"
-    assert Ask().link() == "./"
+    assert found.query.link(page=3) == "?q=job-0&page=3"
+    assert Query().link() == "./"
 
 
 def test_a_stale_cache_says_so_and_one_that_was_never_read_too() -> None:
     stale = html(scene(), freshness=Freshness(age_seconds=140, is_stale=True))
     assert "Out of date: this was so 2m20s ago" in stale
     assert "2026-11-21 11:57:40 UTC" in stale
-    assert "has not been read yet" in html(World(), freshness=Freshness(is_synced=False, is_stale=True))
+    assert "has not been read yet" in html(ClusterState(), freshness=Freshness(is_synced=False, is_stale=True))
     assert "Out of date" not in html(scene())
 
 
 def test_a_viewer_who_may_see_nothing_is_told_what_is_missing() -> None:
-    page = html(scene(), Sight(frozenset()))
+    page = html(scene(), Permissions(frozenset()))
     assert "You may see no jobs" in page
     assert "workflows.argoproj.io" in page
     assert "vision" not in page
 
 
 def test_an_empty_cluster_says_how_to_begin() -> None:
-    page = html(World())
+    page = html(ClusterState())
     assert "diflow submit" in page
     assert "There are no nodes" in page
 

@@ -11,13 +11,13 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from cluster.packages import require
-from diflow.server.page import Freshness, World, frame
+from diflow.server.page import ClusterState, Freshness, render
 from tests.server.page_scene import NOW, MadeJob, made_node, scene, world
 from tests.server.page_serving import GOOD, NARROW, PATIENCE_SECONDS, Stage, on_a_socket
 
 PHONE = {"width": 360, "height": 740}
 WIDE = {"width": 1360, "height": 900}
-# Notes what the content policy stopped, and what a page with a hole would have run.
+# Records what the content policy blocked, and whether injected code ran.
 _WATCH = """
 addEventListener('securitypolicyviolation', (e) => {
   (window.stopped ||= []).push(e.violatedDirective + ' ' + e.blockedURI);
@@ -130,7 +130,7 @@ def test_a_phone_needs_no_scrolling_to_the_side_even_with_the_longest_names(
 ) -> None:
     long = "a-very-long-name-without-any-place-to-break-it-0123456789012345"
     given = scene()
-    stage.world = World(
+    stage.world = ClusterState(
         [replace(j, name=f"{long}{i}", message="x" * 300, why="y" * 300, queue=long, tasks=tuple(
             replace(t, name=long) for t in j.tasks)) for i, j in enumerate(given.jobs)],
         [replace(p, waiting="z" * 300, node=p.node and p.node + long) for p in given.pods],
@@ -255,7 +255,7 @@ def test_hostile_text_is_only_text(open_page: Opener, stage: Stage) -> None:
     jobs = [replace(j, name=bad + str(i), namespace=bad, queue=bad, message=bad, why=bad, priority=bad, tasks=tuple(
         replace(t, name=bad) for t in j.tasks)) for i, j in enumerate(given.jobs)]  # fmt: skip
     pods = [replace(p, waiting=bad, name=bad) for p in given.pods]
-    stage.world = World(jobs, pods, [replace(n, name=bad + n.name) for n in given.nodes])
+    stage.world = ClusterState(jobs, pods, [replace(n, name=bad + n.name) for n in given.nodes])
     page = open_page()
     assert len(rows(page)) == 10
     assert page.locator("main img, main script").count() == 0
@@ -295,7 +295,7 @@ def test_whose_token_ends_is_asked_to_sign_in(open_page: Opener, stage: Stage) -
 def test_without_scripts_the_page_is_whole_and_loads_itself_again(
     open_page: Opener, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frame, "_RELOAD_SECONDS", 1)
+    monkeypatch.setattr(render, "_RELOAD_SECONDS", 1)
     page = open_page("", token="", java_script_enabled=False)
     page.get_by_label("Token of a Kubernetes account").fill(GOOD)
     page.get_by_role("button", name="Sign in").click()
@@ -360,7 +360,7 @@ def test_a_thousand_jobs_on_two_hundred_nodes_stay_usable(open_page: Opener, sta
     job, pod, node = one.jobs[0], one.pods[0], one.nodes[0]
     ids = range(1000)
     many = [replace(job, name=f"job-{i:04}", workflow=f"job-{i:04}", uid=f"u-{i}", submitted=NOW + i) for i in ids]
-    stage.world = World(
+    stage.world = ClusterState(
         [replace(one, link={"metadata": {"name": one.name}}) for one in many],
         [replace(pod, name=f"p-{i}", workflow=f"job-{i:04}", owner=f"u-{i}", node=f"n-{i % 200}") for i in ids],
         [replace(node, name=f"n-{i}") for i in range(200)],

@@ -1,4 +1,4 @@
-"""What the caches keep for the status page of a Workflow, a pod and a node, whatever somebody wrote into them."""
+"""What the caches keep for the status page of a Workflow, a pod and a node, whatever users wrote into them."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_node_tells_whether_it_is_ready_and_since_when_it_is_not() -> None:
     assert trim_node(made_node("a", closed=True)).state == "cordoned"
     down = trim_node(made_node("a", down=7))
     assert (down.state, round((NOW - down.since) / 60)) == ("not ready", 7)
-    assert dict(down.room)[GPU] == 8
+    assert dict(down.allocatable)[GPU] == 8
 
 
 @pytest.mark.parametrize(

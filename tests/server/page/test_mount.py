@@ -1,4 +1,4 @@
-"""The status page on the server itself: who is who, and who may see what, as the API server says."""
+"""The status page on the server: visitors and their permissions, as the API server reviews them."""
 
 from __future__ import annotations
 

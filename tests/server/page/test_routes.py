@@ -1,4 +1,4 @@
-"""Who gets the page: tokens in headers and cookies, forms from elsewhere, and what keeps the page to itself."""
+"""The page's routes: tokens in headers and cookies, cross-site forms, and security headers."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_the_board_is_sent_again_only_when_it_has_changed(stage: Stage) -> None:
 def test_the_page_has_the_tag_of_the_board_in_it(stage: Stage) -> None:
     tag = ask(stage, "GET", "/board?phase=Failed", headers=cookie()).headers["etag"]
     page = ask(stage, "GET", "/?phase=Failed", headers=cookie()).text
-    assert f'data-tag="{tag.replace(chr(34), "&quot;")}"' in page
+    assert f'data-tag="{tag.replace(chr(34), "&#34;")}"' in page
 
 
 def test_a_page_from_an_old_cache_is_503_and_says_so(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""The arithmetic of desires, as a pure function: from what stands in a Workflow to what shall stand there."""
+"""Scale requests as a pure function: from the values in a Workflow to the values to write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diflow import DIJob, keys
 from diflow.errors import ConflictError, InvalidError, NotFoundError
 from diflow.jobs.scale_requests import standing
-from diflow.server.api.desires import Ask, Desires, step
+from diflow.server.api.scale_requests import ScaleRequest, ScaleRequests, step
 from diflow.server.http.errors import ApiError
 from diflow.state.notes import KEYS_KEPT, Noted, Notes
 from diflow.workflows import render
@@ -39,7 +39,7 @@ def carry_out(body: dict[str, Any], by: int, *, name: str = "", running: dict[st
     stands = standing(body)
     notes = Notes.read(stands.annotations.get(keys.REQUESTS) or "")
     try:
-        wanted, bounds, noted = step(stands, Ask("default", "job", by, name), notes, running=running)
+        wanted, bounds, noted = step(stands, ScaleRequest("default", "job", by, name), notes, running=running)
     except ApiError as error:
         return error.status
     put(body, stands.change(wanted, bounds, annotations={keys.REQUESTS: noted.text()}))
@@ -82,12 +82,12 @@ def test_what_a_preemptible_job_is_asked_for_is_its_bound_and_stays_within_its_o
         asked = stands.asked(index)
         assert asked.high == number, "the allocator gives no more"
         assert asked.low == min(low, number), "and may give as few as ever"
-        if others:  # nobody else is touched
+        if others:  # other tasks stay
             helper = standing(body).asked(2)
             assert (helper.low, helper.high) == (1, 3)
             assert stands.asked(0).text() == "1"
         if goal == high == submitted and "worker" not in stands.bounds:
-            number = running  # it may have all again that it was submitted with: as if nothing had been asked for
+            number = running  # the whole submitted range: as if there had been no request
 
 
 @given(replicas=st.integers(1, 5), high=st.none() | st.integers(5, 9), steps=STEPS)
@@ -122,7 +122,7 @@ def test_a_preemptible_job_without_bounds_scales_its_last_task_down_and_back() -
 def test_a_host_name_that_would_be_too_long_is_refused() -> None:
     stands = standing(workflow(job(bounded("worker-" + "x" * 39, 9, None, None), name="a-long-name-of")))
     with pytest.raises(ApiError, match="host name") as caught:
-        step(stands, Ask("default", "job", 1000), Notes(), running={})
+        step(stands, ScaleRequest("default", "job", 1000), Notes(), running={})
     assert caught.value.status == 422
 
 
@@ -191,10 +191,10 @@ def test_an_api_server_that_hangs_holds_a_thread_for_a_bounded_time(place: Place
     place.running(mixed())
     place.api.fail(status(504, "the request has timed out"), method="PATCH", times=1000)
     time = Time()
-    desires = Desires(
+    scale_requests = ScaleRequests(
         place.cluster, place.cache, clock=time.now, sleep=lambda _: time.move(3.0), jitter=lambda _, high: high
     )
     with pytest.raises(ApiError) as caught:
-        desires.write(Ask("default", "mixed", 1, key="a"))
+        scale_requests.write(ScaleRequest("default", "mixed", 1, key="a"))
     assert caught.value.status == 503
     assert len(place.api.seen("PATCH")) == 4  # at 0, 3, 6 and 9 s

@@ -1,0 +1,234 @@
+"""Scale requests: more or fewer replicas of a job. Status 200 means that the request is stored in the cluster.
+
+Only the parameter `replicas` and the bounds are written, with a patch that names the resourceVersion that was read; the
+allocator acts on them. A request with an Idempotency-Key is carried out once, however often and to whichever server it
+is sent: the same patch writes the keys into an annotation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from diflow import keys
+from diflow.bounds import MOST_REPLICAS
+from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
+from diflow.jobs.replica_ranges import Bounds, check_size, scales, submitted_range, with_number
+from diflow.jobs.scale_requests import Standing, standing
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import WORKFLOW
+from diflow.server.api.cache import Cache
+from diflow.server.api.reading import WorkflowRead, elastic, read_workflow
+from diflow.server.http.errors import (
+    ApiError,
+    bad_request,
+    conflict,
+    from_diflow,
+    not_found,
+    unavailable,
+    unprocessable,
+)
+from diflow.state import chain
+from diflow.state.notes import Noted, Notes
+from diflow.state.parameters import TaskState
+
+MANAGER: Final = "diflow-server"
+_TRIES: Final = 8
+_PAUSE_SECONDS: Final = 0.05
+_LONGEST_SECONDS: Final = 8.0
+_MOST_PARTS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRequest:
+    """A request for `by` more replicas (fewer if negative) of `task` ("": the elastic task).
+
+    `generation` is the round that the caller named, or None. `key` is the Idempotency-Key, or "".
+    """
+
+    namespace: str
+    job: str
+    by: int
+    task: str = ""
+    generation: str | None = None
+    key: str = ""
+
+    @property
+    def digest(self) -> str:
+        """The digest under which the key is stored."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16] if self.key else ""
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the request: a key may not be reused for another request."""
+        return hashlib.sha256(f"{self.by} {self.task}".encode(errors="surrogatepass")).hexdigest()[:8]
+
+
+def step(
+    current: Standing, asked: ScaleRequest, notes: Notes, *, running: Mapping[str, int]
+) -> tuple[dict[str, int], Bounds, Notes]:
+    """The values to write for a request: (wanted, bounds, notes).
+
+    A job that is not preemptible gets the wanted number. For a preemptible job it is a bound for the allocator, and the
+    first request counts from the job's current replicas (`running`).
+    Raises ApiError: 400 for an unknown task, 409 below the minimum, 422 above the maximum.
+    """
+    job = current.job
+    plain = [TaskState(task.name, task.replicas, task.min_replicas, task.max_replicas) for task in job.tasks]
+    name = asked.task or elastic(plain, bounds=current.bounds)
+    index = next((i for i, task in enumerate(job.tasks) if task.name == name), None)
+    if index is None:
+        raise bad_request(f"the job has no task {name}; it has {', '.join(task.name for task in job.tasks)}")
+    task = job.tasks[index]
+    wanted = current.wanted.get(name, task.replicas)
+    if not job.preemptible:
+        low, high, base = task.min_replicas or 1, task.max_replicas or MOST_REPLICAS, wanted
+    else:
+        bounds = current.bounds.get(name)
+        # A wanted number equal to the submitted one is not read as a bound, so bounds were written; the notes keep the
+        # range as submitted.
+        own = notes.range_of(name, bounds)
+        low, high = own or bounds or submitted_range(job, index, scaling=scales(job, current.bounds))
+        base = wanted if wanted != task.replicas or own else running.get(name, wanted)
+    target = base + asked.by
+    if asked.by < 0 and target < low:
+        raise conflict(f"task {name} has {base} replicas and its minimum is {low}: {-asked.by:,} cannot be removed")
+    if asked.by > 0 and target > high and high < MOST_REPLICAS:
+        raise unprocessable(f"task {name} has {base} replicas and its maximum is {high}: {asked.by:,} cannot be added")
+    if asked.by == 0:
+        return dict(current.wanted), current.bounds, notes
+    if target > MOST_REPLICAS:
+        raise unprocessable(
+            f"task {name} has {base} replicas: {asked.by:,} cannot be added, as at most {MOST_REPLICAS:,} replicas are "
+            "allowed of a job in all"
+        )
+    try:
+        current.check_hostnames(index, target, path="replicas")
+    except InvalidError as error:
+        raise unprocessable(str(error)) from None
+    new_wanted, new_bounds = with_number(job, index, target, wanted=current.wanted, bounds=current.bounds)
+    try:
+        check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=asked.namespace, path="replicas")
+    except InvalidError as error:
+        raise unprocessable(str(error)) from None
+    if new_bounds != current.bounds:
+        notes = Notes(notes.done, {**notes.ranges, name: Noted((low, high), new_bounds[name])})
+    return new_wanted, new_bounds, notes
+
+
+class ScaleRequests:
+    """Writes scale requests. `write` blocks: call it in a thread.
+
+    No attempt starts after `longest_seconds`: by then the caller is gone, and others wait for the thread. `sleep` takes
+    seconds, `clock` returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        *,
+        tries: int = _TRIES,
+        longest_seconds: float = _LONGEST_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+        jitter: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._cluster = cluster.asked_once(read_seconds=5.0, connect_seconds=3.0)
+        self._cache = cache
+        self._tries = tries
+        self._longest_seconds = longest_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._jitter = jitter
+
+    def write(self, asked: ScaleRequest) -> bool:
+        """Carry out a asked. Returns whether anything was written: not for 0 replicas, nor for a repeated key.
+
+        Raises ApiError.
+        """
+        ends = self._clock() + self._longest_seconds
+        for attempt in range(self._tries):
+            try:
+                return self._try(asked)
+            except (ConflictError, UnavailableError) as error:
+                # If the response to a write was lost, only the key shows whether the write took effect.
+                lost = isinstance(error, UnavailableError) and not asked.key
+                pause = self._jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4))
+                if lost or attempt + 1 == self._tries or self._clock() + pause > ends:
+                    raise self._final_error(error) from None
+                self._sleep(pause)
+            except NotFoundError:
+                raise not_found(f"there is no job {asked.namespace}.{asked.job} any more") from None
+            except DiflowError as error:
+                raise from_diflow(error) from None
+        raise AssertionError("unreachable")
+
+    def _final_error(self, error: DiflowError) -> ApiError:
+        if isinstance(error, ConflictError):
+            return unavailable("the job is being changed by others")
+        return from_diflow(error)
+
+    def _try(self, asked: ScaleRequest) -> bool:
+        workflow = self._read(asked)
+        read = read_workflow(workflow)
+        self._check(read, asked)
+        check_readable(read)
+        try:
+            current = standing(workflow)
+        except (ConflictError, InvalidError) as error:
+            raise conflict(str(error)) from None
+        notes = Notes.read(current.annotations.get(keys.REQUESTS) or "")
+        if asked.key and asked.digest in notes.done:
+            if notes.done[asked.digest] != asked.fingerprint:
+                raise unprocessable("this Idempotency-Key was used for another request")
+            return False
+        wanted, bounds, noted = step(current, asked, notes, running=read.counts)
+        if asked.by == 0:
+            return False
+        if asked.key:
+            noted = Notes({**noted.done, asked.digest: asked.fingerprint}, noted.ranges)
+        noting = {keys.REQUESTS: noted.text()} if noted != notes else {}
+        change = current.change(wanted, bounds, annotations=noting)
+        try:
+            answer = self._cluster.patch(WORKFLOW, current.workflow, change, namespace=asked.namespace, manager=MANAGER)
+        except InvalidError as error:  # the uid in the patch does not match: another object has this name now
+            raise ConflictError(str(error)) from None
+        self._cache.observed(answer)
+        return True
+
+    def _read(self, asked: ScaleRequest) -> dict[str, Any]:
+        """The job's current Workflow, read from the API server."""
+        view = self._cache.job(asked.namespace, asked.job)
+        name = view.workflow.name if view is not None else asked.job
+        found = self._cluster.get(WORKFLOW, name, namespace=asked.namespace)
+        for _ in range(_MOST_PARTS):
+            after = chain.continued_in(found)
+            next_ = self._cluster.find(WORKFLOW, after, namespace=asked.namespace) if after else None
+            if next_ is None or chain.continues(next_)[1] != found["metadata"].get("uid"):
+                break
+            found = next_
+        if chain.job_name(found) != asked.job:
+            raise NotFoundError("the Workflow belongs to another job")
+        return found
+
+    def _check(self, read: WorkflowRead, asked: ScaleRequest) -> None:
+        check_generation(read, asked.generation)
+        if not read.is_gang:
+            raise conflict("the job has scheduling none: Argo alone runs it, and no allocator acts on the number")
+
+
+def check_readable(read: WorkflowRead) -> None:
+    """Raises ApiError (409) if the job's Workflow cannot be read."""
+    if read.problem:
+        raise conflict(f"job {read.namespace}.{read.job} cannot be read: {read.problem}")
+
+
+def check_generation(read: WorkflowRead, generation: str | None) -> None:
+    """Raises ApiError (409) if the caller names another round than the current one."""
+    if generation is not None and generation != read.current:
+        raise conflict(f"generation {generation} is not the current one, which is {read.current or 'not known'}")
