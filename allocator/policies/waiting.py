@@ -114,7 +114,7 @@ def empty_slots(snapshot: Snapshot, role: int) -> IntArray:
     known: dict[int, IntArray] = s.memo.get("empty slots", (facts, s.node_allocatable, s.node_foreign), dict)
     shape = facts.shape[role]
     if shape not in known:
-        known[shape] = frozen(slots(s.room(), s.role_request[role], facts.eligible(shape)))
+        known[shape] = frozen(slots(s.capacity(), s.role_request[role], facts.eligible(shape)))
     return known[shape]
 
 
@@ -135,7 +135,7 @@ def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
     for role in ledger.roles_of(job):
         need = int(s.role_min[role])
         whole = empty_slots(s, role)
-        now = ledger.room(role)
+        now = ledger.slots(role)
         if borrowed is not None:
             now = slots(ledger.free + borrowed, s.role_request[role], s.eligible(role))
         now = np.minimum(now, whole)
@@ -188,7 +188,7 @@ def cap_that_binds(ledger: Ledger, job: int) -> Told | None:
 
 def fitting(ledger: Ledger, job: int, role: int) -> int:
     """Replicas of the role for which there is room, whatever caps say."""
-    return int(np.minimum(ledger.room_for(job, role), 2**31).sum())
+    return int(np.minimum(ledger.slots_for(job, role), 2**31).sum())
 
 
 def worst_role(ledger: Ledger, job: int) -> int:

@@ -185,7 +185,7 @@ class _Session:
         return False
 
     def _idle_node(self, job: int, role: int) -> IntArray | None:
-        nodes = np.flatnonzero(self.ledger.room_for(job, role))
+        nodes = np.flatnonzero(self.ledger.slots_for(job, role))
         return nodes[:1] if len(nodes) else None
 
     def _victim(self, job: int, role: int, may_take: MayTake) -> tuple[int, int, IntArray] | None:

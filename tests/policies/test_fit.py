@@ -384,7 +384,7 @@ def _fewest(snapshot: Snapshot, new: int, need: int) -> tuple[int, int] | None:
                 held_node=snapshot.held_node[stay],
                 held_count=snapshot.held_count[stay],
             )
-            if int((after.settled()[:, 0] // request).sum()) >= need:
+            if int((after.free_after_termination()[:, 0] // request).sum()) >= need:
                 found.append((count, int(snapshot.held_count[~stay].sum())))
         if found:
             return min(found)

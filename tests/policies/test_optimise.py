@@ -163,7 +163,7 @@ def test_what_is_at_rest_is_left_alone(share: float | None) -> None:
     settings, tables = PolicySettings(), Tables()
     at_rest = 0
     for snapshot in snapshots(21, 250, jobs=8, nodes=4):
-        room = np.maximum(snapshot.room(), 0).sum(axis=0)
+        room = np.maximum(snapshot.capacity(), 0).sum(axis=0)
         quota = None if share is None else np.tile((share * room).astype(np.int64), (snapshot.queues, 1))
         plan = Case(snapshot, settings, tables, None, quota).solve("goodput")
         after = carry_out(snapshot, plan)
@@ -179,7 +179,7 @@ def test_what_is_said_to_rest_after_a_plan_does_rest(share: float | None, jobs: 
     settings, tables = PolicySettings(), Tables()
     rests = 0
     for snapshot in snapshots(22, count, jobs=jobs, nodes=nodes):
-        room = np.maximum(snapshot.room(), 0).sum(axis=0)
+        room = np.maximum(snapshot.capacity(), 0).sum(axis=0)
         quota = None if share is None else np.tile((share * room).astype(np.int64), (snapshot.queues, 1))
         case = Case(snapshot, settings, tables, None, quota)
         plan = case.solve("goodput")
@@ -195,7 +195,7 @@ def test_a_job_that_cannot_be_moved_grows_within_its_queues_quota() -> None:
     grown = short = 0
     for snapshot in snapshots(23, 200, jobs=8, nodes=4):
         held = snapshot.held_by_role()
-        room = np.maximum(snapshot.room(), 0).sum(axis=0)
+        room = np.maximum(snapshot.capacity(), 0).sum(axis=0)
         quota = np.tile((0.4 * room).astype(np.int64), (snapshot.queues, 1))
         plan = Case(snapshot, PolicySettings(), Tables(), None, quota).solve("fair+goodput")
         after = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles).astype(np.int64)

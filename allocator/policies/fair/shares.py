@@ -60,9 +60,9 @@ def total_room(snapshot: Snapshot) -> IntArray:
 
 
 def _total_room(snapshot: Snapshot) -> IntArray:
-    room = np.maximum(snapshot.room(), 0)
+    room = np.maximum(snapshot.capacity(), 0)
     if not snapshot.node_open.all():
-        held = snapshot.room() - snapshot.settled()
+        held = snapshot.capacity() - snapshot.free_after_termination()
         room = np.where(snapshot.node_open[:, None], room, np.minimum(held, room))
     out: IntArray = room.sum(axis=0)
     return out

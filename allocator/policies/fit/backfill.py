@@ -194,7 +194,7 @@ def _add_near(ledger: Ledger, job: int, role: int, count: int, given: _Given) ->
 def _add_at(ledger: Ledger, job: int, role: int, given: _Given, *, node: int, count: int) -> int:
     if count <= 0:
         return 0
-    here = min(count, int(ledger.room_for(job, role)[node]))
+    here = min(count, int(ledger.slots_for(job, role)[node]))
     if here > 0:
         given.append((job, role, np.array([node]), np.array([here])))
         ledger.take(*given[-1])

@@ -189,7 +189,7 @@ def strict(snapshot: Snapshot) -> IntArray:
 def idle_to_all(snapshot: Snapshot) -> IntArray:
     """Q×R: what each queue holds, and all that is idle: nobody may grow at the cost of another queue."""
     s = snapshot
-    idle = np.maximum(s.settled()[s.node_open], 0).sum(axis=0)
+    idle = np.maximum(s.free_after_termination()[s.node_open], 0).sum(axis=0)
     out: IntArray = _by_queue(s, s.demand_by_job(s.held_by_role())) + idle
     return out
 

@@ -117,7 +117,11 @@ def _pools(snapshot: Snapshot, running: BoolArray, elastic: IntArray) -> IntArra
     first = np.searchsorted(snapshot.role_job[snapshot.held_role], np.arange(snapshot.jobs))
     out[running] = snapshot.node_pool[snapshot.held_node[first[running]]]
     room = np.zeros((pools, len(snapshot.resources)))
-    np.add.at(room, snapshot.node_pool, np.where(snapshot.node_open[:, None], np.maximum(snapshot.settled(), 0), 0))
+    np.add.at(
+        room,
+        snapshot.node_pool,
+        np.where(snapshot.node_open[:, None], np.maximum(snapshot.free_after_termination(), 0), 0),
+    )
     total = np.maximum(room.sum(axis=0), 1.0)
     ok: dict[tuple[int, bytes], BoolArray] = {}
     for j in np.flatnonzero(~running).tolist():

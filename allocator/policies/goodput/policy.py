@@ -239,7 +239,7 @@ class Case:
         """
         snapshot, settings, table = self.snapshot, self.settings, self.table
         left = seconds_left(snapshot, table)
-        total = snapshot.room()[snapshot.node_open].sum(axis=0)
+        total = snapshot.capacity()[snapshot.node_open].sum(axis=0)
         share = (self.amounts / np.maximum(total, 1)).max(axis=2)
         usable = table.anyway & (snapshot.job_queue >= 0)[:, None]
         cost, pace = unit_costs(self.speed, share, usable)
@@ -545,7 +545,7 @@ class Case:
 
     def problem(self) -> Problem:
         snapshot, view, table, gangs = self.snapshot, self.view, self.table, self.gangs
-        free = snapshot.room()
+        free = snapshot.capacity()
         stays = ~view.free_to_move[snapshot.role_job[snapshot.held_role]]
         if stays.any():
             held = (snapshot.held_role[stays], snapshot.held_node[stays], snapshot.held_count[stays])
