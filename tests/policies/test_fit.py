@@ -15,7 +15,7 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.fit.policy import FitPolicy
-from diflow.allocator.policies.fit.preemption import make_way
+from diflow.allocator.policies.fit.preemption import preempt
 from diflow.allocator.policies.fixed_point import no_worse_than_keeping
 from diflow.allocator.policies.settings import PolicySettings
 
@@ -359,7 +359,7 @@ def test_no_set_of_fewer_victims_makes_room(seed: int) -> None:
     new = snapshot.job_names.index("new")
     ledger = Ledger(snapshot)
     victims = snapshot.job_preemptible & (np.arange(snapshot.jobs) != new)
-    way = make_way(ledger, new, {new: need}, may_shrink=np.zeros_like(victims), may_stop=victims)
+    way = preempt(ledger, new, {new: need}, may_shrink=np.zeros_like(victims), may_stop=victims)
     best = _fewest(snapshot, new, need)
     if best is None:
         assert way is None
