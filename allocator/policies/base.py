@@ -21,7 +21,7 @@ _BUILT_IN = {
     "fit": "diflow.allocator.policies.fit.policy:FitPolicy",
     "fair": "diflow.allocator.policies.fair.policy:FairPolicy",
     "goodput": "diflow.allocator.policies.goodput.policy:GoodputPolicy",
-    "fair+goodput": "diflow.allocator.policies.goodput.fair_goodput:TogetherPolicy",
+    "fair+goodput": "diflow.allocator.policies.goodput.fair_goodput:FairGoodputPolicy",
     "tiresias": "diflow.allocator.policies.baselines.tiresias:TiresiasPolicy",
     "optimus": "diflow.allocator.policies.baselines.optimus:OptimusPolicy",
 }

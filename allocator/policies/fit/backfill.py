@@ -157,7 +157,7 @@ def _all_at_once(ledger: Ledger, lacking: dict[int, list[int]], gained: dict[int
 
 
 def _add(ledger: Ledger, job: int, role: int, count: int, given: _Given) -> bool:
-    """Place `count` more replicas of a role, all or none: on its nodes in the snapshot, its current ones, then others."""
+    """Place `count` more replicas of a role, all or none: on its nodes in the snapshot, its current ones, others."""
     low, high = ledger.held_range(role)
     if high > low or ledger.replicas[role]:
         # A single replica cannot be placed in part, so its caps are enough to check here.
