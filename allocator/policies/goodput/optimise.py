@@ -97,7 +97,7 @@ def _first(rows: BoolArray, job: IntArray, jobs: int) -> IntArray:
 def _one_by_one(
     job: list[int], need: list[list[int]], group: list[list[int]], capacity: list[list[int]]
 ) -> Iterator[int]:
-    """The rows of the segments that are taken, in order: the result of the vectorised rounds, faster for few segments."""
+    """The rows of the segments that are taken, in order: as the vectorised rounds, faster for few segments."""
     dead: set[int] = set()
     for row, (j, more, groups) in enumerate(zip(job, need, group, strict=True)):
         if j in dead:
