@@ -1,7 +1,7 @@
 """The replay: jobs of a workload arrive, a policy is called each period, and the applications behave as measured.
 
-Deterministic: the same workload, profiles, policy and seed give the same numbers. The replay refuses a plan that the
-validator finds fault with, and one that overfills a node by its own count.
+Deterministic for the same workload, profiles, policy and seed. A plan that the validator rejects, or that overcommits a
+node by the replay's own count, is an error.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ GPU = "nvidia.com/gpu"
 ROLE = "worker"
 
 Mode = Literal["rigid", "elastic", "adaptive"]
-"""What the jobs let a policy change: nothing (replicas and batch as the user fixed them), the replicas, or both."""
+"""What a policy may change: nothing (replicas and batch size as the user set them), the replicas, or both."""
 
 MODES: Mapping[str, Mode] = {"fit": "rigid", "fair": "rigid", "tiresias": "rigid", "optimus": "elastic"}
-"""The mode that each policy was made for; adaptive if it is not here."""
+"""The mode that each policy was made for; adaptive for all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +45,16 @@ class World:
     period_seconds: float = 60.0
     restart_seconds: float = 30.0
     interference: float = 0.0
-    """Slow-down of a job that spans nodes while another such job shares one of them (Pollux's experiment: 0.5)."""
+    """Slow-down of a job on several nodes while another such job shares one of them (Pollux's experiment: 0.5)."""
     noise: float = 0.0
-    """Reported times are off by a factor drawn evenly from 1 ± noise."""
+    """Reported times are multiplied by a factor drawn uniformly from 1 ± noise."""
     load: float = 1.0
-    """Arrivals are spaced by 1/load."""
+    """Times between arrivals are divided by this."""
     report_progress: bool = True
-    """Whether jobs say how far they are; without it nobody knows how much is left."""
+    """Whether jobs report progress; otherwise the work left is unknown."""
     seed: int = 0
     longest_seconds: float = 30 * 86400.0
-    """A replay that goes on for so long after the last arrival is given up."""
+    """A replay that takes longer than this after the last arrival is an error."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one job held on one node for a while, for the Gantt chart."""
+    """GPUs that one job held on one node from `begin` to `end`, for the Gantt chart."""
 
     job: str
     node: int
@@ -130,7 +130,7 @@ class Replay:
 
 
 class _Chart:
-    """Who held what, for how long."""
+    """Records the spans."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -151,7 +151,10 @@ def replay(
     mode: Mode | None = None,
     on_plan: Callable[[Snapshot, Plan], None] | None = None,
 ) -> Replay:
-    """Run a workload to its end under a policy. Raises InvalidError for an unknown application or a bad plan."""
+    """Run a workload to its end under a policy.
+
+    Raises InvalidError for an unknown application or an invalid plan, DiflowError if it takes too long.
+    """
     world = world or World()
     mode = mode or MODES.get(policy.name, "adaptive")
     for arrival in arrivals:
@@ -205,7 +208,7 @@ def replay(
             done.append(job)
         now += world.period_seconds
         if not active and waiting:
-            # Nothing happens until the next job is there: go to the period that sees it.
+            # Skip to the period of the next arrival.
             now = max(now, math.floor(waiting[0].created / world.period_seconds) * world.period_seconds)
     gpus = world.nodes * world.gpus
     return Replay(
@@ -275,7 +278,7 @@ def _table(job: _Job) -> FloatArray:
 
 
 def _refit(active: Sequence[_Job]) -> None:
-    """Fit the models of all jobs that saw something new, together, each from its last fit."""
+    """Fit the models of all jobs with new observations, together, each from its last fit."""
     stale = [job for job in active if job.stale]
     if stale:
         start = np.array([np.full(7, np.nan) if job.params is None else job.params for job in stale])
@@ -286,7 +289,7 @@ def _refit(active: Sequence[_Job]) -> None:
 
 
 def _choose_batch(job: _Job) -> None:
-    """The job's own choice of local batch and accumulation for its placement, from its own model."""
+    """The job chooses local batch and accumulation steps for its placement, by its own model."""
     if not job.placement:
         return
     app = job.app
@@ -372,7 +375,7 @@ def _crowded_nodes(active: Sequence[_Job]) -> set[int]:
 
 
 def _advance(job: _Job, now: float, world: World, rng: np.random.Generator, *, crowded: bool) -> None:
-    """Let one period pass for a job: it stands still after a move, then makes true progress, epoch by epoch."""
+    """Advance a job by one period: downtime after a move, then progress at its true speed, epoch by epoch."""
     if not job.placement:
         return
     app = job.app
@@ -409,7 +412,7 @@ def _advance(job: _Job, now: float, world: World, rng: np.random.Generator, *, c
 def _observe(
     job: _Job, shape: tuple[int, ...], times: tuple[float, float], total: int, *, world: World, rng: np.random.Generator
 ) -> None:
-    """The job reports a configuration: its own time a step, and the whole step's."""
+    """Record an observation: the step's time without synchronisation, and the whole step's."""
     own, step = times
     key = (len(shape), sum(shape), job.local)
     job.noise = job.app.gradient(total, job.epoch)
@@ -444,11 +447,10 @@ def _outcome(job: _Job, gpus: int, world: World) -> Outcome:
 
 
 def isolated_seconds(app: Application, gpus: int, *, per_node: int = 4) -> float:
-    """Time of the application alone on its fair share of the cluster, with the best batch in each epoch.
+    """Time of the application alone on `gpus`, its fair share, with the best batch size in each epoch and no restart.
 
-    The share is what finish-time fairness (Themis, NSDI 2020) compares with: the cluster over the mean number of jobs
-    that were present, at least one GPU, at the application's true speed and with no restart. What every job waits for
-    under any policy is added by the caller: the next period, and its first start.
+    For finish-time fairness (Themis, NSDI 2020): the share is the cluster over the mean number of jobs that were
+    present, at least one GPU. The caller adds what every job waits for: the next period and its first start.
     """
     share = min(gpus, app.max_replicas)
     if share not in app.alone:
