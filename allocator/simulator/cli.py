@@ -19,7 +19,7 @@ from diflow.allocator.policies.fair.shares import queue_demand
 from diflow.allocator.policies.settings import policy_settings
 from diflow.allocator.simulator import report
 from diflow.allocator.simulator.metrics import metrics
-from diflow.allocator.simulator.replay import World, replay
+from diflow.allocator.simulator.replay import Scenario, replay
 from diflow.allocator.simulator.truth import load, read_workload
 from diflow.errors import InvalidError, NotFoundError
 from diflow.figures import counted
@@ -86,7 +86,7 @@ def simulate(  # noqa: PLR0917 - typer's options
         if pictures:
             report.need_pictures()
     arrivals, apps = read_workload(workload), load(profiles)
-    world = World(
+    scenario = Scenario(
         nodes=nodes,
         gpus=gpus,
         period_seconds=period_seconds,
@@ -98,7 +98,7 @@ def simulate(  # noqa: PLR0917 - typer's options
     )
     settings = policy_settings(restart_seconds=restart_seconds, period_seconds=period_seconds)
     policies = [load_policy(name, settings) for name in names]
-    results = [replay(arrivals, apps, each, world) for each in policies]
+    results = [replay(arrivals, apps, each, scenario) for each in policies]
     rows = [metrics(result) for result in results]
     typer.echo(report.as_json(rows).rstrip() if output == "json" else report.as_text(rows))
     if out is not None:

@@ -37,7 +37,7 @@ MODES: Mapping[str, Mode] = {"fit": "rigid", "fair": "rigid", "tiresias": "rigid
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Scenario:
     """The cluster and the rules of a replay."""
 
     nodes: int = 16
@@ -146,7 +146,7 @@ def replay(
     arrivals: Sequence[Arrival],
     apps: Mapping[str, Application],
     policy: Policy,
-    world: World | None = None,
+    scenario: Scenario | None = None,
     *,
     mode: Mode | None = None,
     on_plan: Callable[[Snapshot, Plan], None] | None = None,
@@ -155,7 +155,7 @@ def replay(
 
     Raises InvalidError for an unknown application or an invalid plan, DiflowError if it takes too long.
     """
-    world = world or World()
+    scenario = scenario or Scenario()
     mode = mode or MODES.get(policy.name, "adaptive")
     for arrival in arrivals:
         if arrival.application not in apps:
@@ -163,11 +163,11 @@ def replay(
                 f"job {arrival.name}: no profile of {arrival.application!r}; there are {', '.join(apps)}"
             )
     waiting = sorted(
-        (_Job(a, apps[a.application], mode, a.seconds / world.load) for a in arrivals),
+        (_Job(a, apps[a.application], mode, a.seconds / scenario.load) for a in arrivals),
         key=lambda job: (job.created, job.arrival.name),
     )
-    rng = np.random.default_rng(world.seed)
-    nodes = [NodeView(f"node-{i:03d}", {GPU: world.gpus}) for i in range(world.nodes)]
+    rng = np.random.default_rng(scenario.seed)
+    nodes = [NodeView(f"node-{i:03d}", {GPU: scenario.gpus}) for i in range(scenario.nodes)]
     queues = [QueueView("default")]
     active: list[_Job] = []
     done: list[_Job] = []
@@ -175,58 +175,58 @@ def replay(
     utilisation: list[tuple[float, int, int]] = []
     decisions: list[float] = []
     now = 0.0
-    latest = (waiting[-1].created if waiting else 0.0) + world.longest_seconds
+    latest = (waiting[-1].created if waiting else 0.0) + scenario.longest_seconds
     while waiting or active:
         if now > latest:
             names = ", ".join(job.arrival.name for job in active[:5])
             raise DiflowError(
-                f"policy {policy.name}: the replay did not end within {world.longest_seconds / 86400:g} days of the "
+                f"policy {policy.name}: the replay did not end within {scenario.longest_seconds / 86400:g} days of the "
                 f"last arrival; still there: {names}"
             )
         while waiting and waiting[0].created <= now:
             active.append(waiting.pop(0))
         if active:
             _refit(active)
-            snapshot = build(nodes, [_view(job, nodes, world) for job in active], queues, now_seconds=now)
+            snapshot = build(nodes, [_view(job, nodes, scenario) for job in active], queues, now_seconds=now)
             began = time.perf_counter()
             plan = policy.optimize(snapshot)
             decisions.append(time.perf_counter() - began)
-            _check(snapshot, plan, world)
+            _check(snapshot, plan, scenario)
             if on_plan is not None:
                 on_plan(snapshot, plan)
-            _apply(snapshot, plan, active, world=world, now=now, chart=chart)
+            _apply(snapshot, plan, active, scenario=scenario, now=now, chart=chart)
         held = sum(count for job in active for _, count in job.placement)
         utilisation.append((now, held, len(active)))
         shared = _crowded_nodes(active)
         for job in active:
             job.contention += len(active)
             job.cycles += 1
-            _advance(job, now, world, rng, crowded=any(node in shared for node, _ in job.placement))
+            _advance(job, now, scenario, rng, crowded=any(node in shared for node, _ in job.placement))
         for job in [job for job in active if job.finished is not None]:
             chart.close(job, job.finished or now)
             active.remove(job)
             done.append(job)
-        now += world.period_seconds
+        now += scenario.period_seconds
         if not active and waiting:
             # Skip to the period of the next arrival.
-            now = max(now, math.floor(waiting[0].created / world.period_seconds) * world.period_seconds)
-    gpus = world.nodes * world.gpus
+            now = max(now, math.floor(waiting[0].created / scenario.period_seconds) * scenario.period_seconds)
+    gpus = scenario.nodes * scenario.gpus
     return Replay(
         policy=policy.name,
-        outcomes=tuple(sorted((_outcome(job, gpus, world) for job in done), key=lambda o: (o.created, o.name))),
+        outcomes=tuple(sorted((_outcome(job, gpus, scenario) for job in done), key=lambda o: (o.created, o.name))),
         spans=tuple(chart.spans),
         utilisation=tuple(utilisation),
         decision_seconds=tuple(decisions),
     )
 
 
-def _view(job: _Job, nodes: Sequence[NodeView], world: World) -> JobView:
+def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario) -> JobView:
     app = job.app
     if job.mode == "rigid":
-        size = max(1, min(job.arrival.replicas, app.max_replicas, world.nodes * world.gpus))
+        size = max(1, min(job.arrival.replicas, app.max_replicas, scenario.nodes * scenario.gpus))
         role = RoleView(ROLE, {GPU: 1}, size, size, size)
     else:
-        most = min(app.max_replicas, world.nodes * world.gpus)
+        most = min(app.max_replicas, scenario.nodes * scenario.gpus)
         role = RoleView(ROLE, {GPU: 1}, 1, most, min(most, max(1, job.arrival.replicas)))
     return JobView(
         name=job.arrival.name,
@@ -237,11 +237,11 @@ def _view(job: _Job, nodes: Sequence[NodeView], world: World) -> JobView:
         restarts=max(0, job.restarts),
         service_seconds=job.service,
         placed={ROLE: {nodes[node].name: count for node, count in job.placement}},
-        profile=_profile(job, world) if job.mode != "rigid" else None,
+        profile=_profile(job, scenario) if job.mode != "rigid" else None,
     )
 
 
-def _profile(job: _Job, world: World) -> Profile | None:
+def _profile(job: _Job, scenario: Scenario) -> Profile | None:
     if job.profile is not None and job.profile.version == job.version:
         return job.profile
     if not job.observed:
@@ -262,8 +262,8 @@ def _profile(job: _Job, world: World) -> Profile | None:
         max_batch=fixed or app.max_batch,
         min_local_batch=app.min_local if fixed is None else 1,
         max_local_batch=app.max_local,
-        fraction_done=(job.epoch + inside) / app.epochs if world.report_progress else None,
-        work_done=job.progress if world.report_progress else None,
+        fraction_done=(job.epoch + inside) / app.epochs if scenario.report_progress else None,
+        work_done=job.progress if scenario.report_progress else None,
     )
     return job.profile
 
@@ -327,13 +327,13 @@ def _choose_batch(job: _Job) -> None:
         job.local, job.steps = app.min_local, 0
 
 
-def _check(snapshot: Snapshot, plan: Plan, world: World) -> None:
+def _check(snapshot: Snapshot, plan: Plan, scenario: Scenario) -> None:
     wrong = faults(snapshot, plan)
     if wrong:
         raise InvalidError(f"policy {plan.policy} returned a bad plan at {snapshot.now_seconds:g} s: {wrong[0]}")
-    use = np.zeros(world.nodes, dtype=np.int64)
+    use = np.zeros(scenario.nodes, dtype=np.int64)
     np.add.at(use, plan.node, plan.count)
-    if (use > world.gpus).any():
+    if (use > scenario.gpus).any():
         node = snapshot.node_names[int(use.argmax())]
         raise InvalidError(f"policy {plan.policy} overfills {node} at {snapshot.now_seconds:g} s")
 
@@ -343,7 +343,7 @@ def _apply(
     plan: Plan,
     active: Sequence[_Job],
     *,
-    world: World,
+    scenario: Scenario,
     now: float,
     chart: _Chart,
 ) -> None:
@@ -358,7 +358,7 @@ def _apply(
         if job.placement:
             job.started = now if job.started is None else job.started
             job.restarts += 1
-            job.pause = world.restart_seconds
+            job.pause = scenario.restart_seconds
             _choose_batch(job)
             chart.open[job.arrival.name] = (now, job.placement)
 
@@ -374,12 +374,12 @@ def _crowded_nodes(active: Sequence[_Job]) -> set[int]:
     return crowded
 
 
-def _advance(job: _Job, now: float, world: World, rng: np.random.Generator, *, crowded: bool) -> None:
+def _advance(job: _Job, now: float, scenario: Scenario, rng: np.random.Generator, *, crowded: bool) -> None:
     """Advance a job by one period: downtime after a move, then progress at its true speed, epoch by epoch."""
     if not job.placement:
         return
     app = job.app
-    left = world.period_seconds
+    left = scenario.period_seconds
     replicas = sum(count for _, count in job.placement)
     shape = tuple(count for _, count in job.placement)
     still = min(job.pause, left)
@@ -389,10 +389,10 @@ def _advance(job: _Job, now: float, world: World, rng: np.random.Generator, *, c
         step, sync = app.step_and_sync(shape, job.local)
         own = step - sync
         total = replicas * job.local * (job.steps + 1)
-        _observe(job, shape, (own, step), total, world=world, rng=rng)
+        _observe(job, shape, (own, step), total, scenario=scenario, rng=rng)
         rate = app.gain(total, job.epoch) / (step + job.steps * own)
         if crowded and len(shape) > 1:
-            rate *= 1.0 - world.interference
+            rate *= 1.0 - scenario.interference
         end = float(app.progress[job.epoch])
         if job.progress + rate * left < end:
             job.progress += rate * left
@@ -402,38 +402,44 @@ def _advance(job: _Job, now: float, world: World, rng: np.random.Generator, *, c
             job.progress = end
             job.epoch += 1
             if job.epoch == app.epochs:
-                job.finished = now + world.period_seconds - left
+                job.finished = now + scenario.period_seconds - left
                 break
             _choose_batch(job)
         job.version += 1
-    job.service += replicas * (world.period_seconds - (left if job.finished is not None else 0.0))
+    job.service += replicas * (scenario.period_seconds - (left if job.finished is not None else 0.0))
 
 
 def _observe(
-    job: _Job, shape: tuple[int, ...], times: tuple[float, float], total: int, *, world: World, rng: np.random.Generator
+    job: _Job,
+    shape: tuple[int, ...],
+    times: tuple[float, float],
+    total: int,
+    *,
+    scenario: Scenario,
+    rng: np.random.Generator,
 ) -> None:
     """Record an observation: the step's time without synchronisation, and the whole step's."""
     own, step = times
     key = (len(shape), sum(shape), job.local)
     job.noise = job.app.gradient(total, job.epoch)
     job.version += 1
-    if world.noise > 0:
-        own, step = own * (1 + world.noise * rng.uniform(-1, 1)), step * (1 + world.noise * rng.uniform(-1, 1))
+    if scenario.noise > 0:
+        own, step = own * (1 + scenario.noise * rng.uniform(-1, 1)), step * (1 + scenario.noise * rng.uniform(-1, 1))
         own = min(own, step)
-    if key not in job.observed or world.noise > 0:
+    if key not in job.observed or scenario.noise > 0:
         # A clock that is off each time: the newest report of a configuration stands, as a running job would send it.
         fresh = key not in job.observed
         job.observed[key] = (own, step)
         job.observations_version += 1
-        job.stale = job.stale or fresh or world.noise > 0
+        job.stale = job.stale or fresh or scenario.noise > 0
 
 
-def _outcome(job: _Job, gpus: int, world: World) -> Outcome:
+def _outcome(job: _Job, gpus: int, scenario: Scenario) -> Outcome:
     assert job.finished is not None
     assert job.started is not None
     crowd = max(1.0, job.contention / max(1, job.cycles))
-    next_period = math.ceil(job.created / world.period_seconds) * world.period_seconds - job.created
-    alone = isolated_seconds(job.app, max(1, int(gpus / crowd)), per_node=world.gpus)
+    next_period = math.ceil(job.created / scenario.period_seconds) * scenario.period_seconds - job.created
+    alone = isolated_seconds(job.app, max(1, int(gpus / crowd)), per_node=scenario.gpus)
     return Outcome(
         name=job.arrival.name,
         application=job.arrival.application,
@@ -442,7 +448,7 @@ def _outcome(job: _Job, gpus: int, world: World) -> Outcome:
         finished=job.finished,
         restarts=max(0, job.restarts),
         gpu_seconds=job.service,
-        fairness=(job.finished - job.created) / (next_period + world.restart_seconds + alone),
+        fairness=(job.finished - job.created) / (next_period + scenario.restart_seconds + alone),
     )
 
 
