@@ -1,4 +1,4 @@
-"""Who gets how many: the greedy over hulls, the knapsack that is solved exactly, and what is at rest."""
+"""Replica counts: the greedy over hulls, the exact knapsack, and fixed points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.policies.generators import snapshots
 
 
 def exact_counts(problem: Problem, *, most_work: int) -> tuple[IntArray | None, float]:
-    """(columns, what bounds them)."""
+    """(columns, upper bound)."""
     found = Knapsacks.of(problem, most_work=most_work)
     return (None, np.inf) if found is None else (found.columns(), found.value)
 
@@ -128,7 +128,7 @@ def test_knapsacks_side_by_side_find_what_each_finds_alone(seed: int) -> None:
         if not np.isfinite(value).any():
             assert column is None
         elif used > capacity[groups, 0]:
-            # Each fits in its own group, but not all of them in the capacity that there is.
+            # Each fits in its own group, but not all of them in the whole.
             assert column is None
             assert bound == pytest.approx(alone)
         else:

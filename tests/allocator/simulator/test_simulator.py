@@ -1,4 +1,4 @@
-"""The simulator: from made-up applications that need no download, and, where the measured data is, from that."""
+"""The simulator, with synthetic applications, and with the measured data where it is available."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_every_policy_brings_every_job_to_its_end(apps: dict[str, Application], 
     assert [o.name for o in result.outcomes] == [f"toy-{i}" for i in range(8)]
     assert all(o.finished > o.started >= o.created for o in result.outcomes)
     held = sum(span.gpus * (span.end - span.begin) for span in result.spans)
-    # The chart and the accounts are kept apart; they agree but for the last period of each job.
+    # The chart and the sums are computed separately; they agree except for the last period of each job.
     assert held == pytest.approx(sum(o.gpu_seconds for o in result.outcomes), rel=0.05)
 
 
@@ -276,7 +276,7 @@ def test_pictures_that_cannot_be_drawn_are_told_before_the_replay(
 
 
 def test_nights_without_jobs_take_no_time(apps: dict[str, Application]) -> None:
-    """A job ten years later: no cycle is spent on waiting for it, and it does as the first did."""
+    """A job ten years later: no cycles are spent waiting for it, and it takes as long as the first one."""
     late = 315_360_000.0
     result = replay([Arrival("a", 0.0, "toy", 1, 32), Arrival("b", late, "toy", 1, 32)], apps, load_policy("fit"))
     first, second = result.outcomes

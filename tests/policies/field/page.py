@@ -31,7 +31,7 @@ them it also has to be at rest after one cycle, and to evict nobody else while t
 
 
 def page() -> str:
-    """The page as text."""
+    """The page as Markdown."""
     differing = [case for case in CASES if case.differs]
     parts = [
         _HEAD.format(rows=len(CASES), agree=len(CASES) - len(differing), differ=len(differing)),
