@@ -679,8 +679,8 @@ class Cycle:
         out: list[float] = []
         for name in self.settings.queue_order:
             if name == "proportion":
-                # A queue in a full parent waits with it: the parent's share counts first. Of equal ratios the queue that
-                # deserves more comes first: after one more replica it has the smaller ratio.
+                # A queue in a full parent waits with it: the parent's share counts first. Of equal ratios the queue
+                # that deserves more comes first: after one more replica it has the smaller ratio.
                 for q in reversed(self.facts.chains[queue]):
                     out += self.standings.rank(q, self.standings.counted(q, self._all))
         return tuple(out)
