@@ -209,7 +209,6 @@ class Case:
         self._reached: tuple[Plan, Ledger] | None = None
         self._somebody_fits: bool | None = None
         self._since: FloatArray | None = None
-        self._totals: list[tuple[Plan, float]] = []
         # Fraction of the horizon left after the restart cost. The horizon ends with the job or with its next change,
         # which is expected after as much time as has passed since the last one.
         changed = snapshot.job_changed_seconds
@@ -291,14 +290,6 @@ class Case:
 
     def total(self, plan: Plan) -> float:
         """Value of a plan: the sum of the jobs' values, restart costs included."""
-        for known, value in self._totals:
-            if known is plan:
-                return value
-        value = self._total(plan)
-        self._totals = [*self._totals[-3:], (plan, value)]
-        return value
-
-    def _total(self, plan: Plan) -> float:
         snapshot, table, gangs = self.snapshot, self.table, self.gangs
         if snapshot.jobs == 0:
             return 0.0
