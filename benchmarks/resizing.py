@@ -49,7 +49,7 @@ class Took:
 
     @property
     def starting(self) -> float:
-        """From when the pods were there and had room."""
+        """From when the pods existed and fitted."""
         return self.running - max(self.made, self.ended)
 
 
