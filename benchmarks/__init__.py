@@ -1,1 +1,1 @@
-"""Speed and memory, measured side by side in one run. `make bench` prints them and writes out/bench.json."""
+"""Measurements of speed and memory. `make bench` prints them and writes out/bench.json."""

@@ -1,11 +1,11 @@
 """`python -m benchmarks`: run the measurements, print a table, write out/bench.json.
 
     --only starting,rendering,commands,serving,resizing,allocating   some of them
-    --rounds 7                           how often the live measurement is repeated
-    --sizes 100,1000,5000                pods for the allocator's part (the last one takes ten minutes and more)
+    --rounds 7                           repetitions of the live measurements
+    --sizes 100,1000,5000                pods for the allocator's part (the last takes more than ten minutes)
 
-Each figure stands beside its limit. Machines differ and are shared, so the table is read by people: only ratios within
-the run are judged, and the exit code is 1 when one is missed.
+Each figure is printed beside its limit. Machines differ and are shared, so only ratios within the run are checked: the
+exit code is 1 if one exceeds its limit.
 """
 
 from __future__ import annotations

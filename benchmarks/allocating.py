@@ -1,11 +1,11 @@
-"""How the allocator's daemon grows with the cluster: 100, 1,000 and 5,000 pods on fake nodes of a real API server.
+"""How the allocator scales with the cluster: 100, 1,000 and 5,000 pods on fake nodes of a real API server.
 
-The first size is made by Argo itself. The larger ones are copies: Argo takes hours on a small machine to make thousands
-of pods, and what is measured is the daemon. Its controller is stopped for them, and the Workflows (with the status that
-Argo gave their model) and their gated pods (with Argo's labels, annotations and owners) are made directly. Everything
-else is real: the API server, kube-scheduler, and kwok, which answers for the nodes.
+Argo creates the pods of the first size. The larger ones are copies, because Argo takes hours on a small machine to
+create thousands of pods, and the subject is the allocator: the workflow controller is stopped, and the Workflows (with
+the status that Argo gave the originals) and their gated pods (with Argo's labels, annotations and owners) are created
+directly. Everything else is real: the API server, kube-scheduler, and kwok, which simulates the nodes.
 
-Measured from outside: what is asked, and when the API server shows the answer to a watch.
+Measured from outside: from a request until a watch shows the result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Json = dict[str, Any]
 SIZES = (100, 1000, 5000)
 PER_JOB = 5
 PER_NODE = 25
-# Of so many pods at most Argo makes them itself.
+# Up to this number Argo creates the pods.
 BY_ARGO = 100
 PORT = 9787
 IDLE_SECONDS = 60.0
@@ -60,26 +60,26 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One size. Times in seconds, memory in MiB, `idle` as a part of one core."""
+    """The figures of one size. Times in seconds, memory in MiB, `idle` in cores."""
 
     pods: int
     jobs: int
     nodes: int
     made_by: str
     started: float
-    """From the daemon's start, with everything waiting, until the last pod was admitted."""
+    """From the allocator's start, with all pods waiting, until the last pod was admitted."""
     ungated_per_second: float
     cpu_ms_per_pod: float
     bare_per_second: float
-    """The same by a client that does nothing else: what the API server takes here."""
+    """The same for a client that does nothing else: the API server's part."""
     server_ms_per_pod: float
     bare_server_ms_per_pod: float
-    """CPU of the API server for a pod, until it runs: admitted by the allocator, and by that client."""
+    """CPU of the API server for a pod until it runs: admitted by the allocator, and by that client."""
     cpu_ms_per_cycle: float
     cycles: tuple[float, ...]
     without_policy: tuple[float, ...]
     asking: tuple[float, ...]
-    """What the API server takes for the request, before the cycle; the plan is one more patch of the same object."""
+    """The API server's time for the request, before the cycle; the plan is one more patch of the same object."""
     memory: float
     peak: float
     idle: float
@@ -110,7 +110,7 @@ HEAD = (
 
 
 def measure(*, sizes: Sequence[int] = SIZES, probes: int = 40) -> list[Figure]:
-    """The figures of this part: a table of all sizes is printed, the figures are the largest one's."""
+    """The figures of the largest size. Prints a table of all sizes."""
     print(_CONDITIONS, flush=True)
     with live.namespace("bench-alloc") as (found, cluster, namespace), quiet_argo(found, namespace) as silence:
         grown = _Grown(found, cluster, namespace)
@@ -187,7 +187,7 @@ def percentiles(values: Sequence[float]) -> tuple[float, float]:
 
 @contextmanager
 def quiet_argo(found: TestCluster, namespace: str) -> Iterator[Callable[[], None]]:
-    """Gives a function that stops Argo's controller; it is started again in the end, with nothing left to work on."""
+    """Yields a function that stops Argo's controller. Starts it again at the end, after everything is deleted."""
 
     def scale(replicas: int) -> None:
         found.kubectl("scale", "deployment/workflow-controller", "-n", "argo", f"--replicas={replicas}")
@@ -207,7 +207,7 @@ def quiet_argo(found: TestCluster, namespace: str) -> Iterator[Callable[[], None
 
 @dataclass
 class _Grown:
-    """A namespace whose jobs become more and more."""
+    """A namespace with a growing number of jobs."""
 
     found: TestCluster
     cluster: Cluster
@@ -223,7 +223,7 @@ class _Grown:
 
     @property
     def nodes(self) -> int:
-        return max(8, self.pods // PER_NODE)  # room for what the probes ask besides
+        return max(8, self.pods // PER_NODE)  # capacity for the requests of the probes
 
     def to(self, size: int) -> None:
         """Add nodes, and jobs whose pods wait, until there are `size` pods."""
@@ -243,7 +243,7 @@ class _Grown:
         _say(f"{self.waiting} more gated pods by {self.made_by} in {time.monotonic() - began:.0f} s")
 
     def keep_models(self) -> None:
-        """Let Argo make two jobs, one of each kind, and keep them as models of all that follow."""
+        """Let Argo run two jobs, one of each kind, and keep them as templates of the copies."""
         if self.models:
             return
         _cluster("fake-nodes", "--name", str(self.found.name), "--count", "2")
@@ -251,7 +251,7 @@ class _Grown:
             self._submit(name, i)
         for name in MODELS:
             self._until_gated(name)
-            time.sleep(1)  # for Argo to write down that it has made them
+            time.sleep(1)  # until Argo has written the status
             pods = self._gated(name)
             self.models.append((self.cluster.get(WORKFLOW, name, namespace=self.namespace), pods))
         for name in MODELS:
@@ -363,17 +363,17 @@ def _one(grown: _Grown, probes: int) -> Row:
 
 
 def _runs(daemon: Daemon) -> bool:
-    """True, or an error with what the daemon said last."""
+    """True; an error with the allocator's last output if it has ended."""
     if daemon.process is None or daemon.process.poll() is not None:
         raise RuntimeError(f"the allocator has ended: {daemon.lines()[-3:]}")
     return True
 
 
 def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float], list[float]]:
-    """Ask jobs for one replica more, one after the other: seconds until the plan is written, with and without policy,
-    and until the request itself was answered.
+    """Request one more replica for jobs, one after the other. Returns the seconds until the plan is written, with and
+    without the policy, and those of the request itself.
 
-    A cycle runs from that answer, when the object has changed, until a watch shows its Workflow's new allocation.
+    A cycle lasts from the response to the request until a watch shows the Workflow's new allocation.
     """
     whole: list[float] = []
     own: list[float] = []
@@ -395,9 +395,9 @@ def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], li
                 lambda seen, name=name, old=old: seen.get(name, old) != old,  # type: ignore[misc]
                 timeout=60,
             )
-            time.sleep(0.3)  # for the log, and for what the change brings about besides
+            time.sleep(0.3)  # for the log, and for other effects of the change
             whole.append(ended - began)
-            # The first plan after the change is the one that answered it.
+            # The first plan after the change is the one that includes it.
             spent = [float(line["seconds"]) for line in _plans(daemon)[lines:]][:1]
             own.append(ended - began - sum(spent))
             time.sleep(0.7)
@@ -417,7 +417,7 @@ def _plans(daemon: Daemon) -> list[Json]:
 
 
 def _until_still(seconds: float = 3.0) -> None:
-    """Wait until the daemon has had nothing to carry out for some seconds."""
+    """Wait until the allocator has had nothing to carry out for some seconds."""
     since, last = time.monotonic(), -1
     deadline = time.monotonic() + 300
     while time.monotonic() - since < seconds and time.monotonic() < deadline:
@@ -428,22 +428,22 @@ def _until_still(seconds: float = 3.0) -> None:
 
 
 def pending(cluster: Cluster, namespace: str, *, labels: str = keys.TASK_NAME) -> list[Json]:
-    """What is known of the replicas' pods that do not run yet: their metadata, which costs the API server least."""
+    """Metadata of the replicas' pods that do not run yet; a metadata request costs the API server least."""
     fields = "status.phase=Pending"
     return cluster.list_all(POD, namespace=namespace, labels=labels, fields=fields, metadata_only=True)
 
 
 def _bare(grown: _Grown) -> tuple[float, float]:
-    """Pods ungated a second by 16 threads of a process that does nothing else, on pods like those of the jobs; and the
-    CPU that one cost the API server until it ran, in seconds.
+    """(pods ungated per second by 16 threads of a process that does nothing else, the API server's CPU seconds per pod
+    until it runs), for pods like those of the jobs.
 
-    What kube-scheduler and the kubelets then write about each pod is the same: the rest is the API server's speed.
+    The writes of kube-scheduler and the kubelets are the same, so the difference is the allocator's.
     """
     (like,) = grown.cluster.list_all(POD, namespace=grown.namespace, labels=keys.TASK_NAME, limit=1)[:1]
     names = [f"bare-{grown.pods}-{i:05}" for i in range(min(BARE_PODS, grown.pods))]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: grown.cluster.create(POD, _like(like, name), namespace=grown.namespace), names))
-    # On nodes of their own: a pod that does not fit costs the API server something else.
+    # On separate nodes: a pod that does not fit causes other writes.
     _cluster("fake-nodes", "--name", str(grown.found.name), "--count", str(2 * grown.nodes))
     nodes = [f"fake-{grown.nodes + i % grown.nodes:05}" for i in range(len(names))]
     before = _server_seconds(grown.found)
@@ -479,7 +479,7 @@ with ThreadPoolExecutor(16) as pool:
 
 
 def _like(pod: Json, name: str) -> Json:
-    """A pod of nobody with a closed gate, the same for the rest."""
+    """A gated pod without a job, otherwise the same."""
     spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "nodeSelector", "hostname")}
     return {
         "apiVersion": "v1",
@@ -494,7 +494,7 @@ def _like(pod: Json, name: str) -> Json:
 
 
 def _empty(found: TestCluster, namespace: str, kind: Kind, labels: str = "") -> None:
-    """Delete all objects of a kind at once; the server ends a request that takes a minute, with the rest left."""
+    """Delete all objects of a kind. The API server ends a request after a minute, so repeat until none is left."""
     query = urlencode({"labelSelector": labels, "gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
     def deleted() -> bool:
@@ -523,25 +523,25 @@ def _idle(pid: int) -> float:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
+    """User and system seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _server_seconds(found: TestCluster) -> float:
-    """CPU that the API server has used so far, by its own account."""
+    """CPU seconds of the API server, from its own metrics."""
     lines = found.kubectl("get", "--raw", "/metrics").splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("process_cpu_seconds_total ")))
 
 
 def _memory(pid: int) -> tuple[float, float]:
-    """(resident now, most ever), MiB."""
+    """(resident, peak resident) memory in MiB."""
     found = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
 
 
 def _counted() -> int:
-    """Cycles of the daemon since its start."""
+    """Cycles of the allocator since its start."""
     with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     return int(sum(float(line.split()[-1]) for line in lines if line.startswith("diflow_allocator_cycles_total")))

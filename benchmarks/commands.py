@@ -1,7 +1,7 @@
 """How long a user waits for a command.
 
-The 1,000 jobs are real Workflow objects in a real API server: copies of one that ran, with its status and nodes, marked
-as completed so that Argo leaves them alone.
+The 1,000 jobs are Workflows in a real API server: copies of one that ran, with its status and nodes, marked as
+completed so that Argo ignores them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One measured figure, and how figures are printed."""
+"""A measured figure, and tables of figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure with its unit, the most that it may be, and what it was measured beside."""
+    """A figure with its unit, its upper limit, and the conditions of the measurement."""
 
     part: str
     name: str
@@ -41,7 +41,7 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as text, column under column."""
+    """Rows of cells as text with aligned columns."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

@@ -1,4 +1,4 @@
-"""The real cluster that the live measurements run on: one of their own, or the one of DIFLOW_TEST_KUBECONFIG."""
+"""The cluster of the live measurements: a new one, or that of DIFLOW_TEST_KUBECONFIG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.clusters import TestCluster, cluster
 
 @contextmanager
 def namespace(prefix: str) -> Iterator[tuple[TestCluster, Cluster, str]]:
-    """A cluster with a fresh namespace on it."""
+    """A cluster with a new namespace on it."""
     with cluster("4.0.2") as found, found.namespace(prefix) as name:
         os.environ["KUBECONFIG"] = str(found.kubeconfig)
         yield found, Cluster.connect(), name

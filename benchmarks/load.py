@@ -1,9 +1,9 @@
-"""A client that costs little: `python -m benchmarks.load < plan.json` asks an HTTP server, and prints how fast it was.
+"""A load generator with low overhead: `python -m benchmarks.load < plan.json` prints throughput and latencies.
 
-The plan has `port`, `requests` (whole requests as text, asked one after the other, over and over), `connections` (kept
-open, each from an address of its own, as those of pods are), `seconds`, and `rate`: requests a second, whether or not
-the ones before were answered (a latency then counts from when a request was due); without it each connection asks again
-as soon as it has its answer.
+The plan has `port`, `requests` (complete requests as text, sent in turn, repeatedly), `connections` (kept open, each
+from its own address, like pods), `seconds`, and `rate`: requests per second, sent whether or not earlier ones were
+answered (latency then counts from when a request was due). Without `rate` each connection sends its next request when
+it has the response.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TICK_SECONDS = 0.002
 
 
 class _Caller(asyncio.Protocol):
-    """One connection. It understands answers with a Content-Length, which is what our servers send."""
+    """One connection. It supports only responses with a Content-Length."""
 
     def __init__(self, load: _Load) -> None:
         self._load = load
@@ -115,7 +115,7 @@ class _Load:
         self._statuses[status.decode()] += 1
 
     def is_lost(self) -> None:
-        """A server may end connections now and then; there are always as many."""
+        """Replace a connection that the server closed."""
         if not self._is_over:
             task = self._loop.create_task(self._connect())
             self._opening.add(task)

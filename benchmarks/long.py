@@ -1,12 +1,12 @@
-"""`python -m benchmarks.long`: a job of many rounds on fake nodes, and what each round costs.
+"""`python -m benchmarks.long`: a job of many rounds on fake nodes, and the cost of each round.
 
     --rounds 500 --replicas 8            the job
     --most-nodes 4000                    the allocator's setting under test; 0: never hand over
-    --minutes 20                         stop after so long, whatever has been reached
+    --minutes 20                         stop after this time
 
-Each round is a real move: the node that holds the job is cordoned, and another one opened. Printed are, now and then,
-the nodes and bytes of the Workflow and the time that Argo's controller and a round take; the last line is a summary.
-Needs a cluster with fake nodes: that of DIFLOW_TEST_KUBECONFIG, or one of its own.
+Each round is a real move: the job's node is cordoned, and another one opened. It prints from time to time the number of
+nodes and bytes of the Workflow, and the time of Argo's controller and of a round; the last line is a summary. Needs a
+cluster with fake nodes: that of DIFLOW_TEST_KUBECONFIG, or a new one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OUT = Path(__file__).resolve().parents[1] / "out" / "long.json"
 
 @dataclass(frozen=True)
 class Sample:
-    """A Workflow and its controller at one time. Bytes are of the object as the API server sends it."""
+    """A Workflow and its controller at one time. Bytes are those of the object as the API server sends it."""
 
     round: int
     workflow: str
@@ -154,7 +154,7 @@ def _ended(live: Live) -> list[dict[str, Any]] | None:
 
 
 def _finish(live: Live) -> None:
-    """Let the pods that run come to their end."""
+    """Let the running pods end."""
     for pod in live.api.list_all(POD, namespace=live.namespace, fields="status.phase=Running"):
         change = {"metadata": {"annotations": {"kwok.x-k8s.io/duration": "1s"}}}
         live.api.patch(POD, pod["metadata"]["name"], change, namespace=live.namespace)
@@ -181,7 +181,7 @@ def _sample(
 
 
 def metrics(found: TestCluster) -> Callable[[], tuple[float, float]]:
-    """Asks Argo's controller how long it has worked on Workflows: (seconds, how often)."""
+    """The time that Argo's controller has worked on Workflows, from its metrics: (seconds, operations)."""
     pods = found.get("pods", "-n", "argo", "-l", "app=workflow-controller")["items"]
     pod = next(pod for pod in pods if "deletionTimestamp" not in pod["metadata"])
     path = f"/api/v1/namespaces/argo/pods/https:{pod['metadata']['name']}:9090/proxy/metrics"

@@ -1,12 +1,11 @@
-"""Quality and speed of the policies against published figures, as text and JSON; non-zero when one falls behind.
+"""Quality and speed of the policies against published figures, as text and JSON; non-zero if one exceeds its limit.
 
     python -m benchmarks.policies --data ../shared/data/pollux [--out out/policies] [--laws 2000] [--full]
     python -m benchmarks.policies --only streams [--streams 20] [--policy fair]
 
 Quality replays the four workloads; `--full` adds other restart costs, noise, interference, and half and double load.
-Speed is CPU time of one call on one core. Laws counts snapshots on which each policy was judged, and broken laws.
-Streams plays random streams of jobs in three queues at three loads; it alone is judged against the aims themselves.
-Quality alone needs the data.
+Speed is CPU time of one call on one core. Laws counts the snapshots on which each policy was checked, and violations.
+Streams plays random streams of jobs in three queues at three loads and checks the aims. Only quality needs the data.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from benchmarks.policies_speed import SIZES, measure
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.simulator.metrics import Metrics, metrics
-from diflow.allocator.simulator.replay import World, replay
+from diflow.allocator.simulator.replay import Scenario, replay
 from diflow.allocator.simulator.streams import Kind, Offers
 from diflow.allocator.simulator.truth import load, read_workload
 
@@ -36,7 +35,7 @@ POLLUX = {"1": 2089.0, "2": 3323.0, "3": 2188.0, "4": 2721.0}
 PARTS = ("quality", "speed", "laws", "streams")
 RANGES = Path(__file__).with_name("policies_ranges.json")
 CALLS = {40: 60, 500: 20, 10_000: 5}
-VARIANTS: tuple[tuple[str, Callable[[World], World]], ...] = (
+VARIANTS: tuple[tuple[str, Callable[[Scenario], Scenario]], ...] = (
     ("restart 60 s", lambda w: replace(w, restart_seconds=60.0)),
     ("restart 120 s", lambda w: replace(w, restart_seconds=120.0)),
     ("noise 20 %", lambda w: replace(w, noise=0.2)),
@@ -52,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="folder with traces/ and workloads/")
     parser.add_argument("--out", type=Path, default=Path("out/policies"))
     parser.add_argument("--laws", type=int, default=1000, help="random snapshots to judge each policy on")
-    parser.add_argument("--full", action="store_true", help="other worlds too")
+    parser.add_argument("--full", action="store_true", help="other scenarios too")
     parser.add_argument("--skip-speed", action="store_true")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part alone; again for another one")
     parser.add_argument("--streams", type=int, default=200, help="random streams at each load")
@@ -72,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     if "quality" in parts:
         result["quality"] = quality(given.data, ranges["quality"], behind)
         if given.full:
-            result["worlds"] = worlds(given.data)
+            result["scenarios"] = scenarios(given.data)
     if "speed" in parts:
         result["speed"] = speed(ranges, behind)
     if "laws" in parts:
@@ -124,17 +123,20 @@ def quality(data: Path, limits: dict[str, Any], behind: list[str]) -> dict[str, 
     return {"workloads": {k: v.as_dict() for k, v in rows.items()}, "pollux": POLLUX, "mean_ratio": ratio}
 
 
-def worlds(data: Path) -> dict[str, Any]:
-    """How the result moves with the world; all four workloads."""
+def scenarios(data: Path) -> dict[str, Any]:
+    """Sensitivity to the scenario, on all four workloads."""
     apps = load(data / "traces")
     out: dict[str, Any] = {}
     for label, change in VARIANTS:
-        world = change(World())
-        settings = PolicySettings(restart_seconds=world.restart_seconds)
+        scenario = change(Scenario())
+        settings = PolicySettings(restart_seconds=scenario.restart_seconds)
         rows = [
             metrics(
                 replay(
-                    read_workload(data / f"workloads/workload-{n}.csv"), apps, load_policy("goodput", settings), world
+                    read_workload(data / f"workloads/workload-{n}.csv"),
+                    apps,
+                    load_policy("goodput", settings),
+                    scenario,
                 )
             )
             for n in POLLUX
@@ -151,7 +153,7 @@ def worlds(data: Path) -> dict[str, Any]:
 def speed(ranges: dict[str, Any], behind: list[str]) -> list[dict[str, Any]]:
     """CPU milliseconds of one call at three sizes, and the growth from size to size.
 
-    The ranges are in turns of a fixed piece of work that is timed beside the calls, as machines differ.
+    Machines differ, so the limits are multiples of a fixed reference task that is timed beside the calls.
     """
     out = []
     _say("\npolicy         jobs  nodes   first ms   p50 ms   p95 ms   limit   growth  references  of ms")
@@ -177,7 +179,7 @@ def speed(ranges: dict[str, Any], behind: list[str]) -> list[dict[str, Any]]:
 
 
 def laws(count: int, behind: list[str]) -> dict[str, Any]:
-    """Snapshots judged and laws broken."""
+    """Snapshots checked and laws violated."""
     from tests.policies import laws as judged  # noqa: PLC0415 - tests are there in a checkout alone
     from tests.policies.generators import snapshots  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""Clusters of three sizes for the speed of the policies: the same kind of cluster, larger and larger.
+"""The speed of the policies on random clusters of three sizes.
 
-Jobs hold what a running cluster holds, report what jobs report, and a tenth of them is new: one call then has to place
-newcomers, move some, and leave the rest. Made straight as arrays, from a seed.
+The clusters are busy, the jobs have profiles, and a tenth of them is new: one call has to place new jobs, move some,
+and leave the rest alone. They are made directly as arrays, from a seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
 
 SIZES = ((40, 16, 10.0), (500, 512, 100.0), (10_000, 2_000, 1_000.0))
-"""Jobs, nodes of 4 GPUs, and the limit in ms of the 95th percentile."""
+"""Jobs, nodes of 4 GPUs, and the limit of the 95th percentile in ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Speed:
     p95_ms: float
     limit_ms: float
     reference_ms: float
-    """What `reference` took between the calls, in the median."""
+    """Median time of `reference` between the calls."""
     references: float
-    """95th percentile of the calls in turns of `reference`, each beside those before and after it: comparable between
-    machines, and while a machine is at times faster than at others."""
+    """95th percentile of the ratio of a call to the `reference` runs before and after it: comparable between machines,
+    also if their speed varies."""
 
 
 def cluster(jobs: int, nodes: int, seed: int = 0) -> Snapshot:
@@ -111,7 +111,7 @@ def cluster(jobs: int, nodes: int, seed: int = 0) -> Snapshot:
 
 
 def _profiles(rng: np.random.Generator, count: int) -> list[Profile]:
-    """Reports with their fits, as jobs send them; each job reports anew before each call (see `moved_on`)."""
+    """Profiles with fitted models, as jobs send them."""
     out = []
     for i in range(count):
         params = np.array(
@@ -146,7 +146,7 @@ def _profiles(rng: np.random.Generator, count: int) -> list[Profile]:
 
 
 def moved_on(snapshot: Snapshot, version: int) -> Snapshot:
-    """The cluster a period later: every tenth job has reported something new, which forgets its table."""
+    """The cluster a period later: every tenth job has a new profile, which invalidates its table."""
     profiles = tuple(
         replace(p, version=1_000_000 * (version + 1) + j) if p is not None and (j + version) % 10 == 0 else p
         for j, p in enumerate(snapshot.job_profile)
@@ -155,10 +155,10 @@ def moved_on(snapshot: Snapshot, version: int) -> Snapshot:
 
 
 def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int) -> Speed:
-    """Time of a call on this machine: the first one with nothing remembered, then `calls` as in a running daemon."""
+    """Time of a call on this machine: the first one with empty caches, then `calls` as in a running allocator."""
     policy: Policy = load_policy(name)
     snapshot = cluster(jobs, nodes)
-    # The interpreter's and numpy's own first times are not the policy's.
+    # Warm up the interpreter and numpy.
     policy.optimize(cluster(8, 4, seed=1))
     first = _time(partial(policy.optimize, snapshot))
     times, references = [], [_time(reference)]
@@ -182,7 +182,7 @@ def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int) -> Sp
 
 
 def reference() -> int:
-    """A fixed piece of work of the kind that a policy does: plain Python beside small operations on arrays."""
+    """A fixed task like a policy's work: plain Python and operations on small arrays."""
     table = np.arange(64).reshape(16, 4)
     seen: dict[int, int] = {}
     for turn in range(1000):

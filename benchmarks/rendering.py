@@ -1,4 +1,4 @@
-"""DIJob → Workflow: how long for many jobs, and that the number of replicas costs nothing."""
+"""DIJob → Workflow: the time for many jobs, and that it does not depend on the number of replicas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _job(name: str, *, tasks: int, replicas: int) -> DIJob:
 
 
 def _cpu_seconds(work: Callable[[], object]) -> float:
-    """CPU time of this process: what one core needs, whoever else is on the machine."""
+    """CPU seconds of this process, which other load on the machine affects little."""
     start = time.process_time()
     work()
     return time.process_time() - start

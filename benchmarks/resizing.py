@@ -1,11 +1,11 @@
-"""From a patch of what is asked to new pods that run: the allocator against a patch by hand, in turns, on real pods.
+"""From a scale request to running pods: the allocator against a patch by hand, alternating, with real pods.
 
-Both jobs are the same Workflow. By hand means that the live parameters are patched as the allocator would patch them,
-and that the pods have no gate: what it then takes is Argo's and the kubelet's. Times are seen by one watch of the pods.
+Both jobs are the same Workflow. By hand means that the parameters are patched as the allocator would patch them, and
+that the pods have no gate: the time is then Argo's and the kubelet's. All times are from one watch of the pods.
 
-A new round waits for the end of the old pods, which is no time of the allocator's: what it takes beyond is compared.
-Argo looks at a Workflow that has changed after its re-queue time (10 s by default, 2 s in our own clusters): every turn
-begins when that has passed, so that both begin alike.
+A new round waits for the old pods to end, which is not the allocator's time: only the time beyond that is compared.
+Argo processes a changed Workflow after its re-queue time (10 s by default, 2 s in the test clusters): every measurement
+begins after that, so that both start alike.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from tests.builders import template
 from tests.e2e.allocators import Daemon
 
 OURS, HAND = "ours", "by-hand"
-# Ends at once when it is told to: the time between is the kubelet's.
+# Ends at once on SIGTERM: the rest of the time is the kubelet's.
 COMMAND = "trap 'exit 143' TERM; sleep 3600 & wait"
 SETTINGS = {"DIFLOW_ALLOCATOR_BETWEEN_ROUNDS_SECONDS": "0", "DIFLOW_ALLOCATOR_PERIOD_SECONDS": "60"}
 
 
 @dataclass(frozen=True)
 class Took:
-    """Seconds from the patch until it was decided, until Argo had made the pods, until all run, until the last old pod
-    had ended; and of the old pods from TERM to their end."""
+    """Seconds from the patch until the decision, until Argo had created the pods, until all ran, until the last old pod
+    had ended; and of the old pods from SIGTERM to their end."""
 
     decided: float
     made: float
@@ -49,13 +49,13 @@ class Took:
 
     @property
     def starting(self) -> float:
-        """From when the pods were there and had room."""
+        """From when the pods existed and fitted."""
         return self.running - max(self.made, self.ended)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where it is measured, and by which watches."""
+    """The cluster of the measurement, and its watches."""
 
     cluster: Cluster
     namespace: str
@@ -65,7 +65,7 @@ class _Place:
 
 
 def measure(*, rounds: int) -> list[Figure]:
-    """The figures of this part; `rounds` of each kind after one that warms up."""
+    """The figures of this part; `rounds` of each kind after a warm-up."""
     with live.namespace("bench-resize") as (found, cluster, namespace):
         folder = Path(tempfile.mkdtemp(prefix="diflow-bench-"))
         daemon = Daemon(found, namespace, folder / "log", SETTINGS)
@@ -102,7 +102,7 @@ def _figures(what: str, took: Mapping[str, list[Took]]) -> list[Figure]:
 
 
 def _over(mine: Took, hand: Took) -> float:
-    """How much longer than by hand, where the new pods had to wait for the old ones as well."""
+    """How much longer than by hand, if the new pods also had to wait for the old ones."""
     return mine.running - (max(hand.made, mine.ending) + hand.running - hand.made)
 
 
@@ -128,7 +128,7 @@ def _in_turns(place: _Place, rounds: int, change: Callable[..., Took], *, preemp
 
 
 def _grow(place: _Place, name: str, turn: int, *, is_ours: bool) -> Took:
-    """One replica more of a job that is not preemptible."""
+    """Add a replica to a job that is not preemptible."""
     count, pods = turn + 2, place.pods
     asked: dict[str, Any] = {keys.PARAM_REPLICAS: {"worker": count}}
     if not is_ours:
@@ -168,7 +168,7 @@ def _move(place: _Place, name: str, turn: int, *, is_ours: bool) -> Took:
 
 
 def _requeue_seconds(cluster: Cluster) -> float:
-    """After what time Argo's controller looks at a Workflow that has changed."""
+    """The re-queue time of Argo's controller, in seconds."""
     controller = cluster.get(DEPLOYMENT, "workflow-controller", namespace="argo")
     for item in controller["spec"]["template"]["spec"]["containers"][0].get("env") or []:
         if item["name"] == "DEFAULT_REQUEUE_TIME" and str(item.get("value", "")).endswith("s"):
@@ -212,14 +212,14 @@ def _stop(place: _Place, name: str, number: str) -> None:
 
 
 def _granted(workflow: dict[str, Any]) -> str:
-    """The one parameter that says how many may run: it changes with each decision."""
+    """The parameter with the granted replicas, which changes with each decision."""
     parameters = ((workflow.get("spec") or {}).get("arguments") or {}).get("parameters") or []
     value = next((item["value"] for item in parameters if item["name"] == keys.PARAM_GRANTED), "")
     return f"{workflow['metadata']['name']} {value}"
 
 
 def _decided(place: _Place, name: str) -> float:
-    """When the present number was granted."""
+    """When the current number was granted."""
     return max(place.plans.when(lambda value: value.startswith(f"{name} "), first=False).values())
 
 
@@ -248,14 +248,14 @@ def _matches(value: str, name: str, number: str, index: str, phases: tuple[str, 
 
 
 def _times(pods: Watch, name: str, number: str, index: str = "") -> tuple[float, float]:
-    """When the last of these pods was made, and when the last of them ran."""
+    """When the last of these pods was created, and when the last of them ran."""
     made = max(pods.when(lambda value: _matches(value, name, number, index, ("Pending",))).values())
     running = max(pods.when(lambda value: _matches(value, name, number, index, ("Running",))).values())
     return made, running
 
 
 def _ending(pods: Watch, name: str, number: str) -> tuple[float, float]:
-    """When the first pod of a round was told to end, and when the last of them had ended."""
+    """When the first pod of a round was terminating, and when the last of them had ended."""
     told = pods.when(lambda value: _matches(value, name, number, "", ("Ending",)))
     ended = pods.when(lambda value: _matches(value, name, number, "", ("Succeeded", "Failed")))
     return min(told.values()), max(ended.values())

@@ -1,7 +1,7 @@
-"""How fast the REST API is: one server on one processor, with 1,000 jobs in its cache, over a fake API server.
+"""The speed of the REST API: one server on one processor, with 1,000 jobs in its cache and a fake API server.
 
-Everything else (the clients, the API server) runs on the other processors. The same client asks a bare application of
-the same framework for "hello", on the same processor, before and after: what the machine's load does, it does to both.
+Everything else (the clients, the API server) runs on the other processors. For comparison the same client requests
+"hello" from a bare application of the same framework on the same processor, before and after, under the same load.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def measure(*, rounds: int = ROUNDS) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the clients and the API server saw, round by round: of the machine's others a round can suffer, not gain."""
+    """What the clients and the API server measured, by round. Other load on the machine can only slow a round down."""
 
     hellos: list[Json]
     paced_hellos: list[Json]
@@ -89,7 +89,7 @@ class _Seen:
     peak_mib: float
 
     def figures(self) -> list[Figure]:
-        """With the round in which the machine was least disturbed."""
+        """The figures of the fastest round, when the machine was least disturbed."""
         best = max(range(len(self.gets)), key=lambda i: _rate(self.gets[i]))
         hello, get, reported = self.hellos[best], self.gets[best], self.reported
         answers = [*self.gets, *self.paced, reported]
@@ -127,7 +127,7 @@ class _Seen:
 
 
 def _per_processor(answers: Json) -> float:
-    """Answers in a second of the processor's time: what others take of it makes no difference."""
+    """Responses per second of the processor's time, independent of other load."""
     return float(answers["answers"] / answers["cpu_seconds"])
 
 
@@ -135,11 +135,11 @@ def _rate(answers: Json) -> float:
     return float(answers["answers"] / answers["seconds"])
 
 
-# --- who runs where ---------------------------------------------------------------------------------------------------
+# --- processors -------------------------------------------------------------------------------------------------------
 
 
 def _processors() -> tuple[set[int], set[int]]:
-    """(the server's one, those of all others)."""
+    """(the server's processor, the processors of everything else)."""
     usable = sorted(os.sched_getaffinity(0))
     return {usable[0]}, set(usable[1:] or usable)
 
@@ -152,7 +152,7 @@ def _load(
     rate: float | None = None,
     seconds: float = SECONDS,
 ) -> Json:
-    """Ask for some seconds, from a process of its own."""
+    """Run the load generator for some seconds, in its own process."""
     plan = {
         "port": server.port,
         "requests": [text.decode() for text in requests],
@@ -170,7 +170,7 @@ def _load(
 
 
 def _cpu_seconds(server: Served) -> float:
-    """User and system time of all threads of a server."""
+    """User and system seconds of all threads of a server."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -185,7 +185,7 @@ def _report(name: str, token: str) -> bytes:
 
 
 def _warm(server: Served, requests: Sequence[bytes]) -> None:
-    """Ask each once, from as many addresses as there are pods: their tokens' reviews are then known for a minute."""
+    """Send each request once, from as many addresses as there are pods, so that their token reviews are cached."""
     for number, text in enumerate(requests):
         with connect(server.port, source=f"127.0.{1 + number // 250}.{1 + number % 250}") as sock:
             sock.sendall(text)
@@ -203,7 +203,7 @@ class _Api:
         self.url = url
 
     def counts(self) -> Json:
-        """What was written since the last time: `writes`, `most` of one job a second, and `gap`, the shortest time
+        """The writes since the last call: `writes`, the `most` of one job per second, and `gap`, the shortest time
         between two of one job."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -231,7 +231,7 @@ def _api(on: set[int]) -> Iterator[tuple[_Api, dict[str, str]]]:
 
 
 def _serve_api() -> None:
-    """A fake API server with the jobs in it. Each line on stdin is answered with the writes since the one before."""
+    """A fake API server with the jobs. For each line on stdin it prints the writes since the line before."""
     with serving() as api:
         place = Place(api)
         tokens = _fill(api, place)
@@ -240,7 +240,7 @@ def _serve_api() -> None:
         add = api.add
 
         def noting(kind: Kind, body: Json, **where: str) -> Json:
-            """As `add`, which each write that is accepted comes to."""
+            """As `add`, which every accepted write calls."""
             if kind is WORKFLOW:
                 writes.append((body["metadata"]["name"], time.monotonic()))
             return add(kind, body, **where)
@@ -265,7 +265,7 @@ def _serve_api() -> None:
 
 
 def _fill(api: FakeApi, place: Place) -> dict[str, str]:
-    """Jobs like the first one, each with its pods, and the token of a pod of each."""
+    """Copies of the first job, each with its pods, and a pod's token of each."""
     from tests.builders import job, task  # noqa: PLC0415 (only in this process)
 
     place.running(job(task("none", name="worker", replicas=REPLICAS), name="job-00000"))
@@ -287,7 +287,7 @@ def _fill(api: FakeApi, place: Place) -> dict[str, str]:
 
 
 def _serve_hello() -> None:
-    """Starlette on uvicorn with httptools and uvloop, as it comes, with one route."""
+    """Starlette on uvicorn with httptools and uvloop, default settings, one route."""
     import socket  # noqa: PLC0415
 
     import uvicorn  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""Submit → all pods Running: a DIJob against a Workflow written by hand with the same pods, in turns on one cluster.
+"""Submit → all pods Running: a DIJob against a hand-written Workflow with the same pods, alternating on one cluster.
 
-The hand-written Workflow has no Service, no retries and no rounds: it is the least that Argo needs for these pods.
+The hand-written Workflow has no Service, no retries and no rounds: the least that Argo needs for these pods.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def by_hand(name: str) -> dict[str, Any]:
 
 
 def measure(*, rounds: int) -> list[Figure]:
-    """The figures of this part; `rounds` of each kind after one that warms up."""
+    """The figures of this part; `rounds` of each kind after a warm-up."""
     seconds: dict[str, list[float]] = {"diflow": [], "by hand": []}
     with live.namespace("bench") as (_, cluster, namespace):
         for i in range(rounds + 1):
@@ -94,7 +94,7 @@ def measure(*, rounds: int) -> list[Figure]:
 
 
 def _start(cluster: Cluster, namespace: str, workflow: dict[str, Any]) -> float:
-    """Seconds from sending the Workflow until all its pods run; everything is gone again afterwards."""
+    """Seconds from creating the Workflow until all its pods run. Deletes everything afterwards."""
     name = workflow["metadata"]["name"]
     labels = f"workflows.argoproj.io/workflow={name},{keys.TASK_NAME}"
     start = time.monotonic()
@@ -112,5 +112,5 @@ def _start(cluster: Cluster, namespace: str, workflow: dict[str, Any]) -> float:
         if time.monotonic() - start > 300:
             raise TimeoutError(f"{name}: its pods are still there after 300 s")
         time.sleep(0.2)
-    time.sleep(1)  # let the kubelet finish its clean-up, which would count against the next one
+    time.sleep(1)  # let the kubelet clean up, or it would slow down the next measurement
     return took

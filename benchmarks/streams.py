@@ -1,6 +1,6 @@
-"""Streams of jobs under `fair` and under what it is compared with, beside the aims.
+"""Streams of jobs under `fair` and under other policies, beside the aims.
 
-A part of `python -m benchmarks.policies`; `--only streams` runs it alone, and needs no data.
+A part of `python -m benchmarks.policies`; `--only streams` runs it alone, without data.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from diflow.allocator.simulator.streams import FULL, Kind, random_stream
 
 LOADS = (0.6, 1.0, FULL)
 JUDGED = "fair"
-"""The policy that the aims are for."""
+"""The policy to which the aims apply."""
 POLICIES = (JUDGED, KubeBatchPolicy.name)
 PROCESSES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A figure that is to be `at_least` or at most `bound`: its mean over the streams, or in each of them.
+    """A bound of a figure, from above or, if `at_least`, from below: of its mean over the streams, or of `each`.
 
-    It is for the streams of each of `loads` by themselves, or, `together`, for those of all loads.
+    It applies to the streams of each of `loads`, or to those of all loads `together`.
     """
 
     bound: float
@@ -39,7 +39,7 @@ class Aim:
     together: bool = False
 
     def beyond(self, values: Sequence[float]) -> int:
-        """How many of the values, or of their mean, are beyond the bound."""
+        """How many of the values violate the bound; 0 or 1 for their mean."""
         judged = values if self.each else [float(np.mean(values))]
         return sum(value < self.bound if self.at_least else value > self.bound for value in judged)
 
@@ -103,9 +103,9 @@ def measure(
     kind: Kind | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Play each stream under each policy and print a table for each load, and one for all of them together.
+    """Play each stream under each policy; print a table for each load, and one for all loads together.
 
-    Aims that `fair` misses go to `behind`; one for all loads together is judged when all of LOADS are played.
+    Aims that `fair` misses are added to `behind`; those for all loads are checked only if all of LOADS are played.
     """
     kind = kind or Kind()
     asked = [
@@ -135,19 +135,19 @@ def measure(
 
 
 def _one(asked: tuple[str, Kind, int]) -> list[float]:
-    """The figures of one stream under one policy. Runs in a process of its own."""
+    """The figures of one stream under one policy. Runs in a worker process."""
     name, kind, seed = asked
     played = play(random_stream(seed, kind), policy_of(name))
     return [float(row.of(played)) for row in ROWS]
 
 
 def policy_of(name: str) -> Plans:
-    """The policy of this name, or the baseline that is there for comparison only."""
+    """The policy of this name, or the kube-batch baseline."""
     return KubeBatchPolicy() if name == KubeBatchPolicy.name else load_policy(name)
 
 
 def _table(load: float | None, values: dict[str, list[list[float]]], behind: list[str]) -> str:
-    """`load`: None for all of them together."""
+    """The table of one load; `load` None: of all loads together."""
     lines = [["", *[cell for name in values for cell in (name, "", "")], "aim", ""]]
     for at, row in enumerate(ROWS):
         cells = [row.name]
@@ -156,7 +156,7 @@ def _table(load: float | None, values: dict[str, list[list[float]]], behind: lis
         aim = row.aim if row.aim is not None and (row.aim.together or load in row.aim.loads) else None
         judged = [v[at] for v in values.get(JUDGED, [])]
         beyond = aim.beyond(judged) if aim is not None and judged else 0
-        # An aim for all loads together stands beside each of them, where it is no more than a comparison.
+        # An aim for all loads is also printed beside each load, for comparison only.
         counts = aim is not None and aim.together == (load is None)
         if aim is not None and beyond and counts:
             where = f"at load {load:g}" if load is not None else "at all loads together"

@@ -1,4 +1,4 @@
-"""Notes when the API server shows what: the clock of the live measurements."""
+"""Records when the API server shows a change: the clock of the live measurements."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from diflow.kube.kinds import Kind
 
 
 class Watch:
-    """When each object of a kind in a namespace first showed each value that `read` finds in it ("": none).
+    """When each object of a kind in a namespace first had each value that `read` returns for it ("": none).
 
-    Times are those of `time.monotonic` at which this process was told.
+    Times are `time.monotonic` when this process received the event.
     """
 
     def __init__(self, cluster: Cluster, namespace: str, kind: Kind, read: Callable[[dict[str, Any]], str]) -> None:
@@ -39,7 +39,7 @@ class Watch:
         self._stop.set()
 
     def when(self, wanted: Callable[[str], bool], *, first: bool = True) -> dict[str, float]:
-        """When which object first showed a value that is wanted (or the last such value)."""
+        """When each object first had a wanted value (or the last such value)."""
         with self._news:
             return {
                 name: min(times) if first else max(times)
@@ -48,7 +48,7 @@ class Watch:
             }
 
     def until(self, what: str, found: Callable[[dict[str, str]], bool], *, timeout: float = 300.0) -> float:
-        """Wait until the present values of all objects, by name, are as wanted; the time of that."""
+        """Wait until the current values of all objects, by name, are as wanted. Returns the time."""
         with self._news:
             if not self._news.wait_for(lambda: found(self._last), timeout):
                 raise TimeoutError(f"after {timeout:.0f} s still not: {what}")

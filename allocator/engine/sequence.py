@@ -28,7 +28,7 @@ class Holdings:
 
     def __init__(self, snapshot: Snapshot, plan: Plan, rows: Mapping[str, int]) -> None:
         self._snapshot, self._plan, self._rows = snapshot, plan, rows
-        self._free: IntArray = snapshot.settled().copy()
+        self._free: IntArray = snapshot.free_after_termination().copy()
         self._changes: dict[str, tuple[IntArray, IntArray]] = {}
         starts = snapshot.role_starts()
         self._held = np.searchsorted(snapshot.held_role, starts)

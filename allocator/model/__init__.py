@@ -1,1 +1,1 @@
-"""What a policy is given and what it returns: snapshots, plans, and what follows from them alone. Pure."""
+"""The input and output of policies: snapshots, plans, and what is derived from them. Pure."""

@@ -1,4 +1,4 @@
-"""What pods ask for and nodes have, as whole numbers: millicores, MiB, devices, pods."""
+"""Requests of pods and resources of nodes as integers: millicores, MiB, devices, pods."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SUFFIX = {
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
 }
 MOST = 10**15
-"""Of a resource in base units: a million nodes of a million cores, or of 1,000 TiB."""
+"""Largest amount of a resource, in base units: a million nodes of a million cores, or of 1,000 TiB."""
 Amounts = dict[str, int]
 NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", PODS})
 
 
 def amount(resource: str, quantity: object, path: str) -> int:
-    """A Kubernetes quantity as a snapshot's whole number of this resource's base unit (rounded up)."""
+    """A Kubernetes quantity in the resource's base unit, rounded up. Raises InvalidError that names `path`."""
     found = _QUANTITY.fullmatch(str(quantity)) if isinstance(quantity, str | int | float) else None
     if found is None or isinstance(quantity, bool):
         raise InvalidError(f"must be a quantity such as 2, 500m or 4Gi, not {quantity!r}", path=path)
@@ -46,12 +46,11 @@ def _amount(resource: str, quantity: str) -> int:
     try:
         return min(amount(resource, quantity, resource), MOST)
     except InvalidError:
-        return 0  # the API server has checked it: a form that we do not know is an unusual suffix, and never fatal
+        return 0  # the API server has validated it: an unknown suffix must not stop a cycle
 
 
 def read(quantities: Mapping[str, Any] | None) -> Amounts:
-    """Kubernetes quantities as amounts; of more than MOST_POD_RESOURCES names the first ones, cpu and memory before all
-    others."""
+    """Kubernetes quantities as amounts: of the first MOST_POD_RESOURCES names, Kubernetes' own resources first."""
     given = {str(name): value for name, value in (quantities or {}).items()}
     if len(given) > MOST_POD_RESOURCES:
         given = {name: given[name] for name in sorted(given, key=_rank)[:MOST_POD_RESOURCES]}
@@ -59,8 +58,8 @@ def read(quantities: Mapping[str, Any] | None) -> Amounts:
 
 
 def of_pod(spec: Mapping[str, Any]) -> Amounts:
-    """What a pod occupies, as kube-scheduler counts it: containers and sidecars together, or one init container if
-    that asks for more, and the overhead of its runtime."""
+    """A pod's effective request, as kube-scheduler computes it: the sum of containers and sidecars, or the largest
+    init container if that is more, plus the pod's overhead."""
     total: Amounts = {PODS: 1}
     for container in spec.get("containers") or []:
         add(total, _asked(container))
@@ -84,7 +83,7 @@ def of_pod(spec: Mapping[str, Any]) -> Amounts:
 
 
 def _rank(name: str) -> tuple[bool, str]:
-    """The order in which resources are counted: those that Kubernetes itself knows come first."""
+    """Sort key of resource names: Kubernetes' own come first."""
     return name not in NATIVE, name
 
 
@@ -108,5 +107,5 @@ def total(parts: Iterable[Mapping[str, int]]) -> Amounts:
 
 def _asked(container: Mapping[str, Any]) -> Amounts:
     resources = container.get("resources") or {}
-    # A limit without a request is the request: the API server fills it in, a template does not.
+    # A limit without a request counts as the request: the API server defaults it in pods, but not in templates.
     return {**read(resources.get("limits")), **read(resources.get("requests"))}

@@ -13,11 +13,11 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same array, which nobody can write to any more."""
+    """The same array, made read-only."""
     array.flags.writeable = False
     return array
 
 
 def ints(values: Any, shape: tuple[int, ...]) -> IntArray:
-    """`values` as an integer array of `shape` (an empty list takes the shape too)."""
+    """`values` as an integer array of `shape`, also if empty."""
     return np.asarray(values, dtype=np.int64).reshape(shape)

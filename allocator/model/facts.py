@@ -1,7 +1,7 @@
-"""What follows from a snapshot whoever holds what: made once, as plain numbers, and shared by all that a plan leads to.
+"""What in a snapshot does not depend on the allocation, as plain lists: computed once and shared by derived snapshots.
 
-A policy asks for the limits and requests of single roles hundreds of thousands of times in a cycle; an element of a
-numpy array is several times dearer to read than one of a list.
+A policy reads limits and requests of single roles hundreds of thousands of times in a cycle, and an element of a numpy
+array is several times slower to read than one of a list.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from diflow.allocator.model.snapshot import Snapshot
 
 UNLIMITED = 2**62
-"""A cap that is none."""
+"""A cap of this amount means no cap."""
 
 
 class Facts:
-    """Gangs, queues and shapes of a snapshot. Nothing here depends on who holds what, or on the time.
+    """Gangs, queues and shapes of a snapshot. Nothing here depends on the allocation or the time.
 
     | field | of each | meaning |
     |---|---|---|
-    | starts, start_list | job, one more | first role of each job |
+    | starts, start_list | job, and one more | its first role |
     | role_min, role_max, role_desired, request | role | as in the snapshot |
-    | shape | role | index of its request and node conditions: roles of one shape fit in the same places |
-    | asks | shape | (resource, amount) of what one replica asks for |
-    | weight | shape | the largest part of any resource of the cluster that one replica takes |
-    | preference | shape | how much its pods prefer each node (N), 1 the most; None if they prefer none |
+    | shape | role | index of its request and node conditions: roles of one shape fit on the same nodes |
+    | asks | shape | (resource, amount) pairs of one replica's request |
+    | weight | shape | dominant share of one replica: its largest fraction of any resource of the cluster |
+    | preference | shape | preference for each node (N), at most 1; None if there is none |
     | job_queue, priority, pinned | job | as in the snapshot |
-    | chains, caps | queue | itself and the queues above it; as in the snapshot |
-    | total, whole | resource | what all nodes have together, at least 1 |
+    | chains, caps | queue | the queue and its ancestors; as in the snapshot |
+    | total, whole | resource | allocatable of all nodes, at least 1, as a list and as an array |
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -72,13 +72,13 @@ class Facts:
         self.preference = [likes[where] for where in self._classes]
 
     def eligible(self, shape: int) -> BoolArray:
-        """Nodes where a new pod of this shape may go (N). Not to be written to."""
+        """Nodes where a new pod of this shape may run (N). Read-only."""
         mask: BoolArray = self._masks[self._classes[shape]]
         return mask
 
     @cached_property
     def kinds(self) -> list[int]:
-        """For each job the index of its kind: jobs of one kind ask for the same, in the same queue."""
+        """Index of each job's kind: jobs of one kind have equal requests and are in the same queue."""
         known: dict[tuple[object, ...], int] = {}
         out = []
         for queue, roles in zip(self.job_queue, self.roles_of, strict=True):
@@ -88,7 +88,7 @@ class Facts:
 
     @cached_property
     def kind_of(self) -> IntArray:
-        """The same as an array (J)."""
+        """`kinds` as an array (J)."""
         return np.array(self.kinds, dtype=np.int64)
 
     @cached_property
@@ -106,7 +106,7 @@ def _part_of_most(preference: IntArray) -> FloatArray | None:
 
 
 def ancestors(parent: IntArray) -> list[list[int]]:
-    """For each queue: itself and the queues above it. A circle is cut where it closes."""
+    """For each queue: the queue and its ancestors. A cycle ends before it repeats."""
     above: list[int] = parent.tolist()
     out: list[list[int]] = []
     for queue in range(len(above)):

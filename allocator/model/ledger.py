@@ -1,8 +1,7 @@
-"""The working copy in which a policy tries placements: free room, caps of queues, and who holds what.
+"""The working copy in which a policy tries placements: free capacity, use of queues, and the allocation.
 
-A policy takes and gives back whole gangs; a gang that does not fit leaves no trace. How many replicas of a shape each
-node takes is remembered for each shape and brought up to date on the nodes that changed, so that thousands of gangs
-of few shapes cost microseconds each.
+A policy places and releases whole gangs; a gang that does not fit changes nothing. The replicas of a shape that fit on
+each node are cached and updated only on nodes that changed, so thousands of gangs of few shapes cost microseconds each.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ Placement = dict[int, tuple[IntArray, IntArray]]
 """role → (nodes, counts)."""
 
 ONE_BY_ONE = 16
-"""Changes of nodes up to which what fits there is counted anew one by one."""
+"""Changed nodes up to which the cached slots are updated one by one."""
 MOST = 2**40
-"""Replicas on one node that are counted: sums over nodes stay small."""
+"""Limit of the replicas counted on one node, so that sums over nodes cannot overflow."""
 
 
-class _Room:
-    """Replicas of one shape that each node takes (N), their sum, and up to which change of the ledger that holds."""
+class _Slots:
+    """Replicas of one shape that fit on each node (N), their sum, and the length of the log when they were counted."""
 
     __slots__ = ("by_node", "seen", "total")
 
@@ -38,15 +37,15 @@ class _Room:
 
 
 class Ledger:
-    """Free room of a snapshot, after what is terminating has gone (`settled`), and the allocation being made.
+    """Free capacity of a snapshot, as of `free_after_termination`, and the allocation being made.
 
-    `count` has the same numbers as `replicas`, to be read one by one.
+    `count` is `replicas` as a list, for reading single roles.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.facts = facts = snapshot.facts
-        self.free = snapshot.settled().copy()
+        self.free = snapshot.free_after_termination().copy()
         self.replicas = snapshot.held_by_role().copy()
         self.count: list[int] = self.replicas.tolist()
         self.starts, self.start_list = facts.starts, facts.start_list
@@ -57,27 +56,27 @@ class Ledger:
             lambda: snapshot.held_role.searchsorted(np.arange(snapshot.roles + 1)).tolist(),
         )
         self._own: Placement = {}
-        self._room: dict[int, _Room] = {}
+        self._slots: dict[int, _Slots] = {}
         self._homes: dict[int, BoolArray] = {}
         self._log: list[int] = []
         self.moves = 0
-        """A number that is another after each change of what is held."""
+        """Increases with each change of the allocation."""
         used = snapshot.memo.get("queue use", (snapshot.held_role, snapshot.held_count, facts), self._queue_use)
         self.used = [row.copy() for row in used]
-        """Q×R, what the jobs of each queue and of those below it hold, as plain numbers."""
+        """Q×R held by the jobs of each queue and its descendants, as lists."""
         self.scores: Callable[[IntArray, FloatArray | None], FloatArray | None] | None = None
-        """Scores of nodes from what is free and what the role prefers, where they are to decide before packing does."""
+        """Scores of nodes (N) from the free capacity (N×R) and the role's preference (N); None: packing decides."""
         self.pool_of: dict[int, int] = {}
-        """job → the node pool that it is to stay in, for jobs that are confined to one."""
+        """job → node pool, for jobs confined to one."""
 
     @property
     def changes(self) -> int:
-        """A number that is another after each change of what is free or held."""
+        """Increases with each change of the free capacity or the allocation."""
         return len(self._log)
 
     @property
     def queue_used(self) -> IntArray:
-        """Q×R: what the jobs of each queue and of those below it hold."""
+        """`used` as an array (Q×R)."""
         shape = (self.snapshot.queues, len(self.snapshot.resources))
         return np.array(self.used, dtype=np.int64).reshape(shape)
 
@@ -85,11 +84,11 @@ class Ledger:
         return self.facts.roles_of[job]
 
     def shape(self, role: int) -> int:
-        """Index of the role's request and node conditions: roles of one shape fit in the same places."""
+        """Index of the role's request and node conditions: roles of one shape fit on the same nodes."""
         return self.facts.shape[role]
 
     def held_range(self, role: int) -> tuple[int, int]:
-        """Where the role's part of the snapshot's `held_node` and `held_count` begins and ends."""
+        """The role's slice of the snapshot's `held_node` and `held_count`: (begin, end)."""
         return self._held_at[role], self._held_at[role + 1]
 
     def placement(self, role: int) -> tuple[IntArray, IntArray]:
@@ -100,36 +99,36 @@ class Ledger:
         low, high = self._held_at[role], self._held_at[role + 1]
         return self.snapshot.held_node[low:high], self.snapshot.held_count[low:high]
 
-    def room(self, role: int) -> IntArray:
-        """Replicas of `role` that each node takes now (N). Not to be written to."""
-        return self._room_of(self.facts.shape[role]).by_node
+    def slots(self, role: int) -> IntArray:
+        """Replicas of `role` that fit on each node now (N). Read-only."""
+        return self._slots_of(self.facts.shape[role]).by_node
 
-    def _room_of(self, shape: int) -> _Room:
-        room = self._room.get(shape)
+    def _slots_of(self, shape: int) -> _Slots:
+        known = self._slots.get(shape)
         now = len(self._log)
-        if room is None or now - room.seen > ONE_BY_ONE:
+        if known is None or now - known.seen > ONE_BY_ONE:
             request = np.zeros(self.free.shape[1], dtype=np.int64)
             for r, amount in self.facts.asks[shape]:
                 request[r] = amount
-            room = self._room[shape] = _Room(slots(self.free, request, self.facts.eligible(shape)), now)
-        elif room.seen < now:
-            self._bring_up(room, shape)
-        return room
+            known = self._slots[shape] = _Slots(slots(self.free, request, self.facts.eligible(shape)), now)
+        elif known.seen < now:
+            self._update(known, shape)
+        return known
 
-    def _bring_up(self, room: _Room, shape: int) -> None:
-        """Count anew on the nodes that changed."""
+    def _update(self, known: _Slots, shape: int) -> None:
+        """Update the nodes that changed."""
         asks, eligible = self.facts.asks[shape], self.facts.eligible(shape)
-        for node in set(self._log[room.seen :]):
+        for node in set(self._log[known.seen :]):
             if not eligible[node]:
                 continue
             free = self.free[node].tolist()
             fits = max(0, min([free[r] // amount for r, amount in asks], default=ANY_NUMBER))
-            room.total += min(fits, MOST) - min(int(room.by_node[node]), MOST)
-            room.by_node[node] = fits
-        room.seen = len(self._log)
+            known.total += min(fits, MOST) - min(int(known.by_node[node]), MOST)
+            known.by_node[node] = fits
+        known.seen = len(self._log)
 
     def queue_room(self, job: int, role: int) -> int:
-        """Replicas of `role` that the caps of the job's queue and its parents still allow."""
+        """Replicas of `role` that the caps of the job's queue and its ancestors still allow."""
         facts = self.facts
         queue = facts.job_queue[job]
         asks = facts.asks[facts.shape[role]] if facts.capped and queue >= 0 else ()
@@ -139,7 +138,7 @@ class Ledger:
         return max(0, min(left))
 
     def within_caps(self, job: int, want: dict[int, int]) -> bool:
-        """Whether the caps of the job's queue and its parents allow so many more replicas of its roles, together."""
+        """Whether the caps of the job's queue and its ancestors allow `want` more replicas of its roles together."""
         facts = self.facts
         queue = facts.job_queue[job]
         if not facts.capped or queue < 0:
@@ -152,7 +151,7 @@ class Ledger:
         )
 
     def amount(self, want: dict[int, int]) -> list[int]:
-        """What so many replicas of roles ask for together, by resource."""
+        """Sum of the requests of `want` (role → replicas), by resource."""
         need = [0] * self.free.shape[1]
         for role, count in want.items():
             for r, amount in self.facts.asks[self.facts.shape[role]]:
@@ -160,14 +159,14 @@ class Ledger:
         return need
 
     def held_amount(self, job: int, more: Mapping[int, int] | None = None) -> list[int]:
-        """What the job holds, by resource; with so many more replicas of its roles."""
+        """What the job holds, plus `more` (role → replicas), by resource."""
         more = more or {}
         return self.amount({role: self.count[role] + more.get(role, 0) for role in self.facts.roles_of[job]})
 
     def try_gang(self, job: int, want: dict[int, int], *, together: int = -1) -> Placement | None:
-        """Take `want` more replicas of the job's roles, all or nothing. Roles that ask for most go first.
+        """Place `want` more replicas of the job's roles, all or nothing, roles with the largest requests first.
 
-        The role `together` is put on one node or not at all.
+        The role `together` is placed on a single node or not at all.
         """
         roles = [role for role, count in want.items() if count > 0]
         if len(roles) == 1:
@@ -194,15 +193,15 @@ class Ledger:
     def _place(self, job: int, role: int, count: int, *, together: bool) -> tuple[IntArray, IntArray] | None:
         if count > self.most(job, role):
             return None
-        room = self.room_for(job, role)
+        fits = self.slots_for(job, role)
         preference = self.facts.preference[self.facts.shape[role]]
         score = None if self.scores is None else self.scores(self.free, preference)
         if score is None:
-            return place(room, count, preference, together=together)
-        return place_by_score(room, count, score, preference, together=together)
+            return place(fits, count, preference, together=together)
+        return place_by_score(fits, count, score, preference, together=together)
 
     def fits(self, job: int, want: dict[int, int]) -> bool:
-        """Whether `try_gang` would succeed; nothing is changed."""
+        """Whether `try_gang` would succeed. Changes nothing."""
         roles = [role for role, count in want.items() if count > 0]
         if len(roles) == 1:
             return want[roles[0]] <= self.most(job, roles[0])
@@ -214,16 +213,16 @@ class Ledger:
         return True
 
     def most(self, job: int, role: int) -> int:
-        """Replicas of `role` that fit now beside everything, caps included."""
+        """Replicas of `role` that fit now, within caps."""
         if self.facts.pinned[job] or job in self.pool_of:
-            fits = int(np.minimum(self.room_for(job, role), MOST).sum())
+            fits = int(np.minimum(self.slots_for(job, role), MOST).sum())
         else:
-            fits = self._room_of(self.facts.shape[role]).total
+            fits = self._slots_of(self.facts.shape[role]).total
         return min(fits, self.queue_room(job, role))
 
     def takes_any(self) -> bool:
-        """Whether one replica more of any role fits anywhere."""
-        return any(self._room_of(shape).total for shape in range(len(self.facts.asks)))
+        """Whether one more replica of any role fits anywhere."""
+        return any(self._slots_of(shape).total for shape in range(len(self.facts.asks)))
 
     def take(self, job: int, role: int, nodes: IntArray, counts: IntArray) -> None:
         self._change(job, role, nodes, counts, 1)
@@ -232,7 +231,7 @@ class Ledger:
         self._change(job, role, nodes, counts, -1)
 
     def release(self, job: int) -> Placement:
-        """Give back everything the job holds; what it held is returned."""
+        """Release everything the job holds, and return it."""
         held: Placement = {}
         for role in self.roles_of(job):
             if self.count[role]:
@@ -246,17 +245,17 @@ class Ledger:
             self.take(job, role, nodes, counts)
 
     def held_by(self, jobs: Iterable[int]) -> dict[int, Placement]:
-        """What these jobs hold now, for `return_to`."""
+        """The placements of these jobs, for `return_to`."""
         return {job: {role: self.placement(role) for role in self.roles_of(job)} for job in jobs}
 
     def return_to(self, held: Mapping[int, Placement]) -> None:
-        """Give each of these jobs what it held before, and nothing else."""
+        """Restore the placements of these jobs."""
         for job, placement in held.items():
             self.release(job)
             self.restore(job, {role: there for role, there in placement.items() if len(there[0])})
 
     def block(self, nodes: IntArray, amount: IntArray) -> IntArray:
-        """Keep up to `amount` (len(nodes)×R) of what is free on these nodes from everybody; returns what is kept."""
+        """Reserve up to `amount` (len(nodes)×R) of the free capacity of these nodes. Returns the reserved amounts."""
         kept: IntArray = np.clip(self.free[nodes], 0, amount)
         self.free[nodes] -= kept
         self._log.extend(nodes.tolist())
@@ -271,13 +270,13 @@ class Ledger:
         return any(count[role] for role in self.facts.roles_of[job])
 
     def within_limits(self, job: int) -> bool:
-        """Whether each role of the job has between its minimum and its maximum. What is not can only be left alone,
-        made whole, or stopped."""
+        """Whether each role is between its minimum and its maximum. Other gangs can only be left alone, completed or
+        stopped."""
         low, high, count = self.facts.role_min, self.facts.role_max, self.count
         return all(low[r] <= count[r] <= high[r] for r in self.facts.roles_of[job])
 
     def differs(self) -> bool:
-        """Whether the allocation is another than the snapshot's."""
+        """Whether the allocation differs from the snapshot's."""
         s = self.snapshot
         for role, (nodes, counts) in self._own.items():
             low, high = self.held_range(role)
@@ -301,20 +300,20 @@ class Ledger:
             np.concatenate([s.held_count[stay], *[c for _, _, c in own]]),
         )
 
-    def room_for(self, job: int, role: int) -> IntArray:
-        """Replicas of `role` that each node takes now for this job, caps of queues aside (N). Not to be written to."""
-        room = self.room(role)
+    def slots_for(self, job: int, role: int) -> IntArray:
+        """Replicas of `role` that fit on each node for this job, caps aside (N). Read-only."""
+        fits = self.slots(role)
         pool = self.pool_of.get(job)
         if pool is not None:
-            room = np.where(self.snapshot.node_pool == pool, room, 0)
+            fits = np.where(self.snapshot.node_pool == pool, fits, 0)
         if self.facts.pinned[job]:
             home = self.home(job)
             if home.any():
-                room = np.where(home, room, 0)
-        return room
+                fits = np.where(home, fits, 0)
+        return fits
 
     def home(self, job: int) -> BoolArray:
-        """Nodes that the job's pods are on in the snapshot (N). Not to be written to."""
+        """Nodes that run the job's pods in the snapshot (N). Read-only."""
         home = self._homes.get(job)
         if home is None:
             home = self._homes[job] = np.zeros(self.snapshot.nodes, dtype=np.bool_)
@@ -323,7 +322,7 @@ class Ledger:
         return home
 
     def weight(self, role: int) -> float:
-        """The largest part of any resource that one replica takes (of the whole cluster)."""
+        """Dominant share of one replica: its largest fraction of any resource of the cluster."""
         return self.facts.weight[self.facts.shape[role]]
 
     def _change(self, job: int, role: int, nodes: IntArray, counts: IntArray, sign: int) -> None:
@@ -345,7 +344,7 @@ class Ledger:
         self._book(job, role, nodes, counts, sign)
 
     def _book(self, job: int, role: int, nodes: IntArray, counts: IntArray, sign: int) -> None:
-        """What is free and what is held, after so many replicas more on these nodes."""
+        """Update free capacity and use for `sign` × `counts` more replicas on these nodes."""
         facts, request = self.facts, self.snapshot.role_request[role]
         if len(nodes) == 1:
             node, total = int(nodes[0]), sign * int(counts[0])
@@ -367,7 +366,7 @@ class Ledger:
 
     def _queue_use(self) -> list[list[int]]:
         s, facts = self.snapshot, self.facts
-        # One row more for the jobs without a queue.
+        # The last row is for jobs without a queue.
         own = np.zeros((s.queues + 1, len(s.resources)), dtype=np.int64)
         holding = np.flatnonzero(self.replicas)
         np.add.at(own, s.job_queue[s.role_job[holding]], s.role_request[holding] * self.replicas[holding, None])
@@ -382,7 +381,7 @@ _NONE: IntArray = np.zeros(0, dtype=np.int64)
 
 
 def _one_node(held: IntArray, counts: IntArray, node: IntArray, more: IntArray) -> tuple[IntArray, IntArray]:
-    """A placement (sorted by node) with `more` at one node: most changes are of one, and a general merge is dear."""
+    """The placement (sorted by node) with `more` on one node: the common case, much faster than a general merge."""
     at = int(held.searchsorted(node[0]))
     if at == len(held) or held[at] != node[0]:
         return (

@@ -1,8 +1,7 @@
-"""Where the replicas of a gang go: a few small functions over free N×R tables, exact and without a search.
+"""Placement of a gang's replicas on nodes: best fit, without a search.
 
-Nodes that fit worst are kept free: one node if one is enough (the one with the least room to spare), else the nodes
-with the most room, the last of them again the tightest. Ties go to the earlier node, so the answer depends on the
-input alone.
+One node if one is enough, the one with the fewest slots left over; else the nodes with the most slots, and best fit
+again for the rest. Ties go to the earlier node, so placement is deterministic.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 
 ANY_NUMBER = 2**31
-"""Replicas that ask for nothing fit any number of times."""
+"""Slots of a node for replicas that request nothing."""
 
 
 def slots(free: IntArray, request: IntArray, mask: BoolArray | None = None) -> IntArray:
-    """How many replicas of `request` each node takes (N), 0 outside the mask."""
-    # By columns: there are a handful of resources, and this is asked tens of thousands of times.
+    """Replicas of `request` (R) that fit in `free` (N×R) on each node (N); 0 outside the mask (N)."""
+    # By columns: there are few resources, and this is called tens of thousands of times a cycle.
     out: IntArray | None = None
     for r, amount in enumerate(request.tolist()):
         if amount:
-            room = free[:, r] // amount
-            out = room if out is None else np.minimum(out, room, out=out)
+            count = free[:, r] // amount
+            out = count if out is None else np.minimum(out, count, out=out)
     if out is None:
         out = np.full(len(free), ANY_NUMBER, dtype=np.int64)
     np.maximum(out, 0, out=out)
@@ -30,28 +29,28 @@ def slots(free: IntArray, request: IntArray, mask: BoolArray | None = None) -> I
 
 
 def place(
-    room: IntArray, count: int, preference: FloatArray | None = None, *, together: bool = False
+    fits: IntArray, count: int, preference: FloatArray | None = None, *, together: bool = False
 ) -> tuple[IntArray, IntArray] | None:
-    """Put `count` replicas on nodes with `room` slots each: (nodes, counts), or None if they do not fit.
+    """Place `count` replicas on nodes with `fits` (N) slots: (nodes, counts), or None if they do not fit.
 
-    `preference` (N, higher first) breaks ties between nodes of equal room before their order does. `together`: on one
-    node or not at all.
+    `preference` (N, higher first) breaks ties between nodes with equally many slots. `together`: on one node or not at
+    all.
     """
     if count <= 0:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    single = _tightest(room, count, preference)
+    single = _tightest(fits, count, preference)
     if single >= 0:
         return np.array([single], dtype=np.int64), np.array([count], dtype=np.int64)
-    if together or int(room.sum()) < count:
+    if together or int(fits.sum()) < count:
         return None
-    usable = np.flatnonzero(room)
+    usable = np.flatnonzero(fits)
     tie = np.zeros(len(usable)) if preference is None else -preference[usable]
-    usable = usable[np.lexsort((usable, tie, -room[usable]))]
-    total = np.cumsum(room[usable])
+    usable = usable[np.lexsort((usable, tie, -fits[usable]))]
+    total = np.cumsum(fits[usable])
     last = int(np.searchsorted(total, count))
-    nodes, counts = usable[: last + 1].copy(), room[usable[: last + 1]].copy()
+    nodes, counts = usable[: last + 1].copy(), fits[usable[: last + 1]].copy()
     rest = count - (int(total[last - 1]) if last else 0)
-    others = room.copy()
+    others = fits.copy()
     others[nodes[:last]] = 0
     nodes[last], counts[last] = _tightest(others, rest, preference), rest
     order = np.argsort(nodes)
@@ -59,34 +58,34 @@ def place(
 
 
 def place_by_score(
-    room: IntArray, count: int, score: FloatArray, preference: FloatArray | None = None, *, together: bool = False
+    fits: IntArray, count: int, score: FloatArray, preference: FloatArray | None = None, *, together: bool = False
 ) -> tuple[IntArray, IntArray] | None:
-    """The same where scores decide: the best node that takes all, else nodes by falling score."""
-    fits = np.flatnonzero(room >= count)
-    if len(fits):
-        marks = score[fits]
-        best = marks.argmax() if preference is None else np.lexsort((-preference[fits], -marks))[0]
-        return np.array([fits[best]], dtype=np.int64), np.array([count], dtype=np.int64)
-    if together or int(room.sum()) < count:
+    """As `place`, by score (N): the best node on which all fit, else nodes in descending order."""
+    enough = np.flatnonzero(fits >= count)
+    if len(enough):
+        marks = score[enough]
+        best = marks.argmax() if preference is None else np.lexsort((-preference[enough], -marks))[0]
+        return np.array([enough[best]], dtype=np.int64), np.array([count], dtype=np.int64)
+    if together or int(fits.sum()) < count:
         return None
-    usable = np.flatnonzero(room)
+    usable = np.flatnonzero(fits)
     tie = usable if preference is None else -preference[usable]
     usable = usable[np.lexsort((usable, tie, -score[usable]))]
-    total = np.cumsum(room[usable])
+    total = np.cumsum(fits[usable])
     last = int(np.searchsorted(total, count))
-    nodes, counts = usable[: last + 1], room[usable[: last + 1]].copy()
+    nodes, counts = usable[: last + 1], fits[usable[: last + 1]].copy()
     counts[last] = count - (int(total[last - 1]) if last else 0)
     order = np.argsort(nodes)
     return nodes[order], counts[order]
 
 
-def _tightest(room: IntArray, count: int, preference: FloatArray | None) -> int:
-    """The node that takes `count` with the least room to spare, or -1."""
-    fits = (room >= count).nonzero()[0]
-    if len(fits) == 0:
+def _tightest(fits: IntArray, count: int, preference: FloatArray | None) -> int:
+    """The node with the fewest slots of those with at least `count`, or -1."""
+    enough = (fits >= count).nonzero()[0]
+    if len(enough) == 0:
         return -1
-    spare = room[fits]
+    spare = fits[enough]
     if preference is None:
-        return int(fits[spare.argmin()])
-    best = fits[spare == spare.min()]
+        return int(enough[spare.argmin()])
+    best = enough[spare == spare.min()]
     return int(best[preference[best].argmax()])

@@ -1,7 +1,7 @@
-"""The immutable list of decisions that a policy returns, and what becomes of a snapshot when it is carried out.
+"""The immutable plan that a policy returns, and the snapshot that results from carrying it out.
 
-A plan says what each job shall hold. Pods that are to come are either bound now, or promised on what is being
-released: a promise costs nothing until the room is there, and the daemon admits the whole gang at once when it is.
+A plan gives the target allocation of each job. New pods are either bound now or promised capacity that is being
+released. A promise uses nothing until the capacity is free; the engine then admits the whole gang at once.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ class Action(IntEnum):
 
 
 KEEP, ADMIT, RESIZE, PREEMPT, WAIT = map(int, Action)
-"""The actions as plain numbers: what arrays of them are compared with."""
+"""The actions as plain integers, to compare arrays with."""
 
 
 class Why(IntEnum):
-    """The reason of a decision; `reason_texts.text` puts it into words with the three values beside it.
+    """The reason for a decision; `reason_texts.text` makes its text from the three values that come with it.
 
-    What the values of a reason to wait are (amounts in base units; r: the index of a resource):
+    The values of a reason to wait (amounts in base units; r: the index of a resource):
 
     | reasons | values | subject |
     |---|---|---|
     | NO_ROOM | replicas of a role that the gang needs, that fit | |
-    | ITS_TURN | replicas needed, that fit in the room kept, seconds that it is kept on | |
-    | RESERVED | replicas needed, that fit in all, seconds that room is kept on (0: no end) | for whom |
-    | QUEUE_CAP | amount needed, left below the cap, r | the queue that is capped |
-    | QUEUE_SHARE, OWN_SHARE | amount held, deserved, r | the queue (OWN_SHARE: its own jobs alone) |
-    | NO_SURPLUS | amount that the gang lacks, that others hold above what they deserve, r | its queue |
-    | GUARANTEED_ELSEWHERE | amount that the gang lacks, that others hold above guarantees, r | the queue |
+    | ITS_TURN | replicas needed, that fit in the reservation, seconds until it ends | |
+    | RESERVED | replicas needed, that fit in all, seconds until the reservation ends (0: no end) | the job it is for |
+    | QUEUE_CAP | amount needed, left below the cap, r | the capped queue |
+    | QUEUE_SHARE, OWN_SHARE | amount held, deserved, r | the queue (OWN_SHARE: without the queues below it) |
+    | NO_SURPLUS | amount that the gang lacks, that other queues hold above their shares, r | its queue |
+    | GUARANTEED_ELSEWHERE | amount that the gang lacks, that other queues hold above guarantees, r | the queue |
 
-    Of a job that lost something they are the replicas left and those before, and the subject is who got something.
+    For a job that lost replicas: the replicas after and before; the subject is the job that gained.
     """
 
     KEPT = 0
@@ -90,16 +90,16 @@ NAMES_A_JOB = frozenset(
         Why.GAVE_BACK_KEPT_ROOM,
     }
 )
-"""Reasons whose subject is a job; that of the others is a queue."""
+"""Reasons whose subject is a job; for all others it is a queue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """For each job of the snapshot: an action, what it shall hold, whether it may start at once, and why.
+    """For each job of the snapshot: an action, the target allocation, whether it may start now, and the reason.
 
-    `role`, `node`, `count` are the allocation to reach, as triples sorted by role and node. `bind_now` is true for a
-    job whose new pods fit at this instant beside everything that runs or terminates. `why` is a Why for each job and
-    `values` (J×3) the numbers of its text. `subject` is the index of the queue or job that the reason names, or -1.
+    `role`, `node`, `count` (A) are the target allocation as triples sorted by role and node. `bind_now` (J): the job's
+    new pods fit now, beside everything that runs or terminates. `why` (J) is a Why, `values` (J×3) the numbers of its
+    text, `subject` (J) the index of the queue or job that the reason names, or -1.
     """
 
     policy: str
@@ -113,7 +113,7 @@ class Plan:
     subject: IntArray
 
     def to_bytes(self, snapshot: Snapshot) -> bytes:
-        """The plan as JSON, the same bytes for the same decisions."""
+        """The plan as canonical JSON: the same bytes for the same decisions."""
         starts = snapshot.role_starts()
         places = np.searchsorted(self.role, np.arange(snapshot.roles + 1))
         out: dict[str, object] = {}
@@ -148,11 +148,11 @@ def make_plan(
     values: FloatArray | None = None,
     subject: IntArray | None = None,
 ) -> Plan:
-    """The plan that reaches this allocation: actions follow from the difference to the present.
+    """The plan with this target allocation; actions follow from the difference to the current one.
 
-    A job that starts is bound now when all its pods fit at this instant beside the others that are bound now, taken
-    in the order of their creation; otherwise its pods are promised. A job that changes while it holds something is
-    promised: its old pods must stop first. One that may not be moved and only grows is treated like a newcomer.
+    A job that starts is bound now if all its pods fit now beside the other jobs bound now, by priority, then age;
+    otherwise its pods are promised. A running job that changes is promised: its old pods must stop first. A job that
+    is not preemptible and only grows is treated like a new one.
     """
     some = count > 0
     if not some.all():
@@ -179,7 +179,7 @@ def make_plan(
 
 
 def keep_plan(snapshot: Snapshot, policy: str, why: Why = Why.KEPT) -> Plan:
-    """The plan that changes nothing: what holds when a policy fails, is late, or returns a bad plan."""
+    """The plan that changes nothing: the fallback when a policy fails, is late, or returns an invalid plan."""
     holds = snapshot.jobs_of(snapshot.held_role)
     reasons = np.where(holds, int(why), int(Why.POLICY_FAILED))
     return make_plan(
@@ -188,7 +188,7 @@ def keep_plan(snapshot: Snapshot, policy: str, why: Why = Why.KEPT) -> Plan:
 
 
 def carry_out(snapshot: Snapshot, plan: Plan, *, now_seconds: float | None = None) -> Snapshot:
-    """The snapshot after the plan was carried out and every terminated pod has gone."""
+    """The snapshot after the plan is carried out and all terminating pods are gone."""
     now = snapshot.now_seconds if now_seconds is None else now_seconds
     stopped = plan.action == PREEMPT
     changed = (plan.action == ADMIT) | (plan.action == RESIZE)
@@ -207,8 +207,8 @@ def carry_out(snapshot: Snapshot, plan: Plan, *, now_seconds: float | None = Non
 
 
 def carry_out_first_step(snapshot: Snapshot, plan: Plan) -> Snapshot:
-    """The snapshot in the middle of the plan: what had to go is terminating, what is bound now is there,
-    what was promised is not there yet."""
+    """The snapshot halfway through the plan: removed pods are terminating, pods bound now run, promised ones do not
+    exist yet."""
     action = plan.action
     stays = (action == KEEP) | ((action == ADMIT) & plan.bind_now)
     grows = (action == RESIZE) & plan.bind_now
@@ -233,12 +233,12 @@ def carry_out_first_step(snapshot: Snapshot, plan: Plan) -> Snapshot:
 
 
 def changes(plan: Plan) -> int:
-    """How many jobs the plan does anything to."""
+    """Number of jobs that the plan changes."""
     return int(np.count_nonzero((plan.action != KEEP) & (plan.action != WAIT)))
 
 
 def evictions(snapshot: Snapshot, plan: Plan) -> int:
-    """How many replicas fewer the jobs hold, summed over the jobs that lose some."""
+    """Replicas lost, summed over the roles that lose some."""
     after = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles).astype(np.int64)
     return int(np.maximum(snapshot.held_by_role() - after, 0).sum())
 
@@ -250,11 +250,11 @@ _ACTIONS: IntArray = np.array(
     ],
     dtype=np.int64,
 )
-"""By whether a job's allocation changes, whether it holds something before, and whether after."""
+"""Indexed by whether the allocation changes, whether the job holds pods before, and whether after."""
 
 
 def _changed_jobs(snapshot: Snapshot, key: IntArray, role: IntArray, count: IntArray) -> BoolArray:
-    """Jobs that do not hold what they held. `key`: role and node of each triple in one number, ascending."""
+    """Jobs whose allocation changes (J). `key`: role and node of each triple as one number, ascending."""
     out = np.zeros(snapshot.jobs, dtype=np.bool_)
     before, held = snapshot.held_role * max(1, snapshot.nodes) + snapshot.held_node, snapshot.held_count
     if len(key) == len(before) and (key == before).all():
@@ -279,13 +279,13 @@ def _bind_now(snapshot: Snapshot, role: IntArray, node: IntArray, count: IntArra
     job = snapshot.role_job[role]
     take = fresh[job]
     job, role, node, count = job[take], role[take], node[take], count[take]
-    # What a growing job already holds is in use already.
+    # What a growing job holds is already counted as used.
     if len(snapshot.held_role):
         width = max(1, snapshot.nodes)
         before, key = snapshot.held_role * width + snapshot.held_node, role * width + node
         at = np.minimum(before.searchsorted(key), len(before) - 1)
         count = count - np.where(before[at] == key, snapshot.held_count[at], 0)
-    # A job that would have to give something up here cannot start beside it.
+    # A job that loses pods on a node cannot start new ones beside them.
     fresh[job[count < 0]] = False
     if not fresh[job].all():
         take = fresh[job]
@@ -295,7 +295,7 @@ def _bind_now(snapshot: Snapshot, role: IntArray, node: IntArray, count: IntArra
     tight: BoolArray = np.any((need > free) & (need > 0), axis=1)
     if not tight.any():
         return fresh
-    # Elsewhere nobody is in anybody's way; of those that meet on a tight node the first ones start.
+    # Only jobs on a node that is too full for all of them compete: the first ones start.
     meets = np.zeros(snapshot.jobs, dtype=np.bool_)
     meets[job[tight[node]]] = True
     bind = fresh & ~meets
@@ -310,12 +310,12 @@ def _first_come(
     free: IntArray,
     triples: tuple[IntArray, IntArray, IntArray, IntArray],
 ) -> None:
-    """Bind those of `jobs` that fit in `free`, one after the other, the higher priority and the older first."""
+    """Bind those of `jobs` that fit in `free` (N×R), in the order of priority, then age."""
     job, role, node, count = triples
     order = np.lexsort((jobs, snapshot.job_created_seconds[jobs], -snapshot.job_priority[jobs]))
     bounds = job.searchsorted(np.arange(snapshot.jobs + 1)).tolist()
     amounts, nodes = (snapshot.role_request[role] * count[:, None]).tolist(), node.tolist()
-    room = free.tolist()
+    left = free.tolist()
     for j in jobs[order].tolist():
         need: dict[int, list[int]] = {}
         for at in range(bounds[j], bounds[j + 1]):
@@ -323,9 +323,9 @@ def _first_come(
             need[nodes[at]] = (
                 amounts[at] if so_far is None else [a + b for a, b in zip(so_far, amounts[at], strict=True)]
             )
-        if all(a <= b or a == 0 for n, asked in need.items() for a, b in zip(asked, room[n], strict=True)):
+        if all(a <= b or a == 0 for n, asked in need.items() for a, b in zip(asked, left[n], strict=True)):
             for n, asked in need.items():
-                room[n] = [b - a for a, b in zip(asked, room[n], strict=True)]
+                left[n] = [b - a for a, b in zip(asked, left[n], strict=True)]
             bind[j] = True
 
 

@@ -1,7 +1,7 @@
-"""Where a pod may run, compiled once into a mask over nodes: selector, node affinity, taints.
+"""Where a pod may run, compiled into a mask over nodes: node selector, node affinity, taints.
 
-Pod counts and host ports need no predicate: the builder turns both into resources of the node (`pods`,
-`hostport/N` with one a node), so that no policy can forget them.
+Pod counts and host ports need no predicate: `views.build` makes them resources of the node (`pods`, and one of each
+`hostport/N`), so no policy can ignore them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 
 NODE_NAME = "(metadata.name)"
-"""The key of a requirement on the node's name (matchFields): no label can be called this."""
+"""The key of a requirement on the node's name (matchFields). Not a valid label key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A node's taint. `PreferNoSchedule` forbids nothing."""
+    """A node's taint. `PreferNoSchedule` excludes no node."""
 
     key: str
     value: str = ""
@@ -27,7 +27,8 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A pod's toleration, with Kubernetes' rules: an empty key with Exists tolerates all, an empty effect any."""
+    """A pod's toleration, as in Kubernetes: an empty key with Exists tolerates every taint, an empty effect every
+    effect."""
 
     key: str = ""
     operator: Literal["Equal", "Exists"] = "Equal"
@@ -44,7 +45,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One line of a node affinity term."""
+    """One requirement of a node selector term."""
 
     key: str
     operator: Operator
@@ -73,9 +74,9 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A role's conditions on nodes. `affinity`: any of the terms, each with all of its requirements.
+    """A role's node conditions. `affinity`: at least one term must hold, with all its requirements.
 
-    `preferred`: terms with their weights, which forbid nothing.
+    `preferred`: weighted terms, which exclude no node.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
@@ -85,7 +86,7 @@ class Where:
 
     @property
     def size(self) -> int:
-        """How many labels, values and tolerations are compared with each node."""
+        """Number of labels, values and tolerations that are compared with each node."""
         terms = (*self.affinity, *(term for _, term in self.preferred))
         lines = [line for term in terms for line in term]
         return len(self.selector) + len(self.tolerations) + len(terms) + sum(1 + len(line.values) for line in lines)
@@ -101,11 +102,11 @@ class Where:
         )
 
     def score(self, labels: Mapping[str, str]) -> int:
-        """How much a node with these labels is preferred: the weights of the terms that hold, as kube-scheduler's
-        NodeAffinity adds them up."""
+        """Preference for a node with these labels: the sum of the weights of the terms that hold, as in
+        kube-scheduler's NodeAffinity."""
         return sum(weight for weight, term in self.preferred if _selects(term, labels))
 
 
 def _selects(term: tuple[Requirement, ...], labels: Mapping[str, str]) -> bool:
-    """Whether a term holds for these labels. One without requirements selects nothing, as in Kubernetes."""
+    """Whether a term holds for these labels. An empty term selects nothing, as in Kubernetes."""
     return bool(term) and all(line.holds(labels) for line in term)

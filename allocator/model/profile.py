@@ -1,7 +1,7 @@
-"""What a running job reports about itself: the raw observations that policies reason from.
+"""What a running job reports about itself: the observations that policies use.
 
-A profile is data that users' programs send, so it may be missing, partial or nonsense. `clean` says what of it can be
-used; nothing here raises on a bad report.
+Users' programs send profiles, so they may be missing, partial or wrong. `clean` selects what can be used; nothing here
+raises on a bad report.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from diflow.allocator.model.arrays import FloatArray, frozen
 # Columns of `Profile.observations`.
 NODES, REPLICAS, LOCAL_BATCH, ACCUMULATION_SECONDS, STEP_SECONDS, POOL = range(6)
 COLUMNS = 6
-# A job that reports more distinct configurations than this keeps the newest: the fit stays below a millisecond.
+# Of more distinct configurations only the newest are used: the fit stays below a millisecond.
 MOST_OBSERVATIONS = 256
 
 
@@ -27,15 +27,15 @@ def _nothing() -> FloatArray:
 class Profile:
     """Everything one job reported so far.
 
-    `observations`: a row for each configuration seen, with the columns named above: nodes, replicas, samples a replica
-    and step, seconds of a step without synchronisation, seconds of a step with it, and the index of the node pool.
-    `version` changes whenever anything else does, `observations_version` whenever the observations do: tables and fits
-    are remembered under them. `parameters` is the performance model (goodput/model.py) where somebody fitted it
-    already: the job itself, or a simulator; without it the policy fits. `profiled_replicas` is the most replicas that
-    the job says it was run with, which the observations may not show.
-    `fraction_done` is progress towards the job's own end (0..1), `work_done` the same in units of goodput
-    (iterations of `initial_batch` samples). Either may be None: then nobody knows how much is left.
-    `min_batch`: the smallest total batch that the job may use, where that is more than `initial_batch`.
+    `observations`: a row for each configuration seen, with the columns named above: nodes, replicas, samples per
+    replica and step, seconds of a step without synchronisation, seconds of a step with it, index of the node pool.
+    `version` changes whenever anything else does, `observations_version` whenever the observations do: they are cache
+    keys of tables and fits. `parameters` is the performance model (goodput/model.py) if the job or a simulator fitted
+    it; otherwise the policy does. `profiled_replicas`: the most replicas that the job says it ran with, which may be
+    more than the observations show.
+    `fraction_done` is progress towards the job's end (0..1), `work_done` the same in units of goodput (iterations of
+    `initial_batch` samples). If either is None, the work left is unknown.
+    `min_batch`: the smallest total batch that the job may use, if that is more than `initial_batch`.
     """
 
     version: int = 0
@@ -56,7 +56,7 @@ class Profile:
 
 
 def clean(observations: FloatArray) -> FloatArray:
-    """The rows that can be true: finite, positive, at most one node a replica, no step faster than its own part."""
+    """The plausible rows: finite, positive, at most one node per replica; a step's own part is at most the step."""
     rows = np.asarray(observations, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] not in (COLUMNS - 1, COLUMNS) or not len(rows):
         return _nothing()
@@ -76,7 +76,7 @@ def clean(observations: FloatArray) -> FloatArray:
             & (rows[:, POOL] >= 0)
         )
     rows = rows[good][-MOST_OBSERVATIONS:]
-    # A clock's jitter can make the part look longer than the whole: it is the whole then.
+    # Clock jitter can make the part longer than the whole step: it is clipped to the whole.
     part = np.clip(rows[:, ACCUMULATION_SECONDS], 1e-7, rows[:, STEP_SECONDS])
     out = rows.copy()
     out[:, ACCUMULATION_SECONDS] = part
@@ -84,7 +84,7 @@ def clean(observations: FloatArray) -> FloatArray:
 
 
 def gradient_noise(profile: Profile) -> tuple[float, float] | None:
-    """(grad_sqr, grad_var) when both are usable, else None: then a larger batch is as good as more steps."""
+    """(grad_sqr, grad_var) if both are usable. None: a larger batch is taken to be as good as more steps."""
     sqr, var = profile.grad_sqr, profile.grad_var
     if sqr is None or var is None or not np.isfinite(sqr) or not np.isfinite(var) or sqr < 0 or var < 0:
         return None

@@ -1,8 +1,8 @@
 """The immutable view of the cluster that a policy reads, as arrays.
 
-Rows are in one canonical order (jobs, nodes and queues by name), whatever order they came in, so that a policy which
-looks at nothing else gives the same answer for the same cluster. Amounts are whole numbers in base units chosen by
-the builder (millicores, MiB, devices): sums are exact. It knows nothing of Kubernetes; `views.build` makes it.
+Rows are in a canonical order (jobs, nodes and queues by name) whatever the order of the input, so a policy returns the
+same plan for the same cluster. Amounts are integers in base units chosen by the builder (millicores, MiB, devices), so
+sums are exact. This module does not import Kubernetes; `views.build` makes snapshots.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _T = TypeVar("_T")
 
 
 class Memo:
-    """What was derived from a snapshot's arrays, each as long as the arrays that it came from are the same objects.
+    """Values derived from a snapshot's arrays; each is valid while the arrays it was derived from are the same objects.
 
-    A cycle looks at several snapshots that differ in what is held alone, and `replace` hands the memo on.
+    The snapshots of one cycle differ only in the allocation, and `replace` passes the memo on.
     """
 
     __slots__ = ("_known",)
@@ -36,7 +36,7 @@ class Memo:
         self._known: dict[object, tuple[tuple[object, ...], Any]] = {}
 
     def get(self, name: object, sources: tuple[object, ...], make: Callable[[], _T]) -> _T:
-        """What `make` returned for these sources; nobody may write to it."""
+        """The result of `make` for these sources, cached. Read-only."""
         known = self._known.get(name)
         if known is not None and all(map(is_, known[0], sources)):
             found: _T = known[1]
@@ -54,22 +54,22 @@ class Snapshot:
     |---|---|---|
     | now_seconds | | time of the snapshot |
     | resources | R | names, `pods` among them when nodes limit their number |
-    | node_allocatable | N×R | what pods may use in all |
-    | node_foreign | N×R | used by pods that are not the allocator's, and will stay |
+    | node_allocatable | N×R | as in the node's status |
+    | node_foreign | N×R | used by pods that the allocator does not manage and that will stay |
     | node_releasing | N×R | used by pods that are terminating |
-    | node_open | N | ready and schedulable: new pods may come |
+    | node_open | N | ready and schedulable |
     | node_pool | N | index of the node's pool (GPU type); pool_names, pool_speed beside it |
     | queue_parent | Q | index of the parent, -1 at the top |
     | queue_weight, queue_guarantee, queue_cap | Q, Q×R, Q×R | |
-    | job_queue | J | -1: the queue named does not exist |
-    | job_priority, job_preemptible, job_pinned | J | pinned: cannot leave the nodes that it is on |
-    | job_created_seconds, job_started_seconds, job_changed_seconds | J | -1: never; changed: also when stopped |
-    | job_restarts, job_service_seconds | J | moves so far; replica-seconds held so far |
+    | job_queue | J | -1: the named queue does not exist |
+    | job_priority, job_preemptible, job_pinned | J | pinned: cannot leave its nodes |
+    | job_created_seconds, job_started_seconds, job_changed_seconds | J | -1: never; stopping counts as a change |
+    | job_restarts, job_service_seconds | J | moves and replica-seconds so far |
     | role_job, role_request, role_min, role_max, role_desired | G.. | a gang is min..max replicas of each role |
     | role_class | G | row of class_nodes and class_preference |
-    | class_nodes, class_preference | K×N | where pods of a class may run; how much each node is preferred (0: not) |
-    | job_refusal | J or 0 | why a job may not be placed whatever is free, "" if it may; none at all if all may |
-    | held_role, held_node, held_count | A | the present allocation, sorted by role, then node |
+    | class_nodes, class_preference | K×N | where pods of a class may run; preference for each node (0: none) |
+    | job_refusal | J or 0 | why a job may not be placed even on an empty cluster, or ""; empty if all jobs may |
+    | held_role, held_node, held_count | A | the current allocation, sorted by role, then node |
     """
 
     now_seconds: float
@@ -119,7 +119,7 @@ class Snapshot:
         return len(self.job_names)
 
     def refusal(self, job: int) -> str:
-        """Why a job may not be placed, whatever is free; "" if it may."""
+        """Why the job may not be placed even on an empty cluster; "" if it may."""
         return self.job_refusal[job] if self.job_refusal else ""
 
     @property
@@ -136,7 +136,7 @@ class Snapshot:
 
     @property
     def facts(self) -> Facts:
-        """What follows from the snapshot whoever holds what."""
+        """What does not depend on the allocation."""
         sources = (
             self.role_job,
             self.role_request,
@@ -157,41 +157,38 @@ class Snapshot:
         return self.memo.get("facts", sources, lambda: Facts(self))
 
     def role_starts(self) -> IntArray:
-        """First role of each job, J+1 long: job j owns roles starts[j]:starts[j+1]. Not to be written to."""
+        """First role of each job (J+1): job j owns roles starts[j]:starts[j+1]. Read-only."""
         return self.facts.starts
 
     def held_by_role(self) -> IntArray:
-        """Replicas that each role holds now. Not to be written to."""
+        """Current replicas of each role (G). Read-only."""
         return self.memo.get("held by role", (self.held_role, self.held_count, self.role_job), self._held_by_role)
 
     def usage(self, role: IntArray, node: IntArray, count: IntArray) -> IntArray:
-        """N×R use of an allocation given as (role, node, count) triples."""
+        """N×R used by an allocation of (role, node, count) triples."""
         return node_usage(self.role_request, role, node, count, self.nodes)
 
-    def room(self) -> IntArray:
-        """N×R that is there for the allocator's pods (may be negative). Not to be written to."""
+    def capacity(self) -> IntArray:
+        """N×R available to the allocator's pods (may be negative). Read-only."""
         sources = (self.node_allocatable, self.node_foreign)
-        return self.memo.get("room", sources, lambda: frozen(self.node_allocatable - self.node_foreign))
+        return self.memo.get("capacity", sources, lambda: frozen(self.node_allocatable - self.node_foreign))
 
-    def settled(self) -> IntArray:
-        """N×R left when everything that is terminating has gone (may be negative on a node that shrank).
-
-        Not to be written to.
-        """
+    def free_after_termination(self) -> IntArray:
+        """N×R free after all terminating pods are gone (negative on a node that shrank). Read-only."""
         held = (self.held_role, self.held_node, self.held_count)
         sources = (*held, self.role_request, self.node_allocatable, self.node_foreign)
-        return self.memo.get("settled", sources, lambda: frozen(self.room() - self.usage(*held)))
+        return self.memo.get("free after termination", sources, lambda: frozen(self.capacity() - self.usage(*held)))
 
     def idle(self) -> IntArray:
-        """N×R free at this instant: `settled` less what terminating pods still use."""
-        return self.settled() - self.node_releasing
+        """N×R free now: `free_after_termination` less what terminating pods still use."""
+        return self.free_after_termination() - self.node_releasing
 
     def eligible(self, role: int) -> BoolArray:
-        """Nodes where a new pod of `role` may go. Not to be written to."""
+        """Nodes where a new pod of `role` may run (N). Read-only."""
         return self.facts.eligible(self.facts.shape[role])
 
     def jobs_of(self, roles: BoolArray | IntArray) -> BoolArray:
-        """Which jobs any of these roles belongs to (J). `roles`: a mask of all roles, or numbers of some."""
+        """Mask of the jobs that own any of these roles (J). `roles`: a mask (G) or indices."""
         out = np.zeros(self.jobs, dtype=np.bool_)
         out[self.role_job[roles]] = True
         return out
@@ -201,7 +198,7 @@ class Snapshot:
         return frozen(held.astype(np.int64))
 
     def demand_by_job(self, count: IntArray) -> IntArray:
-        """J×R: what each job uses with `count` replicas of each role."""
+        """J×R used by each job with `count` replicas of each role (G)."""
         by_role: IntArray = self.role_request * count[:, None]
         if self.facts.single:
             return by_role
@@ -212,7 +209,7 @@ class Snapshot:
 
 
 def node_usage(request: IntArray, role: IntArray, node: IntArray, count: IntArray, nodes: int) -> IntArray:
-    """N×R use of (role, node, count) triples with `request` a replica of each role. Exact: no float is involved."""
+    """N×R used by (role, node, count) triples; `request` (G×R) is what one replica asks for. Integer arithmetic."""
     out = np.zeros((nodes, request.shape[1]), dtype=np.int64)
     if len(role):
         amount = request[role] * count[:, None]

@@ -1,7 +1,7 @@
-"""The independent judge of every plan, before anything is written.
+"""The independent validator of every plan, before anything is written.
 
-It shares no code with the policies and reads nothing but the snapshot and the plan. Each fault is one line that names
-the job or the node. An empty list means: the plan may be carried out.
+It shares no code with the policies and reads only the snapshot and the plan. Each fault is one line that names the job
+or the node.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from diflow.allocator.model.plan import ADMIT, KEEP, PREEMPT, RESIZE, WAIT, Plan
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 
 MOST_FAULTS = 20
-"""A plan with more faults than this is no better understood by reading them all."""
+"""Faults reported at most: more do not help to find the cause."""
 
 
 def faults(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """What is wrong with the plan, at most MOST_FAULTS lines; nothing if it is sound."""
+    """What is wrong with the plan, at most MOST_FAULTS lines; empty if it is valid."""
     shape = _shape(snapshot, plan)
     if shape:
         return shape
     found: list[str] = []
     change = _difference(snapshot, plan)
-    # A plan that changes nothing can be wrong in what it says alone.
+    # A plan that changes nothing can only have wrong actions.
     checks = (_actions,) if change.untouched.all() else (_gangs, _not_moved, _places, _nodes, _caps, _actions)
     for check in checks:
         found += check(snapshot, change)
@@ -63,7 +63,7 @@ def _placements(s: Snapshot, p: Plan) -> list[str]:
 
 
 class _Change(NamedTuple):
-    """Every pair of a role and a node that occurs before or after, which jobs stay as they are (J), and the plan."""
+    """Replicas of each (role, node) pair before and after, which jobs do not change (J), and the plan."""
 
     role: IntArray
     node: IntArray
@@ -133,18 +133,18 @@ def _amounts(s: Snapshot, role: IntArray, node: IntArray, count: IntArray) -> In
 
 
 def _nodes(s: Snapshot, change: _Change) -> list[str]:
-    """At the end no node is over because of the plan; at this instant neither, terminating pods counted."""
+    """The plan overcommits no node, neither at the end nor now, with terminating pods counted."""
     role, node, before, after, _, p = change
     held = _amounts(s, role, node, before)
     final = _amounts(s, role, node, after)
-    room = s.node_allocatable - s.node_foreign
-    # A node that was over already (it shrank, or a foreign pod came) is no fault as long as it gets no more.
-    over = ((final > room) & (final > held)).any(axis=1)
+    capacity = s.node_allocatable - s.node_foreign
+    # A node that is overcommitted already (it shrank, or a foreign pod came) is no fault if it gets no more.
+    over = ((final > capacity) & (final > held)).any(axis=1)
     out = [f"node {s.node_names[n]} would be given more than it has" for n in np.flatnonzero(over)]
     more = after > before
     now = p.bind_now[s.role_job[role]] & more
     added = _amounts(s, role[now], node[now], (after - before)[now])
-    burst = ((held + s.node_releasing + added > room) & (added > 0)).any(axis=1)
+    burst = ((held + s.node_releasing + added > capacity) & (added > 0)).any(axis=1)
     return out + [
         f"node {s.node_names[n]}: pods would be bound before the terminating ones have gone"
         for n in np.flatnonzero(burst)
@@ -185,8 +185,8 @@ def _actions(s: Snapshot, change: _Change) -> list[str]:
         np.where(had, np.where(has, RESIZE, PREEMPT), ADMIT),
     )
     out = [f"job {s.job_names[j]}: its action does not say what its pods do" for j in np.flatnonzero(want != p.action)]
-    # Pods of a job that moves come after its old ones have gone; only what does not move may grow beside itself.
+    # New pods of a preemptible job start after its old ones are gone; only other jobs may grow while they run.
     wrong = p.bind_now & ~((p.action == ADMIT) | ((p.action == RESIZE) & ~s.job_preemptible))
     return out + [
-        f"job {s.job_names[j]}: it is bound now though nothing of it starts afresh" for j in np.flatnonzero(wrong)
+        f"job {s.job_names[j]}: it is bound now although none of its pods may start now" for j in np.flatnonzero(wrong)
     ]

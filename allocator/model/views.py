@@ -1,7 +1,7 @@
-"""Nodes, queues and jobs as plain values, and the one way to make a Snapshot of them.
+"""Nodes, queues and jobs as plain values, and `build`, which makes a Snapshot of them.
 
-The daemon fills these from its caches, the simulator from its state, tests by hand. `build` brings everything into
-canonical order and compiles predicates, pod limits and host ports into arrays.
+The engine makes views from its caches, the simulator from its state. `build` sorts them into canonical order and
+compiles predicates, pod limits and host ports into arrays.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 DEFAULT_QUEUE = "default"
 PODS = "pods"
 NOT_OFFERED = "not offered"
-"""The resource that stands for all that no node offers: each node has 0 of it, and who asks for any asks for 1."""
+"""Stands for all resources that no node offers: each node has 0 of it, and a role that asks for one asks for 1."""
 _PORT = "hostport/"
 MOST_REQUEST = 10**9
-"""Of one resource a replica, unless a node has more than half of that: the sum over two thousand replicas of each of a
-million jobs is still below 2**63."""
+"""Limit of a replica's request for one resource, unless a node has more than half of that: the sum over a million jobs
+of two thousand replicas each stays below 2**63."""
 _NAMES_TOLD = 3
 POOL_LABEL = "nvidia.com/gpu.product"
-"""The node label that names a pool of like nodes; the builder takes another on request."""
+"""Default of the node label that names the pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. Amounts are whole numbers in base units (millicores, MiB, devices)."""
+    """A node. Amounts are integers in base units (millicores, MiB, devices)."""
 
     name: str
     allocatable: Mapping[str, int]
@@ -54,7 +54,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A share of the cluster. `parent` nests it (a team and its users)."""
+    """A queue: a share of the cluster. `parent` nests it (users of a team)."""
 
     name: str
     weight: float = 1.0
@@ -65,10 +65,10 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class RoleView:
-    """One task of a job: its pods are alike. The gang is `minimum`..`maximum` replicas; `desired` is what was asked.
+    """One task of a job, with identical pods. The gang is `minimum`..`maximum` replicas; the user asked for `desired`.
 
-    `asks`: the request with the host ports as resources. `least`, `most` and `wanted` are the numbers brought into
-    order, 1 or more. They are made with the view, as most views are the same in snapshot after snapshot.
+    `asks`: the request, with host ports as resources. `least`, `most` and `wanted` are the three counts made
+    consistent, 1 or more. They are computed with the view, because most views are reused in the next snapshot.
     """
 
     name: str
@@ -96,9 +96,9 @@ class RoleView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job under the allocator. `placed` is role → node → replicas, as it holds them now.
+    """A job under the allocator. `placed`: its current replicas, role → node → count.
 
-    `service_seconds`: what it has been served so far; None is the time since it started.
+    `service_seconds`: replica-seconds held so far; None: the seconds since it started.
     """
 
     name: str
@@ -132,12 +132,12 @@ def build(
 ) -> Snapshot:
     """The snapshot of these objects.
 
-    Without any queue there is one, `default`, for all jobs. A job of a queue that does not exist has queue -1.
-    Pods that a job holds on a node that is gone are left out: they are lost. `pool_speed` says how fast a pool is, for
-    where a job is to start. `ages` says of times that lie in the future how many seconds ago they were.
-    `refused`: by the job's name, why it may not use its queue; it has queue -1, too.
+    Without queues, all jobs are in one named `default`. A job whose queue does not exist has queue -1.
+    Pods on a node that no longer exists are left out: they are lost. `pool_speed`: relative speed of each pool, used to
+    choose where a job starts. `ages`: time → seconds since it, for times that lie in the future (clock skew).
+    `refused`: job name → why it may not use its queue; its queue is -1.
     The arrays have a column for each resource of the nodes, one for all others that jobs ask for, and at most
-    MOST_PORT_COLUMNS for host ports. Raises InvalidError for two objects of one name and for negative amounts.
+    MOST_PORT_COLUMNS for host ports. Raises InvalidError for duplicate names and for negative amounts.
     """
     ordered_nodes = _by_name(nodes, "node")
     ordered_jobs = _by_name(jobs, "job")
@@ -222,10 +222,10 @@ def _service(job: JobView, now_seconds: float) -> float:
 def _requests(
     nodes: Sequence[NodeView], jobs: Sequence[JobView], refused: Mapping[str, str]
 ) -> tuple[list[Mapping[str, int]], tuple[str, ...], tuple[str, ...]]:
-    """What a replica of each role asks for, in the resources that there are; their names; and why each job may not be
-    placed, or () where all may.
+    """The request of a replica of each role, the names of the resources, and why each job may not be placed, or () if
+    all may.
 
-    Whatever names jobs invent, there is one column for all of them.
+    All resources that no node offers share one column, so jobs cannot grow the arrays with invented names.
     """
     offered = set[str]().union(*(node.allocatable for node in nodes))
     asked = set[str]().union(*(role.asks for job in jobs for role in job.roles))
@@ -235,7 +235,7 @@ def _requests(
         column = {port: f"{_PORT}group {_number(port) % MOST_PORT_COLUMNS}" for port in ports}
     known = offered | set(column.values())
     strange = asked - offered - set(ports)
-    if strange and not nodes:  # nothing is placed, and the first names are as good as any
+    if strange and not nodes:  # nothing can be placed: any names will do
         known |= set(sorted(strange)[:MOST_RESOURCES])
         strange -= known
     largest = {name: max((node.allocatable.get(name, 0) for node in nodes), default=0) for name in known}
@@ -272,7 +272,7 @@ def _number(port: str) -> int:
 
 
 def _table(rows: Sequence[Mapping[str, int]], resources: tuple[str, ...], missing: int, **everywhere: int) -> IntArray:
-    """Rows × resources. `everywhere`: what each row has of a resource, whatever it says."""
+    """Rows × resources. `everywhere`: amounts that override those of every row."""
     shape = len(rows), len(resources)
     values = [[row.get(name, missing) for name in resources] for row in rows]
     try:
@@ -303,7 +303,7 @@ def _positive(value: float) -> float:
 
 
 def _classes(nodes: Sequence[NodeView], wheres: Sequence[Where]) -> tuple[BoolArray, IntArray, IntArray]:
-    """One mask over nodes, and how much each is preferred, for each distinct set of conditions."""
+    """A node mask and node preferences (K×N) for each distinct set of conditions, and the class of each role (G)."""
     rows: dict[Where, int] = {}
     class_of = [rows.setdefault(where, len(rows)) for where in wheres]
     mask = np.ones((max(1, len(rows)), len(nodes)), dtype=np.bool_)
@@ -320,7 +320,7 @@ def _classes(nodes: Sequence[NodeView], wheres: Sequence[Where]) -> tuple[BoolAr
 
 
 def _held(jobs: Sequence[JobView], node_index: Mapping[str, int]) -> tuple[IntArray, IntArray, IntArray]:
-    """(role, node, count) of what jobs hold, sorted by role and node."""
+    """The current allocation as (role, node, count), sorted by role and node."""
     roles, nodes, counts = list[int](), list[int](), list[int]()
     first = 0
     for job in jobs:

@@ -1,1 +1,1 @@
-"""The policies, a room each, and what they share. They are loaded by name through `diflow.allocator.policies.base`."""
+"""The policies, a folder each, and what they share. `diflow.allocator.policies.base` loads them by name."""

@@ -1,7 +1,7 @@
-"""What a policy is, how one is found by name, and how a call to one can do no harm.
+"""The interface of a policy, and how policies are found by name.
 
-A policy is pure: no clock, no I/O, no randomness that is not in the snapshot. Anybody may add one: a package names it
-in the entry-point group `diflow.policies`, as a callable that takes PolicySettings and returns a Policy.
+A policy is pure: no clock, no I/O, no randomness. Other packages add policies with the entry-point group
+`diflow.policies`: a callable that takes PolicySettings and returns a Policy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BUILT_IN = {
     "fit": "diflow.allocator.policies.fit.policy:FitPolicy",
     "fair": "diflow.allocator.policies.fair.policy:FairPolicy",
     "goodput": "diflow.allocator.policies.goodput.policy:GoodputPolicy",
-    "fair+goodput": "diflow.allocator.policies.goodput.fair_goodput:TogetherPolicy",
+    "fair+goodput": "diflow.allocator.policies.goodput.fair_goodput:FairGoodputPolicy",
     "tiresias": "diflow.allocator.policies.baselines.tiresias:TiresiasPolicy",
     "optimus": "diflow.allocator.policies.baselines.optimus:OptimusPolicy",
 }
@@ -29,12 +29,13 @@ _BUILT_IN = {
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides who holds what.
+    """Decides the allocation of all jobs.
 
-    1. Both methods are deterministic and depend on nothing but their arguments.
+    1. The methods are deterministic and depend only on their arguments.
     2. A plan covers every job of the snapshot.
-    3. `allocate` places the newcomer `job` (an index) and touches nobody else; `optimize` may touch everybody.
-    4. `measure` is the policy's own figure for a plan, higher is better; an optimised plan is never below keeping.
+    3. `allocate` places the new job `job` (an index) and changes no other; `optimize` may change every job.
+    4. `measure` is the policy's objective, higher is better; `optimize` never returns a plan below the current
+       allocation.
     """
 
     name: str
@@ -47,13 +48,13 @@ class Policy(Protocol):
 
 
 def policy_names() -> list[str]:
-    """Every name that `load_policy` knows, ours and other packages'."""
+    """Every name that `load_policy` knows: built in, and of other packages."""
     return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
 
 
 def load_policy(name: str, settings: PolicySettings | None = None) -> Policy:
-    """The policy of that name. Raises InvalidError with the names that there are, or if its package is broken or a
-    setting is wrong."""
+    """The policy of that name. Raises InvalidError, which lists the known names, if there is none; also if its package
+    is broken or a setting is invalid."""
     settings = settings or policy_settings()
     if name in _BUILT_IN:
         module, attribute = _BUILT_IN[name].split(":")
@@ -64,7 +65,7 @@ def load_policy(name: str, settings: PolicySettings | None = None) -> Policy:
             raise InvalidError(f"there is no policy {name!r}: take one of {', '.join(policy_names())}")
         try:
             made = found[0].load()(settings)
-        except Exception as error:  # another package's code: whatever it raises, the message names it
+        except Exception as error:  # another package's code may raise anything
             raise InvalidError(f"policy {name!r} ({found[0].value}) cannot be loaded: {error}") from error
     if not isinstance(made, Policy):
         raise InvalidError(f"policy {name!r} lacks allocate, optimize, measure or name")

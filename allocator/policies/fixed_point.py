@@ -1,7 +1,7 @@
-"""Follow a plan in thought until the next cycle would leave it alone.
+"""Iterate a policy on the predicted state until it reaches a fixed point.
 
-A plan that the next cycle would undo or mend is not worth its restarts. What comes out is one plan from the present to
-the place where a policy comes to rest, or the first plan if it does not within a few rounds.
+A plan that the next cycle would change again is not worth its restarts. The result is one plan from the current state
+to the fixed point, or to the state after a few rounds if there is none by then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from diflow.allocator.model.plan import KEEP, NAMES_A_JOB, Plan, Why, carry_out,
 from diflow.allocator.model.snapshot import Snapshot
 
 ROUNDING = 1e-9
-"""A measure this part lower is the same: sums in another order."""
+"""Relative difference of measures that counts as equal: sums in another order."""
 _OF_REPLICAS = tuple(
     int(why)
     for why in (
@@ -24,19 +24,18 @@ _OF_REPLICAS = tuple(
         *(Why.RECLAIMED_BY_GUARANTEE, Why.SHARED_IN_QUEUE, Why.GAVE_BACK_KEPT_ROOM, Why.SHRUNK_FOR_OTHERS),
     )
 )
-"""Reasons whose numbers are replicas, of those that hold some."""
+"""Reasons of running jobs whose values are replicas."""
 ROUNDS = 8
 MOST_JOBS = 200
-"""Above this number of jobs a plan is taken as it is: single replicas weigh little there, and time is short."""
+"""Above this number of jobs a plan is not iterated: single replicas matter little there, and planning time is short."""
 
 
 def followed(
     snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan | None], rests: Callable[[], bool] = lambda: False
 ) -> Plan:
-    """The plan that `look` comes to when it is asked again and again, each time after what came of it so far was
-    carried out; until it changes nothing. It may return None for a plan that changes nothing.
+    """`plan` followed by the plans of `look` on the predicted state, until one changes nothing, as one plan.
 
-    `rests`: whether it is certain, from how `plan` was found, that the first of these looks would change nothing.
+    `look` may return None for a plan that changes nothing. `rests`: whether `plan` is known to be a fixed point.
     """
     if snapshot.jobs > MOST_JOBS or not changes(plan) or rests():
         return plan
@@ -48,7 +47,7 @@ def followed(
         if leaves_home(snapshot, again):
             return plan
         plan = joined(snapshot, plan, again)
-        # Where exchanges go in a circle it does not matter where they end.
+        # In a cycle of exchanges any state is as good as the others.
         if not changes(plan) or _allocation(plan) in seen:
             break
         seen.add(_allocation(plan))
@@ -60,8 +59,8 @@ def _allocation(plan: Plan) -> tuple[bytes, bytes, bytes]:
 
 
 def joined(snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
-    """One plan for both: `again` is of the snapshot after `plan` was carried out."""
-    # A job that the second one leaves alone keeps the reason of the first.
+    """One plan for `plan` and then `again`, which is for the snapshot after `plan`."""
+    # A job that the second plan does not change keeps the reason of the first.
     kept = again.action == KEEP
     return make_plan(
         snapshot,
@@ -76,15 +75,15 @@ def joined(snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
 
 
 def recounted(snapshot: Snapshot, plan: Plan) -> Plan:
-    """The plan with the numbers of replicas in its reasons as its beginning and its end have them.
+    """The plan with reasons that count replicas before and after the whole plan.
 
-    Each step towards it told what it did itself; what one took another may have given back.
+    The reasons of its steps count what each step changed, and a later step may have reverted an earlier one.
     """
     s = snapshot
     held = np.bincount(s.role_job, weights=s.held_by_role(), minlength=s.jobs)
     then = np.bincount(s.role_job[plan.role], weights=plan.count, minlength=s.jobs)
     counts = np.isin(plan.why, _OF_REPLICAS) & (~np.isin(plan.why, tuple(NAMES_A_JOB)) | (plan.subject >= 0))
-    # One step may have left a job alone that another one had moved.
+    # The last step may have kept a job that an earlier one moved.
     counts |= np.isin(plan.why, (int(Why.KEPT), int(Why.KEPT_NOT_PREEMPTIBLE))) & (plan.action != KEEP)
     told = np.flatnonzero(counts & (then > 0))
     if not len(told):
@@ -100,7 +99,7 @@ def recounted(snapshot: Snapshot, plan: Plan) -> Plan:
         elif after > before:
             why[job], values[job] = int(reason if reason is Why.PLACED_AGAIN else Why.GROWN), (after, before, 0)
         else:
-            # Who was stopped may start again elsewhere with as many.
+            # A stopped job may start again elsewhere with as many replicas.
             lost = reason in NAMES_A_JOB and (after < before or reason is Why.PREEMPTED_FOR_PRIORITY)
             why[job], values[job] = int(reason if lost else Why.PLACED_AGAIN), (after, before, 0)
         if Why(int(why[job])) not in NAMES_A_JOB:
@@ -111,9 +110,9 @@ def recounted(snapshot: Snapshot, plan: Plan) -> Plan:
 def no_worse_than_keeping(
     snapshot: Snapshot, plans: Iterable[Callable[[], Plan]], measure: Callable[[Snapshot, Plan], float], name: str
 ) -> Plan:
-    """The first of these plans that the measure puts no lower than keeping everything; keeping if there is none.
+    """The first of these plans that measures no lower than the current allocation; else the plan that keeps it.
 
-    The last look of a policy, at the plan as a whole: each step towards it may have been worth it by what held then.
+    Each step of a plan may be worth it in the state before that step, and the whole plan not worth it from here.
     """
     keep = keep_plan(snapshot, name)
     kept = measure(snapshot, keep)
@@ -125,12 +124,12 @@ def no_worse_than_keeping(
 
 
 def is_no_worse(value: float, kept: float) -> bool:
-    """Whether a plan of this measure is worth as much as keeping everything, but for the order of sums."""
+    """Whether `value` is at least `kept`, up to ROUNDING."""
     return value >= kept - ROUNDING * abs(kept)
 
 
 def leaves_home(snapshot: Snapshot, plan: Plan) -> bool:
-    """Whether a job that cannot leave its nodes would be elsewhere: stopped in one step, started again in the next."""
+    """Whether the plan puts a pinned job on other nodes, because one step stopped it and the next started it."""
     if not snapshot.job_pinned.any():
         return False
     pinned = snapshot.job_pinned[snapshot.role_job]

@@ -1,20 +1,20 @@
-"""The gang that waits longest: when its turn comes, how long room is kept for it, and who gives it back.
+"""The turn of the gang that waits longest: when it begins, and how long capacity is reserved for it.
 
-Shares and priorities decide who is served. A gang that is larger than what its queue deserves, or than what ever comes
-free at once, would wait for ever by them. So one gang at a time, the oldest, gets a turn when it has waited for
-`reserve_after_seconds`, times its size over what its queue deserves if that is less. From then on
+A gang that is larger than its queue's deserved share, or than what ever comes free at once, would starve by shares and
+priorities alone. So one gang at a time, the oldest, gets a turn after it has waited `reserve_after_seconds`, multiplied
+by its size over its queue's deserved share if the gang is larger. From then on
 
-* it may start before others although it lifts its queue above its share, but guarantees are served before it;
-* room is kept for it from jobs that could not be stopped again. Where the policy is `fair`, preemptible jobs borrow the
-  room meanwhile: they give it back as soon as that lets the gang start;
-* the keeping ends after `reserve_for_seconds`, pauses for `reserve_after_seconds`, and comes again for twice as long,
-  and so on: whatever runs ends within one of them. It ends with the first job that comes in its last sixth, if one
-  does: what is decided when a job comes is decided for a reason that people see, and not because time went by.
+* it may start before other jobs and lift its queue above its share; guarantees still come first;
+* capacity is reserved for it against jobs that could not be stopped again. With `fair`, preemptible jobs borrow it and
+  give it back as soon as that lets the gang start;
+* the reservation lasts `reserve_for_seconds`, pauses for `reserve_after_seconds`, and returns for twice as long, and so
+  on, so that any running job ends within one of them. A job that is created in its last sixth ends it early: then a
+  decision follows from an event that people can see, not from the passing of time.
 
-Nobody has a turn while a gang runs that is at least half as large and had itself waited so long: gangs of that size are
-served then, late as all others, and more turns would only put the waiting of the many in the place of that of the few.
-In an overloaded cluster (1.5 times what it can do) turns without that rule trebled the wait of single replicas and
-shortened that of the largest gangs by a fifth.
+No gang has a turn while a gang runs that is at least half as large and itself waited that long: gangs of that size do
+run, as late as all others, and more turns would only move the waiting from few jobs to many. In a cluster loaded to
+1.5 times its capacity, turns without this rule tripled the wait of single replicas and shortened that of the largest
+gangs by a fifth.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from diflow.allocator.policies.settings import PolicySettings
 
 @dataclass(frozen=True, slots=True)
 class Oldest:
-    """The gang whose turn it is. `since`: when its turn began; `until`: when the keeping of room for it ends, or 0.0
-    while room is not kept (seconds, as in the snapshot)."""
+    """The gang whose turn it is. `since`: when its turn began; `until`: when its reservation ends, 0.0 while it has
+    none (seconds, as in the snapshot)."""
 
     job: int
     since: float
@@ -45,7 +45,7 @@ class Oldest:
 
 
 def waits_since(snapshot: Snapshot) -> FloatArray:
-    """J: since when a job waits, if it holds nothing: since it was stopped, or since it was created."""
+    """J: since when a job that holds nothing waits: since it was stopped or created."""
     s = snapshot
     return np.where(
         s.job_started_seconds >= 0, np.maximum(s.job_changed_seconds, s.job_created_seconds), s.job_created_seconds
@@ -53,9 +53,9 @@ def waits_since(snapshot: Snapshot) -> FloatArray:
 
 
 def largest_late(snapshot: Snapshot, holds: BoolArray, settings: PolicySettings) -> float:
-    """The largest gang that runs after it had waited for a turn, as a part of the cluster; 0.0 if there is none."""
+    """Dominant share of the largest running gang that waited long enough for a turn; 0.0 if there is none."""
     s = snapshot
-    # What starts in this cycle starts now.
+    # A job that starts in this cycle starts now.
     unknown = np.where(s.jobs_of(s.held_role), s.job_created_seconds, s.now_seconds)
     started = np.where(s.job_started_seconds >= 0, s.job_started_seconds, unknown)
     late = holds & (started - s.job_created_seconds >= settings.reserve_after_seconds)
@@ -64,8 +64,8 @@ def largest_late(snapshot: Snapshot, holds: BoolArray, settings: PolicySettings)
 
 
 def last_older_start(snapshot: Snapshot, job: int, holds: BoolArray) -> float:
-    """When the last job got what it holds that was there before this one began to wait: until then it was that job's
-    turn. Minus infinity if there is none."""
+    """When the last of the jobs created before this one began to wait got its allocation: until then it was their turn.
+    Minus infinity if there is none."""
     s = snapshot
     older = holds & (s.job_created_seconds <= waits_since(s)[job])
     return float(s.job_changed_seconds.max(initial=-math.inf, where=older))
@@ -80,8 +80,8 @@ def turn(
     settings: PolicySettings,
     after: float = -math.inf,
 ) -> Oldest | None:
-    """The turn of a job that waits, or None before it. `size`: its gang over what its queue deserves; `after`: when the
-    last one's turn ended."""
+    """The turn of a waiting job, or None if it has not begun. `size`: its gang over its queue's deserved share;
+    `after`: when the previous turn ended."""
     wait = settings.reserve_after_seconds
     since = max(waits_since + wait * max(1.0, size), after + wait)
     if not snapshot.now_seconds >= since:
@@ -101,9 +101,8 @@ def _kept_until(since: float, snapshot: Snapshot, settings: PolicySettings) -> f
 
 
 def borrowers(snapshot: Snapshot, oldest: Oldest, holds: BoolArray) -> tuple[BoolArray, BoolArray]:
-    """J, J: younger preemptible jobs of its priority or below that got something after its turn had begun; those of
-    them that started after that, and so got all that they hold. So nobody has to give anything back merely because time
-    went by."""
+    """J, J: younger preemptible jobs of its priority or below that changed after its turn began; those of them that
+    started after it, and so borrowed all they hold. Jobs placed before the turn give nothing back."""
     s = snapshot
     younger = holds & (s.job_created_seconds > waits_since(s)[oldest.job])
     able = younger & s.job_preemptible & (s.job_priority <= s.job_priority[oldest.job])
@@ -111,4 +110,4 @@ def borrowers(snapshot: Snapshot, oldest: Oldest, holds: BoolArray) -> tuple[Boo
 
 
 _EARLIEST_END = 5 / 6
-"""The part of its time after which the keeping of room ends with the next job that comes."""
+"""Fraction of a reservation's time after which the next job to be created ends it."""

@@ -1,4 +1,4 @@
-"""Why a job cannot start, and room kept for the gang that waits longest: shared by the policies."""
+"""What the policies share: starting jobs, reserving capacity, and the reasons of waiting jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diflow.allocator.model.snapshot import Snapshot
 
 
 def start_order(snapshot: Snapshot) -> IntArray:
-    """Jobs by priority (higher first), then age, then name. Not to be written to."""
+    """Jobs by priority (higher first), then age, then name. Read-only."""
     created, priority = snapshot.job_created_seconds, snapshot.job_priority
     return snapshot.memo.get(
         "start order", (created, priority), lambda: np.lexsort((np.arange(snapshot.jobs), created, -priority))
@@ -27,11 +27,11 @@ def minimum_gang(ledger: Ledger, job: int) -> dict[int, int]:
 
 
 class Reasons:
-    """Why each job is decided on as it is, noted as it comes up."""
+    """The reason of each job's decision, recorded as the policy decides."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         why = np.where(snapshot.job_preemptible, int(Why.KEPT), int(Why.KEPT_NOT_PREEMPTIBLE))
-        # Single values are noted a thousand times in a cycle: lists are several times cheaper there.
+        # Single values are set thousands of times in a cycle: several times faster with lists than with arrays.
         self.why: list[int] = why.tolist()
         self.values: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * snapshot.jobs
         self.subject: list[int] = [-1] * snapshot.jobs
@@ -55,11 +55,11 @@ class Reasons:
 
 
 Reason = tuple[Why, tuple[float, float, float]]
-"""A reason and the numbers of its text."""
+"""A reason and its values."""
 
 
 class Feasibility:
-    """Whether a gang's minimum could ever start, on a cluster empty of our jobs; remembered by kind of job."""
+    """Whether a gang's minimum could start on a cluster without the allocator's pods; cached by kind of job."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -70,15 +70,14 @@ class Feasibility:
         self._most: dict[int, int] = snapshot.memo.get("most on an empty cluster", sources, dict)
 
     def reason(self, job: int) -> Reason | None:
-        """None if it could; else why not, with the numbers of the text."""
+        """None if it could; else why not."""
         kind = self._facts.kinds[job]
         if kind not in self._reasons:
             self._reasons[kind] = self._find(job)
         return self._reasons[kind]
 
     def possible(self) -> BoolArray:
-        """J: jobs that could run on an empty cluster, or do run. Others ask for nothing: they must not hold shares
-        back."""
+        """J: jobs that run or could run on an empty cluster. Shares do not count the demand of others."""
         s, facts = self._snapshot, self._facts
         by_kind = [self.reason(job) is None for job in facts.first_of_kind]
         starts: BoolArray = np.array(by_kind, dtype=np.bool_)[facts.kind_of]
@@ -101,7 +100,7 @@ class Feasibility:
         return None
 
     def _most_of(self, role: int) -> int:
-        """Replicas of the role that an empty cluster takes."""
+        """Replicas of the role that fit on an empty cluster."""
         shape = self._facts.shape[role]
         if shape not in self._most:
             self._most[shape] = int(np.minimum(empty_slots(self._snapshot, role), 2**40).sum())
@@ -109,33 +108,32 @@ class Feasibility:
 
 
 def empty_slots(snapshot: Snapshot, role: int) -> IntArray:
-    """Replicas of the role that each node of an empty cluster takes (N). Not to be written to."""
+    """Replicas of the role that fit on each node of an empty cluster (N). Read-only."""
     s, facts = snapshot, snapshot.facts
     known: dict[int, IntArray] = s.memo.get("empty slots", (facts, s.node_allocatable, s.node_foreign), dict)
     shape = facts.shape[role]
     if shape not in known:
-        known[shape] = frozen(slots(s.room(), s.role_request[role], facts.eligible(shape)))
+        known[shape] = frozen(slots(s.capacity(), s.role_request[role], facts.eligible(shape)))
     return known[shape]
 
 
 Kept = list[tuple[IntArray, IntArray]]
-"""What is kept for somebody: (nodes, amounts)."""
+"""A reservation: (nodes, amounts) for each role."""
 
 
 def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
-    """Keep room for the job's minimum on the nodes where least is missing. Empty if no set of nodes could hold it.
+    """Reserve capacity for the job's minimum on the nodes that lack least. Empty if no set of nodes could hold it.
 
-    Nodes are taken in the order of their free room for the job, until they could hold it if they were empty. Room
-    kept is only ever filled by the job itself, so what is missing never grows from one cycle to the next; smaller
-    jobs may use what the job would leave over even there. `borrowed` (N×R): what counts as free for that choice, as
-    those who have it give it back.
+    Nodes are chosen in descending order of free slots for the job, until they could hold it if they were empty. Only
+    the job itself uses the reservation, so what it lacks never grows from cycle to cycle; smaller jobs may use what
+    is left over on these nodes. `borrowed` (N×R): counts as free for the choice, because borrowers give it back.
     """
     s = ledger.snapshot
     kept: Kept = []
     for role in ledger.roles_of(job):
         need = int(s.role_min[role])
         whole = empty_slots(s, role)
-        now = ledger.room(role)
+        now = ledger.slots(role)
         if borrowed is not None:
             now = slots(ledger.free + borrowed, s.role_request[role], s.eligible(role))
         now = np.minimum(now, whole)
@@ -153,7 +151,7 @@ def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
 
 
 def start(ledger: Ledger, job: int) -> bool:
-    """Place the job: what it desires if it fits; else its minimum, and for a single role as much as fits."""
+    """Place the job at its desired size if that fits; else as much as fits of a single role, or the minimum gang."""
     snapshot = ledger.snapshot
     roles = ledger.roles_of(job)
     wanted = {role: int(snapshot.role_desired[role]) for role in roles}
@@ -165,11 +163,11 @@ def start(ledger: Ledger, job: int) -> bool:
 
 
 Told = tuple[Why, tuple[float, float, float], int]
-"""A reason, the numbers of its text, and the queue or job that it names (-1: none)."""
+"""A reason, its values, and its subject (a queue or job; -1: none)."""
 
 
 def cap_that_binds(ledger: Ledger, job: int) -> Told | None:
-    """The cap of the job's queue, or of one above it, that its gang would break: that which leaves it least."""
+    """The cap of the job's queue or its ancestors that the gang would exceed: the one that leaves the smallest part."""
     facts = ledger.facts
     queue = facts.job_queue[job]
     if not facts.capped or queue < 0:
@@ -187,27 +185,27 @@ def cap_that_binds(ledger: Ledger, job: int) -> Told | None:
 
 
 def fitting(ledger: Ledger, job: int, role: int) -> int:
-    """Replicas of the role for which there is room, whatever caps say."""
-    return int(np.minimum(ledger.room_for(job, role), 2**31).sum())
+    """Replicas of the role that fit, caps aside."""
+    return int(np.minimum(ledger.slots_for(job, role), 2**31).sum())
 
 
 def worst_role(ledger: Ledger, job: int) -> int:
-    """The role of which the largest part of the gang's minimum does not fit, the first of equal ones."""
+    """The role of which the largest fraction of the minimum does not fit; the first of equal ones."""
     low = ledger.facts.role_min
     return max(ledger.roles_of(job), key=lambda r: ((low[r] - fitting(ledger, job, r)) / max(1, low[r]), -r))
 
 
 def room_told(ledger: Ledger, job: int) -> tuple[float, float]:
-    """Replicas of its worst role that the gang needs, and that fit."""
+    """(needed, fitting) replicas of the gang's worst role."""
     role = worst_role(ledger, job)
     return float(ledger.facts.role_min[role]), float(min(fitting(ledger, job, role), 2**31))
 
 
 def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_seconds: float = 0.0) -> Told:
-    """Why a job that could run on an empty cluster does not run beside this ledger, in which nothing is kept.
+    """Why a job that could run on an empty cluster does not fit in this ledger, which has no reservation.
 
-    `reserved_for`: the job for which room is kept, for `left_seconds` more (0: that is not told). It is named only
-    where the gang would fit without that.
+    `reserved_for`: the job that has a reservation, for `left_seconds` more (0: unknown). The reason names it only if
+    the gang would fit without it.
     """
     cap = cap_that_binds(ledger, job)
     if cap is not None:
@@ -219,21 +217,21 @@ def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_se
 
 
 def told_impossible(ledger: Ledger, job: int, reason: Reason) -> Told:
-    """A reason for which the job can never start, as it is told beside this ledger: a cap with what it leaves."""
+    """`reason`, for which the job can never start, with its subject; a cap with what it leaves in this ledger."""
     queue = ledger.facts.job_queue[job]
     cap = cap_that_binds(ledger, job) if reason[0] is Why.QUEUE_CAP else None
     return cap or (*reason, queue)
 
 
 def broken_gangs(snapshot: Snapshot) -> BoolArray:
-    """J: jobs that hold something, but less than their minimum: pods are lost, or the minimum was raised."""
+    """J: running jobs below their minimum: pods were lost, or the minimum was raised."""
     s = snapshot
     held = s.held_by_role()
     return s.jobs_of(s.held_role) & s.jobs_of(held < s.role_min) & ~s.jobs_of(held > s.role_max)
 
 
 def make_whole(ledger: Ledger, order: IntArray, considered: BoolArray, marks: Reasons) -> None:
-    """Give gangs that hold less than their minimum what is missing, if it fits beside what they have."""
+    """Complete gangs that are below their minimum, if what they lack fits beside what they have."""
     s, count, low = ledger.snapshot, ledger.count, ledger.facts.role_min
     broken = broken_gangs(s) & considered & (s.job_queue >= 0)
     for j in order[broken[order]].tolist() if broken.any() else ():
@@ -250,10 +248,9 @@ def grow_in_place(
     marks: Reasons,
     allowed: Callable[[int, int], int] | None = None,
 ) -> None:
-    """Give jobs that may not be moved the replicas that their users asked for meanwhile: beside what they have.
+    """Grow jobs that are not preemptible to the desired replicas, beside the pods they have.
 
-    `allowed(job, role)`: the most that somebody else still allows beside the ledger; for growth alone, as a gang that
-    lost pods is made whole wherever it fits.
+    `allowed(job, role)`: a further limit of the growth. It does not limit the completion of a gang that lost pods.
     """
     snapshot, facts, count = ledger.snapshot, ledger.facts, ledger.count
     short = snapshot.jobs_of(ledger.replicas < snapshot.role_desired)
@@ -265,7 +262,7 @@ def grow_in_place(
         if not ledger.holds(j):
             continue
         if any(0 < count[r] < facts.role_min[r] for r in roles):
-            # It holds less than a gang (its minimum was raised, or pods are lost): all of it or nothing.
+            # Below its minimum (it was raised, or pods were lost): all that is missing or nothing.
             ledger.try_gang(j, {r: max(0, facts.role_min[r] - count[r]) for r in roles})
         if any(count[r] < facts.role_min[r] for r in roles):
             continue

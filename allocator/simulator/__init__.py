@@ -1,1 +1,1 @@
-"""A discrete-event simulator of a cluster under a policy, from measured profiles of real training applications."""
+"""A simulator of a cluster under a policy: workloads of measured training applications, and streams of jobs."""

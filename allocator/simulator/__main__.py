@@ -1,4 +1,4 @@
-"""`python -m diflow.allocator.simulator`: the same commands without the rest of the CLI."""
+"""`python -m diflow.allocator.simulator`: the simulator's commands without the rest of the CLI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from diflow.errors import DiflowError
 
 
 def main() -> int:
-    """Run; a mistake is one line on stderr and the error's exit code."""
+    """Run the command. An error is one line on stderr; returns its exit code."""
     try:
         app()
     except DiflowError as error:

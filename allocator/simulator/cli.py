@@ -1,4 +1,4 @@
-"""The commands `simulate`, `queue` and `explain`: for the CLI to mount, or `python -m diflow.allocator.simulator`."""
+"""The commands `simulate`, `queue` and `explain`, for the CLI and for `python -m diflow.allocator.simulator`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diflow.allocator.policies.fair.shares import queue_demand
 from diflow.allocator.policies.settings import policy_settings
 from diflow.allocator.simulator import report
 from diflow.allocator.simulator.metrics import metrics
-from diflow.allocator.simulator.replay import World, replay
+from diflow.allocator.simulator.replay import Scenario, replay
 from diflow.allocator.simulator.truth import load, read_workload
 from diflow.errors import InvalidError, NotFoundError
 from diflow.figures import counted
@@ -34,7 +34,7 @@ Journal = Annotated[Path, typer.Option("--journal", help="Journal of the allocat
 Output = Annotated[str, typer.Option("--output", "-o", help="text or json")]
 
 MOST_SECONDS = 86400.0
-"""Of a period and of a restart."""
+"""Longest period and restart."""
 
 
 @app.command()
@@ -79,14 +79,14 @@ def simulate(  # noqa: PLR0917 - typer's options
             raise InvalidError(f"--{option}-seconds must be at most {MOST_SECONDS:g}, not {value:g}")
     if not math.isfinite(load_factor):
         raise InvalidError(f"--load must be a number, not {load_factor:g}")
-    # What can be wrong is found before the replay, not after it.
+    # Report errors before the replay, which may take long.
     if out is not None:
         if out.exists() and not out.is_dir():
             raise InvalidError(f"--out {out} is a file: give a folder")
         if pictures:
             report.need_pictures()
     arrivals, apps = read_workload(workload), load(profiles)
-    world = World(
+    scenario = Scenario(
         nodes=nodes,
         gpus=gpus,
         period_seconds=period_seconds,
@@ -98,7 +98,7 @@ def simulate(  # noqa: PLR0917 - typer's options
     )
     settings = policy_settings(restart_seconds=restart_seconds, period_seconds=period_seconds)
     policies = [load_policy(name, settings) for name in names]
-    results = [replay(arrivals, apps, each, world) for each in policies]
+    results = [replay(arrivals, apps, each, scenario) for each in policies]
     rows = [metrics(result) for result in results]
     typer.echo(report.as_json(rows).rstrip() if output == "json" else report.as_text(rows))
     if out is not None:
@@ -144,7 +144,7 @@ def explain(
 
 
 def queue_rows(snapshot: Snapshot) -> list[dict[str, object]]:
-    """A row for each queue and resource: what it deserves, holds, is guaranteed, and why."""
+    """A row for each queue and resource: deserved, allocated and guaranteed amounts, and why."""
     shares, used = deserved_table(snapshot)
     asked = queue_demand(snapshot, snapshot.role_desired)
     rows: list[dict[str, object]] = []

@@ -1,19 +1,19 @@
-"""A plain cycle of kube-batch, to hold `fair` against in streams. It is a baseline, no policy to run a cluster with.
+"""A plain cycle of kube-batch, to compare `fair` with in streams. A baseline, not a policy to run a cluster with.
 
 Like kube-batch (its default plugins gang, priority, drf and proportion, each action once a cycle):
-1. `allocate` serves the queue that holds the smallest part of what it deserves, the largest over all resources; a queue
-   is passed over when it holds what it deserves in *every* resource. That is asked before a job, not with it: the last
-   one may carry its queue beyond. Jobs come by priority, gangs that are not ready first, then by dominant share, then
-   by creation. Who does not fit holds nobody back, and no room is kept for anybody.
-2. `backfill` starts what asks for nothing, wherever it may run.
-3. `preempt` takes from jobs of the same queue and of lower priority.
-4. `reclaim` takes from other queues, for queues that are not passed over, as long as the victim's queue keeps what it
-   deserves in *every* resource.
-5. A victim is a replica that runs and whose gang keeps its minimum without it, or one of a gang whose minimum is 1. So
-   no whole gang of two or more is ever stopped.
-Unlike kube-batch: what queues deserve is water-filled in each resource by itself (`fair.shares`); evictions come
-whole, with the gang that they are for, or not at all, in `reclaim` too; what is idle is used before anybody is evicted;
-nobody takes from his own job; and a job is told no more than that it fits or does not.
+1. `allocate` serves the queue with the smallest ratio of allocated to deserved share, the largest over all resources. A
+   queue is skipped when it holds its share in *every* resource. That is checked before a job, without its request: the
+   last job may lift its queue above the share. Jobs come by priority, gangs that are not ready first, then by dominant
+   share, then by creation. A job that does not fit delays no other, and there are no reservations.
+2. `backfill` starts jobs without requests on any eligible node.
+3. `preempt` takes from jobs of the same queue with lower priority.
+4. `reclaim` takes from other queues, for queues that are not skipped, as long as the victim's queue keeps its share in
+   *every* resource.
+5. A victim is a running replica whose gang keeps its minimum without it, or one of a gang with minimum 1. So no whole
+   gang of two or more is ever stopped.
+Unlike kube-batch: shares are water-filled for each resource separately (`fair.shares`); evictions happen with the whole
+gang that they are for or not at all, also in `reclaim`; idle capacity is used before evictions; a job takes nothing
+from itself; and the reasons only say whether a job fits.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from diflow.allocator.model.views import PODS
 from diflow.allocator.policies.fair.shares import deserved_by
 
 _ROUNDING = 1e-9
-"""Of shares, as a part of a unit."""
+"""Tolerance of shares, in base units."""
 _ONE: IntArray = np.ones(1, dtype=np.int64)
 
 MayTake = Callable[[int, int], bool]
-"""Whether one replica of a job (the first) and of its role (the second) may be taken, for the ledger as it is."""
+"""(job, role) → whether one replica may be taken, in the current state of the ledger."""
 Key = tuple[int, bool, float, float, int]
 
 
@@ -71,11 +71,11 @@ class _Session:
         self.victims: list[int] = runs.nonzero()[0].tolist()
 
     def allocate(self) -> None:
-        """Gangs and then single replicas of the queues in turn."""
+        """Place gangs, then single replicas, of the queues in turn."""
         self._in_turn(self._give)
 
     def backfill(self) -> None:
-        """Gangs that ask for nothing but their pods."""
+        """Place gangs that request nothing but pods."""
         resources = self.snapshot.resources
         for job in range(self.snapshot.jobs):
             asks = {resources[r] for role in self.facts.roles_of[job] for r, _ in self._asks(role)}
@@ -83,7 +83,7 @@ class _Session:
                 self._give(job)
 
     def preempt(self) -> None:
-        """Inside each queue, for higher priorities."""
+        """Preempt inside each queue, for higher priorities."""
         for queue in range(self.snapshot.queues):
             jobs = [(self._key(job), job) for job in self._wanting() if self.facts.job_queue[job] == queue]
             heapq.heapify(jobs)
@@ -93,11 +93,11 @@ class _Session:
                     self._push(jobs, job)
 
     def reclaim(self) -> None:
-        """Across queues, for those that do not hold what they deserve."""
+        """Reclaim across queues, for those below their share."""
         self._in_turn(lambda job: self._take(job, self._richer(job)))
 
     def _in_turn(self, serve: Callable[[int], bool]) -> None:
-        """`serve` the best job of the queue with the smallest share, until all queues have had their turns."""
+        """Call `serve` for the first job of the queue with the smallest `_share`, until no queue has jobs left."""
         jobs: dict[int, list[tuple[Key, int]]] = {}
         for job in self._wanting():
             jobs.setdefault(self.facts.job_queue[job], []).append((self._key(job), job))
@@ -115,25 +115,25 @@ class _Session:
             heapq.heappush(queues, (self._share(queue), queue))
 
     def _push(self, jobs: list[tuple[Key, int]], job: int) -> None:
-        """The job has got something: it takes another turn if it wants more."""
+        """Push the job again if it wants more."""
         if self._next(job):
             heapq.heappush(jobs, (self._key(job), job))
 
     def _wanting(self) -> list[int]:
-        """Jobs of a queue that wait or hold less than they ask for."""
+        """Jobs in queues that are below their desired size and may be placed."""
         s = self.snapshot
         short = s.jobs_of(self.ledger.replicas < s.role_desired) & (s.job_queue >= 0)
         return [job for job in short.nonzero()[0].tolist() if self._next(job) and not s.refusal(job)]
 
     def _next(self, job: int) -> dict[int, int]:
-        """What the job asks for next: all that its gang lacks, or one replica more."""
+        """The job's next request: all that its gang lacks, or one more replica."""
         facts, count = self.facts, self.ledger.count
         roles = facts.roles_of[job]
         missing = {role: facts.role_min[role] - count[role] for role in roles if count[role] < facts.role_min[role]}
         return missing or next(({role: 1} for role in roles if count[role] < facts.role_desired[role]), {})
 
     def _key(self, job: int) -> Key:
-        """The order of jobs."""
+        """Sort key of the job order."""
         facts, count = self.facts, self.ledger.count
         roles = facts.roles_of[job]
         used = self.ledger.amount({role: count[role] for role in roles})
@@ -142,7 +142,7 @@ class _Session:
         return (-facts.priority[job], is_ready, share, self.created[job], job)
 
     def _share(self, queue: int) -> float:
-        """What the queue holds as a part of what it deserves: the largest over the resources."""
+        """Allocated over deserved share of the queue, the largest over the resources."""
         parts = zip(self.ledger.used[queue], self.deserved[queue], strict=True)
         return max((used / deserved if deserved > 0 else float(used > 0) for used, deserved in parts), default=0.0)
 
@@ -150,14 +150,14 @@ class _Session:
         return _covers(self.ledger.used[queue], self.deserved[queue])
 
     def _give(self, job: int) -> bool:
-        """From what is idle."""
+        """Place the job's next request in idle capacity."""
         want = self._next(job)
         return self.ledger.within_caps(job, want) and self.ledger.try_gang(job, want) is not None
 
     def _take(self, job: int, may_take: MayTake) -> bool:
-        """What the job asks for next, idle room first, then a victim for each replica; all of it or nothing.
+        """Place the job's next request in idle capacity, then with a victim for each replica; all of it or nothing.
 
-        What needs no victim is not given here: `allocate` could have, and did not.
+        Nothing is placed if no victim is needed: `allocate` has refused it.
         """
         ledger, want = self.ledger, self._next(job)
         if not ledger.within_caps(job, want):
@@ -185,11 +185,11 @@ class _Session:
         return False
 
     def _idle_node(self, job: int, role: int) -> IntArray | None:
-        nodes = np.flatnonzero(self.ledger.room_for(job, role))
+        nodes = np.flatnonzero(self.ledger.slots_for(job, role))
         return nodes[:1] if len(nodes) else None
 
     def _victim(self, job: int, role: int, may_take: MayTake) -> tuple[int, int, IntArray] | None:
-        """(job, role, node) of a replica that makes room for one of `role` by itself: the lowest priority and the
+        """(job, role, node) of a single replica whose eviction lets one of `role` fit: of the lowest priority, then the
         youngest."""
         ledger, facts = self.ledger, self.facts
         eligible = facts.eligible(facts.shape[role])
@@ -217,7 +217,7 @@ class _Session:
         return None if found is None else found[1:]
 
     def _can_spare(self, job: int, role: int) -> bool:
-        """Whether the gang keeps its minimum without one replica, or its minimum is one."""
+        """Whether the gang keeps its minimum without one replica of `role`, or its minimum is one."""
         facts, count = self.facts, self.ledger.count
         low = facts.role_min[role]
         alone = len(facts.roles_of[job]) == 1 and low == 1
@@ -235,7 +235,7 @@ class _Session:
         return may_take
 
     def _richer(self, job: int) -> MayTake:
-        """Jobs of other queues, which keep what they deserve in every resource."""
+        """Jobs of other queues that keep their share in every resource."""
         facts = self.facts
 
         def may_take(other: int, role: int) -> bool:
@@ -252,5 +252,5 @@ class _Session:
 
 
 def _covers(amounts: Sequence[int], deserved: Sequence[float]) -> bool:
-    """Whether the amounts are at least what is deserved, in every resource."""
+    """Whether the amounts reach the deserved share in every resource."""
     return all(amount >= share - _ROUNDING for amount, share in zip(amounts, deserved, strict=True))

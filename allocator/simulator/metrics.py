@@ -11,7 +11,7 @@ from diflow.allocator.simulator.replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Seconds, but for restarts, GPU hours, and fairness (finish-time fairness: 1 is a fair share)."""
+    """Times are in seconds, restarts per job; fairness is finish-time fairness (1: a fair share)."""
 
     policy: str
     jobs: int
@@ -24,18 +24,18 @@ class Metrics:
     gpu_hours: float
     worst_fairness: float
     unfair_share: float
-    """Share of jobs with a finish-time fairness above 1."""
+    """Fraction of jobs with a finish-time fairness above 1."""
     very_unfair_share: float
-    """The same above 2."""
+    """Fraction of jobs above 2."""
     decision_ms: float
-    """95th percentile of a policy call on the machine that ran it."""
+    """95th percentile of the time of a policy call, on the machine that ran it."""
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
 def metrics(result: Replay) -> Metrics:
-    """Average, percentiles and the rest of one replay."""
+    """The figures of one replay."""
     times = np.array([o.completion for o in result.outcomes]) if result.outcomes else np.zeros(1)
     fair = np.array([o.fairness for o in result.outcomes]) if result.outcomes else np.zeros(1)
     return Metrics(

@@ -1,7 +1,7 @@
-"""Play a stream under a policy, cycle by cycle, and measure what its queues and jobs got.
+"""Play a stream under a policy, cycle by cycle, and measure shares and waits.
 
-Each period the policy is asked once, its plan is judged by the validator, and is carried out at once: pods end within
-the cycle. What a snapshot says of a job (times, restarts) follows the rules of `plan.carry_out`. Deterministic.
+In each period the policy is called once, and its plan is validated and carried out at once: pods end within the cycle.
+Times and restarts of jobs follow the rules of `plan.carry_out`. Deterministic.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from diflow.errors import InvalidError
 
 ROLE = "worker"
 IDLE_SECONDS = 1800.0
-"""How long room that a waiting job could use may be kept idle for another one: `reserve_for_seconds` of `fair`."""
+"""How long capacity that a waiting job could use may stay reserved for another: `reserve_for_seconds` of `fair`."""
 _DONE = 1e-6
-"""Seconds of work that count as none: sums of floats."""
+"""Seconds of work that count as zero: sums of floats."""
 
 
 class Plans(Protocol):
-    """What is asked of a policy here."""
+    """The part of a policy that is used here."""
 
     name: str
 
@@ -39,15 +39,15 @@ class Plans(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one job. Seconds from the start of the stream; -1: not before its end."""
+    """The figures of one job. Times are seconds from the start of the stream; -1: not before its end."""
 
     job: StreamJob
     started_seconds: float
     ended_seconds: float
     done_seconds: float
-    """Work that is done, in seconds with all its GPUs."""
+    """Work done, in seconds with all its GPUs."""
     stops: int
-    """How often all its pods had to end without its having fewer, or any, at once: stopped, or moved."""
+    """How often it was stopped, or moved without shrinking."""
     restarts: int
     """How often it was started again, moved or resized."""
     waited_seconds: float
@@ -55,57 +55,57 @@ class Outcome:
     longest_wait_seconds: float
     """The longest time without a pod, before its first start or after a stop."""
     longest_open_wait_seconds: float
-    """The same, counting only cycles in which its gang fits into what is idle and what jobs that may be stopped hold
-    beyond what their queues, other than its own, deserve: it would need nothing to which others are entitled."""
+    """The same, counting only cycles in which its gang fits in idle capacity plus what preemptible jobs of other queues
+    hold above their queues' shares: it would take nothing to which others are entitled."""
     fits: bool
-    """Whether its gang fits on the empty cluster and within its queue's cap."""
+    """Whether its gang fits on the empty cluster and in its queue's cap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A stream that was played, and what is measured of it."""
+    """The figures of a stream under a policy."""
 
     policy: str
     outcomes: tuple[Outcome, ...]
     met: tuple[float, ...]
-    """For each queue Σ min(held, deserved) / Σ deserved over all cycles, in GPUs; 1 for one that never asked."""
+    """For each queue Σ min(held, deserved) / Σ deserved over all cycles, in GPUs; 1 for a queue without demand."""
     utilisation: float
-    """Σ held / Σ possible. Possible in a cycle is the largest number of GPUs that whole gangs of the jobs present can
-    hold together, those that run and may not be stopped among them. It is exact, as each replica is one GPU and may run
-    anywhere, and fair: no policy can hold more, and room into which no gang fits is held against nobody. That it would
-    take restarts to get there from what runs is left out, so it is an upper bound."""
+    """Σ held / Σ possible. The possible GPUs of a cycle are the most that whole gangs of the present jobs can hold
+    together, including running jobs that are not preemptible. That is exact, because each replica is one GPU and may
+    run anywhere, and does not count capacity in which no gang fits. Restarts on the way there are ignored, so it is an
+    upper bound."""
     busy: float
     """Σ held / Σ capacity."""
     mean_wait_seconds: float
-    """Until the first start, of the jobs that were started."""
+    """Mean wait for the first start, of the jobs that were started."""
     mean_wait_of_all_seconds: float
-    """The same of all jobs; who was not started waited to the end of the stream. Beyond the cluster's capacity it grows
-    with the length of the stream, whatever a policy does."""
+    """The same of all jobs; a job that was not started waited to the end of the stream. Above the cluster's capacity it
+    grows with the length of the stream under any policy."""
     never_started: int
     longest_wait_seconds: float
-    """The longest time that a job which fits was without a pod, before its first start or after a stop."""
+    """The longest `Outcome.longest_wait_seconds` of a job that fits."""
     longest_open_wait_seconds: float
-    """The same, counting only cycles in which such a gang fits into what is idle and what others hold beyond what their
-    queues deserve. The rest of its wait could be ended only by stopping a job that is entitled to its place."""
+    """The longest `Outcome.longest_open_wait_seconds` of a job that fits. Any other wait could only be ended by
+    stopping a job that is entitled to its place."""
     quiet_evictions: int
-    """Jobs that lost replicas in a cycle when no job had come or ended since the last one."""
+    """Jobs that lost replicas in a cycle before which no job was created or ended."""
     most_stops: int
-    """How often the job was stopped or moved that was so most often."""
+    """The most stops of any job."""
     stops: int
     restarts: int
     idle_cycles: int
-    """Cycles in which room stayed idle that a waiting job could have used."""
+    """Cycles with idle capacity that a waiting job could have used."""
     late_idle_cycles: int
-    """Those of them in which that had been so for longer than IDLE_SECONDS, whoever the waiting job was."""
+    """Those of them after more than IDLE_SECONDS of such cycles, for whichever waiting jobs."""
     ended: int
-    """Jobs that came to their end."""
+    """Jobs that ended."""
     decision_seconds: tuple[float, ...] = field(compare=False, repr=False)
-    """Time of each call of the policy on the machine that ran it: the one thing that is not deterministic."""
+    """Time of each call of the policy: the only field that is not deterministic."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """A job that has come and not ended."""
+    """A job that was created and has not ended."""
 
     job: StreamJob
     queue: int
@@ -129,7 +129,7 @@ class _Run:
 
 
 class _Sums:
-    """What adds up from cycle to cycle."""
+    """Sums over the cycles."""
 
     def __init__(self, queues: int) -> None:
         self.met, self.deserved = np.zeros(queues), np.zeros(queues)
@@ -140,7 +140,7 @@ class _Sums:
 
 
 def play(stream: Stream, policy: Plans, *, on_plan: Callable[[Snapshot, Plan], None] | None = None) -> Played:
-    """Play the stream to its last cycle. Raises InvalidError for a bad plan, or a job of a queue that is not there."""
+    """Play the stream to its last cycle. Raises InvalidError for an invalid plan or an unknown queue."""
     index = {queue.name: q for q, queue in enumerate(sorted(stream.queues, key=lambda queue: queue.name))}
     caps = [queue.cap.get(GPU) for queue in sorted(stream.queues, key=lambda queue: queue.name)]
     capacity = sum(node.allocatable.get(GPU, 0) for node in stream.nodes)
@@ -154,7 +154,7 @@ def play(stream: Stream, policy: Plans, *, on_plan: Callable[[Snapshot, Plan], N
             at += 1
         is_quiet = at == first and not has_ended
         if at > first:
-            # In the order of the snapshot's rows.
+            # In the order of the snapshot's jobs.
             present = sorted([*present, *coming[first:at]], key=lambda run: run.job.name)
         sums.capacity += capacity
         has_ended = False
@@ -183,7 +183,7 @@ def play(stream: Stream, policy: Plans, *, on_plan: Callable[[Snapshot, Plan], N
             gone += ended
             present = [run for run in present if run.ended < 0]
     until = stream.cycles * stream.period_seconds
-    # Who comes after the last cycle was never in a snapshot.
+    # Jobs created after the last cycle were never in a snapshot.
     return _played(policy.name, [*gone, *present], sums, until)
 
 
@@ -202,7 +202,7 @@ def _arrived(job: StreamJob, index: dict[str, int], caps: Sequence[int | None], 
 
 
 def _view(run: _Run) -> JobView:
-    """The job as a snapshot sees it. While it waits that is the same from cycle to cycle."""
+    """The job's view, cached while it waits."""
     if run.view is None or run.held:
         run.view = JobView(
             name=run.job.name,
@@ -224,7 +224,7 @@ def _apply(snapshot: Snapshot, plan: Plan, present: Sequence[_Run], *, now: floa
     """Carry the plan out. Returns how many jobs lost replicas, or were moved."""
     after: dict[int, dict[str, int]] = {}
     for role, node, count in zip(plan.role.tolist(), plan.node.tolist(), plan.count.tolist(), strict=True):
-        # Each job has one role, so a role's number is its job's.
+        # Each job has one role, so their indices are equal.
         after.setdefault(role, {})[snapshot.node_names[node]] = count
     evicted = 0
     actions = plan.action.tolist()
@@ -274,7 +274,7 @@ def _advance(run: _Run, now: float, period_seconds: float) -> None:
 def _measure(
     sums: _Sums, snapshot: Snapshot, present: Sequence[_Run], caps: Sequence[int | None], *, capacity: int
 ) -> FloatArray:
-    """Add this cycle up. Returns what each queue holds above what it deserves, in GPUs."""
+    """Add this cycle to the sums. Returns what each queue holds above its share, in GPUs."""
     deserved = deserved_by(snapshot)[:, snapshot.resources.index(GPU)]
     held: IntArray = np.zeros(len(caps), dtype=np.int64)
     for run in present:
@@ -310,7 +310,7 @@ def _count_open_waits(present: Sequence[_Run], above: FloatArray, capacity: int,
 
 
 def _is_idle_for_somebody(present: Sequence[_Run], held: IntArray, caps: Sequence[int | None], idle: int) -> bool:
-    """Whether a job without a pod fits into what is idle, and its queue's cap leaves it room."""
+    """Whether a waiting job fits in the idle capacity and in its queue's cap."""
     for run in present:
         if not run.held and run.job.least <= idle:
             cap = caps[run.queue]
@@ -320,7 +320,7 @@ def _is_idle_for_somebody(present: Sequence[_Run], held: IntArray, caps: Sequenc
 
 
 def _possible(present: Sequence[_Run], caps: Sequence[int | None], capacity: int) -> int:
-    """The most GPUs that these jobs can hold together; who runs and may not be stopped stays."""
+    """The most GPUs that these jobs can hold together; running jobs that are not preemptible stay."""
     stays, others = [0] * len(caps), [list[tuple[int, int]]() for _ in caps]
     for run in present:
         if run.held and not run.job.preemptible:
@@ -333,10 +333,9 @@ def _possible(present: Sequence[_Run], caps: Sequence[int | None], capacity: int
 def largest_packing(
     capacity: int, stays: Sequence[int], gangs: Sequence[Sequence[tuple[int, int]]], caps: Sequence[int | None]
 ) -> int:
-    """The most that whole gangs can hold together, beside what stays, for each queue given: what stays, its other gangs
-    (least, most), and its cap.
+    """The most that whole gangs can hold together. Per queue: what `stays`, its other gangs (least, most), its cap.
 
-    Sums that can be reached are the bits of a number, first in each queue up to its cap, then over all queues.
+    A subset-sum over bits: the sums that are possible in each queue up to its cap, then over all queues.
     """
     everybody = sum(stays) + sum(most for own in gangs for _, most in own)
     if everybody <= capacity and all(cap is None for cap in caps):

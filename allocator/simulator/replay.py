@@ -1,7 +1,7 @@
 """The replay: jobs of a workload arrive, a policy is called each period, and the applications behave as measured.
 
-Deterministic: the same workload, profiles, policy and seed give the same numbers. The replay refuses a plan that the
-validator finds fault with, and one that overfills a node by its own count.
+Deterministic for the same workload, profiles, policy and seed. A plan that the validator rejects, or that overcommits a
+node by the replay's own count, is an error.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ GPU = "nvidia.com/gpu"
 ROLE = "worker"
 
 Mode = Literal["rigid", "elastic", "adaptive"]
-"""What the jobs let a policy change: nothing (replicas and batch as the user fixed them), the replicas, or both."""
+"""What a policy may change: nothing (replicas and batch size as the user set them), the replicas, or both."""
 
 MODES: Mapping[str, Mode] = {"fit": "rigid", "fair": "rigid", "tiresias": "rigid", "optimus": "elastic"}
-"""The mode that each policy was made for; adaptive if it is not here."""
+"""The mode that each policy was made for; adaptive for all others."""
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Scenario:
     """The cluster and the rules of a replay."""
 
     nodes: int = 16
@@ -45,16 +45,16 @@ class World:
     period_seconds: float = 60.0
     restart_seconds: float = 30.0
     interference: float = 0.0
-    """Slow-down of a job that spans nodes while another such job shares one of them (Pollux's experiment: 0.5)."""
+    """Slow-down of a job on several nodes while another such job shares one of them (Pollux's experiment: 0.5)."""
     noise: float = 0.0
-    """Reported times are off by a factor drawn evenly from 1 ± noise."""
+    """Reported times are multiplied by a factor drawn uniformly from 1 ± noise."""
     load: float = 1.0
-    """Arrivals are spaced by 1/load."""
+    """Times between arrivals are divided by this."""
     report_progress: bool = True
-    """Whether jobs say how far they are; without it nobody knows how much is left."""
+    """Whether jobs report progress; otherwise the work left is unknown."""
     seed: int = 0
     longest_seconds: float = 30 * 86400.0
-    """A replay that goes on for so long after the last arrival is given up."""
+    """A replay that takes longer than this after the last arrival is an error."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one job held on one node for a while, for the Gantt chart."""
+    """GPUs that one job held on one node from `begin` to `end`, for the Gantt chart."""
 
     job: str
     node: int
@@ -130,7 +130,7 @@ class Replay:
 
 
 class _Chart:
-    """Who held what, for how long."""
+    """Records the spans."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -146,13 +146,16 @@ def replay(
     arrivals: Sequence[Arrival],
     apps: Mapping[str, Application],
     policy: Policy,
-    world: World | None = None,
+    scenario: Scenario | None = None,
     *,
     mode: Mode | None = None,
     on_plan: Callable[[Snapshot, Plan], None] | None = None,
 ) -> Replay:
-    """Run a workload to its end under a policy. Raises InvalidError for an unknown application or a bad plan."""
-    world = world or World()
+    """Run a workload to its end under a policy.
+
+    Raises InvalidError for an unknown application or an invalid plan, DiflowError if it takes too long.
+    """
+    scenario = scenario or Scenario()
     mode = mode or MODES.get(policy.name, "adaptive")
     for arrival in arrivals:
         if arrival.application not in apps:
@@ -160,11 +163,11 @@ def replay(
                 f"job {arrival.name}: no profile of {arrival.application!r}; there are {', '.join(apps)}"
             )
     waiting = sorted(
-        (_Job(a, apps[a.application], mode, a.seconds / world.load) for a in arrivals),
+        (_Job(a, apps[a.application], mode, a.seconds / scenario.load) for a in arrivals),
         key=lambda job: (job.created, job.arrival.name),
     )
-    rng = np.random.default_rng(world.seed)
-    nodes = [NodeView(f"node-{i:03d}", {GPU: world.gpus}) for i in range(world.nodes)]
+    rng = np.random.default_rng(scenario.seed)
+    nodes = [NodeView(f"node-{i:03d}", {GPU: scenario.gpus}) for i in range(scenario.nodes)]
     queues = [QueueView("default")]
     active: list[_Job] = []
     done: list[_Job] = []
@@ -172,58 +175,58 @@ def replay(
     utilisation: list[tuple[float, int, int]] = []
     decisions: list[float] = []
     now = 0.0
-    latest = (waiting[-1].created if waiting else 0.0) + world.longest_seconds
+    latest = (waiting[-1].created if waiting else 0.0) + scenario.longest_seconds
     while waiting or active:
         if now > latest:
             names = ", ".join(job.arrival.name for job in active[:5])
             raise DiflowError(
-                f"policy {policy.name}: the replay did not end within {world.longest_seconds / 86400:g} days of the "
+                f"policy {policy.name}: the replay did not end within {scenario.longest_seconds / 86400:g} days of the "
                 f"last arrival; still there: {names}"
             )
         while waiting and waiting[0].created <= now:
             active.append(waiting.pop(0))
         if active:
             _refit(active)
-            snapshot = build(nodes, [_view(job, nodes, world) for job in active], queues, now_seconds=now)
+            snapshot = build(nodes, [_view(job, nodes, scenario) for job in active], queues, now_seconds=now)
             began = time.perf_counter()
             plan = policy.optimize(snapshot)
             decisions.append(time.perf_counter() - began)
-            _check(snapshot, plan, world)
+            _check(snapshot, plan, scenario)
             if on_plan is not None:
                 on_plan(snapshot, plan)
-            _apply(snapshot, plan, active, world=world, now=now, chart=chart)
+            _apply(snapshot, plan, active, scenario=scenario, now=now, chart=chart)
         held = sum(count for job in active for _, count in job.placement)
         utilisation.append((now, held, len(active)))
         shared = _crowded_nodes(active)
         for job in active:
             job.contention += len(active)
             job.cycles += 1
-            _advance(job, now, world, rng, crowded=any(node in shared for node, _ in job.placement))
+            _advance(job, now, scenario, rng, crowded=any(node in shared for node, _ in job.placement))
         for job in [job for job in active if job.finished is not None]:
             chart.close(job, job.finished or now)
             active.remove(job)
             done.append(job)
-        now += world.period_seconds
+        now += scenario.period_seconds
         if not active and waiting:
-            # Nothing happens until the next job is there: go to the period that sees it.
-            now = max(now, math.floor(waiting[0].created / world.period_seconds) * world.period_seconds)
-    gpus = world.nodes * world.gpus
+            # Skip to the period of the next arrival.
+            now = max(now, math.floor(waiting[0].created / scenario.period_seconds) * scenario.period_seconds)
+    gpus = scenario.nodes * scenario.gpus
     return Replay(
         policy=policy.name,
-        outcomes=tuple(sorted((_outcome(job, gpus, world) for job in done), key=lambda o: (o.created, o.name))),
+        outcomes=tuple(sorted((_outcome(job, gpus, scenario) for job in done), key=lambda o: (o.created, o.name))),
         spans=tuple(chart.spans),
         utilisation=tuple(utilisation),
         decision_seconds=tuple(decisions),
     )
 
 
-def _view(job: _Job, nodes: Sequence[NodeView], world: World) -> JobView:
+def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario) -> JobView:
     app = job.app
     if job.mode == "rigid":
-        size = max(1, min(job.arrival.replicas, app.max_replicas, world.nodes * world.gpus))
+        size = max(1, min(job.arrival.replicas, app.max_replicas, scenario.nodes * scenario.gpus))
         role = RoleView(ROLE, {GPU: 1}, size, size, size)
     else:
-        most = min(app.max_replicas, world.nodes * world.gpus)
+        most = min(app.max_replicas, scenario.nodes * scenario.gpus)
         role = RoleView(ROLE, {GPU: 1}, 1, most, min(most, max(1, job.arrival.replicas)))
     return JobView(
         name=job.arrival.name,
@@ -234,11 +237,11 @@ def _view(job: _Job, nodes: Sequence[NodeView], world: World) -> JobView:
         restarts=max(0, job.restarts),
         service_seconds=job.service,
         placed={ROLE: {nodes[node].name: count for node, count in job.placement}},
-        profile=_profile(job, world) if job.mode != "rigid" else None,
+        profile=_profile(job, scenario) if job.mode != "rigid" else None,
     )
 
 
-def _profile(job: _Job, world: World) -> Profile | None:
+def _profile(job: _Job, scenario: Scenario) -> Profile | None:
     if job.profile is not None and job.profile.version == job.version:
         return job.profile
     if not job.observed:
@@ -259,8 +262,8 @@ def _profile(job: _Job, world: World) -> Profile | None:
         max_batch=fixed or app.max_batch,
         min_local_batch=app.min_local if fixed is None else 1,
         max_local_batch=app.max_local,
-        fraction_done=(job.epoch + inside) / app.epochs if world.report_progress else None,
-        work_done=job.progress if world.report_progress else None,
+        fraction_done=(job.epoch + inside) / app.epochs if scenario.report_progress else None,
+        work_done=job.progress if scenario.report_progress else None,
     )
     return job.profile
 
@@ -275,7 +278,7 @@ def _table(job: _Job) -> FloatArray:
 
 
 def _refit(active: Sequence[_Job]) -> None:
-    """Fit the models of all jobs that saw something new, together, each from its last fit."""
+    """Fit the models of all jobs with new observations, together, each from its last fit."""
     stale = [job for job in active if job.stale]
     if stale:
         start = np.array([np.full(7, np.nan) if job.params is None else job.params for job in stale])
@@ -286,7 +289,7 @@ def _refit(active: Sequence[_Job]) -> None:
 
 
 def _choose_batch(job: _Job) -> None:
-    """The job's own choice of local batch and accumulation for its placement, from its own model."""
+    """The job chooses local batch and accumulation steps for its placement, by its own model."""
     if not job.placement:
         return
     app = job.app
@@ -324,13 +327,13 @@ def _choose_batch(job: _Job) -> None:
         job.local, job.steps = app.min_local, 0
 
 
-def _check(snapshot: Snapshot, plan: Plan, world: World) -> None:
+def _check(snapshot: Snapshot, plan: Plan, scenario: Scenario) -> None:
     wrong = faults(snapshot, plan)
     if wrong:
         raise InvalidError(f"policy {plan.policy} returned a bad plan at {snapshot.now_seconds:g} s: {wrong[0]}")
-    use = np.zeros(world.nodes, dtype=np.int64)
+    use = np.zeros(scenario.nodes, dtype=np.int64)
     np.add.at(use, plan.node, plan.count)
-    if (use > world.gpus).any():
+    if (use > scenario.gpus).any():
         node = snapshot.node_names[int(use.argmax())]
         raise InvalidError(f"policy {plan.policy} overfills {node} at {snapshot.now_seconds:g} s")
 
@@ -340,7 +343,7 @@ def _apply(
     plan: Plan,
     active: Sequence[_Job],
     *,
-    world: World,
+    scenario: Scenario,
     now: float,
     chart: _Chart,
 ) -> None:
@@ -355,7 +358,7 @@ def _apply(
         if job.placement:
             job.started = now if job.started is None else job.started
             job.restarts += 1
-            job.pause = world.restart_seconds
+            job.pause = scenario.restart_seconds
             _choose_batch(job)
             chart.open[job.arrival.name] = (now, job.placement)
 
@@ -371,12 +374,12 @@ def _crowded_nodes(active: Sequence[_Job]) -> set[int]:
     return crowded
 
 
-def _advance(job: _Job, now: float, world: World, rng: np.random.Generator, *, crowded: bool) -> None:
-    """Let one period pass for a job: it stands still after a move, then makes true progress, epoch by epoch."""
+def _advance(job: _Job, now: float, scenario: Scenario, rng: np.random.Generator, *, crowded: bool) -> None:
+    """Advance a job by one period: downtime after a move, then progress at its true speed, epoch by epoch."""
     if not job.placement:
         return
     app = job.app
-    left = world.period_seconds
+    left = scenario.period_seconds
     replicas = sum(count for _, count in job.placement)
     shape = tuple(count for _, count in job.placement)
     still = min(job.pause, left)
@@ -386,10 +389,10 @@ def _advance(job: _Job, now: float, world: World, rng: np.random.Generator, *, c
         step, sync = app.step_and_sync(shape, job.local)
         own = step - sync
         total = replicas * job.local * (job.steps + 1)
-        _observe(job, shape, (own, step), total, world=world, rng=rng)
+        _observe(job, shape, (own, step), total, scenario=scenario, rng=rng)
         rate = app.gain(total, job.epoch) / (step + job.steps * own)
         if crowded and len(shape) > 1:
-            rate *= 1.0 - world.interference
+            rate *= 1.0 - scenario.interference
         end = float(app.progress[job.epoch])
         if job.progress + rate * left < end:
             job.progress += rate * left
@@ -399,38 +402,44 @@ def _advance(job: _Job, now: float, world: World, rng: np.random.Generator, *, c
             job.progress = end
             job.epoch += 1
             if job.epoch == app.epochs:
-                job.finished = now + world.period_seconds - left
+                job.finished = now + scenario.period_seconds - left
                 break
             _choose_batch(job)
         job.version += 1
-    job.service += replicas * (world.period_seconds - (left if job.finished is not None else 0.0))
+    job.service += replicas * (scenario.period_seconds - (left if job.finished is not None else 0.0))
 
 
 def _observe(
-    job: _Job, shape: tuple[int, ...], times: tuple[float, float], total: int, *, world: World, rng: np.random.Generator
+    job: _Job,
+    shape: tuple[int, ...],
+    times: tuple[float, float],
+    total: int,
+    *,
+    scenario: Scenario,
+    rng: np.random.Generator,
 ) -> None:
-    """The job reports a configuration: its own time a step, and the whole step's."""
+    """Record an observation: the step's time without synchronisation, and the whole step's."""
     own, step = times
     key = (len(shape), sum(shape), job.local)
     job.noise = job.app.gradient(total, job.epoch)
     job.version += 1
-    if world.noise > 0:
-        own, step = own * (1 + world.noise * rng.uniform(-1, 1)), step * (1 + world.noise * rng.uniform(-1, 1))
+    if scenario.noise > 0:
+        own, step = own * (1 + scenario.noise * rng.uniform(-1, 1)), step * (1 + scenario.noise * rng.uniform(-1, 1))
         own = min(own, step)
-    if key not in job.observed or world.noise > 0:
+    if key not in job.observed or scenario.noise > 0:
         # A clock that is off each time: the newest report of a configuration stands, as a running job would send it.
         fresh = key not in job.observed
         job.observed[key] = (own, step)
         job.observations_version += 1
-        job.stale = job.stale or fresh or world.noise > 0
+        job.stale = job.stale or fresh or scenario.noise > 0
 
 
-def _outcome(job: _Job, gpus: int, world: World) -> Outcome:
+def _outcome(job: _Job, gpus: int, scenario: Scenario) -> Outcome:
     assert job.finished is not None
     assert job.started is not None
     crowd = max(1.0, job.contention / max(1, job.cycles))
-    next_period = math.ceil(job.created / world.period_seconds) * world.period_seconds - job.created
-    alone = isolated_seconds(job.app, max(1, int(gpus / crowd)), per_node=world.gpus)
+    next_period = math.ceil(job.created / scenario.period_seconds) * scenario.period_seconds - job.created
+    alone = isolated_seconds(job.app, max(1, int(gpus / crowd)), per_node=scenario.gpus)
     return Outcome(
         name=job.arrival.name,
         application=job.arrival.application,
@@ -439,16 +448,15 @@ def _outcome(job: _Job, gpus: int, world: World) -> Outcome:
         finished=job.finished,
         restarts=max(0, job.restarts),
         gpu_seconds=job.service,
-        fairness=(job.finished - job.created) / (next_period + world.restart_seconds + alone),
+        fairness=(job.finished - job.created) / (next_period + scenario.restart_seconds + alone),
     )
 
 
 def isolated_seconds(app: Application, gpus: int, *, per_node: int = 4) -> float:
-    """Time of the application alone on its fair share of the cluster, with the best batch in each epoch.
+    """Time of the application alone on `gpus`, its fair share, with the best batch size in each epoch and no restart.
 
-    The share is what finish-time fairness (Themis, NSDI 2020) compares with: the cluster over the mean number of jobs
-    that were present, at least one GPU, at the application's true speed and with no restart. What every job waits for
-    under any policy is added by the caller: the next period, and its first start.
+    For finish-time fairness (Themis, NSDI 2020): the share is the cluster over the mean number of jobs that were
+    present, at least one GPU. The caller adds what every job waits for: the next period and its first start.
     """
     share = min(gpus, app.max_replicas)
     if share not in app.alone:

@@ -1,4 +1,4 @@
-"""What a comparison of policies leaves behind: a table as text, CSV and JSON, and pictures."""
+"""The output of a comparison of policies: a table as text, CSV and JSON, and pictures."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _HOUR = 3600.0
 _STYLES = ("-", "--", "-.", ":")
-"""Curves that lie on each other are told apart by their dashes."""
+"""Dashes distinguish curves that lie on each other."""
 _TICKS = (1 / 60, 1 / 20, 1 / 6, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 2880, 7200, 14400, 28800)
-"""Minutes that an axis of durations may name: round ones in seconds, minutes, hours and days."""
+"""Possible ticks of an axis of durations, in minutes: round numbers of seconds, minutes, hours and days."""
 _SHADES = (0.0, 0.4, 0.2, 0.55)
-"""How much white is mixed into the colours of jobs of one application that follow each other."""
+"""Part of white in the colours of successive jobs of one application."""
 
 _COLUMNS = (
     ("policy", "policy", "{}"),
@@ -45,7 +45,7 @@ _COLUMNS = (
 
 
 def as_text(rows: Sequence[Metrics]) -> str:
-    """The table, aligned; times in seconds."""
+    """The table as aligned text; times in seconds."""
     cells = [[head for head, _, _ in _COLUMNS]]
     cells += [[form.format(getattr(row, name)) for _, name, form in _COLUMNS] for row in rows]
     width = [max(len(line[i]) for line in cells) for i in range(len(_COLUMNS))]
@@ -62,7 +62,7 @@ def as_json(rows: Sequence[Metrics]) -> str:
 
 
 def need_pictures() -> None:
-    """Raise InvalidError when pictures cannot be drawn here: better before a replay than after it."""
+    """Raise InvalidError if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401, PLC0415
     except ImportError:
@@ -70,14 +70,13 @@ def need_pictures() -> None:
 
 
 def write(folder: Path, results: Sequence[Replay], rows: Sequence[Metrics], *, gpus: int, nodes: int) -> list[Path]:
-    """All tables and pictures. Returns what was written; raises DiflowError when the folder takes no files."""
+    """Write all tables and pictures. Returns their paths; raises DiflowError if the folder is not writable."""
     return write_tables(folder, results, rows) + pictures(folder, results, gpus=gpus, nodes=nodes)
 
 
 def write_tables(folder: Path, results: Sequence[Replay], rows: Sequence[Metrics]) -> list[Path]:
-    """summary.csv, summary.json, and a CSV of every policy's jobs. Returns what was written.
-
-    Raises DiflowError when the folder takes no files.
+    """Write summary.csv, summary.json, and a CSV of every policy's jobs. Returns their paths; raises DiflowError if the
+    folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +104,7 @@ def _file_name(policy: str) -> str:
 
 
 def pictures(folder: Path, results: Sequence[Replay], *, gpus: int, nodes: int) -> list[Path]:
-    """utilisation.png, completion.png, and a Gantt chart for each policy. Raises DiflowError as `write_tables` does."""
+    """Write utilisation.png, completion.png and a Gantt chart for each policy. Errors as `write_tables`."""
     need_pictures()
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -131,12 +130,12 @@ def pictures(folder: Path, results: Sequence[Replay], *, gpus: int, nodes: int) 
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    """What a time axis that long is counted in."""
+    """(seconds, name) of the unit for a time axis of this length."""
     return (_HOUR, "hours") if seconds > 2 * _HOUR else (60.0, "minutes")
 
 
 def _utilisation(figure: Figure, results: Sequence[Replay], gpus: int) -> None:
-    """One panel a policy, one under the other on the same time axis: curves on one panel hide each other."""
+    """One panel per policy on the same time axis: curves on one panel would hide each other."""
     longest = max((float(r.utilisation[-1][0]) for r in results if r.utilisation), default=0.0)
     unit, words = _unit(longest)
     panels = figure.subplots(len(results), 1, sharex=True, squeeze=False)[:, 0]
@@ -148,7 +147,7 @@ def _utilisation(figure: Figure, results: Sequence[Replay], gpus: int) -> None:
         axes.grid(alpha=0.3)
         mean = "nothing ran"
         if len(table):
-            # Each point holds until the next one, which is further away where no job was there.
+            # Weighted by time: cycles without jobs are skipped.
             average = np.average(held[:-1], weights=np.diff(table[:, 0])) if len(table) > 1 else held[0]
             mean = f"{average:.0f} % on average over {table[-1, 0] / unit:.1f} {words}"
         axes.set_title(f"{result.policy}: {mean}", loc="left", fontsize=10)
@@ -163,7 +162,7 @@ def _completion(figure: Figure, results: Sequence[Replay]) -> None:
     for i, result in enumerate(results):
         times = np.sort([o.completion for o in result.outcomes]) / 60
         done = np.arange(len(times) + 1) / max(1, len(times)) * 100
-        # Each curve begins at 0 % under its first job, so that a policy whose jobs all end late is seen to.
+        # Each curve begins at 0 % at its first job, so that curves that start late are visible.
         axes.step(
             np.concatenate([times[:1], times]), done[: len(times) + 1], where="post", label=result.policy,
             linestyle=_STYLES[i % len(_STYLES)], linewidth=1.6,
@@ -188,7 +187,7 @@ def _duration(minutes: float) -> str:
 
 
 def _gantt(figure: Figure, result: Replay, *, gpus: int, nodes: int) -> None:
-    """Time against GPUs. The colour is the application's, its shade tells jobs apart, lines tell nodes apart."""
+    """GPUs over time. Colours are applications, shades distinguish jobs, lines separate nodes."""
     from matplotlib import colormaps  # noqa: PLC0415
     from matplotlib.patches import Patch  # noqa: PLC0415
 
@@ -205,7 +204,7 @@ def _gantt(figure: Figure, result: Replay, *, gpus: int, nodes: int) -> None:
         shade_of[outcome.name] = _SHADES[met.get(kind, 0) % len(_SHADES)]
         met[kind] = met.get(kind, 0) + 1
     busy: list[list[tuple[float, int]]] = [[] for _ in range(nodes)]
-    # One collection for each GPU: a patch for each bar takes ten times as long to draw.
+    # One collection per GPU: a patch per bar takes ten times as long to draw.
     bars: list[tuple[list[tuple[float, float]], list[tuple[float, ...]]]] = [([], []) for _ in range(nodes * gpus)]
     for span in sorted(result.spans, key=lambda s: (s.begin, s.job)):
         taken = {slot for end, slot in busy[span.node] if end > span.begin + 1e-6}

@@ -1,6 +1,6 @@
-"""Streams of jobs that come to a small cluster with queues: what a stream is, and random ones.
+"""Streams of jobs on a small cluster with queues, to measure how queues share a cluster over time.
 
-A stream is for judging how queues share a cluster over time. Nothing of a policy is known here.
+This module does not know policies.
 """
 
 from __future__ import annotations
@@ -17,29 +17,27 @@ from diflow.allocator.model.views import PODS, NodeView, QueueView
 
 GPU = "nvidia.com/gpu"
 REQUEST = {"cpu": 1000, "memory": 4096, PODS: 1, GPU: 1}
-"""What a replica asks for: millicores, MiB, its own pod, and one GPU."""
+"""Request of a replica: millicores, MiB, one pod, one GPU."""
 PLENTY = {"cpu": 128_000, "memory": 1_048_576, PODS: 110}
-"""What a node has beside its GPUs: so much that all who wait could not use it up together. 110 pods are the kubelet's
-default."""
+"""Resources of a node beside its GPUs: more than all jobs together could use. 110 pods are the kubelet's default."""
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 SIZE_WEIGHTS = (40, 20, 5, 12, 2, 4, 1, 9, 1, 2, 1, 3)
-"""How often gangs of each size come. Small ones are most, as in the published traces of training clusters, where more
-than half of the jobs ask for one GPU or two while large jobs use most of the GPU time: here gangs of 8 and more are one
-in six, and have half of it. Powers of two are most as well; the others are there because they do not pack evenly."""
+"""Relative frequency of each gang size. Most are small, as in published traces of training clusters, where more than
+half of the jobs ask for one or two GPUs while large jobs use most of the GPU time: here gangs of 8 and more are one in
+six, and use half of it. Powers of two are more frequent; the others are there because they do not pack evenly."""
 
 
 Offers = Literal["shares", "even"]
 FULL = 1.5
-"""The load at which, with `shares`, each queue offers more than its weight's part of the cluster."""
+"""The load at which, with `shares`, each queue's demand exceeds its weight's fraction of the cluster."""
 _UP_TO = tuple(accumulate(SIZE_WEIGHTS))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamJob:
-    """A job that comes at `created_seconds` and is done after `work_seconds` with `most` GPUs.
-
-    It is a gang of `least` to `most` replicas of one GPU. With fewer it takes longer in proportion.
+    """A job that is created at `created_seconds` and takes `work_seconds` with `most` GPUs, inversely proportional
+    longer with fewer. Its gang has `least` to `most` replicas of one GPU.
     """
 
     name: str
@@ -54,7 +52,7 @@ class StreamJob:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A cluster, its queues (none is below another), and the jobs that come. Of all resources only GPUs are scarce."""
+    """A cluster, its queues (not nested), and its jobs. Only GPUs are scarce."""
 
     nodes: tuple[NodeView, ...]
     queues: tuple[QueueView, ...]
@@ -62,16 +60,16 @@ class Stream:
     cycles: int = 300
     period_seconds: float = 60.0
     restart_seconds: float = 30.0
-    """How long a job that is started again, moved or resized stands still."""
+    """Downtime of a job that is started again, moved or resized."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What random streams have in common."""
+    """The parameters of random streams."""
 
     load: float = 1.0
-    """GPU seconds that are asked for, as a part of those that there are: of each stream, not only of all on average.
-    With sizes and durations as wide as these a hundred jobs alone offer half or twice of what was meant."""
+    """GPU seconds of all jobs over those of the cluster. Exact for each stream, because with distributions as wide as
+    these a hundred random jobs may add up to half or twice the intended load."""
     cycles: int = 300
     period_seconds: float = 60.0
     restart_seconds: float = 30.0
@@ -80,25 +78,25 @@ class Kind:
     node_gpus: int = 8
     weights: tuple[int, ...] = (1, 2, 5)
     offers: Offers = "shares"
-    """How what is offered is divided among the queues: see `parts`."""
+    """How the load is divided among the queues: see `parts`."""
     mean_seconds: float = 1800.0
-    """Mean of a job's duration: thirty cycles, so that a stream is ten times as long as a job."""
+    """Mean duration of a job: thirty cycles, a tenth of a stream."""
     sigma: float = 1.0
-    """Of the lognormal durations: the median is 0.6 of the mean, one job in thirty lasts four times the mean."""
+    """Sigma of the lognormal durations: the median is 0.6 of the mean; one job in thirty takes four times the mean."""
     not_preemptible: float = 0.2
-    """Part of the jobs that may not be stopped."""
+    """Fraction of the jobs that are not preemptible."""
     elastic: float = 0.0
-    """Part of the preemptible jobs that go on with a quarter of their GPUs."""
+    """Fraction of the preemptible jobs that can run with a quarter of their GPUs."""
     priorities: tuple[int, ...] = (0,)
-    """Each job has one of these, drawn evenly."""
+    """Each job has one of these, drawn uniformly."""
 
 
 def parts(weights: tuple[int, ...], offers: Offers) -> tuple[float, ...]:
-    """Each queue's part of what is offered.
+    """Each queue's fraction of the load.
 
-    `shares`: at load FULL a queue offers its weight's part of the cluster and an even part of what is offered above the
-    whole, so that each asks for more than that part, and the light ones for far more. `even`: all offer the same, so
-    that the heavy ones have to get from the light ones what they deserve.
+    `shares`: at load FULL a queue demands its weight's fraction of the cluster plus an even part of the excess, so each
+    demands more than that fraction, and queues of low weight far more. `even`: all queues demand the same, so those of
+    high weight have to reclaim their shares.
     """
     if offers == "even":
         return tuple(1 / len(weights) for _ in weights)
@@ -107,7 +105,7 @@ def parts(weights: tuple[int, ...], offers: Offers) -> tuple[float, ...]:
 
 
 def random_stream(seed: int, kind: Kind | None = None) -> Stream:
-    """The stream of this seed, the same each time.
+    """The stream of this seed.
 
     In each queue jobs come as in a Poisson process of which it is known how many come. Streams of one seed that differ
     in load alone have the same cluster and begin with the same jobs in each queue, which come at other times.
@@ -132,7 +130,7 @@ def random_stream(seed: int, kind: Kind | None = None) -> Stream:
 
 
 def gpu_node(name: str, gpus: int) -> NodeView:
-    """A node on which everything but GPUs is plentiful."""
+    """A node on which only GPUs are scarce."""
     return NodeView(name, {**PLENTY, GPU: gpus})
 
 
@@ -141,7 +139,7 @@ def _node(index: int, gpus: int) -> NodeView:
 
 
 def _jobs(rng: np.random.Generator, kind: Kind, queue: str, *, offered: float, until: float) -> list[StreamJob]:
-    """Jobs of one queue that ask for `offered` GPU seconds together (the last one for what is left of them)."""
+    """Jobs of one queue with `offered` GPU seconds in total; the last one is shortened to match."""
     jobs, times, now, left = list[StreamJob](), list[float](), 0.0, offered
     while left > 0:
         now += float(rng.exponential())
@@ -150,13 +148,13 @@ def _jobs(rng: np.random.Generator, kind: Kind, queue: str, *, offered: float, u
         left = left - job.most * job.work_seconds if job.most * job.work_seconds < left else 0.0
         jobs.append(job)
         times.append(now)
-    # Where the one after the last comes, the stream ends.
+    # The stream ends when the next job would come.
     end = now + float(rng.exponential())
     return [replace(job, created_seconds=until * time / end) for job, time in zip(jobs, times, strict=True)]
 
 
 def _job(rng: np.random.Generator, kind: Kind, name: str, queue: str) -> StreamJob:
-    """Draws the same numbers whatever the options are."""
+    """A random job. Draws equally many random numbers for all options."""
     seconds = math.exp(float(rng.normal(math.log(kind.mean_seconds) - kind.sigma**2 / 2, kind.sigma)))
     any_size, fixed, elastic, rank = rng.random(4).tolist()
     size = SIZES[bisect_right(_UP_TO, any_size * _UP_TO[-1])]

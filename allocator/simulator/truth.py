@@ -1,7 +1,7 @@
-"""How an application truly behaves: its measured step times, gradient statistics and epochs, read from a folder.
+"""The true behaviour of applications: measured step times, gradient statistics and epochs, read from a folder.
 
 The folder is the data of the Pollux artifact (see docs/policies.md): `APP/placements.csv`, `APP/scalability.csv`,
-`APP/validation-B.csv`. Nothing of a policy is known here.
+`APP/validation-B.csv`. This module does not know policies.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from diflow.state import untrusted
 
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
 MOST_LOCAL = {"yolov3": 8}
-"""Largest local batch where the table's own is not what the application can hold."""
+"""Largest local batch, if the table contains larger ones than the application can use."""
 FIXED_BATCH = {"ncf": 32768}
 MOST_REPLICAS = {"ncf": 1}
 REPLICAS_LIMIT = 64
 LATEST_SECONDS = 1e9
-"""A workload spans some 30 years at most: what is later is no time, but a slip."""
+"""Latest arrival, some 30 years: anything later is a mistake."""
 MOST_COUNT = 10**9
 
 
@@ -49,7 +49,7 @@ class Application:
     _linear: LinearNDInterpolator = field(repr=False)
     _nearest: NearestNDInterpolator = field(repr=False)
     alone: dict[int, float] = field(default_factory=dict, repr=False)
-    """Remembered times of a run alone, by GPUs."""
+    """Cache of `isolated_seconds`, by GPUs."""
     _gradients: dict[tuple[float, int], tuple[float, float]] = field(default_factory=dict, repr=False)
     _times: dict[tuple[tuple[int, ...], int], tuple[float, float]] = field(default_factory=dict, repr=False)
 
@@ -121,7 +121,7 @@ class Application:
 
 
 def load(folder: Path) -> dict[str, Application]:
-    """Every application in the folder. Raises InvalidError when there is none, or that names a broken file."""
+    """Every application in the folder. Raises InvalidError if there is none, or with the path of an invalid file."""
     if not folder.is_dir():
         raise InvalidError(f"there is no folder {folder}: give the folder of the profiles with --profiles")
     found = sorted(path for path in folder.iterdir() if (path / "placements.csv").is_file())
@@ -148,7 +148,7 @@ def _application(folder: Path) -> Application:
         groups.setdefault((len(digits), sum(digits), local), []).append((step, sync))
     points = [(*key, *np.mean(values, axis=0)) for key, values in groups.items()]
     known = np.array([*points, *scalability], dtype=np.float64)
-    # The interpolation wants each point once.
+    # The interpolation needs distinct points.
     _, first = np.unique(known[:, :3], axis=0, return_index=True)
     known = known[np.sort(first)]
     try:
@@ -198,7 +198,7 @@ def _read(path: Path, columns: tuple[str, ...]) -> FloatArray:
 
 
 def _rows(path: Path, columns: tuple[str, ...], what: str) -> list[_Row]:
-    """The lines of a CSV, each with where it stands."""
+    """The rows of a CSV, each with its path and line."""
     needs = f"it needs the columns {', '.join(columns)}"
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -242,7 +242,8 @@ def _whole(row: _Row, column: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One line of a workload: a job that comes at `seconds`. The last two are what a user would have fixed by hand."""
+    """One line of a workload: a job that arrives at `seconds`. `replicas` and `batch` (total batch size) are what a
+    user would have set by hand."""
 
     name: str
     seconds: float
@@ -254,7 +255,7 @@ class Arrival:
 def read_workload(path: Path) -> list[Arrival]:
     """The workload in this CSV (name, time, application, num_replicas, batch_size), in the order of arrival.
 
-    Raises InvalidError for a file that cannot be read, or with the line of the first mistake.
+    Raises InvalidError if the file cannot be read, or with the line of the first error.
     """
     arrivals: dict[str, Arrival] = {}
     for row in _rows(path, ("name", "time", "application", "num_replicas", "batch_size"), "workload"):

@@ -1,6 +1,6 @@
 """Brute force over small instances: every configuration of every job, on every set of nodes.
 
-It knows a job's value for a count inside one node and over several, and nothing of how the policy searches.
+It uses the policy's values for a count on one node and on several, and no part of its search.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from diflow.allocator.policies.goodput.policy import GoodputPolicy
 
 
 def packings(free: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
-    """Every way to put `count` replicas of 1 on nodes with this much free."""
+    """Every placement of `count` replicas of size 1 on nodes with this free capacity."""
     if len(free) == 1:
         if free[0] >= count:
             yield (count,)
@@ -27,7 +27,7 @@ def packings(free: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
 
 
 def best_value(policy: GoodputPolicy, snapshot: Snapshot) -> float:
-    """The best value by the policy's own measure, over all ways to place all jobs (nobody holds anything)."""
+    """The best value by the policy's measure over all placements of all jobs, if no job runs."""
     nodes = snapshot.nodes
     values: list[dict[tuple[int, bool], float]] = []
     for j in range(snapshot.jobs):
@@ -60,7 +60,7 @@ def best_value(policy: GoodputPolicy, snapshot: Snapshot) -> float:
 
 
 def _known_configuration(policy: GoodputPolicy, snapshot: Snapshot, job: int, count: int) -> bool:
-    """Whether the table has this count: growth is bounded, and beyond a node only whole nodes are tried."""
+    """Whether the table has this count: growth is bounded, and beyond one node there are only whole nodes."""
     from diflow.allocator.policies.goodput.policy import Case
 
     case = Case(snapshot, policy._settings, policy._tables, None, None)

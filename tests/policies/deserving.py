@@ -1,7 +1,6 @@
-"""What queues hold, deserve and could give, computed apart from the policies: for those who judge what these say.
+"""Held, deserved and reclaimable amounts of queues, computed independently of the policies to check their reasons.
 
-The levels of shares are found by halving, queue by queue. A parent's own jobs are a child of it, numbered behind the
-queues.
+Shares are found by bisection, queue by queue. A parent's own jobs are a child of it, numbered after the queues.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ TOP = -1
 
 
 class Tree:
-    """The queues of a snapshot when roles hold `replicas` and jobs ask for `wanted` of each role.
+    """The queues of a snapshot if roles hold `replicas` and jobs want `wanted` of each role.
 
-    `used`, `stoppable`, `deserved`, `guarantee`: by queue and resource, what is below a queue included.
+    `used`, `stoppable`, `deserved`, `guarantee`: by queue and resource, descendants included.
     """
 
     def __init__(self, s: Snapshot, replicas: Any, wanted: Any, is_feasible: Callable[[int], bool]) -> None:
@@ -45,18 +44,18 @@ class Tree:
         self.used = self._used.astype(np.int64)
 
     def has_own(self, queue: int) -> bool:
-        """Whether it has jobs of its own beside queues below it."""
+        """Whether the queue has jobs of its own and children."""
         return queue in self._own
 
     def own(self, queue: int) -> int:
         return self._own[queue]
 
     def leaf(self, queue: int) -> int:
-        """Where the queue's own jobs are."""
+        """The index for the queue's own jobs."""
         return self._own.get(queue, queue)
 
     def chain(self, queue: int) -> list[int]:
-        """The queue and those above it."""
+        """The queue and its ancestors."""
         out = [queue]
         while self._above[out[-1]] >= 0 and self._above[out[-1]] not in out:
             out.append(self._above[out[-1]])
@@ -66,12 +65,12 @@ class Tree:
         return [q for q in range(len(self._above)) if (self.chain(q)[1:2] or [TOP])[0] == queue]
 
     def beside(self, queue: int) -> list[int]:
-        """The other queues below the same one."""
+        """The other queues with the same parent."""
         above = self.chain(queue)[1:2]
         return [q for q in self._children(above[0] if above else TOP) if q != queue]
 
     def above(self, floor: Any) -> Any:
-        """By queue and resource: what jobs that may be stopped hold above what their queues are left with."""
+        """By queue and resource: what preemptible jobs hold above what their queues keep."""
         out = np.zeros_like(self.stoppable)
 
         def gather(queue: int) -> None:
@@ -92,7 +91,7 @@ class Tree:
         return self._deserved
 
     def contended(self, queue: int, r: int) -> bool:
-        """Whether the queue and those beside it want more than there is for them."""
+        """Whether the queue and its siblings want more than their parent's share."""
         if self._deserved is None:
             self._divide_all()
         above = (self.chain(queue)[1:2] or [TOP])[0]
@@ -148,7 +147,7 @@ class Tree:
 
 
 def part(total: float, weight: Any, low: Any, high: Any) -> Any:
-    """Weighted max-min shares between low and high; those without weight get what the others leave, evenly."""
+    """Weighted max-min shares between low and high; members without weight share what is left evenly."""
     low = np.minimum(low, high)
     if low.sum() > total:
         return low * (total / low.sum())

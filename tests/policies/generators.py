@@ -1,7 +1,7 @@
-"""Random snapshots, made directly as arrays: thousands a second, each a cluster that could exist.
+"""Random snapshots of possible clusters, made directly as arrays: thousands a second.
 
-The present allocation is always sound (gangs whole, nodes not over), except that some nodes have shrunk under it,
-some queues are gone, and pods are terminating: what a real cache shows.
+The current allocation is valid (whole gangs, no node overcommitted), except that some nodes shrank, some queues were
+deleted, and pods are terminating, as in a real cluster.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def snapshots(seed: int, count: int, *, jobs: int = 6, nodes: int = 4, profiled:
 
 
 def _any_of(rng: np.random.Generator, values: tuple[int, ...], size: int) -> IntArray:
-    """What `rng.choice(values, size)` gives, several times cheaper, as whole numbers."""
+    """As `rng.choice(values, size)`, several times faster, as integers."""
     return np.array(values, dtype=np.int64)[rng.integers(0, len(values), size)]
 
 
@@ -116,7 +116,7 @@ def random_snapshot(
 
 
 def _preference(rng: np.random.Generator, nodes: int) -> IntArray:
-    """Now and then some nodes are preferred. Drawn from a generator of its own: all else is as it was without."""
+    """Preferences for some nodes, in some snapshots. The generator is a separate one, so that nothing else changes."""
     return rng.integers(0, 4, (2, nodes)) * (rng.random() < 0.3)
 
 
@@ -154,7 +154,7 @@ _BANK: list[Profile] = []
 
 
 def some_profile(rng: np.random.Generator) -> Profile:
-    """One of 300 random reports, most of them with their fit beside it, as a running daemon has them."""
+    """One of 300 random profiles, most of them with a fitted model."""
     if not _BANK:
         own = np.random.default_rng(7)
         made = [random_profile(own) for _ in range(300)]

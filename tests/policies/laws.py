@@ -1,6 +1,6 @@
-"""The twelve laws as functions over (policy, snapshot, plan): each returns the ways in which it is broken.
+"""The twelve laws as functions of (policy, snapshot, plan), which return the violations.
 
-They are written from the snapshot and the plan alone, apart from the policies' own code and from the validator.
+They use only the snapshot and the plan, no code of the policies or the validator.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from tests.policies.permute import permuted, same_decisions
 
 WAIT, PREEMPT = int(Action.WAIT), int(Action.PREEMPT)
 EXCUSED = frozenset({Why.RESERVED, Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.NO_SUCH_QUEUE, Why.TOO_BIG, Why.NO_NODES})
-"""Reasons to wait other than room: a quota, a reservation, or a gang that no cluster like this can hold."""
+"""Reasons to wait other than free capacity: a quota, a reservation, or a gang that does not fit on the empty cluster.
+"""
 
 
 def sound(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Laws 1, 2, 3 at the end and at this instant, by the validator and by a count of its own."""
+    """Laws 1, 2, 3 at the end and now, by the validator and by a separate count."""
     out = faults(snapshot, plan)
     use = np.zeros_like(snapshot.node_allocatable)
     np.add.at(use, plan.node, snapshot.role_request[plan.role] * plan.count[:, None])
@@ -34,7 +35,7 @@ def sound(snapshot: Snapshot, plan: Plan) -> list[str]:
 
 
 def keeps_everything(snapshot: Snapshot, plan: Plan) -> bool:
-    """Whether the plan's allocation is the present one."""
+    """Whether the plan keeps the current allocation."""
     return (
         np.array_equal(plan.role, snapshot.held_role)
         and np.array_equal(plan.node, snapshot.held_node)
@@ -43,7 +44,7 @@ def keeps_everything(snapshot: Snapshot, plan: Plan) -> bool:
 
 
 def nobody_waits_for_nothing(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Law 4, exactly, for jobs of one role: no job waits whose minimum fits in what the plan leaves free."""
+    """Law 4, exactly, for jobs of one role: no job waits if its minimum fits in what the plan leaves free."""
     waiting = np.flatnonzero((plan.action == WAIT) | (plan.action == PREEMPT))
     if len(waiting) == 0:
         return []
@@ -68,7 +69,7 @@ def nobody_waits_for_nothing(snapshot: Snapshot, plan: Plan) -> list[str]:
 
 
 def _capped(snapshot: Snapshot, plan: Plan, job: int, role: int) -> bool:
-    """Whether the gang would lift its queue, or one above it, over a cap: a quota too."""
+    """Whether the gang would lift its queue, or an ancestor, above a cap."""
     queue = int(snapshot.job_queue[job])
     amount = snapshot.role_request[plan.role] * plan.count[:, None]
     owner = snapshot.job_queue[snapshot.role_job[plan.role]]
@@ -92,7 +93,7 @@ def _upwards(snapshot: Snapshot, queue: int) -> list[int]:
 
 
 def excuses_hold(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """A job told that it is too big, or that its queue is missing, is so."""
+    """The reasons TOO_BIG and NO_SUCH_QUEUE are true."""
     out = []
     for j in np.flatnonzero(plan.action == WAIT).tolist():
         why = int(plan.why[j])
@@ -117,7 +118,7 @@ def same_bytes(policy: Policy, snapshot: Snapshot, plan: Plan, rng: np.random.Ge
 
 
 def settles(policy: Policy, snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Law 6: after the plan, nothing more is to be done; in the middle of it, nothing else is begun."""
+    """Law 6: the plan is a fixed point, and halfway through it nothing else starts."""
     out = []
     after = carry_out(snapshot, plan)
     again = policy.optimize(after)

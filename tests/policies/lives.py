@@ -1,7 +1,7 @@
-"""Clusters that live on: each plan is carried out, wholly or by half, something happens, and the policy is asked again.
+"""Random histories of clusters: each plan is carried out, wholly or halfway, events happen, and the policy is called.
 
-Every moment is a snapshot for the laws. Random snapshots alone rarely show what only a history does: a job that was
-resized a moment ago, a gang that lost pods, a node that closed under its jobs, limits that a user changed.
+Each step is a snapshot for the laws. Random snapshots alone rarely show what a history does: a job that was just
+resized, a gang that lost pods, a node that was cordoned under its jobs, limits that a user changed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from diflow.allocator.model.snapshot import Snapshot
 from tests.policies.generators import random_snapshot
 
 MOMENTS = 6
-"""Snapshots of one life: the first is random, the others follow from it."""
+"""Snapshots of one history: the first is random, the others follow from it."""
 
 
 def lives(
     seed: int, count: int, ask: Callable[[Snapshot], Plan], *, profiled: bool = True
 ) -> Iterator[tuple[Snapshot, Plan]]:
-    """`count` snapshots with what the policy `ask` plans for each; the same for the same seed and policy."""
+    """`count` snapshots, each with the policy's plan (`ask`); the same for the same seed and policy."""
     rng = np.random.default_rng(seed)
     left = count
     while left > 0:
@@ -44,7 +44,7 @@ def _later(rng: np.random.Generator, before: Snapshot, plan: Plan) -> Snapshot:
 
 
 def _another_comes(rng: np.random.Generator, s: Snapshot) -> Snapshot:
-    """A job ends, and another of its shape comes."""
+    """A job ends, and another of its shape is created."""
     j = int(rng.integers(s.jobs))
     stay = s.role_job[s.held_role] != j
     preemptible, priority = s.job_preemptible.copy(), s.job_priority.copy()
@@ -66,7 +66,7 @@ def _node_opens_or_closes(rng: np.random.Generator, s: Snapshot) -> Snapshot:
 
 
 def _pods_are_lost(rng: np.random.Generator, s: Snapshot) -> Snapshot:
-    """All that one node ran for one role is gone; of what may not be moved the rest is its minimum now."""
+    """A role loses its pods on one node. If its job is not preemptible, the rest becomes its minimum."""
     if not len(s.held_role):
         return s
     lost = int(rng.integers(len(s.held_role)))
@@ -80,7 +80,7 @@ def _pods_are_lost(rng: np.random.Generator, s: Snapshot) -> Snapshot:
 
 
 def _limits_change(rng: np.random.Generator, s: Snapshot) -> Snapshot:
-    """A user asks for other replicas."""
+    """A user changes the replicas."""
     role = int(rng.integers(s.roles))
     low, high, wanted = s.role_min.copy(), s.role_max.copy(), s.role_desired.copy()
     held = int(s.held_by_role()[role])
@@ -92,7 +92,7 @@ def _limits_change(rng: np.random.Generator, s: Snapshot) -> Snapshot:
 
 
 def _others_come(rng: np.random.Generator, s: Snapshot) -> Snapshot:
-    """Pods that are not ours, as kube-scheduler would put them: where there is room."""
+    """Foreign pods start where they fit, as kube-scheduler would place them."""
     free = np.maximum(s.idle(), 0)
     return replace(s, node_foreign=s.node_foreign + rng.integers(0, 2, free.shape) * np.minimum(free, 2))
 

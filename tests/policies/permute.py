@@ -1,7 +1,7 @@
-"""The same cluster told in another order, and the comparison of what was decided about it.
+"""The same cluster in another order, and the comparison of plans for it.
 
-Snapshots are canonical (sorted by name), so another order of the input is one before `views.build`: the snapshot is
-turned back into objects, shuffled, and built again.
+Snapshots are canonical (sorted by name), so the order must change before `views.build`: the snapshot is converted back
+to views, shuffled, and built again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from diflow.allocator.model.views import POOL_LABEL, JobView, NodeView, QueueVie
 
 
 def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
-    """The snapshot, built anew from its objects in a random order."""
+    """The snapshot, built again from its views in a random order."""
     s = snapshot
     names = s.resources
 
@@ -96,7 +96,7 @@ def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
 
 
 def same_decisions(first: Snapshot, plan: Plan, second: Snapshot, other: Plan) -> bool:
-    """Whether both plans say the same about the same jobs, byte for byte."""
+    """Whether both plans are equal, byte for byte."""
     return plan.to_bytes(first) == other.to_bytes(second)
 
 

@@ -1,7 +1,7 @@
-"""Random clusters as queues share them: cpu, GPUs, memory and pods, teams with users, and holdings that are unfair.
+"""Random clusters with queues: cpu, GPUs, memory and pods, teams with users, and unfair allocations.
 
-Every pod asks for cpu, memory and one of a node's pods, of which there are plenty on most clusters. On half of the
-clusters one queue holds nearly all. Jobs are few and nodes small, so that thousands of clusters are judged a minute.
+Every pod requests cpu, memory and one of a node's pods, of which most clusters have plenty. In half of the clusters one
+queue holds nearly everything. Jobs are few and nodes small, so that thousands of clusters are checked a minute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 
 RESOURCES = ("cpu", "gpu", "memory", "pods")
 PLENTY = 110
-"""Pods that a node takes, as the kubelet's default is."""
+"""Pods of a node: the kubelet's default."""
 NOW = 10_000.0
 
 
@@ -88,7 +88,7 @@ def _any_of(rng: np.random.Generator, values: tuple[int, ...], size: int) -> Int
 
 
 def _tree(rng: np.random.Generator) -> IntArray:
-    """Parents of teams and users: teams come first. A third of the trees has one level."""
+    """Parents of teams and users; teams come first. A third of the trees has one level."""
     teams = int(rng.integers(2, 4))
     users = 0 if rng.random() < 0.33 else int(rng.integers(1, 5))
     return np.concatenate([np.full(teams, -1), rng.integers(0, teams, users)]).astype(np.int64)
@@ -114,7 +114,7 @@ def _nodes(rng: np.random.Generator, nodes: int) -> IntArray:
 
 
 def _requests(rng: np.random.Generator, jobs: int) -> IntArray:
-    """Of several sizes in half of the clusters, else one cpu a pod, with a GPU for some."""
+    """Requests of several sizes in half of the clusters, else one cpu per pod, with a GPU for some."""
     one = np.ones(jobs, dtype=np.int64)
     several = rng.random() < 0.5
     cpu = _any_of(rng, (1, 1, 2, 3), jobs) if several else one
@@ -131,7 +131,7 @@ def _others(rng: np.random.Generator, allocatable: IntArray) -> IntArray:
 
 
 def _guarantees(rng: np.random.Generator, queues: int, total: IntArray) -> IntArray:
-    """Of a third of the clusters: of some queues, at either level, at most a half of the cluster each."""
+    """Guarantees in a third of the clusters: for some queues of either level, at most half of the cluster each."""
     some = (rng.random((queues, 1)) < 0.4) & (rng.random((queues, len(total))) < 0.6) & (rng.random() < 0.35)
     out: IntArray = some * rng.integers(0, total // 2 + 1, (queues, len(total)))
     return out
@@ -144,7 +144,7 @@ def _caps(rng: np.random.Generator, queues: int, total: IntArray) -> IntArray:
 
 
 def _with_holders(rng: np.random.Generator, snapshot: Snapshot) -> Snapshot:
-    """Let one queue take nearly all that it asks for, or some jobs of all queues a part of it."""
+    """Give one queue nearly all that it asks for, or some jobs of all queues a part of it."""
     ledger = Ledger(snapshot)
     started, changed = snapshot.job_started_seconds.copy(), snapshot.job_changed_seconds.copy()
     unfair = rng.random() < 0.5

@@ -1,9 +1,8 @@
-"""The laws of fair queues as functions over (snapshot, plan): each returns the ways in which it is broken.
+"""The laws of fair queues as functions of (snapshot, plan), which return the violations.
 
-They are written from the snapshot and the plan alone, apart from the policy's own code. What queues deserve is computed
-by `fair.shares`, which has tests of its own. Two queues are compared below their nearest common ancestor, in the
-resources that a job asks for and of which the queues there want more than there is ("counted" below). A parent's own
-jobs are one more child of it. Jobs of several roles are judged as victims alone.
+They use only the snapshot, the plan and `fair.shares`, which has its own tests. Two queues are compared below their
+nearest common ancestor, in the resources that a job asks for and that are contended there ("counted" below). A parent's
+own jobs are one more child of it. Jobs of several roles are checked only as victims.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import Feasibility
 
 SLACK = 1e-6
-"""Shares that differ by less are the same."""
+"""Shares that differ by less are equal."""
 SETTINGS = PolicySettings()
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What one job would give: `pods` (N) of each of its roles, and that amount by resource."""
+    """What one job could lose: `pods` (N) of each of its roles, and the amount by resource."""
 
     victim: int
     pods: dict[int, IntArray]
@@ -39,7 +38,7 @@ class Exchange:
 
 
 class Cluster:
-    """Who holds what in a snapshot, and what queues deserve there."""
+    """The allocation of a snapshot, and its deserved shares."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         s = self.s = prepared(snapshot)
@@ -60,24 +59,24 @@ class Cluster:
                 self.used[self.chains[s.job_queue[j]]] += by_job[j]
 
     def lacking(self) -> BoolArray:
-        """Resources (R) of which the queues at the top want more than there is."""
+        """Resources (R) that are contended among the queues at the top."""
         out: BoolArray = self._contended[-1]
         return out
 
     def sides(self, queue: int, other: int) -> tuple[list[int], list[int]]:
-        """The two queues and those above them, below the nearest common ancestor; one is empty where it is inside the
-        other."""
+        """The two queues and their ancestors, below the nearest common ancestor; empty for a queue that is an ancestor
+        of the other."""
         mine, theirs = self.chains[queue], self.chains[other]
         return [q for q in mine if q not in theirs], [q for q in theirs if q not in mine]
 
     def counted(self, queue: int, asked: IntArray) -> IntArray:
-        """Resources of those asked for (amounts, R) that are contended between the queue and its siblings."""
+        """Requested resources (amounts, R) that are contended between the queue and its siblings."""
         out: IntArray = np.flatnonzero((asked > 0) & self._contended[int(self.s.queue_parent[queue])])
         return out
 
     def part(self, queue: int, asked: IntArray) -> float:
-        """The largest part of what it deserves that the queue holds, of what counts; infinite if it deserves none of
-        something that it holds."""
+        """Held over deserved of the queue, the largest over the counted resources; infinite if it holds one of which it
+        deserves nothing."""
         part = 0.0
         for r in self.counted(queue, asked).tolist():
             share, held = self.deserved[queue, r], self.used[queue, r]
@@ -86,7 +85,7 @@ class Cluster:
         return part
 
     def is_below(self, side: Sequence[int], asked: IntArray) -> bool:
-        """Whether these queues hold less than they deserve of all that counts, and something does where they compete
+        """Whether these queues hold less than they deserve of all counted resources, and one counts where they compete
         with the others."""
         if not len(self.counted(side[-1], asked)):
             return False
@@ -94,7 +93,7 @@ class Cluster:
         return all(counts) and all(self.part(q, asked) < 1 - SLACK for q in side)
 
     def lacked_by_one_alone(self, mine: Sequence[int], theirs: Sequence[int], asked: IntArray) -> IntArray:
-        """Of what is asked for (amounts, R) only what these queues lack of what they deserve, and those do not."""
+        """The requested amounts (R) of resources that these queues lack and those do not."""
         out = asked.copy()
         for r in self.counted(mine[-1], asked).tolist():
             lacks = all(self.used[q, r] < self.deserved[q, r] - SLACK for q in mine)
@@ -103,14 +102,14 @@ class Cluster:
         return out
 
     def is_within(self, job: int, need: IntArray) -> bool:
-        """Whether the job's queue and those above it deserve so much more, of all that counts."""
+        """Whether the job's queue and its ancestors deserve this much more of all counted resources."""
         return all(
             (self.used[q] + need <= self.deserved[q] + SLACK)[self.counted(q, need)].all()
             for q in self.chains[self.s.job_queue[job]]
         )
 
     def is_guaranteed(self, side: Sequence[int], need: IntArray) -> bool:
-        """Whether one of these queues has a guarantee that covers so much more, of all that counts."""
+        """Whether one of these queues has a guarantee that covers this much more of all counted resources."""
         return any(
             len(counted := self.counted(q, need)) > 0
             and bool((self.used[q, counted] + need[counted] <= self.s.queue_guarantee[q, counted]).all())
@@ -118,7 +117,7 @@ class Cluster:
         )
 
     def has_to_spare(self, side: Sequence[int], amount: IntArray, asked: IntArray) -> bool:
-        """Whether each of these queues is above what it deserves by so much, of something that counts there."""
+        """Whether each of these queues is above its share by this much, of a counted resource."""
         for q in side:
             counted = self.counted(q, asked)
             above = (amount > 0) & (self.used[q] - amount >= self.deserved[q] - SLACK)
@@ -127,8 +126,8 @@ class Cluster:
         return True
 
     def keeps_guarantees(self, side: Sequence[int], amount: IntArray, asked: IntArray) -> bool:
-        """Whether each of these queues keeps its guarantee of what counts there or further up in `side`, and of what is
-        not asked for."""
+        """Whether each of these queues keeps its guarantee of what counts there or further up in `side`, and of what
+        was not requested."""
         lacked = self.lacked(side, asked) | (asked == 0)
         if not len(side):
             return True
@@ -136,14 +135,14 @@ class Cluster:
         return not ((sure > 0) & (self.used[list(side)] - amount < sure)).any()
 
     def lacked(self, side: Sequence[int], asked: IntArray) -> BoolArray:
-        """For each of these queues, each the parent of the one before it: what counts there or further up (by R)."""
+        """For each of these queues, each the parent of the one before: what counts there or further up (R)."""
         out = np.zeros((len(side), len(asked)), dtype=np.bool_)
         for at, q in enumerate(side):
             out[: at + 1, self.counted(q, asked)] = True
         return out
 
     def fits(self, job: int, role: int, count: int, given: Exchange | None = None) -> bool:
-        """Whether so many more replicas of a job's only role fit on nodes and within caps, in the place of `given`."""
+        """Whether `count` more replicas of a job's only role fit on nodes and within caps, instead of `given`."""
         s = self.s
         request, nodes = s.role_request[role], s.eligible(role)
         if s.job_pinned[job] and self.pods[role].any():
@@ -164,7 +163,7 @@ class Cluster:
         return int((np.maximum(free[nodes][:, asked], 0) // request[asked]).min(axis=1).sum()) >= count
 
     def wishes(self) -> Iterator[tuple[int, int, int]]:
-        """(job, role, count) of jobs of one role that wait for their minimum, or for one replica more."""
+        """(job, role, count) of jobs of one role that wait for their minimum, or for one more replica."""
         s = self.s
         starts = s.role_starts()
         for j in range(s.jobs):
@@ -177,8 +176,8 @@ class Cluster:
                 yield j, role, 1
 
     def exchanges(self, victim: int) -> Iterator[Exchange]:
-        """What the job can give: single replicas above its minimum, more and more, those of each node first; and all
-        it has, if it could come back."""
+        """What the job can lose: single replicas above its minimum, more and more, those of each node first; and all
+        it has, if it could start again."""
         s = self.s
         roles = range(int(s.role_starts()[victim]), int(s.role_starts()[victim + 1]))
         if all(s.role_min[r] <= self.count[r] <= s.role_max[r] for r in roles):
@@ -195,7 +194,7 @@ class Cluster:
             yield Exchange(victim, {r: self.pods[r] for r in roles}, amount, stops=True)
 
     def size_to_share(self, job: int) -> float:
-        """A job's gang over what its queue, and those above it, deserve; infinite if one has that already."""
+        """A job's gang over the shares of its queue and its ancestors; infinite if one already has its share."""
         s = self.s
         roles = range(int(s.role_starts()[job]), int(s.role_starts()[job + 1]))
         need = (s.role_min[list(roles), None] * s.role_request[list(roles)]).sum(axis=0)
@@ -207,7 +206,7 @@ class Cluster:
         return size
 
     def room_is_kept(self, job: int) -> bool:
-        """Whether this is a time at which room is kept for this job, and an end of that is ahead."""
+        """Whether the job has a reservation now, with an end."""
         size = self.size_to_share(job)
         since = float(waits_since(self.s)[job])
         found = turn(self.s, job, waits_since=since, size=size, settings=SETTINGS)
@@ -215,20 +214,20 @@ class Cluster:
 
 
 def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Law 13: after the plan nobody's queue stays below what it deserves while one exchange with one job would do.
+    """Law 13: after the plan no queue is below its share if one exchange with one job could change that.
 
-    Claimed for each job that waits (for its minimum) or runs (for one replica more), and each preemptible job of a
-    queue that is neither above nor below its queue: they do not change places if
+    For each claimant, a waiting job (for its minimum) or a running one (for one more replica), and each preemptible
+    victim of a queue that is neither an ancestor nor a descendant of the claimant's: if
 
-    * the claimant's queues below the nearest common ancestor hold less than they deserve of all that counts, and the
-      victim's there hold more, of something that counts, by at least what the victim would give; or a guarantee there
+    * the claimant's queues below the nearest common ancestor hold less than they deserve of all counted resources, and
+      the victim's there hold more of a counted resource, by at least what the victim would lose; or a guarantee there
       covers the claimant; and
-    * the victim's queues and those above both keep their guarantees, and the victim was not stopped `most_stops` times
-      (guarantees aside);
-    * then the claimant does not fit, on nodes and within caps, in what is idle and what the victim gives: replicas
-      above its minimum, or its whole gang.
+    * the victim's queues and the common ancestors keep their guarantees, and the victim was stopped fewer than
+      `most_stops` times (guarantees aside);
+    * then the claimant does not fit, on nodes and within caps, in idle capacity plus what the victim would lose:
+      replicas above its minimum, or its whole gang.
 
-    A claimant that could not be stopped again is not judged while room may be kept for an older gang.
+    A claimant that is not preemptible is not checked while capacity may be reserved for an older gang.
     """
     after = Cluster(carry_out(snapshot, plan))
     s = after.s
@@ -265,11 +264,11 @@ def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:
 
 
 def idle_room_is_used(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Law 14: after the plan, a job of one role whose gang fits on nodes and within caps waits for a reservation alone.
+    """Law 14: after the plan, a job of one role that fits on nodes and within caps waits only for a reservation.
 
-    It may not be stopped again, or its priority is higher (else it could borrow the room), and the reservation is for a
-    job of its priority or a higher one, unless its gang is above its queue's share. An end of the reservation is ahead:
-    of the one named, or of that of another job that waits, as the one named may have started by the same plan.
+    The job is not preemptible or has a higher priority (otherwise it could borrow the capacity), and the reservation is
+    for a job of its priority or a higher one, unless its gang is above its queue's share. The reservation has an end:
+    that of the named job, or of another waiting job, because the named one may have started by the same plan.
     """
     before, after = Cluster(snapshot), Cluster(carry_out(snapshot, plan))
     s, names = after.s, snapshot.job_names
@@ -294,14 +293,14 @@ def idle_room_is_used(snapshot: Snapshot, plan: Plan) -> list[str]:
 
 
 def who_takes_has_less(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """Law 15: whoever loses replicas to another queue loses them to one that had less of what it deserves.
+    """Law 15: a job that loses replicas to another queue loses them to one that had a smaller part of its share.
 
-    For each job with that reason: the claimant's queues below the nearest common ancestor held less than they deserve
-    before the plan, of what the claimant asks for, the victim gave and counts, or of one such resource of which the
-    victim's queues lacked nothing, or lacked of a guarantee; and after it the victim's queues there keep their
-    guarantees, and keep what they deserve (of something that counts) or a larger part of it than the poorest had who
-    took from them. Queues in which jobs lost something for another reason are not judged, nor claimants that end with
-    what they had, or in whose queues somebody lost something: they make good for what a third one took.
+    For each job with that reason: before the plan the claimant's queues below the nearest common ancestor held less
+    than they deserve of the counted resources that the claimant asks for and the victim lost, or of one such resource
+    of which the victim's queues lacked nothing, or lacked a guarantee. After it the victim's queues there keep their
+    guarantees, and keep their share of a counted resource or a larger part of it than the poorest claimant's. Queues in
+    which jobs lost replicas for another reason are not checked, nor claimants that end with what they had or in whose
+    queues a job lost replicas: they only replace what a third queue took.
     """
     before, after = Cluster(snapshot), Cluster(carry_out(snapshot, plan))
     s, names = before.s, snapshot.job_names

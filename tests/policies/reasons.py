@@ -1,7 +1,7 @@
-"""Refutes the reason of a job, if it is wrong: from the snapshot, the plan and the reason's own numbers alone.
+"""Checks the reasons of a plan against the snapshot, the plan and the reasons' values alone.
 
-Written apart from the policies: shares, caps and what fits are computed here again, in another way. What a policy knows
-and a reader cannot see is not asked: on which nodes room is kept, and how roles of a gang are packed together.
+Independent of the policies: shares, caps and fits are computed here again, in another way. What a reader of a plan
+cannot see is not checked: on which nodes capacity is reserved, and how the roles of a gang are packed together.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from diflow.allocator.model.snapshot import Snapshot
 from tests.policies.deserving import Tree
 
 NEAR = 1e-5
-"""Amounts that differ by less are the same."""
+"""Amounts that differ by less are equal."""
 MANY = 2**31
 RESERVE_AFTER = 300.0
-"""Seconds: `reserve_after_seconds` of the settings that the laws judge."""
+"""`reserve_after_seconds` of the settings that the laws check."""
 
 Numbers = tuple[float, float, float]
 
@@ -40,7 +40,7 @@ def refuted(snapshot: Snapshot, plan: Plan) -> list[str]:
 
 @dataclass(frozen=True)
 class Look:
-    """A snapshot and what a plan makes of it."""
+    """A snapshot and the state after a plan."""
 
     s: Snapshot
     plan: Plan
@@ -65,12 +65,12 @@ class Look:
 
     @cached_property
     def replicas(self) -> Any:
-        """Of each role, when the plan is carried out."""
+        """Of each role, after the plan."""
         return np.bincount(self.plan.role, weights=self.plan.count, minlength=self.s.roles).astype(np.int64)
 
     @cached_property
     def free(self) -> Any:
-        """N×R that the plan leaves."""
+        """N×R free after the plan."""
         use = np.zeros_like(self.s.node_allocatable)
         np.add.at(use, self.plan.node, self.s.role_request[self.plan.role] * self.plan.count[:, None])
         return self.s.node_allocatable - self.s.node_foreign - use
@@ -79,12 +79,12 @@ class Look:
         return np.flatnonzero(self.s.role_job == job).tolist()
 
     def gang(self, job: int) -> Any:
-        """R: what the job's minimum asks for."""
+        """R: request of the job's minimum."""
         roles = self.roles(job)
         return (self.s.role_request[roles] * self.s.role_min[roles, None]).sum(axis=0)
 
     def fits(self, role: int) -> int:
-        """Replicas of the role that the plan leaves room for."""
+        """Replicas of the role that fit after the plan."""
         return self._slots(role, self.free, self._nodes(role))
 
     def _nodes(self, role: int) -> Any:
@@ -106,11 +106,11 @@ class Look:
         return all(self.fits(role) >= self.s.role_min[role] for role in self.roles(job))
 
     def says_what_fits(self, job: int, values: Numbers) -> bool:
-        """Whether the first two numbers are what a role of the gang needs and what of it fits."""
+        """Whether the first two values are the replicas of a role that the gang needs and that fit."""
         return any((values[0], values[1]) == (self.s.role_min[r], self.fits(r)) for r in self.roles(job))
 
     def is_feasible(self, job: int) -> bool:
-        """Whether the gang would fit on an empty cluster, each role by itself, below its queue's cap."""
+        """Whether the gang would fit on an empty cluster, each role by itself, within its queue's cap."""
         s = self.s
         room = s.node_allocatable - s.node_foreign
         for r in self.roles(job):
@@ -127,17 +127,17 @@ class Look:
 
     @cached_property
     def after(self) -> Tree:
-        # The room in all depends on who holds what where nodes are closed.
+        # With closed nodes the total capacity depends on the allocation.
         s = replace(self.s, held_role=self.plan.role, held_node=self.plan.node, held_count=self.plan.count)
         return Tree(s, self.replicas, self.wanted, self.is_feasible)
 
     @property
     def wanted(self) -> Any:
-        """Of each role: the replicas that shares go by."""
+        """The replicas of each role that shares count."""
         return self.s.role_max if self.plan.policy == "fair+goodput" else self.s.role_desired
 
     def deserves(self, queue: int, r: int, told: float) -> bool:
-        """Whether the queue deserves so much, by who holds something now or when the plan is carried out."""
+        """Whether the queue deserves this much, by the jobs that hold something now or after the plan."""
         return any(abs(tree.deserved[queue, r] - told) <= NEAR * max(1, told) for tree in (self.after, self.before))
 
     def waited(self, job: int) -> float:
@@ -148,7 +148,7 @@ class Look:
         return float(s.now_seconds - since)
 
     def change(self, job: int) -> Any:
-        """R: how much more the job holds than before."""
+        """R: what the job gains by the plan."""
         roles = self.roles(job)
         return ((self.replicas - self.s.held_by_role())[roles, None] * self.s.role_request[roles]).sum(axis=0)
 
@@ -201,7 +201,7 @@ def _share(look: Look, job: int, values: Numbers) -> str:
 
 
 def _wrong_share(look: Look, job: int, values: Numbers, queue: int) -> Iterator[str]:
-    """What is wrong, the first thing first: what comes later may make no sense then."""
+    """The first fault: later checks assume that earlier ones passed."""
     r, tree, need = int(values[2]), look.after, int(look.gang(job)[int(values[2])])
     if queue not in tree.chain(tree.leaf(int(look.s.job_queue[job]))):
         yield "that queue is not above it"
@@ -229,7 +229,7 @@ def _own_share(look: Look, job: int, values: Numbers) -> str:
 
 
 def _too_little(look: Look, job: int, values: Numbers, above: Any) -> str:
-    """What the gang lacks, and what others hold `above` something (by queue and resource)."""
+    """What the gang lacks, and what other queues hold `above` a limit (by queue and resource)."""
     tree, r = look.after, int(values[2])
     nodes = np.zeros(look.s.nodes, dtype=np.bool_)
     for role in look.roles(job):
@@ -288,12 +288,12 @@ def _wrong_reservation(look: Look, job: int, values: Numbers) -> Iterator[str]:
 
 
 def _has_waited(look: Look, job: int) -> bool:
-    """Whether it waited long enough for a turn."""
+    """Whether the job waited long enough for a turn."""
     return look.waited(job) >= RESERVE_AFTER
 
 
 def _is_due(look: Look, job: int) -> bool:
-    """Whether the job's turn would have come by its size, as the cluster is now and when the plan is carried out."""
+    """Whether the job's turn would have come by its size, in the cluster now and after the plan."""
     s, need = look.s, look.gang(job)
     for tree in (look.before, look.after):
         size = 1.0
@@ -326,7 +326,7 @@ def _its_turn(look: Look, job: int, values: Numbers) -> str:
 
 
 def _replicas(look: Look, job: int, values: Numbers) -> str:
-    """What a job lost that somebody got."""
+    """A loss of the job to another one."""
     moved = look.plan.why[job] == Why.PREEMPTED_FOR_PRIORITY and look.plan.action[job] == int(Action.RESIZE)
     if look.held[job] - look.then[job] < (0 if moved else 1):
         return "it held no more before"
@@ -350,7 +350,7 @@ def _preempted(look: Look, job: int, values: Numbers) -> str:
 
 
 def _parts(look: Look, job: int) -> tuple[list[int], list[int]]:
-    """The queues of the job and of whom it names, below their nearest common ancestor."""
+    """The queues of the job and of the job it names, below their nearest common ancestor."""
     tree, s = look.before, look.s
     mine = tree.chain(tree.leaf(int(s.job_queue[job])))
     theirs = tree.chain(tree.leaf(int(s.job_queue[int(look.plan.subject[job])])))
@@ -370,8 +370,8 @@ def _reclaimed(look: Look, job: int, values: Numbers) -> str:
     counted = [r for r in need if look.before.contended(mine[-1], r) or look.after.contended(mine[-1], r)]
     lost, got = (look.change(j) for j in (job, other))
     nothing = np.zeros(len(look.s.resources))
-    # It may be about one of the resources alone. Other jobs of the two queues may have started meanwhile: then by what
-    # both would hold without this exchange.
+    # It may be about a single resource. Other jobs of the two queues may have started in the same plan: then compare
+    # what both would hold without this exchange.
     for tree, less_mine, less_theirs in ((look.before, nothing, nothing), (look.after, lost, got)):
         for among in (counted, need, *([r] for r in counted if lost[r])):
             if _met(tree, theirs[-1], less_theirs, among) < _met(tree, mine[-1], less_mine, among):
@@ -380,7 +380,7 @@ def _reclaimed(look: Look, job: int, values: Numbers) -> str:
 
 
 def _met(tree: Tree, queue: int, less: Any, among: list[int]) -> float:
-    """What the queue would hold of what it deserves with so much less: the largest part of these resources."""
+    """Held over deserved of the queue with this much less, the largest over these resources."""
     return max(((tree.used[queue, r] - less[r]) / max(tree.deserved[queue, r], NEAR) for r in among), default=0.0)
 
 
@@ -430,7 +430,7 @@ def _keeps(look: Look, job: int, values: Numbers) -> str:
 
 
 def _shrunk(look: Look, job: int, values: Numbers) -> str:
-    # Without a name the numbers are speeds.
+    # Without a subject the values are speeds.
     return _replicas(look, job, values) if look.plan.subject[job] >= 0 else ""
 
 
@@ -468,7 +468,7 @@ _HOLDING: dict[Why, Check] = {
 
 
 def whys(snapshot: Snapshot, plan: Plan) -> Iterator[Why]:
-    """The reasons of those that wait."""
+    """The checks for reasons of waiting jobs."""
     holds = snapshot.jobs_of(plan.role)
     for job in np.flatnonzero(~holds).tolist():
         yield Why(int(plan.why[job]))

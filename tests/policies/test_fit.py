@@ -1,4 +1,4 @@
-"""`fit`, case by case with numbers: gangs, preemptible jobs between minimum and maximum, and who gives way to whom."""
+"""`fit`, case by case with numbers: gangs, preemptible jobs between minimum and maximum, and preemption."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.fit.policy import FitPolicy
-from diflow.allocator.policies.fit.preemption import make_way
+from diflow.allocator.policies.fit.preemption import preempt
 from diflow.allocator.policies.fixed_point import no_worse_than_keeping
 from diflow.allocator.policies.settings import PolicySettings
 
@@ -24,7 +24,7 @@ Placed = dict[str, int]
 
 
 def nodes(*gpus: int, closed: tuple[int, ...] = ()) -> list[NodeView]:
-    """n1, n2, ... with so many GPUs."""
+    """Nodes n1, n2, ... with these GPUs."""
     return [NodeView(f"n{i}", {"gpu": g}, is_open=i not in closed) for i, g in enumerate(gpus, 1)]
 
 
@@ -34,7 +34,7 @@ def elastic(name: str, least: int, most: int, placed: Placed | None = None, **gi
 
 
 def firm(name: str, desired: int, placed: Placed | None = None, **given: object) -> JobView:
-    """A job that may not be moved: what it holds is its minimum, `desired` what it wants."""
+    """A job that is not preemptible: what it holds is its minimum, `desired` what it wants."""
     held = sum((placed or {}).values())
     return _job(name, RoleView("w", {"gpu": 1}, held or desired, desired), placed, preemptible=False, **given)
 
@@ -47,7 +47,7 @@ def _job(name: str, role: RoleView, placed: Placed | None, **given: object) -> J
 def planned(
     cluster: list[NodeView], jobs: list[JobView], queues: tuple[QueueView, ...] = (), **settings: float
 ) -> tuple[Snapshot, Plan]:
-    """The plan of `fit`, sound and at rest: a second cycle changes nothing."""
+    """The plan of `fit`, valid and a fixed point: a second cycle changes nothing."""
     snapshot = build(cluster, jobs, queues, now_seconds=NOW)
     policy = FitPolicy(PolicySettings(**settings))
     plan = policy.optimize(snapshot)
@@ -163,7 +163,7 @@ def test_nobody_shrinks_for_a_lower_priority_and_nobody_is_stopped_for_an_equal_
 
 
 def test_a_gang_is_stopped_whole_or_not_at_all() -> None:
-    """Fault (d): min 3, 4 running of 1 GPU, a newcomer of higher priority asks for 2: never 2 are left."""
+    """Fault (d): min 3, 4 running of 1 GPU, a new job of higher priority asks for 2: never 2 are left."""
     old = elastic("old", 3, 4, {"n1": 4})
     snapshot, plan = planned(nodes(4), [old, firm("new", 2, priority=1, created_seconds=NOW)])
     assert sizes(snapshot, plan) == {"new": 2}
@@ -174,7 +174,7 @@ def test_a_gang_is_stopped_whole_or_not_at_all() -> None:
 
 
 def test_idle_room_is_counted_first() -> None:
-    """3 GPUs, 2 running and one idle; the newcomer needs one: nobody is stopped."""
+    """3 GPUs, 2 running and one idle; the new job needs one: no job is stopped."""
     jobs = [elastic("old", 2, 2, {"n1": 2}), firm("new", 1, priority=1, created_seconds=NOW)]
     assert sizes(*planned(nodes(3), jobs)) == {"old": 2, "new": 1}
 
@@ -199,7 +199,7 @@ def test_a_victim_comes_back_when_there_is_room_before_those_that_came_later() -
 
 
 def test_a_victim_that_fits_elsewhere_moves_there_in_the_same_plan() -> None:
-    """The newcomer must be on n1 (labels): the job there goes to n2."""
+    """The new job must be on n1 (labels): the job there moves to n2."""
     from diflow.allocator.model.predicates import Where
 
     cluster = [NodeView("n1", {"gpu": 4}, labels={"kind": "big"}), NodeView("n2", {"gpu": 4})]
@@ -221,12 +221,12 @@ def test_what_cannot_leave_its_nodes_shrinks_but_is_not_stopped() -> None:
 
 
 def test_what_may_not_be_moved_is_made_whole_before_newcomers_start() -> None:
-    """It lost a pod with a node: minimum is what it holds, desired what it should have."""
+    """It lost a pod with a node: its minimum is what it holds, desired what it should have."""
     jobs = [firm("old", 3, {"n1": 2}, created_seconds=5.0), firm("new", 1, created_seconds=1.0)]
     snapshot, plan = planned(nodes(3), jobs)
     assert held(snapshot, plan) == {"old": {"n1": 3}}
     assert plan.bind_now[snapshot.job_names.index("old")]
-    # A newcomer of higher priority comes first all the same.
+    # A new job of higher priority still comes first.
     jobs[1] = firm("new", 1, priority=1)
     assert sizes(*planned(nodes(3), jobs)) == {"old": 2, "new": 1}
 
@@ -248,13 +248,13 @@ def test_only_the_roles_that_scale_do() -> None:
 
 
 def test_jobs_of_a_closed_node_stay_there() -> None:
-    """Whether a node is cordoned, silent or lost is the daemon's to know: it leaves out the pods that have to go."""
+    """The engine decides whether pods on a closed node have to leave: then the snapshot does not contain them."""
     assert held(*planned(nodes(4, 4, closed=(1,)), [elastic("a", 1, 4, {"n1": 3})])) == {"a": {"n1": 3}}
     assert held(*planned(nodes(4, 4, closed=(1,)), [firm("a", 3, {"n1": 3})])) == {"a": {"n1": 3}}
 
 
 def test_a_job_on_a_closed_node_is_not_resized_in_place() -> None:
-    """Its pods could not come back there: nobody may shrink it, and it does not grow."""
+    """Its pods could not return there: it neither shrinks nor grows."""
     jobs = [elastic("a", 3, 8, {"n1": 4}), firm("new", 3, created_seconds=NOW)]
     snapshot, plan = planned(nodes(4, 2, closed=(1,)), jobs)
     assert held(snapshot, plan) == {"a": {"n1": 4}}
@@ -287,7 +287,7 @@ def test_a_maximum_that_was_lowered_is_followed_at_once() -> None:
 
 @pytest.mark.parametrize(("foreign", "size"), [(1, 3), (2, 4)])
 def test_a_maximum_that_was_lowered_costs_no_more_than_it_asks_for(foreign: int, size: int) -> None:
-    """Others took room meanwhile: a restart that would leave the job with less than its new maximum is none."""
+    """Foreign pods took capacity meanwhile: the job does not restart for less than its new maximum."""
     cluster = [NodeView("n1", {"gpu": 4}, foreign={"gpu": foreign}), NodeView("n2", {"gpu": 4})]
     jobs = [elastic("a", 2, 3, {"n1": 4}), elastic("b", 4, 8, {"n2": 4})]
     snapshot, plan = planned(cluster, jobs)
@@ -297,7 +297,7 @@ def test_a_maximum_that_was_lowered_costs_no_more_than_it_asks_for(foreign: int,
 
 
 def test_a_plan_that_ends_below_keeping_is_not_taken() -> None:
-    """The last look: the first plan that is no worse than keeping, or keeping itself."""
+    """The first plan that is no worse than the current allocation, or the plan that keeps it."""
     snapshot = build(nodes(4, 4), [elastic("a", 1, 3, {"n1": 3}), elastic("b", 1, 3, {"n2": 2})], now_seconds=NOW)
 
     def with_replicas(*counts: int) -> Plan:
@@ -359,7 +359,7 @@ def test_no_set_of_fewer_victims_makes_room(seed: int) -> None:
     new = snapshot.job_names.index("new")
     ledger = Ledger(snapshot)
     victims = snapshot.job_preemptible & (np.arange(snapshot.jobs) != new)
-    way = make_way(ledger, new, {new: need}, may_shrink=np.zeros_like(victims), may_stop=victims)
+    way = preempt(ledger, new, {new: need}, may_shrink=np.zeros_like(victims), may_stop=victims)
     best = _fewest(snapshot, new, need)
     if best is None:
         assert way is None
@@ -384,7 +384,7 @@ def _fewest(snapshot: Snapshot, new: int, need: int) -> tuple[int, int] | None:
                 held_node=snapshot.held_node[stay],
                 held_count=snapshot.held_count[stay],
             )
-            if int((after.settled()[:, 0] // request).sum()) >= need:
+            if int((after.free_after_termination()[:, 0] // request).sum()) >= need:
                 found.append((count, int(snapshot.held_count[~stay].sum())))
         if found:
             return min(found)

@@ -1,4 +1,4 @@
-"""The fit of the performance model: what was seen is met, and what was not seen looks good, so that it is tried."""
+"""The fit of the performance model: it matches observations, and unknown configurations look good and are tried."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.model import BETA_N, network_seconds, step_seconds
 
 TRUE = np.array([0.02, 0.002, 0.12, 0.004, 0.01, 0.002, 1.5])
-"""A job whose synchronisation costs six times as much over several nodes as inside one."""
+"""A job whose synchronisation takes six times as long over several nodes as inside one."""
 
 
 def seconds(params: FloatArray, nodes: int, replicas: int, batch: float) -> float:
@@ -20,7 +20,7 @@ def seconds(params: FloatArray, nodes: int, replicas: int, batch: float) -> floa
 
 
 def observed(*configurations: tuple[int, int]) -> FloatArray:
-    """What a job of these parameters reports from these (nodes, replicas), at three batch sizes each."""
+    """Observations of a job with these parameters at these (nodes, replicas), with three batch sizes each."""
     rows = [
         (nodes, replicas, batch, TRUE[0] + TRUE[1] * batch, seconds(TRUE, nodes, replicas, batch), 0.0)
         for nodes, replicas in configurations
@@ -31,7 +31,7 @@ def observed(*configurations: tuple[int, int]) -> FloatArray:
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_one_count_over_several_nodes_tells_nothing_of_how_the_cost_grows(warm: bool) -> None:
-    """It is the constant: twice the replicas are thought to cost what these do until they are seen."""
+    """It is the constant: twice the replicas are assumed to cost the same until they are observed."""
     inside = [(1, 1), (1, 2), (1, 4)]
     start = fit_all([observed(*inside)]) if warm else None
     fit = fit_all([observed(*inside, (2, 8))], start)[0]

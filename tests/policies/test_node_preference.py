@@ -1,4 +1,4 @@
-"""What a pod template prefers: which of several nodes that would do is chosen, and what of a template is read."""
+"""Node preferences of pod templates: which of several eligible nodes is chosen, and what of a template is read."""
 
 from __future__ import annotations
 
@@ -105,14 +105,14 @@ HALF = [node("half", used=2), node("empty", disk="ssd")]
 def test_affinity_is_weighed_against_what_is_requested(
     order: tuple[tuple[NodeOrder, float], ...], expected: str
 ) -> None:
-    """Half of one node is requested and nothing of the other: 0.5 against the weight of affinity."""
+    """Half of one node is used and nothing of the other: 0.5 against the weight of affinity."""
     snapshot = build(HALF, [gang()])
     plan = FairPolicy(PolicySettings(node_order=order)).optimize(snapshot)
     assert placed(snapshot, plan) == {expected: 1}
 
 
 def test_who_prefers_nothing_is_packed_as_without_the_score() -> None:
-    """Also beside a job that prefers something: the score is the same for all nodes, so packing decides."""
+    """Also beside a job with a preference: the score is equal for all nodes, so packing decides."""
     nodes = [node("big", 8, used=5), node("small", 4, used=2), node("ssd", 9, disk="ssd")]
     jobs = [gang(name="a", where=Where()), gang(name="b")]
     for order in ((("most_requested", 1.0),), (("most_requested", 1.0), ("affinity", 2.0))):
@@ -130,7 +130,7 @@ def test_nodes_of_equal_score_are_told_apart_by_what_is_preferred() -> None:
 
 
 def test_the_best_node_that_may_be_used_counts_whole() -> None:
-    """Preferences are held against the largest of those nodes where pods may go: a closed one takes nothing away."""
+    """Preferences are relative to the largest among eligible nodes: a closed node does not count."""
     terms = ((100, (Requirement("disk", "In", ("nvme",)),)), (1, (Requirement("disk", "In", ("ssd",)),)))
     closed = NodeView("closed", {"cpu": 4}, is_open=False, labels={"disk": "nvme"})
     snapshot = build([*HALF, closed], [gang(where=Where(preferred=terms))])

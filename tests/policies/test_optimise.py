@@ -1,4 +1,4 @@
-"""Who gets how many: the greedy over hulls, the knapsack that is solved exactly, and what is at rest."""
+"""Replica counts: the greedy over hulls, the exact knapsack, and fixed points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.policies.generators import snapshots
 
 
 def exact_counts(problem: Problem, *, most_work: int) -> tuple[IntArray | None, float]:
-    """(columns, what bounds them)."""
+    """(columns, upper bound)."""
     found = Knapsacks.of(problem, most_work=most_work)
     return (None, np.inf) if found is None else (found.columns(), found.value)
 
@@ -52,10 +52,10 @@ def test_segments_one_by_one_and_over_whole_arrays_come_to_the_same(seed: int, m
         monkeypatch.undo()
         assert one_by_one.tolist() == in_rounds.tolist()
         for k in range(problem.groups.shape[1]):
-            for group in range(len(problem.room)):
+            for group in range(len(problem.capacity)):
                 mine = (problem.groups[:, k] == group) & (one_by_one >= 0)
                 used = problem.amount[mine, one_by_one[mine]].sum(axis=0)
-                assert ((used <= problem.room[group]) | (used == 0)).all()
+                assert ((used <= problem.capacity[group]) | (used == 0)).all()
 
 
 @pytest.mark.parametrize("few", [0, 2000])
@@ -68,7 +68,7 @@ def test_a_job_whose_largest_configuration_fits_nowhere_has_the_smaller_ones(
         value=np.array([[1.0, 1.8, 3.0]]),
         amount=replicas[:, :, None],
         cost=replicas.astype(np.float64),
-        room=np.array([[3]]),
+        capacity=np.array([[3]]),
         groups=np.zeros((1, 1), dtype=np.int64),
         floor=np.zeros(1),
     )
@@ -82,10 +82,10 @@ def test_the_knapsack_finds_what_trying_everything_finds(seed: int) -> None:
         jobs, width = int(rng.integers(1, 6)), int(rng.integers(1, 4))
         value = np.where(rng.random((jobs, width)) < 0.15, -np.inf, rng.random((jobs, width)).cumsum(axis=1))
         amount = rng.integers(1, 4, (jobs, width)).cumsum(axis=1)[:, :, None]
-        room, floor = np.array([[int(rng.integers(0, 12))]]), rng.random(jobs) * 0.2
-        problem = Problem(value, amount, amount[:, :, 0].astype(float), room, np.zeros((jobs, 1), dtype=int), floor)
+        capacity, floor = np.array([[int(rng.integers(0, 12))]]), rng.random(jobs) * 0.2
+        problem = Problem(value, amount, amount[:, :, 0].astype(float), capacity, np.zeros((jobs, 1), dtype=int), floor)
         every = (np.array(columns) for columns in itertools.product(range(-1, width), repeat=jobs))
-        fit = (c for c in every if np.where(c >= 0, amount[np.arange(jobs), c, 0], 0).sum() <= room[0, 0])
+        fit = (c for c in every if np.where(c >= 0, amount[np.arange(jobs), c, 0], 0).sum() <= capacity[0, 0])
         best = max(worth(problem, column) for column in fit)
         column, bound = exact_counts(problem, most_work=1000)
         if not np.isfinite(value).any():
@@ -93,7 +93,7 @@ def test_the_knapsack_finds_what_trying_everything_finds(seed: int) -> None:
             continue
         assert column is not None
         assert worth(problem, column) == pytest.approx(best) == pytest.approx(bound)
-        assert np.where(column >= 0, amount[np.arange(jobs), column, 0], 0).sum() <= room[0, 0]
+        assert np.where(column >= 0, amount[np.arange(jobs), column, 0], 0).sum() <= capacity[0, 0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -105,9 +105,9 @@ def test_knapsacks_side_by_side_find_what_each_finds_alone(seed: int) -> None:
         value = np.where(rng.random((jobs, width)) < 0.15, -np.inf, rng.random((jobs, width)).cumsum(axis=1))
         amount = rng.integers(1, 4, (jobs, width)).cumsum(axis=1)[:, :, None]
         own, floor = rng.integers(0, groups, jobs), rng.random(jobs) * 0.2
-        room = rng.integers(0, 12, (groups + 1, 1))
+        capacity = rng.integers(0, 12, (groups + 1, 1))
         everybody = np.full(jobs, groups)
-        problem = Problem(value, amount, amount[:, :, 0] * 1.0, room, np.column_stack([everybody, own]), floor)
+        problem = Problem(value, amount, amount[:, :, 0] * 1.0, capacity, np.column_stack([everybody, own]), floor)
         column, bound = exact_counts(problem, most_work=1000)
         expected, alone = np.full(jobs, -1), 0.0
         for g in range(groups):
@@ -116,7 +116,7 @@ def test_knapsacks_side_by_side_find_what_each_finds_alone(seed: int) -> None:
                 value[mine],
                 amount[mine],
                 amount[mine, :, 0] * 1.0,
-                room[[g]],
+                capacity[[g]],
                 np.zeros((len(mine), 1), int),
                 floor[mine],
             )
@@ -127,8 +127,8 @@ def test_knapsacks_side_by_side_find_what_each_finds_alone(seed: int) -> None:
         used = np.where(expected >= 0, amount[np.arange(jobs), expected, 0], 0).sum()
         if not np.isfinite(value).any():
             assert column is None
-        elif used > room[groups, 0]:
-            # Each fits in its own group, but not all of them in the room that there is.
+        elif used > capacity[groups, 0]:
+            # Each fits in its own group, but not all of them in the whole.
             assert column is None
             assert bound == pytest.approx(alone)
         else:
@@ -146,8 +146,8 @@ def test_a_long_knapsack_in_lanes_comes_to_the_same(seed: int, monkeypatch: pyte
         jobs, width = int(rng.integers(knapsack.LONG, 50)), int(rng.integers(1, 6))
         value = np.where(rng.random((jobs, width)) < 0.15, -np.inf, rng.random((jobs, width)).cumsum(axis=1))
         amount = rng.integers(1, 5, (jobs, width)).cumsum(axis=1)[:, :, None]
-        room, group = np.array([[int(rng.integers(0, 120))]]), np.zeros((jobs, 1), dtype=int)
-        problem = Problem(value, amount, amount[:, :, 0] * 1.0, room, group, rng.random(jobs) * 0.2)
+        capacity, group = np.array([[int(rng.integers(0, 120))]]), np.zeros((jobs, 1), dtype=int)
+        problem = Problem(value, amount, amount[:, :, 0] * 1.0, capacity, group, rng.random(jobs) * 0.2)
         column, bound = exact_counts(problem, most_work=1000)
         monkeypatch.setattr(knapsack, "LANES", 1)
         at_once, same = exact_counts(problem, most_work=1000)
@@ -163,8 +163,8 @@ def test_what_is_at_rest_is_left_alone(share: float | None) -> None:
     settings, tables = PolicySettings(), Tables()
     at_rest = 0
     for snapshot in snapshots(21, 250, jobs=8, nodes=4):
-        room = np.maximum(snapshot.room(), 0).sum(axis=0)
-        quota = None if share is None else np.tile((share * room).astype(np.int64), (snapshot.queues, 1))
+        capacity = np.maximum(snapshot.capacity(), 0).sum(axis=0)
+        quota = None if share is None else np.tile((share * capacity).astype(np.int64), (snapshot.queues, 1))
         plan = Case(snapshot, settings, tables, None, quota).solve("goodput")
         after = carry_out(snapshot, plan)
         if Case(after, settings, tables, None, quota).is_at_rest():
@@ -179,8 +179,8 @@ def test_what_is_said_to_rest_after_a_plan_does_rest(share: float | None, jobs: 
     settings, tables = PolicySettings(), Tables()
     rests = 0
     for snapshot in snapshots(22, count, jobs=jobs, nodes=nodes):
-        room = np.maximum(snapshot.room(), 0).sum(axis=0)
-        quota = None if share is None else np.tile((share * room).astype(np.int64), (snapshot.queues, 1))
+        capacity = np.maximum(snapshot.capacity(), 0).sum(axis=0)
+        quota = None if share is None else np.tile((share * capacity).astype(np.int64), (snapshot.queues, 1))
         case = Case(snapshot, settings, tables, None, quota)
         plan = case.solve("goodput")
         if not case.rests_after(plan):
@@ -195,8 +195,8 @@ def test_a_job_that_cannot_be_moved_grows_within_its_queues_quota() -> None:
     grown = short = 0
     for snapshot in snapshots(23, 200, jobs=8, nodes=4):
         held = snapshot.held_by_role()
-        room = np.maximum(snapshot.room(), 0).sum(axis=0)
-        quota = np.tile((0.4 * room).astype(np.int64), (snapshot.queues, 1))
+        capacity = np.maximum(snapshot.capacity(), 0).sum(axis=0)
+        quota = np.tile((0.4 * capacity).astype(np.int64), (snapshot.queues, 1))
         plan = Case(snapshot, PolicySettings(), Tables(), None, quota).solve("fair+goodput")
         after = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles).astype(np.int64)
         more = (after > held) & (held >= snapshot.role_min) & ~snapshot.job_preemptible[snapshot.role_job]

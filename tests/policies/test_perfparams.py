@@ -1,4 +1,4 @@
-"""What a job of AdaptDL reports of its own speed (perfParams) is what `goodput` plans with, if it can be true."""
+"""The performance model that an AdaptDL job reports (perfParams) is used by `goodput` if it is plausible."""
 
 from __future__ import annotations
 

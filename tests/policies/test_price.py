@@ -1,4 +1,4 @@
-"""What a second of a job's work is worth: the price at which the jobs ask for just the whole cluster."""
+"""The value of a second of a job's work: the price at which the jobs demand exactly the whole cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def costs(*speeds: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 @pytest.mark.parametrize("power", [0.5, 0.8])
 def test_equals_ask_for_equal_parts_at_the_clearing_price(power: float) -> None:
-    """Four jobs with speedups k^p: 16 GPUs each, at a price of p/(1-p) a job."""
+    """Four jobs with speedups k^p: 16 GPUs each, at a price of p/(1-p) per job."""
     cost, pace = costs(*[GPUS**power] * 4)
     assert pace == pytest.approx(np.full(4, 16**power))
     price = 4 * power / (1 - power)

@@ -1,4 +1,4 @@
-"""The laws of queues say something: keeping what is held often breaks them, and so does taking from the poor."""
+"""The laws of queues are not vacuous: keeping the allocation often breaks them, and so does taking from the poor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue semantics with numbers: every fault known of kube-batch, and its own tests, each as one case."""
+"""The queue semantics with numbers: every known fault of kube-batch, and its own tests, each as one case."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_d_a_gang_loses_all_or_what_is_above_its_minimum() -> None:
         plan = fair(snapshot)
         assert evictions(snapshot, plan) == 4
         assert held(snapshot, plan) == {"low": 0, "high": high.roles[0].maximum}
-        # What may not be taken whole is not taken at all.
+        # All or nothing.
         snapshot = build([node(cpu=4)], [dataclasses.replace(running, preemptible=False), high])
         assert evictions(snapshot, fair(snapshot)) == 0
     # One replica above the minimum is enough for one: the gang goes on with 3.
@@ -123,7 +123,7 @@ def test_e_two_cycles_of_reclaim_reach_a_fixed_point() -> None:
     assert result["greedy"] == 4
     after = carry_out(snapshot, plan)
     assert changes(fair(after)) == 0
-    # While the evicted pods are still terminating, nobody else is evicted for the same room.
+    # While the evicted pods are still terminating, no others are evicted for the same request.
     middle = carry_out_first_step(snapshot, plan)
     assert faults(middle, fair(middle)) == []
     assert evictions(middle, fair(middle)) == 0
@@ -192,7 +192,7 @@ def test_a_preemptor_counts_what_is_idle_first() -> None:
 
 
 def test_preemption_is_whole_or_not_at_all() -> None:
-    """Two of the three that it needs could be had: they are left alone."""
+    """Two of the three replicas that it needs could be taken: none is."""
     jobs = [
         gang("low", 2, placed={"n1": 2}, cpu=1),
         gang("fixed", 2, placed={"n1": 2}, preemptible=False, cpu=1),
@@ -223,13 +223,13 @@ def test_a_high_priority_takes_nothing_from_another_queue_that_holds_its_share()
 
 def test_a_queue_gives_back_only_the_resource_that_it_holds_too_much_of() -> None:
     queues = [QueueView("a"), QueueView("b")]
-    # All of the CPU, and nothing of the GPU that is asked for: nobody is stopped.
+    # All of the CPU, and nothing of the requested GPU: no job is stopped.
     jobs = [gang("a", 8, queue="a", placed={"n1": 8}, cpu=1), gang("b", 1, queue="b", created=1.0, gpu=1)]
     snapshot = build([node(cpu=8, gpu=4)], jobs, queues)
     plan = fair(snapshot)
     assert evictions(snapshot, plan) == 0
     assert held(snapshot, plan) == {"a": 8, "b": 1}
-    # All of the GPU as well: one is given back for it.
+    # All of the GPU as well: one is reclaimed for it.
     jobs = [gang("a", 4, queue="a", placed={"n1": 4}, cpu=1, gpu=1), gang("b", 1, queue="b", created=1.0, gpu=1)]
     snapshot = build([node(cpu=8, gpu=4)], jobs, queues)
     plan = fair(snapshot)
@@ -331,7 +331,7 @@ def test_a_queue_deleted_while_in_use_keeps_its_running_job_and_tells_the_waitin
     ]
     snapshot = build([node(cpu=4)], jobs, [QueueView("here")])
     plan = load_policy(name).optimize(snapshot)
-    # A job that has reported nothing is tried with one replica by the policies that decide by reports.
+    # Policies that use reports start a job without one at one replica.
     assert held(snapshot, plan) == {"running": 2, "waiting": 0, "other": 1 if "goodput" in name else 2}
     assert "'gone' does not exist" in reason_texts.text(snapshot, plan, snapshot.job_names.index("waiting"))
 
@@ -347,7 +347,7 @@ def test_a_queue_reclaims_a_gang_above_its_share_where_the_other_queue_keeps_mor
     # Both deserve 3. The gang of 4 leaves the other queue 2: more than the nothing that its own one has.
     snapshot = build([node(cpu=6)], [elastic, gang("b", 6, low=4, queue="q2", created=1.0, cpu=1)], queues)
     assert held(snapshot, fair(snapshot)) == {"a": 2, "b": 4}
-    # A gang of 6 would leave it nothing: nobody is better off.
+    # A gang of 6 would leave it nothing: that is no improvement.
     snapshot = build([node(cpu=6)], [elastic, gang("b", 6, low=6, queue="q2", created=1.0, cpu=1)], queues)
     assert evictions(snapshot, fair(snapshot)) == 0
 
@@ -371,7 +371,7 @@ def with_drf(snapshot: Snapshot) -> Plan:
         (gang("high", 5, low=5, priority=1, cpu=1), {"low": 8, "high": 0}),
         (gang("high", 1, priority=1, cpu=4), {"low": 4, "high": 1}),
         (gang("high", 1, priority=1, cpu=5), {"low": 8, "high": 0}),
-        # One at first, then two of the five more that it wishes, then one of the three.
+        # One at first, then two of the five more that it desires, then one of the three.
         (gang("high", 6, priority=1, cpu=1), {"low": 4, "high": 4}),
     ],
 )
@@ -382,12 +382,12 @@ def test_with_drf_a_victim_ends_with_no_smaller_share_than_the_preemptor(
     plan = with_drf(snapshot)
     assert held(snapshot, plan) == expected
     assert changes(with_drf(carry_out(snapshot, plan))) == 0
-    # Without it a priority takes all that it asks for.
+    # Without the filter the higher priority takes its full request.
     assert held(snapshot, fair(snapshot))["high"] == high.roles[0].maximum
 
 
 def test_with_drf_nobody_is_stopped_whole() -> None:
-    """The case of two evictions above, which is why it is not so by default."""
+    """The case of two evictions above: the reason why the filter is off by default."""
     snapshot = build(
         [node(cpu=2)], [gang("low", 2, placed={"n1": 2}, cpu=1), gang("high", 2, low=2, priority=1, created=1.0, cpu=1)]
     )
@@ -411,7 +411,7 @@ def test_with_drf_the_largest_of_each_ones_resources_counts(cpu: int, expected: 
     [(2, {"old": 4, "young": 2, "high": 2}), (3, {"old": 4, "young": 4, "high": 0})],
 )
 def test_with_drf_each_victim_is_asked_by_itself(size: int, expected: dict[str, int]) -> None:
-    """Of three, each of the two victims could give one: together less than is asked for, and nothing is taken."""
+    """Each of the two victims could lose one of three: together less than the request, so nothing is taken."""
     jobs = [
         gang("old", 4, placed={"n1": 4}, cpu=1),
         gang("young", 4, created=1.0, placed={"n1": 4}, cpu=1),
@@ -455,7 +455,7 @@ def test_node_order_spreads_or_packs() -> None:
     ],
 )
 def test_node_orders_are_weighted(order: tuple[tuple[NodeOrder, float], ...], expected: str) -> None:
-    """One node has more room, the other is used as evenly in CPU as in memory."""
+    """One node has more free capacity, the other uses CPU and memory evenly."""
     nodes = [
         node("empty", cpu=10, memory=10, foreign={"cpu": 5, "memory": 1}),
         node("even", cpu=10, memory=10, foreign={"cpu": 4, "memory": 4}),
@@ -466,7 +466,7 @@ def test_node_orders_are_weighted(order: tuple[tuple[NodeOrder, float], ...], ex
 
 
 def test_water_filling_is_max_min_fair() -> None:
-    """Law 8 for shares: nobody could get more but from somebody who has less for its weight."""
+    """Law 8 for shares: no queue could get more except from one that has less for its weight."""
     rng = np.random.default_rng(3)
     for _ in range(20_000):
         n = int(rng.integers(1, 6))

@@ -1,4 +1,4 @@
-"""What those are told that wait: what binds, with numbers that are true; and that a wrong reason is refuted."""
+"""Reasons of waiting jobs name the binding limit with correct values, and the checker rejects wrong reasons."""
 
 from __future__ import annotations
 

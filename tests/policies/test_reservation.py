@@ -18,7 +18,7 @@ RESERVE_AFTER = 300.0
 @pytest.mark.parametrize("queues", [1, 2])
 @pytest.mark.parametrize("size", [4, 10, 16])
 def test_a_gang_starts_although_small_jobs_never_stop_coming(policy_name: str, queues: int, size: int) -> None:
-    """4 nodes of 4, always more small jobs than fit, none of which may be moved; the gang comes into a full cluster."""
+    """4 nodes of 4, always more small jobs than fit, none preemptible; the gang is created when the cluster is full."""
     policy = load_policy(policy_name)
     nodes = [NodeView(f"n{i}", {"gpu": 4}) for i in range(4)]
     small: dict[str, tuple[float, float | None, dict[str, int]]] = {}
@@ -74,6 +74,6 @@ def test_small_jobs_use_what_the_reserved_gang_leaves_over() -> None:
     for name in ("fit", "fair"):
         plan = load_policy(name).optimize(snapshot)
         started = {snapshot.job_names[int(snapshot.role_job[g])] for g in plan.role.tolist()}
-        # n1 and n2 are kept for the gang, though n1 is half empty; the free one of n3 is not needed.
+        # n1 and n2 are reserved for the gang, although n1 is half empty; the free one of n3 is not needed.
         assert started == {"long", "small-a"}, name
         assert plan.why[snapshot.job_names.index("small-b")] == Why.RESERVED

@@ -1,9 +1,9 @@
-"""Queues hold what they deserve on nodes as real ones are: every pod asks for cpu, memory and one of 110 pods.
+"""Queues hold their shares on realistic nodes: every pod requests cpu, memory and one of 110 pods.
 
-Each case is asked of all policies that it is meant for. `fit` and `goodput` know no queues (but for their caps), so
-that nothing about shares and guarantees is asked of them. Inside a queue `fair+goodput` goes by what work is worth:
-equal parts, ageing, and small jobs that borrow room from a gang of their queue are not asked of it. What `fit` and
-`goodput` keep for a gang they lend to nobody.
+Each case is tested with every policy that it applies to. `fit` and `goodput` ignore queues except for caps, so shares
+and guarantees do not apply to them. Inside a queue `fair+goodput` goes by the value of work: equal parts, ageing, and
+small jobs that borrow capacity reserved for a gang of their queue do not apply to it. Reservations of `fit` and
+`goodput` are not lent.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def fair(snapshot: Snapshot, **settings: object) -> Plan:
 
 
 def result(snapshot: Snapshot, name: str = "fair") -> dict[str, int]:
-    """What all hold after a cycle of this policy, which the next one leaves alone."""
+    """What all jobs hold after a cycle of this policy, which the next one does not change."""
     policy = load_policy(name)
     plan = policy.optimize(snapshot)
     assert faults(snapshot, plan) == []
@@ -275,7 +275,7 @@ def test_a_gang_ages_above_a_flow_of_urgent_jobs_where_that_is_set() -> None:
     snapshot = build([node(cpu=4)], jobs, [QueueView("default")], now_seconds=5000.0)
     assert held(snapshot, fair(snapshot)) == {"urgent": 4, "patient": 0}
     assert held(snapshot, fair(snapshot, ageing_seconds=2000.0)) == {"urgent": 0, "patient": 4}
-    # It keeps what it has earned when the next one comes.
+    # It keeps its aged priority when the next one comes.
     after = carry_out(snapshot, fair(snapshot, ageing_seconds=2000.0))
     assert changes(fair(after, ageing_seconds=2000.0)) == 0
 
@@ -283,7 +283,7 @@ def test_a_gang_ages_above_a_flow_of_urgent_jobs_where_that_is_set() -> None:
 @of("fair", "fair+goodput")
 def test_a_gang_that_runs_grows_to_its_queues_share_in_the_place_of_anothers_surplus(name: str) -> None:
     jobs = [job("a", 8, queue="q1", placed={"n1": 6}, cpu=1), job("b", 8, queue="q2", placed={"n1": 2}, cpu=1)]
-    # After an hour: of a job that has just begun nobody knows yet whether a restart pays.
+    # After an hour: for a job that has just started a restart does not pay yet.
     snapshot = build([node(cpu=8)], jobs, [QueueView("q1"), QueueView("q2")], now_seconds=4000.0)
     assert result(snapshot, name) == {"a": 4, "b": 4}
 

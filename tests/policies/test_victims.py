@@ -1,4 +1,4 @@
-"""Searches for victims: what is told to be hopeless beforehand, and that it is."""
+"""Searches for victims: those that are ruled out beforehand would fail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.policies.test_queues import gang, held, node
 
 
 def keeps_its_share(ledger: Ledger, over: FloatArray) -> MayTake:
-    """Each queue gives no more than `over` in all."""
+    """Each queue loses at most `over` in total."""
     before = [list(row) for row in ledger.used]
 
     def may_take(victim: int, amount: list[int]) -> bool:
@@ -37,7 +37,7 @@ def keeps_its_share(ledger: Ledger, over: FloatArray) -> MayTake:
 def search(
     snapshot: Snapshot, job: int, candidates: BoolArray, over: FloatArray | None, count: int
 ) -> tuple[bool, bool]:
-    """(whether it was told that the search may succeed, whether it does)."""
+    """(whether the bound allows success, whether the search succeeds)."""
     ledger = Ledger(snapshot)
     want = dict.fromkeys(ledger.roles_of(job), count)
     reach = Reach(ledger, candidates, over)
@@ -116,9 +116,9 @@ def test_no_law_is_broken_where_drf_must_agree() -> None:
 
 
 def test_hopeless_gangs_do_not_use_up_what_a_cycle_may_try() -> None:
-    """The first that fit nowhere used to be tried again each cycle, and those behind them never."""
+    """The first jobs that fit nowhere used to be tried again each cycle, and those after them never."""
     count = cycle.MOST_TRANSACTIONS + 10
-    # Each wants more than its queue's other job has to give, as what is beside that cannot be taken.
+    # Each wants more than its queue's other job can lose, and nothing else may be taken.
     jobs = [gang("base", 6, low=6, placed={"n1": 6}, preemptible=False, cpu=1)]
     jobs += [gang("weak", 2, low=2, placed={"n1": 2}, cpu=1)]
     # No two are of one kind, or one would stand for all of it.
@@ -133,7 +133,7 @@ def test_hopeless_gangs_do_not_use_up_what_a_cycle_may_try() -> None:
 
 
 def test_what_was_granted_in_part_is_asked_for_again_in_the_same_cycle() -> None:
-    # Ten more are wished: more than there are to take. Five are found, and then two of the five that are left.
+    # Ten more are desired, more than can be taken. Five are found, and then two of the five that are left.
     jobs = [
         gang("high", 16, priority=1, placed={"n1": 6}, cpu=1),
         gang("low", 7, placed={"n1": 7}, cpu=1),

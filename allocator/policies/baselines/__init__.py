@@ -1,1 +1,1 @@
-"""Policies of other systems, to compare with."""
+"""Policies of other systems, for comparison."""

@@ -1,7 +1,7 @@
-"""An Optimus-like baseline (EuroSys 2018): replicas go to where they shorten what is left most; batch sizes stay fixed.
+"""An Optimus-like baseline (EuroSys 2018): replicas go where they reduce the time left most; batch sizes stay fixed.
 
-Here to be compared with in the simulator. It knows how much of each job is left and fits the same performance model;
-it ignores what a move costs.
+For comparison in the simulator. It knows the time left of each job, uses the same performance model, and ignores the
+cost of a move.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from diflow.allocator.policies.goodput.table import Tables
 from diflow.allocator.policies.settings import PolicySettings
 
 WAITING_FACTOR = 10.0
-"""A job that holds nothing counts as ten times slower than in its smallest configuration: everybody gets that first."""
+"""A waiting job counts as ten times slower than in its smallest configuration, so every job gets that first."""
 
 
 class OptimusPolicy:
-    """Greatest fall of the summed time left, replica by replica."""
+    """Greatest reduction of the summed time left, replica by replica."""
 
     name = "optimus"
 

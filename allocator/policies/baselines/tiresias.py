@@ -1,7 +1,7 @@
 """A Tiresias-like baseline (NSDI 2019): least attained service in two queues, fixed replica counts, preemption.
 
-Here to be compared with in the simulator. Jobs that have used little come first, in the order of their arrival; the
-others follow. Whoever is not among the first that fit is stopped.
+For comparison in the simulator. Jobs with little service come first, in the order of their arrival; the others follow.
+A running job that is not among the first that fit is stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import Feasibility, Reasons, explain_waiting
 
 LITTLE_REPLICA_SECONDS = 16 * 3600.0
-"""Service below which a job is in the first queue."""
+"""Service (replica-seconds) below which a job is in the first queue."""
 
 
 class TiresiasPolicy:
@@ -31,7 +31,7 @@ class TiresiasPolicy:
         return self._fit.allocate(job, snapshot)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
-        """Replicas placed."""
+        """As `FitPolicy.measure`."""
         return self._fit.measure(snapshot, plan)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
@@ -40,7 +40,7 @@ class TiresiasPolicy:
         order = np.lexsort((np.arange(snapshot.jobs), snapshot.job_created_seconds, old, -snapshot.job_priority))
         fixed = ~snapshot.job_preemptible & (ledger.replicas[ledger.starts[:-1]] > 0)
         before = {j: ledger.release(j) for j in range(snapshot.jobs) if ledger.holds(j) and not fixed[j]}
-        # First who runs, on capacity alone; then where, so that whoever keeps running stays where it is.
+        # First choose the jobs that run, by capacity; then place them, so that running jobs stay on their nodes.
         chosen = [j for j in order[~fixed[order] & (snapshot.job_queue >= 0)[order]].tolist() if _put(ledger, j)]
         for j in chosen:
             ledger.release(j)

@@ -1,18 +1,18 @@
-"""Who may take from whom across queues: the rule by which one queue reclaims from another.
+"""The rule by which one queue reclaims from another.
 
-Two queues are compared where their chains part: below their nearest common ancestor. What is above that is the same
-for both, however full it is. Only resources that are asked for and contended there count: of one that nobody lacks
-each queue deserves what it asks for, and nobody could be taken below that.
+Two queues are compared below their nearest common ancestor, because everything above is the same for both. Only
+resources that are requested and contended there count: of any other resource each queue deserves its demand, and could
+not be taken below that.
 
-An exchange is made for its outcome. A queue below what it deserves may take from another
+A queue below its share may take from another
 
-* what that one holds above what it deserves, in any of the counted resources; or
+* what that one holds above its share, of any counted resource; or
 * what leaves it better off than the claimant is now (leximin), if the claimant gains as much of its share as the other
-  one loses: shares that are not whole replicas would else never be reached. A job that
-  grows does so by one replica at a time, stops no gang, and leaves its queue within its share: what it gained beyond
-  that it would lose again as soon as jobs of the other queue share among themselves, and so on for ever.
+  one loses: otherwise shares that are not whole replicas would never be reached. A job that grows does so by one
+  replica at a time, stops no gang, and leaves its queue within its share: it would lose anything beyond that again as
+  soon as jobs of the other queue share among themselves, and so on forever.
 
-A queue below its guarantee may take whatever is above the guarantees of others: a guarantee ranks above any surplus.
+A queue below its guarantee may take everything above the guarantees of others: a guarantee ranks above any surplus.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.policies.fair.shares import ROUNDING, Shares
 
 Asked = tuple[int, ...]
-"""Resources."""
+"""Indices of resources."""
 
 
 def asked_for(need: Sequence[int]) -> Asked:
-    """The resources of which this amount (R) has some."""
+    """The resources of which this amount (R) is positive."""
     return tuple(r for r, amount in enumerate(need) if amount > 0)
 
 
 class Standings:
-    """How much of what they deserve queues hold, by resources that count, for the ledger as it is."""
+    """Held over deserved shares of queues, by counted resources, in the current state of the ledger."""
 
     def __init__(self, ledger: Ledger, shares: Shares) -> None:
         s = ledger.snapshot
@@ -51,7 +51,7 @@ class Standings:
         self.chains = ledger.facts.chains
 
     def counted(self, queue: int, asked: Asked) -> Asked:
-        """Those of the resources asked for that are contended between this queue and its siblings."""
+        """The requested resources that are contended between this queue and its siblings."""
         chain = self.chains[queue]
         key = (chain[1] if len(chain) > 1 else -1), asked
         found = self._asked.get(key)
@@ -61,10 +61,10 @@ class Standings:
         return found
 
     def ratio(self, queue: int, counted: Asked, less: Sequence[int] | None = None) -> float:
-        """What the queue holds (`less` so much) over what it deserves: the largest over the resources counted.
+        """What the queue holds, minus `less`, over its share: the largest over the counted resources.
 
-        0 where none counts; infinite for one that deserves nothing of what it holds. Of what it neither deserves nor
-        holds it is not above its share: a queue that uses no GPUs gives no cpu to those that do.
+        0 if none counts; infinite if it holds a resource of which it deserves nothing. A resource that it neither
+        deserves nor holds does not count: a queue that uses no GPUs gives no cpu to queues that do.
         """
         used, share, most = self.ledger.used[queue], self.deserved[queue], 0.0
         for r in counted:
@@ -77,28 +77,28 @@ class Standings:
         return most
 
     def claimed(self, queue: int, asked: Asked) -> float:
-        """As `ratio`, for a queue that asks for all of these: infinite where it deserves nothing of one."""
+        """As `ratio`, for a queue that requests all of these: infinite if it deserves nothing of one."""
         counted = self.counted(queue, asked)
         if any(self.deserved[queue][r] <= ROUNDING for r in counted):
             return math.inf
         return self.ratio(queue, counted)
 
     def weight(self, queue: int, counted: Asked) -> float:
-        """What the queue deserves, as a part of the cluster: the largest over the resources counted."""
+        """The queue's share as a fraction of the cluster, the largest over the counted resources."""
         return max((self.deserved[queue][r] / self._total[r] for r in counted), default=0.0)
 
     def rank(self, queue: int, counted: Asked) -> tuple[float, float]:
-        """Where the queue stands among its siblings: the one that holds the smallest part of what it deserves comes
-        first, one that deserves nothing last; of equal ones that which deserves more."""
+        """Sort key among siblings: by held over deserved, smallest first, queues that deserve nothing last; then by
+        deserved share, largest first."""
         weight = self.weight(queue, counted)
         return math.inf if counted and weight * self._most <= ROUNDING else self.ratio(queue, counted), -weight
 
     def is_full(self, queue: int, asked: Asked) -> bool:
-        """Whether the queue, or one above it, has what it deserves of something that is asked for and contended."""
+        """Whether the queue, or an ancestor, holds its share of a requested and contended resource."""
         return any(self.claimed(q, asked) >= 1 - _SAME for q in self.chains[queue])
 
     def stays_within(self, queues: Sequence[int], need: Sequence[int], asked: Asked) -> bool:
-        """Whether all these queues stay within what they deserve with this much more."""
+        """Whether all these queues stay within their shares with `need` more."""
         for q in queues:
             used, share = self.ledger.used[q], self.deserved[q]
             if any(used[r] + need[r] > share[r] + ROUNDING for r in self.counted(q, asked)):
@@ -106,18 +106,18 @@ class Standings:
         return True
 
     def lacks_guarantee(self, queue: int, need: Sequence[int]) -> bool:
-        """Whether the queue, or one above it, has a guarantee that covers this much more."""
+        """Whether the queue, or an ancestor, has a guarantee that covers `need` more."""
         return self.guaranteed and any(self.covers(q, need) for q in self.chains[queue])
 
     def covers(self, queue: int, need: Sequence[int]) -> bool:
-        """Whether the queue's own guarantee covers this much more, of any contended resource."""
+        """Whether the queue's own guarantee covers `need` more of any contended resource."""
         used, sure = self.ledger.used[queue], self.guarantee[queue]
         asked = asked_for(need)
         return any(used[r] + need[r] <= sure[r] for r in self.counted(queue, asked))
 
     def keep_guarantees(self, queues: Sequence[int], less: Sequence[int], asked: Asked) -> bool:
-        """Whether these queues, each the parent of the one before it, keep their guarantees when they lose this much:
-        of what is asked for where it is contended there or further up, and of all that is not asked for."""
+        """Whether these queues, each the parent of the one before it, keep their guarantees when they lose `less`: of
+        requested resources that are contended there or further up, and of all that are not requested."""
         counted = {r for r, amount in enumerate(less) if amount and r not in asked}
         for q in reversed(queues):
             counted.update(self.counted(q, asked))
@@ -127,8 +127,8 @@ class Standings:
         return True
 
     def met(self, queue: int, counted: Asked, more: Sequence[int] | None = None, sign: int = 1) -> float:
-        """What of its share the queue holds, with so much more (or less), as a part of the cluster: the resource
-        counts of which it holds most."""
+        """The met part of the queue's share, with `more` added (or, by `sign`, removed), as a fraction of the cluster:
+        by the counted resource with the largest held over deserved."""
         used, share = self.ledger.used[queue], self.deserved[queue]
         ratio = weight = 0.0
         for r in counted:
@@ -139,10 +139,10 @@ class Standings:
 
 
 class Claim:
-    """What one job asks of other queues: `need` (R) more for a job of `queue` and of this priority. `grows_by`: so many
-    replicas, of a job that runs already.
+    """The claim of one job against other queues: `need` (R) more for a job of `queue` with this priority. `grows_by`:
+    the replicas by which a running job grows.
 
-    Made for the ledger as it is, and valid until the search for it ends.
+    Valid for the state of the ledger when it is made, until its search ends.
     """
 
     def __init__(
@@ -164,20 +164,20 @@ class Claim:
         self._sides: dict[int, _Side | None] = {}
         self._used_before = {q: list(standings.ledger.used[q]) for q in chain} if standings.guaranteed else {}
         self._met_before: dict[int, float] = {}
-        """What the victims' queues held of their shares at first, by the queue below the common ancestor."""
+        """Met shares of the victims' queues before the search, by the queue below the common ancestor."""
 
     def possible_victims(self) -> BoolArray:
-        """Q+1: queues that might have to give something; the last row (for jobs without a queue) is false."""
+        """Q+1: queues from which something might be taken; the last row (jobs without a queue) is false."""
         s = self._s.ledger.snapshot
         out = np.zeros(s.queues + 1, dtype=np.bool_)
-        # A queue that has its share claims nothing from anybody: its own part counts at every level.
+        # A queue that has its share claims nothing: its own share counts at every level.
         if self._by_guarantee or self._ratios[0] < 1 - _SAME:
             for q in range(s.queues):
                 out[q] = self._side(q) is not None
         return out
 
     def floor(self) -> FloatArray:
-        """Q×R: what queues keep at least of what is asked for; infinite of what one keeps whole, 0 where all may go."""
+        """Q×R: what queues keep at least of requested resources: infinite if they keep all, 0 if they may lose all."""
         s = self._s.ledger.snapshot
         out = np.zeros((s.queues, len(s.resources)))
         for q in range(s.queues):
@@ -189,7 +189,7 @@ class Claim:
         return out
 
     def may_take(self, victim: int, amount: list[int]) -> bool:
-        """Whether so much (R) may be taken from this job."""
+        """Whether `amount` (R) may be taken from this job."""
         standings = self._s
         side = self._side(standings.ledger.facts.job_queue[victim])
         if side is None:
@@ -207,7 +207,7 @@ class Claim:
             counted = standings.counted(q, self.asked)
             if not counted:
                 continue
-            # Of what the victim does not give its queue has what it has: that says nothing about this exchange.
+            # Resources that the victim does not lose do not matter for this exchange.
             given = tuple(r for r in counted if amount[r] > 0) or counted
             left = standings.ratio(q, given, amount)
             if left >= 1 - _SAME:
@@ -218,7 +218,7 @@ class Claim:
         return not is_below or (self._is_modest(victim, amount) and self._is_worth(side, amount))
 
     def _is_modest(self, victim: int, amount: list[int]) -> bool:
-        """Whether a job that grows takes one replica, and stops nobody."""
+        """Whether a growing job takes one replica and stops no gang."""
         return not self._grows_by or (self._grows_by == 1 and not self._stops(victim, amount))
 
     def _stays_within(self, side: _Side) -> bool:
@@ -229,8 +229,8 @@ class Claim:
         return amount == self._s.ledger.held_amount(victim)
 
     def _is_sure_above(self, side: _Side, amount: list[int]) -> bool:
-        """Whether the queues above both, by this exchange, lose nothing of what they are guaranteed: of what counts,
-        and of what the victim gives and nobody asked for."""
+        """Whether the common ancestors keep their guarantees in this exchange: of counted resources, and of those that
+        the victim loses although they were not requested."""
         standings = self._s
         not_asked = [r for r, given in enumerate(amount) if given and r not in self.asked]
         for q in side.above:
@@ -241,7 +241,7 @@ class Claim:
         return True
 
     def _is_worth(self, side: _Side, amount: list[int]) -> bool:
-        """Whether what the victims' queues lose of their shares, with this, is no more than the claimant's gains."""
+        """Whether the victims' queues, with this exchange, lose no more of their shares than the claimant's gains."""
         standings = self._s
         mine = standings.counted(side.mine, self.asked)
         gain = standings.met(side.mine, mine, self._need) - standings.met(side.mine, mine)
@@ -263,7 +263,7 @@ class Claim:
         standings = self._s
         chain = standings.chains[queue]
         below = [q for q in chain if q not in self._place]
-        # The queue itself, one above it or one below it: there is no exchange between those.
+        # No exchange with the queue itself, its ancestors and its descendants.
         if not below or queue in self._place:
             return None
         above = chain[len(below) :]
@@ -272,7 +272,7 @@ class Claim:
             return None
         mine = standings.chains[self._queue][depth - 1]
         if self._by_guarantee:
-            # Only a guarantee below the common ancestor says anything about the two.
+            # Only a guarantee below the common ancestor distinguishes the two.
             ours = standings.chains[self._queue][:depth]
             return _Side(below, above, mine, 0.0) if any(standings.covers(q, self._need) for q in ours) else None
         if not standings.counted(mine, self.asked) or max(self._ratios[:depth]) >= 1 - _SAME:
@@ -287,8 +287,8 @@ class Claim:
 
 
 class _Side:
-    """A victim's side of an exchange: its queues below the common ancestor, the queues above both, the claimant's one
-    below them, and how much of what it deserves the claimant holds now (`least`)."""
+    """A victim's side of an exchange: its queues below the common ancestor, the common ancestors, the claimant's queue
+    below them, and the claimant's current held over deserved share (`least`)."""
 
     __slots__ = ("above", "below", "least", "mine")
 
@@ -297,4 +297,4 @@ class _Side:
 
 
 _SAME = 1e-9
-"""Ratios that differ by less are the same."""
+"""Ratios that differ by less are equal."""

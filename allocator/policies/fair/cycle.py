@@ -1,12 +1,12 @@
-"""One cycle of the fair policies over one ledger: who starts, who grows, and who gives way.
+"""One cycle of the fair policies over one ledger: starts, growth, preemption and reclaiming.
 
-A cycle first makes whole what is broken, serves guarantees, and gives the oldest gang its turn. Then it goes through a
-list of steps, each a small function; settings name and order them:
+A cycle first completes broken gangs, serves guarantees, and gives the oldest gang its turn. Then it runs a list of
+steps, which settings select and order:
 
-    allocate   queues in turn, the one that holds least of what it deserves first: its best gang, then single replicas
-    backfill   what is still idle goes to anybody, queues above their share too: it can be reclaimed
+    allocate   queues in turn, the one furthest below its share first: its first gang, then single replicas
+    backfill   idle capacity for all jobs, also of queues above their share: it can be reclaimed
     preempt    inside a queue: from lower priorities, and from the surplus of equal ones, all or nothing
-    reclaim    across queues, from those that hold more of what they deserve, all or nothing
+    reclaim    across queues, from those that hold more of their share, all or nothing
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import Feasibility, Kept, Reasons, Told, minimum_gang, reserve, told_impossible
 
 MOST_TRANSACTIONS = 64
-"""Preemptions and reclaims tried in one cycle: each may look at hundreds of victims. The next cycle goes on."""
+"""Preemptions and reclaims tried in one cycle: each may look at hundreds of victims. The next cycle continues."""
 MOST_LOOKS = 1024
-"""Gangs looked at in one cycle for which victims were thought of, most of them without a search."""
+"""Gangs for which victims are considered in one cycle, most of them without a search."""
 GENTLE = ("allocate", "backfill")
-"""The steps that take from nobody."""
+"""The steps without preemption."""
 BETWEEN_QUEUES = ("allocate", "backfill", "reclaim")
-"""The steps that decide what each queue holds."""
+"""The steps that decide between queues."""
 
 
 T = TypeVar("T")
@@ -50,11 +50,11 @@ T = TypeVar("T")
 class Cycle:
     """One cycle over one ledger.
 
-    `considered` (J): the only jobs that may be given anything. `inside_queues`: whether jobs of equal priority of a
-    queue give way to each other. `careful`: whether nothing is taken from anybody if that lowers the measure of the
-    whole. `kept` (roles and counts): what the measure holds plans against, if it is not what the snapshot holds.
-    `wanted` (replicas of each role): what queues deserve is counted from it, and not from what jobs desire. `grows`:
-    whether jobs that run get more than their minimum.
+    `considered` (J): the only jobs that may get anything. `inside_queues`: whether jobs of equal priority share their
+    queue's surplus. `careful`: whether an exchange that lowers the measure of the whole is refused. `kept` (roles,
+    counts): the allocation with which the measure compares plans, if it is not the snapshot's. `wanted` (G): replicas
+    from which shares are computed, instead of the desired ones. `grows`: whether running jobs get more than their
+    minimum.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Cycle:
         self._measure: Measure | None = None
         self.marks = Reasons(snapshot)
         self.given: list[Given] = []
-        """Who gave what up for whom, in this order."""
+        """Losses of jobs for others, in order."""
         self.oldest: Oldest | None = None
         """The gang whose turn it is, if it still waits."""
         self.turn: Oldest | None = None
         """The gang whose turn it was when the cycle began."""
         self.kept: Kept = []
-        # Until something is given back: of each shape (and queue, where there are caps) the smallest gang that found no
-        # room, and the kinds of jobs whose gang is above its queue's share.
+        # Until something is released: for each shape (and queue, if there are caps) the smallest gang that did not fit,
+        # and the kinds of jobs whose gang is above its queue's share.
         self.too_big: dict[tuple[int, int], int] = {}
         self.above_share: set[int] = set()
         self.transactions = self.looks = 0
@@ -106,37 +106,36 @@ class Cycle:
         self.decided = False
 
     def run(self, steps: tuple[str, ...], name: str) -> Plan:
-        """All the steps (unless they are done already), what is left to anybody, and the reasons."""
+        """The plan of all steps, with reasons."""
         self._decide(steps)
         self._explain()
         return self.marks.plan(self.ledger, name)
 
     def decided_by(self, steps: tuple[str, ...], name: str) -> Plan:
-        """The plan of these steps; what it says of those that wait is left open."""
+        """The plan of these steps, without the reasons of waiting jobs."""
         self._decide(steps)
         return self.marks.plan(self.ledger, name)
 
     def reasons(self) -> Reasons:
-        """Why those wait who do, if nothing is done in this cycle."""
+        """The reasons of waiting jobs for the snapshot as it is."""
         self.turn = self.oldest = self._find_oldest()
         self._explain()
         return self.marks
 
     def changes_something(self) -> bool:
-        """Whether the plan of all steps would, without making it."""
+        """Whether the plan of all steps changes anything; cheaper than `run`."""
         self._decide(self.settings.steps)
         return self.ledger.differs()
 
     def measure(self) -> Measure:
-        """The measure of the snapshot's plans."""
+        """The measure of plans for the snapshot."""
         if self._measure is None:
             self._measure = Measure(self.snapshot, self.shares, self.possible, self.measured_from)
         return self._measure
 
     def rests(self) -> bool:
-        """Whether the next cycle is certain to change nothing. The last thing that a cycle is good for: it goes on from
-        its own result, which is what the next one finds where nobody is bound to his nodes and queues deserve
-        the same."""
+        """Whether the next cycle certainly changes nothing. Destructive: re-runs the steps on the result; discard the
+        object afterwards. The next cycle starts from this result if no job is pinned and shares stay the same."""
         s, ledger = self.snapshot, self.ledger
         if s.job_pinned.any() or not s.node_open.all():
             return False
@@ -154,7 +153,7 @@ class Cycle:
         self.transactions = self.looks = 0
         before = self.measure()
         if self.measured_from is None:
-            # The next cycle measures from what this one leaves: what was not worth it may be so then.
+            # The next cycle measures from the state after this one: refused exchanges may be accepted then.
             role, _, count = ledger.triples()
             self._measure = Measure(s, self.shares, self.possible, (role, count))
             tried, still = self._tried(), self._reclaim_for.__name__
@@ -166,7 +165,7 @@ class Cycle:
 
     def _changes_nothing(self, held: list[int]) -> bool:
         self._begin(self.settings.steps)
-        # What starts in this cycle may have borrowed room in the next one.
+        # A job that starts in this cycle may count as a borrower in the next one.
         if self.ledger.count != held or (self.turn is not None and not self.ledger.holds(self.turn.job)):
             return False
         for step in self.settings.steps:
@@ -183,27 +182,27 @@ class Cycle:
         for step in steps:
             getattr(self, step)()
         if self.took:
-            # What evictions left over goes to anybody who fits, or they would wait beside free room.
+            # Start waiting jobs that fit in what evictions left over.
             self._forget()
             self._try_the_oldest_again()
             self.backfill()
 
     def _begin(self, steps: tuple[str, ...]) -> None:
-        """What comes before any step."""
+        """What comes before the steps."""
         self._make_whole()
         self._serve_guarantees(takes="reclaim" in steps)
         self._serve_the_oldest(takes="reclaim" in steps or "preempt" in steps)
 
     def allocate(self) -> None:
-        """Gangs and replicas within what their queues deserve."""
+        """Place gangs and replicas within their queues' shares."""
         self._serve(within_share=True)
 
     def backfill(self) -> None:
-        """What is idle to anybody who fits."""
+        """Place all jobs that fit in idle capacity."""
         self._serve(within_share=False)
 
     def _make_whole(self) -> None:
-        """Gangs that hold less than their minimum (pods are lost, or the minimum was raised) get what is missing."""
+        """Complete gangs that are below their minimum (pods were lost, or the minimum was raised)."""
         low = self.snapshot.jobs_of(self.ledger.replicas < self.snapshot.role_min)
         for job in self._in_order(low & self._holders() & self.allowed):
             before, missing = self._got(job), self._missing(job)
@@ -211,14 +210,14 @@ class Cycle:
                 self.marks.set(job, Why.PLACED_AGAIN, (self._got(job), before, 0.0))
 
     def _missing(self, job: int) -> dict[int, int] | None:
-        """What a gang that holds less than its minimum needs more; None where a role holds more than its maximum."""
+        """What a gang below its minimum lacks; None if a role is above its maximum."""
         facts, count = self.facts, self.ledger.count
         if any(count[r] > facts.role_max[r] for r in facts.roles_of[job]):
             return None
         return {r: max(0, facts.role_min[r] - count[r]) for r in facts.roles_of[job]}
 
     def _serve_guarantees(self, *, takes: bool) -> None:
-        """Gangs and replicas within their queues' guarantees, before anybody else."""
+        """Place gangs and replicas within their queues' guarantees, before all others."""
         if not self.standings.guaranteed:
             return
         progress = True
@@ -237,14 +236,14 @@ class Cycle:
                         break
 
     def preempt(self) -> None:
-        """Inside a queue: room for jobs of higher priority, and for newcomers beside jobs that can shrink."""
+        """Preempt inside each queue, for jobs of higher priority and for new jobs beside jobs that can shrink."""
         self._take_in_turn(self._outranking, self._preempt_for)
         self._share_inside_queues()
 
     def _take_in_turn(self, wanting: Callable[[], list[int]], take: Callable[[int], bool]) -> None:
-        """Let each of these jobs try to take what it wants from others, in order and again, until none gets anything.
+        """Let each of these jobs preempt for its request, in order and repeatedly, until none gets anything.
 
-        What was tried in vain is not tried again, nor for a job that looks the same, until something has changed.
+        What failed is not tried again, also not for an equal job, until something changes.
         """
         progress = True
         while progress:
@@ -258,20 +257,20 @@ class Cycle:
                     progress |= take(job)
 
     def _tried(self) -> set[tuple[object, ...]]:
-        """What was tried to take from others for the ledger as it is."""
+        """Failed attempts to preempt in the current state of the ledger."""
         return self._remembered("tried", set[tuple[object, ...]])
 
     def _outranking(self) -> list[int]:
-        """Jobs that want something and are of a higher priority than somebody who may have to give.
+        """Jobs that want something and have a higher priority than a possible victim.
 
-        The lowest priority of those never falls while jobs of higher priorities take from those of lower ones.
+        The lowest priority of possible victims never falls while higher priorities take from lower ones.
         """
         s = self.snapshot
         lowest = s.job_priority.min(initial=_HIGHEST, where=self._holders() & s.job_preemptible)
         return self._in_order(self._short() & self.allowed & (s.job_priority > lowest))
 
     def _preempt_for(self, job: int) -> bool:
-        """One transaction for a job, at the cost of lower priorities of its queue."""
+        """One transaction for a job, with victims of lower priority in its queue."""
         lower = self._weaker(self.facts.priority[job], self.facts.job_queue[job])
         if lower is None:
             return False
@@ -289,7 +288,7 @@ class Cycle:
         return False
 
     def _weaker(self, rank: int, queue: int) -> BoolArray | None:
-        """Jobs of the queue that may have to give to one of this priority; None for nobody."""
+        """Possible victims in the queue for a job of this priority; None if there are none."""
 
         def found() -> BoolArray | None:
             s = self.snapshot
@@ -299,12 +298,12 @@ class Cycle:
         return self._remembered(("weaker", rank, queue), found)
 
     def _rules(self) -> list[Rule]:
-        """What must agree to a preemption, for the ledger as it is."""
+        """The victim filters, for the current state of the ledger."""
         return self._remembered("rules", lambda: [RULES[name](self.ledger) for name in self.settings.victims])
 
     def _share_inside_queues(self) -> None:
-        """Jobs that held nothing when the cycle began share what jobs of their queue and priority (or below) hold above
-        their minimum: for their own minimum in any case, beyond it down to equal dominant shares."""
+        """Jobs that held nothing when the cycle began take from what jobs of their queue and priority (or below) hold
+        above their minimum: up to their own minimum in any case, beyond it down to equal dominant shares."""
         if self.inside_queues:
             self._take_in_turn(self._newcomers, self._share_with)
 
@@ -312,7 +311,7 @@ class Cycle:
         return self._in_order(self._short() & self.allowed & ~self.ran) if self._with_surplus().any() else []
 
     def _with_surplus(self) -> BoolArray:
-        """Jobs that can give some of what they hold without being stopped (J)."""
+        """Jobs that can shrink (J)."""
         s = self.snapshot
         out: BoolArray = s.job_preemptible & s.jobs_of(self.ledger.replicas > s.role_min) & self._holders()
         return out
@@ -333,7 +332,7 @@ class Cycle:
         return False
 
     def _no_larger_gang(self, want: dict[int, int]) -> MayTake:
-        """Whether a gang that would be stopped is no larger than what a running job grows by."""
+        """Whether a gang that would be stopped is no larger than the growth of a running job."""
         most = dominant(self.ledger.amount(want), self.total) + _SAME
         return lambda victim, amount: self._has_spare(victim) or dominant(amount, self.total) <= most
 
@@ -348,13 +347,13 @@ class Cycle:
         return may_take
 
     def reclaim(self) -> None:
-        """Across queues: room for jobs of queues below what they deserve, or what they are guaranteed."""
+        """Reclaim across queues, for jobs of queues below their share or guarantee."""
         self._serve_guarantees(takes=True)
         self._take_in_turn(self._poorest_first, self._reclaim_for)
         self._share_inside_queues()
 
     def _poorest_first(self) -> list[int]:
-        """Jobs that want something, those of the queue that holds least of what it deserves first."""
+        """Jobs that want something, those of the queue with the smallest part of its share first."""
         if not (self._holders() & self.snapshot.job_preemptible).any():
             return []
         wanting, queue = self._wanting(), self.facts.job_queue
@@ -389,7 +388,7 @@ class Cycle:
         return True
 
     def _unless_stopped_often(self, may_take: MayTake) -> MayTake:
-        """What shares and turns take: of a job that was moved often enough only what is above its minimum."""
+        """A filter for shares and turns: a job that was moved `most_stops` times keeps its minimum."""
         most = self.settings.most_stops
         restarts: list[int] = self.snapshot.job_restarts.tolist()
 
@@ -399,7 +398,7 @@ class Cycle:
         return agrees
 
     def _grows(self, job: int) -> bool:
-        """Whether the job runs as a whole gang: it asks for more replicas, and not for its minimum."""
+        """Whether the job runs as a whole gang."""
         return self.ledger.holds(job) and self.ledger.within_limits(job)
 
     def _has_spare(self, job: int) -> bool:
@@ -408,28 +407,28 @@ class Cycle:
         return any(count[r] > facts.role_min[r] for r in facts.roles_of[job])
 
     def _look(self, job: int) -> tuple[int, ...]:
-        """What tells two jobs apart when victims are sought for them: what they ask for and what they hold."""
+        """Cache key of the search for victims: jobs with equal requests and allocations are alike."""
         count = self.ledger.count
         return (self.facts.kinds[job], self.facts.priority[job], *[count[role] for role in self.facts.roles_of[job]])
 
     # -- the parts --
 
     def _holders(self) -> BoolArray:
-        """Jobs that hold something (J). Not to be written to."""
+        """Jobs that hold something (J). Read-only."""
         return self._remembered("holders", lambda: self.snapshot.jobs_of(self.ledger.replicas > 0))
 
     def _short(self) -> BoolArray:
-        """Jobs that hold less than they are to have (J). Not to be written to."""
+        """Jobs that hold less than they want (J). Read-only."""
         return self._remembered("short", lambda: self.snapshot.jobs_of(self.ledger.replicas < self._aim))
 
     @property
     def _state(self) -> int:
-        """A number that is another after each change of the ledger that stays: it is the same after one undone."""
+        """Increases with each change of the ledger, except changes that are undone."""
         changes, before = self._same
         return before if changes == self.ledger.changes else self.ledger.changes
 
     def _remembered(self, what: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives for the ledger as it is: made again only when that has changed."""
+        """The result of `make`, cached until the ledger changes."""
         if self._known[0] != self._state:
             self._known = self._state, {}
         known = self._known[1]
@@ -439,7 +438,7 @@ class Cycle:
         return found
 
     def _in_order(self, chosen: BoolArray) -> list[int]:
-        """These jobs in the order in which they are served."""
+        """These jobs in job order."""
         if not chosen.any():
             return []
         order = self._remembered("order", lambda: ordered_jobs(self.snapshot, self.ledger, self.settings.job_order))
@@ -450,16 +449,16 @@ class Cycle:
         return self._in_order(self.allowed & ~self._holders())
 
     def _wanting(self) -> list[int]:
-        """Jobs that wait or hold less than they ask for, in order."""
+        """Jobs that wait or hold less than they want, in job order."""
         return self._in_order(self._short() & self.allowed)
 
     def _wishes(self, job: int) -> list[dict[int, int]]:
-        """What to evict others for, the most wished first: its gang, or more replicas of one that runs."""
+        """The requests for which others may be evicted, largest first: a gang, or more replicas of a running job."""
         facts, ledger, count = self.facts, self.ledger, self.ledger.count
         if not ledger.holds(job):
             return [minimum_gang(ledger, job)]
         if not ledger.within_limits(job):
-            # It lost pods, or its minimum was raised: all that is missing or nothing.
+            # Below its minimum (it was raised, or pods were lost): all that is missing or nothing.
             missing = self._missing(job)
             return [missing] if missing is not None else []
         out: list[dict[int, int]] = []
@@ -474,8 +473,8 @@ class Cycle:
         return self.ledger.amount(minimum_gang(self.ledger, job))
 
     def _find_oldest(self) -> Oldest | None:
-        """The gang whose turn it is: the first by priority and age that has waited long enough, of a queue that does
-        not have what it deserves; of equal age that of the queue that lacks most."""
+        """The gang whose turn it is: the first by priority and age that has waited long enough, in a queue below its
+        share; of equal age the one of the queue that lacks most."""
         s, facts, ledger = self.snapshot, self.facts, self.ledger
         waits = self.allowed & ~self._holders()
         since = waits_since(s)
@@ -504,13 +503,13 @@ class Cycle:
                 )
                 if found is not None:
                     return found
-            # Those of its kind that are younger have no turn either.
+            # Younger jobs of its kind have no turn either.
             refused.add(kind)
         return None
 
     def _size_to_share(self, job: int) -> float:
-        """The gang over what its queue deserves, the largest over the resources that count and the queues above it;
-        infinite where one of them has what it deserves."""
+        """The gang over its queue's share, the largest over the counted resources and the queue's ancestors; infinite
+        if one of them holds its share."""
         queue, need = self.facts.job_queue[job], self._gang_amount(job)
         asked = asked_for(need)
         if self.standings.is_full(queue, asked):
@@ -522,15 +521,15 @@ class Cycle:
         return out
 
     def _serve_the_oldest(self, *, takes: bool) -> None:
-        """The oldest gang starts whatever its queue's share; with what was lent of the room kept for it; or room is
-        kept for it."""
+        """Start the oldest gang whatever its queue's share, if necessary with borrowed capacity; else reserve capacity
+        for it."""
         self.turn = self.oldest = oldest = self._find_oldest()
         if oldest is None:
             return
         facts, job = self.facts, oldest.job
         if self._start_oldest():
             return
-        # Room is kept from those that come later, not from those that come first.
+        # The reservation does not apply to jobs that come before the gang.
         for other in self._waiting():
             if facts.priority[other] > facts.priority[job]:
                 self._start(other, within_share=True)
@@ -548,8 +547,8 @@ class Cycle:
         return True
 
     def _recall(self, oldest: Oldest) -> bool:
-        """Start the gang in the place of jobs of its queue that borrowed room since its turn began, and of what other
-        queues hold beyond their shares, if both are enough."""
+        """Start the gang with what jobs of its queue borrowed since its turn began, and what other queues hold above
+        their shares, if both together are enough."""
         s, job, queue = self.snapshot, oldest.job, self.facts.job_queue[oldest.job]
         want = minimum_gang(self.ledger, job)
         holds = self._holders() & self.ran
@@ -574,10 +573,10 @@ class Cycle:
         return True
 
     def _keep(self) -> None:
-        """Keep room for the oldest gang, where least is missing when what was lent is given back.
+        """Reserve capacity for the oldest gang where it lacks least, borrowed capacity counted as free.
 
-        In a pause of the keeping that room is open to all whose gangs fit in it, but nobody takes the rest of what he
-        needs from others: time alone would stop jobs else.
+        In a pause of the reservation, gangs that fit may use the capacity, but none may preempt for a remainder:
+        otherwise the passing of time alone would stop jobs.
         """
         oldest = self.oldest
         if oldest is None or self.settings.reserve_for_seconds <= 0 or self.kept:
@@ -592,11 +591,11 @@ class Cycle:
             self._forget()
 
     def _pauses(self) -> bool:
-        """Whether this is a pause in the keeping of room for the oldest gang."""
+        """Whether this is a pause of the oldest gang's reservation."""
         return self.oldest is not None and not self.oldest.keeps_room
 
     def _lift(self) -> None:
-        """Give back what is kept for the oldest gang."""
+        """Lift the oldest gang's reservation."""
         for nodes, amount in self.kept:
             self.ledger.unblock(nodes, amount)
         if self.kept:
@@ -604,7 +603,8 @@ class Cycle:
         self.kept = []
 
     def _try_the_oldest_again(self) -> None:
-        """The gang whose turn it was may fit by now, or had to give way again; else room is kept for it."""
+        """Start the gang whose turn it was if it fits by now (it may have been preempted again); else reserve capacity
+        for it."""
         if self.turn is None or self.ledger.holds(self.turn.job):
             return
         self._lift()
@@ -613,12 +613,12 @@ class Cycle:
             self._keep()
 
     def _forget(self) -> None:
-        """Something was given back: what did not fit may fit now."""
+        """Something was released: jobs that did not fit may fit now."""
         self.too_big.clear()
         self.above_share.clear()
 
     def _serve(self, *, within_share: bool) -> None:
-        """What is not kept goes to all; what is kept is lent to jobs that can be stopped again."""
+        """Place all jobs in unreserved idle capacity; preemptible jobs may borrow the reservation."""
         self._keep()
         if self._pauses():
             self._lift()
@@ -630,13 +630,13 @@ class Cycle:
             among = self.allowed
             if oldest is not None:
                 among = among & s.job_preemptible & (s.job_priority <= self.facts.priority[oldest.job])
-            # Else it has started beside what was kept: of several roles one may have found another place by then.
+            # Else it has started beside its reservation: one of several roles may fit on other nodes by then.
             self._lift()
             self._serve_jobs(among, within_share=within_share)
             self._keep()
 
     def _serve_jobs(self, among: BoolArray, *, within_share: bool) -> None:
-        """Queues in turn, by share; of each its best job: first whole gangs, then single replicas by dominant share."""
+        """Queues in turn, by share; of each its first job: whole gangs, then single replicas by dominant share."""
         queue_of = self.facts.job_queue
         queues = range(self.snapshot.queues)
         waiting, short_jobs = self._in_order(among & ~self._holders()), self._in_order(among & self._short())
@@ -664,7 +664,7 @@ class Cycle:
                 heapq.heappush(heap, (self._key(q), q))
 
     def _growing(self, short_jobs: list[int], place: dict[int, int]) -> list[list[tuple[float, int, int]]]:
-        """For each queue a heap of its jobs that run and hold less than they ask for."""
+        """For each queue a heap of its running jobs that hold less than they want."""
         out: list[list[tuple[float, int, int]]] = [[] for _ in range(self.snapshot.queues)]
         holds = self._holders()
         for j in short_jobs:
@@ -675,27 +675,27 @@ class Cycle:
         return out
 
     def _key(self, queue: int) -> tuple[float, ...]:
-        """Order of queues: settings name the functions."""
+        """Sort key of queues, by the functions of the settings."""
         out: list[float] = []
         for name in self.settings.queue_order:
             if name == "proportion":
-                # A queue in a full parent waits with it: the parent's share counts first. Of equal parts of what they
-                # deserve the queue that deserves more comes first: one replica leaves it the poorer one.
+                # A queue in a full parent waits with it: the parent's share counts first. Of equal ratios the queue
+                # that deserves more comes first: after one more replica it has the smaller ratio.
                 for q in reversed(self.facts.chains[queue]):
                     out += self.standings.rank(q, self.standings.counted(q, self._all))
         return tuple(out)
 
     def _where(self, role: int, queue: int) -> tuple[int, int]:
-        """What roles have in common that find room in the same places, within the same caps: the keys of `too_big`."""
+        """Key of `too_big`: roles with the same key fit on the same nodes within the same caps."""
         return self.facts.shape[role], queue if self.facts.capped else -1
 
     def _start(self, job: int, *, within_share: bool) -> bool:
-        """Start a gang; False if it is not to, and nothing changed: the next one may be tried at once."""
+        """Start a gang. False if it may not start or does not fit, with nothing changed."""
         if self.oldest is not None and job == self.oldest.job:
             return self._start_oldest()
         facts, ledger = self.facts, self.ledger
         queue, role = facts.job_queue[job], facts.roles_of[job][0]
-        # Of several roles one may fit elsewhere, and the others then too.
+        # With several roles, one may fit elsewhere, and then the others too.
         alone = len(facts.roles_of[job]) == 1
         where = self._where(role, queue)
         if alone and facts.role_min[role] >= self.too_big.get(where, ANY_NUMBER):
@@ -714,11 +714,11 @@ class Cycle:
         return True
 
     def _entry(self, job: int, place: dict[int, int]) -> tuple[float, int, int]:
-        """The job among those of its queue that grow: the smallest dominant share is served first."""
+        """Heap entry of a growing job: the smallest dominant share comes first."""
         return dominant(self.ledger.held_amount(job), self.total), place[job], job
 
     def _grow(self, growing: list[tuple[float, int, int]], place: dict[int, int], *, within_share: bool) -> bool:
-        """One more replica for the job of a queue with the smallest dominant share; False if it gets none."""
+        """Place one more replica of the queue's job with the smallest dominant share. False if it gets none."""
         facts, ledger = self.facts, self.ledger
         _, _, job = heapq.heappop(growing)
         queue = facts.job_queue[job]
@@ -752,13 +752,13 @@ class Cycle:
         surplus_only: bool = False,
         must_be_worth_it: bool = False,
     ) -> list[int] | None:
-        """Search for victims, if this cycle has not searched enough, and all of them together have enough to give.
+        """Search for victims, within the limits of a cycle, if the candidates together hold enough.
 
-        `must_be_worth_it`: nothing is done if the measure of the whole falls: what jobs of one queue give each other
-        may leave it with less, as their gangs are not of one size.
+        `must_be_worth_it`: refuse an exchange that lowers the measure of the whole: exchanges inside a queue may leave
+        it with less, because gangs differ in size.
 
-        `keeps` (Q×R): what their queues keep at least, None if all may go. Room that is kept for the oldest gang is
-        used by the gang itself, by jobs that come before it, and by jobs that can be stopped again.
+        `keeps` (Q×R): what the victims' queues keep at least; None: nothing. The oldest gang's reservation is open to
+        the gang itself, to jobs that come before it, and to preemptible jobs.
         """
         if not self._caps_allow(job, want, victims):
             return None
@@ -780,7 +780,7 @@ class Cycle:
             return None
         state, order = self._state, order_of_victims(self.snapshot)
         candidates = [victim for victim in order[victims[order]].tolist() if victim != job]
-        # Between queues, and for a job that grows, it counts what they hold, and not how many jobs run with it.
+        # Between queues, and for a growing job, only amounts count, not the number of running jobs.
         running = must_be_worth_it and not self.ledger.holds(job)
         must_be_worth_it |= self.careful
         before = self.ledger.held_by([job, *candidates]) if must_be_worth_it else {}
@@ -795,7 +795,7 @@ class Cycle:
         if found is not None and worth is not None and self._worth(running=running).is_below(worth):
             self.ledger.return_to(before)
             found = None
-        # What can be told to be in vain is not counted: it costs little.
+        # An attempt that is ruled out without a search is not counted, because it is cheap.
         self.transactions += found is not None or not in_vain()
         if found is not None:
             self.took = True
@@ -813,11 +813,11 @@ class Cycle:
         return self.measure().of(role, count, running=running)
 
     def _worth_now(self, *, running: bool) -> Worth:
-        """The worth before a search: most searches end with nothing, and the next one begins with the same."""
+        """The worth before a search, cached because most searches fail and change nothing."""
         return self._remembered(("worth", self.measure(), running), lambda: self._worth(running=running))
 
     def _caps_allow(self, job: int, want: dict[int, int], victims: BoolArray) -> bool:
-        """Whether caps allow this much more when these jobs have given all that they hold."""
+        """Whether caps allow this much more once these jobs have lost all that they hold."""
         ledger, facts = self.ledger, self.facts
         if ledger.within_caps(job, want):
             return True
@@ -835,7 +835,7 @@ class Cycle:
         return self.transactions >= MOST_TRANSACTIONS or self.looks >= MOST_LOOKS
 
     def _reach(self, victims: BoolArray, keeps: FloatArray | None) -> Reach:
-        """What these jobs could give at most."""
+        """The upper bound of what these jobs could lose."""
 
         def found() -> Reach:
             over: FloatArray | None = None
@@ -848,7 +848,7 @@ class Cycle:
     def _note(self, job: int, victims: list[int], why: Why) -> None:
         self._mark(job, Why.FITS)
         if self.oldest is not None and job == self.oldest.job:
-            # It has started as any other may: nothing is kept for it any longer.
+            # It has started: it needs no reservation any more.
             self._lift()
             self.oldest = None
         for victim in victims:
@@ -863,7 +863,7 @@ class Cycle:
         return sum(self.ledger.count[r] for r in self.facts.roles_of[job])
 
     def _explain(self) -> None:
-        """The reasons of those that wait."""
+        """Set the reasons of waiting jobs."""
         facts, marks = self.facts, self.marks
         self._keep()
         kept, oldest = [] if self._pauses() else self.kept, self.oldest
@@ -900,4 +900,4 @@ def _both(one: MayTake, other: MayTake) -> MayTake:
 
 _HIGHEST = 2**62
 _SAME = 1e-9
-"""Dominant shares that differ by less are the same."""
+"""Dominant shares that differ by less are equal."""

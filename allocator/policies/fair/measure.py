@@ -1,6 +1,6 @@
-"""What a plan of the fair policies is worth: what it meets of guarantees first, then of shares.
+"""The objective of the fair policies: met guarantees first, then met shares.
 
-A plan is never worse than keeping everything, by this.
+By this measure no plan is below the current allocation.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.shares import ROUNDING, Shares, queue_demand, total_room
 
 RANKS = 4
-"""Priorities that the measure tells apart (the lower ones count as one)."""
+"""Priorities that the measure distinguishes (the lowest ones count as one)."""
 RANK = 1e3
-"""A priority counts so many times as much as the next lower one."""
+"""Weight of a priority, in multiples of the next lower one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Worth:
-    """Compared in this order."""
+    """The value of a plan, compared lexicographically."""
 
     guarantees: float
     shares: float
 
     def is_below(self, other: Worth) -> bool:
-        """Whether it is less, but for the order of sums."""
+        """Whether it is less, up to rounding."""
         parts = ((self.guarantees, other.guarantees), (self.shares, other.shares))
         for mine, theirs in parts:
             slack = _SAME * max(1.0, abs(theirs))
@@ -37,13 +37,13 @@ class Worth:
         return False
 
     def number(self) -> float:
-        """One number of the same order, as far as numbers of this size tell the parts apart."""
+        """One number with the same order, up to floating-point precision."""
         return self.guarantees * 1e12 + self.shares
 
 
 class Measure:
-    """The worth of one snapshot's plans. `within` (J): jobs that ask for something, as the shares were computed. `kept`
-    (roles and counts): what plans begin with, if it is not what the snapshot holds."""
+    """The worth of plans for one snapshot. `within` (J): the jobs whose demand the shares count. `kept` (roles,
+    counts): the allocation that plans start from, if it is not the snapshot's."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class Measure:
         self._weight: FloatArray = (np.where(np.isfinite(self._share), self._share, 0.0) / self._total).max(
             axis=1, initial=0.0
         )
-        # A queue that deserves nothing of what it asks for holds whatever it holds by nobody's right.
+        # A queue that deserves nothing of a resource it asks for has no right to what it holds.
         self._weight[(counts & (own > 0) & (shares.deserved <= ROUNDING)).any(axis=1)] = 0.0
-        # Of what nobody lacks, a queue that loses it does not go without.
+        # Where no queue lacks a resource, losing it does not violate a guarantee.
         self._sure: IntArray = np.where(shares.contended[s.queue_parent], s.queue_guarantee, 0)
         self._bonus = _bonus(s)
         self._job_rank: FloatArray = RANK ** (self._levels - 1.0 - self._row[s.facts.starts[:-1]] % self._levels)
@@ -82,8 +82,8 @@ class Measure:
         return self.of(plan.role, plan.count)
 
     def of(self, role: IntArray, count: IntArray, *, running: bool = False) -> Worth:
-        """The worth of an allocation of so many replicas of these roles. `running`: jobs that run count beside what
-        they hold, as it is to be among jobs of one queue."""
+        """The worth of an allocation of `count` replicas of `role`. `running`: also count running jobs, for exchanges
+        among jobs of one queue."""
         by_rank = RANK ** np.arange(self._levels - 1, -1, -1)
         met = self._met(role, count)
         if not running:
@@ -98,13 +98,13 @@ class Measure:
         return ~s.jobs_of(np.bincount(role, weights=count, minlength=s.roles) < s.role_min)
 
     def _met(self, role: IntArray, count: IntArray) -> tuple[FloatArray, ...]:
-        """Q×L, Q×L: what is met of guarantees and of shares by each level and those above it."""
+        """Q×L, Q×L: met guarantees and met shares of each priority level and those above it."""
         s = self.snapshot
         replicas = np.bincount(role, weights=count, minlength=s.roles)
         gangs = np.minimum(replicas, s.role_min)
         held = np.zeros((s.queues * self._levels + 1, len(s.resources)))
         np.add.at(held, self._row, s.role_request * gangs[:, None])
-        # What is above the minimum counts as one priority less: it is what others are served from first.
+        # Replicas above the minimum count one level lower, because they are the first to be preempted.
         np.add.at(held, self._surplus_row, s.role_request * (replicas - gangs)[:, None])
         # Higher priorities use up the share first.
         so_far = held[:-1].reshape(s.queues, self._levels, -1).cumsum(axis=1)
@@ -119,24 +119,24 @@ class Measure:
 
 
 def _no_more_lost_than_in_all(met: FloatArray, kept: FloatArray) -> FloatArray:
-    """Q×L: what is met, where a level of a queue loses no more of what is kept now than the queue loses in all.
+    """Q×L: `met`, but no level of a queue loses more than the whole queue does.
 
-    Other queues take what a queue has beyond its share from whoever of it can give: its lower priorities may be bound
-    to stay, and keep the rest of the share.
+    Other queues reclaim a queue's surplus from any of its jobs: jobs of lower priority may not be preemptible, and
+    keep the rest of the share.
     """
     lost = np.maximum(kept[:, -1:] - met[:, -1:], 0.0)
     return np.maximum(met, kept - lost)
 
 
 def _differences(by_level: FloatArray) -> FloatArray:
-    """Q×L: what each level adds to those above it."""
+    """Q×L: the difference of each level to the one above it."""
     out = by_level.copy()
     out[:, 1:] -= by_level[:, :-1]
     return out
 
 
 def _lacked(snapshot: Snapshot, shares: Shares) -> BoolArray:
-    """Q×R: resources that are contended between a queue, or one above it, and its siblings."""
+    """Q×R: resources for which a queue, or one of its ancestors, competes with its siblings."""
     s = snapshot
     out = np.zeros((s.queues, len(s.resources)), dtype=np.bool_)
     for q, chain in enumerate(s.facts.chains):
@@ -146,9 +146,9 @@ def _lacked(snapshot: Snapshot, shares: Shares) -> BoolArray:
 
 
 def _bonus(snapshot: Snapshot) -> FloatArray:
-    """J: what a running job counts beside its share: twice the largest replica of its queue's jobs that can shrink.
+    """J: the bonus of a running job: twice the largest replica of its queue's jobs that can shrink.
 
-    A job that starts in the place of others' surplus may ask for less than one of their replicas.
+    A job that starts in place of others' surplus may need less than the replica that it replaces.
     """
     s = snapshot
     spare = (s.role_max > s.role_min) & s.job_preemptible[s.role_job]
@@ -160,4 +160,4 @@ def _bonus(snapshot: Snapshot) -> FloatArray:
 
 
 _SAME = 1e-9
-"""Worths that differ by this part are the same: lower priorities count little beside higher ones, but they count."""
+"""Relative difference of worths that counts as equal; small, because lower priorities have small weights."""

@@ -1,7 +1,7 @@
-"""Orders of jobs, queues and nodes, as small functions that settings name and combine.
+"""Orders of jobs, queues and nodes, as small functions that settings select and combine.
 
-A job order is a function to a number for each job; the first function that tells two jobs apart decides, as in
-kube-batch's tiers. Lower comes first.
+A job order returns a number for each job (J), lower first; the first function that distinguishes two jobs decides, as
+in kube-batch's tiers.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ JOB_ORDERS: dict[str, Callable[[Snapshot, Ledger], FloatArray]] = {
 
 
 def ordered_jobs(snapshot: Snapshot, ledger: Ledger, names: Sequence[str]) -> IntArray:
-    """All jobs in the order of these functions; names break what is left."""
+    """All jobs in the order of these functions; ties by name."""
     keys: list[FloatArray | IntArray] = [np.arange(snapshot.jobs)]
     keys += [JOB_ORDERS[name](snapshot, ledger) for name in reversed(names)]
     return np.lexsort(keys)
 
 
 def queue_share(used: Sequence[int], deserved: Sequence[float]) -> float:
-    """How much of what it deserves a queue holds: the largest over the resources; what deserves nothing comes last."""
+    """Allocated over deserved share of a queue, the largest over the resources; infinite if it deserves nothing."""
     most, any_share = 0.0, False
     for amount, share in zip(used, deserved, strict=True):
         if share > 0:
@@ -94,8 +94,8 @@ NODE_ORDERS: dict[str, Callable[[IntArray, IntArray], FloatArray]] = {
 def node_scores(
     snapshot: Snapshot, weights: Sequence[tuple[str, float]]
 ) -> Callable[[IntArray, FloatArray | None], FloatArray | None] | None:
-    """The weighted sum of scores as a function of what is free and how much a role prefers each node (0..1), which is
-    the score `affinity`; None for packing alone, which needs no scores."""
+    """The weighted sum of node scores (N), as a function of the free capacity (N×R) and the role's preference (N,
+    0..1), which is the score `affinity`; None for packing alone, which needs no scores."""
     affinity = sum(weight for name, weight in weights if name == "affinity")
     used = [(name, weight) for name, weight in weights if name != "affinity" and weight != 0]
     is_packing = all(name == "most_requested" and weight > 0 for name, weight in used)

@@ -18,7 +18,7 @@ from diflow.allocator.policies.settings import PolicySettings
 
 
 class FairPolicy:
-    """Fair queues."""
+    """Fair shares between queues, and inside them between jobs."""
 
     name = "fair"
 
@@ -26,7 +26,7 @@ class FairPolicy:
         self._settings = settings or PolicySettings()
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
-        """Start the newcomer within what its queue deserves, or in what is idle; nobody else is touched."""
+        """Start the new job within its queue's share, or in idle capacity; no other job changes."""
         used = self._prepared(snapshot)
         only = np.zeros(used.jobs, dtype=np.bool_)
         only[job] = True
@@ -37,18 +37,18 @@ class FairPolicy:
         return restored(snapshot, used, self._optimize(used))
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
-        """What of guarantees and of deserved shares is met, jobs of higher priority counted first and far more."""
+        """Met guarantees, then met shares, with higher priorities before lower ones (lexicographic)."""
         return Cycle(self._prepared(snapshot), self._settings).measure().of_plan(plan).number()
 
     def _optimize(self, snapshot: Snapshot) -> Plan:
         plan, is_certain = self._decided(snapshot)
         if is_certain or not changes(self._decided(carry_out(snapshot, plan))[0]):
             return plan
-        # The next cycle would go where this one may not: it measures from what this one would leave.
+        # The next cycle would change more, because it measures from the state after this one.
         return Cycle(snapshot, self._settings).run(GENTLE, self.name)
 
     def _decided(self, snapshot: Snapshot) -> tuple[Plan, bool]:
-        """The plan, and whether the next cycle is known to leave it alone."""
+        """The plan, and whether it is known to be a fixed point."""
         cycle = Cycle(snapshot, self._settings)
         plan = self._followed(cycle, self._settings.steps)
         if evictions(snapshot, plan) == 0:
@@ -57,8 +57,8 @@ class FairPolicy:
         kept = measure.of(snapshot.held_role, snapshot.held_count)
         if not measure.of_plan(plan).is_below(kept):
             return plan, True
-        # An exchange is judged by the queues and resources that it is about. Where replicas are of several sizes or
-        # priorities, all together may still be worth less than what is there: then each is held against the whole.
+        # An exchange is checked for the queues and resources it concerns. With replicas of several sizes or priorities
+        # all exchanges together may still lower the measure: then each one is checked against the whole.
         base = snapshot.held_role, snapshot.held_count
         plan = self._followed(Cycle(snapshot, self._settings, careful=True, kept=base), self._settings.steps)
         if not measure.of_plan(plan).is_below(kept):
@@ -66,7 +66,7 @@ class FairPolicy:
         return Cycle(snapshot, self._settings).run(GENTLE, self.name), True
 
     def _followed(self, cycle: Cycle, steps: tuple[str, ...]) -> Plan:
-        """The plan to which a cycle leads, and those after it, with reasons as its beginning and its end have them."""
+        """The plan of a cycle, iterated to a fixed point, with reasons for the whole."""
         first = cycle.run(steps, self.name)
         given = list(cycle.given)
 
@@ -84,7 +84,7 @@ class FairPolicy:
 
 
 def deserved_table(snapshot: Snapshot, settings: PolicySettings | None = None) -> tuple[FloatArray, IntArray]:
-    """(deserved, allocated), each Q×R: what `diflow queue` shows."""
+    """(deserved, allocated), each Q×R, for `diflow queue`."""
     cycle = Cycle(snapshot, settings or PolicySettings())
     return cycle.deserved, cycle.ledger.queue_used
 

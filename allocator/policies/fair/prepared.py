@@ -1,7 +1,6 @@
-"""The snapshot as the fair policies read it: a queue for each parent's own jobs, and priorities that grow with waiting.
+"""The snapshot as the fair policies read it: a queue for each parent's own jobs, and priorities that age.
 
-Both are changes of the input and none of the decisions: what follows knows queues without jobs of their own beside
-children, and one priority a job.
+Both change the input, so the policies handle neither parents with jobs of their own nor ageing.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from diflow.allocator.model.plan import NAMES_A_JOB, Plan, Why
 from diflow.allocator.model.snapshot import Memo, Snapshot
 
 OWN = "/own"
-"""What is added to a parent's name for the queue of its own jobs: no queue may have a name with a slash."""
+"""Suffix of the queue for a parent's own jobs. Names of queues cannot contain a slash."""
 
 
 def prepared(snapshot: Snapshot, *, ageing_seconds: float = 0.0) -> Snapshot:
     """The snapshot with a queue of weight 1 for the own jobs of each parent, and with aged priorities.
 
-    The queues that are added come last: those of `snapshot` keep their numbers. The same object if nothing changes.
+    The added queues come last, so the queues of `snapshot` keep their indices. The same object if nothing changes.
     """
     out = _with_own_queues(snapshot)
     if ageing_seconds > 0:
@@ -32,21 +31,21 @@ def prepared(snapshot: Snapshot, *, ageing_seconds: float = 0.0) -> Snapshot:
 
 
 def restored(snapshot: Snapshot, used: Snapshot, plan: Plan) -> Plan:
-    """A plan for `used`, which was prepared from `snapshot`, as one for `snapshot`: reasons name its queues."""
+    """A plan for `used`, which was prepared from `snapshot`, as a plan for `snapshot`: reasons name its queues."""
     if used.queues == snapshot.queues:
         return plan
     added = (plan.subject >= snapshot.queues) & ~np.isin(plan.why, tuple(NAMES_A_JOB))
     subject = np.where(added, used.queue_parent[plan.subject * added], plan.subject)
-    # The numbers are those of the parent's own jobs, not of the parent.
+    # The values are those of the parent's own jobs, not of the parent.
     why = np.where(added & (plan.why == int(Why.QUEUE_SHARE)), int(Why.OWN_SHARE), plan.why)
     return replace(plan, subject=frozen(subject), why=frozen(why))
 
 
 def aged_priority(snapshot: Snapshot, ageing_seconds: float) -> IntArray:
-    """J: each job's priority, one more for each `ageing_seconds` that it waited, up to the highest that anybody has.
+    """J: each job's priority plus one for each `ageing_seconds` that it waited, up to the highest priority of any job.
 
-    The wait of a job that runs is that before its first start; one that was stopped waits again since then. So a job
-    keeps the priority with which it started, and another one of its age cannot stop it at once.
+    A running job waited until its first start; a stopped job also since its stop. So a job keeps the priority with
+    which it started, and a job of the same age cannot preempt it immediately.
     """
     s = snapshot
     holds = s.jobs_of(s.held_role)
@@ -85,6 +84,6 @@ def _changed_fields(snapshot: Snapshot, mixed: IntArray) -> dict[str, Any]:
         "queue_guarantee": frozen(np.vstack([s.queue_guarantee, np.zeros((len(mixed), resources), dtype=np.int64)])),
         "queue_cap": frozen(np.vstack([s.queue_cap, np.full((len(mixed), resources), UNLIMITED, dtype=np.int64)])),
         "job_queue": frozen(place[s.job_queue + 1]),
-        # What is derived from these queues must not take the place of what is derived from the snapshot's own.
+        # Values derived from these queues must not replace those derived from the snapshot's own.
         "memo": Memo(),
     }

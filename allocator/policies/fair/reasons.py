@@ -1,14 +1,14 @@
-"""What binds each job that waits, and to whom those that lost something gave it: told from what a plan comes to.
+"""The reasons of waiting jobs, and of jobs that lost replicas, from the state after a plan.
 
-Looks at a ledger that is as the plan leaves it, with nothing kept from anybody, so that every number is one that a
-reader can count in the cluster and the plan. Nothing is decided here. Of several things that bind, the first is told:
+The ledger is the state after the plan without reservations, so a reader can count every number in the cluster and the
+plan. Nothing is decided here. Of several limits that bind, the first of these is reported:
 
-1. a cap of its queue, or of one above it;
-2. that room is kept: for the job itself, or for another one where it would fit without that;
-3. guarantees: its queue has less than its own, and others hold too little above theirs;
-4. its share: a queue of its chain holds what it deserves while others could give;
-5. the shares of others, which hold too little above what they deserve;
-6. room.
+1. a cap of the job's queue or an ancestor;
+2. a reservation: for the job itself, or for another job if it would fit without it;
+3. guarantees: its queue is below its own, and others hold too little above theirs;
+4. its share: a queue of its chain holds its share while others could give;
+5. the shares of others, which hold too little above them;
+6. free capacity.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from diflow.allocator.policies.waiting import Kept, Told, cap_that_binds, minimu
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What `victim` lost so that `receiver` got something."""
+    """A loss of `victim` for `receiver`."""
 
     victim: int
     receiver: int
@@ -38,10 +38,10 @@ class Given:
 
 
 class Binding:
-    """What keeps jobs from starting beside this ledger.
+    """What prevents jobs from starting in this ledger.
 
-    `oldest` with `kept`: for whom room is kept, and which; nothing is kept in the ledger. `within_share`: whether jobs
-    start within what their queues deserve alone, though there is room.
+    `oldest`, `kept`: the gang with a reservation, and the reservation, which the ledger does not contain.
+    `within_share`: whether jobs start only within their queues' shares, even if there is free capacity.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Binding:
         self._above: dict[bool, list[list[float]]] = {}
 
     def of(self, job: int) -> Told:
-        """The reason, its numbers, and the queue or job that it names."""
+        """The reason, its values and its subject."""
         ledger = self._ledger
         cap = cap_that_binds(ledger, job)
         if cap is not None:
@@ -72,13 +72,13 @@ class Binding:
             return share or (Why.NO_ROOM, (need, fits, 0.0), -1)
         return self._share(job) or (Why.NO_ROOM, (need, fits, 0.0), -1)
 
-    # -- room --
+    # -- free capacity --
 
     def _left(self, oldest: Oldest) -> float:
         return oldest.until - self._ledger.snapshot.now_seconds
 
     def _fits_in_kept(self, job: int) -> float:
-        """Replicas of the role that room_told names that what is kept takes as it is now."""
+        """Replicas of the role named by `room_told` that fit in the reservation now."""
         ledger = self._ledger
         role = worst_role(ledger, job)
         _, amounts = self._kept[ledger.roles_of(job).index(role)]
@@ -89,7 +89,7 @@ class Binding:
     # -- shares --
 
     def _share(self, job: int) -> Told | None:
-        """What binds of guarantees and shares, where others have something that could be taken."""
+        """The guarantee or share that binds, if others hold something that could be taken."""
         ledger, standings = self._ledger, self._standings
         need = ledger.amount(minimum_gang(ledger, job))
         queue = ledger.job_queue[job]
@@ -114,7 +114,7 @@ class Binding:
         return None if short is None else (Why.NO_SURPLUS, short, queue)
 
     def _above_share(self, job: int) -> Told | None:
-        """The first queue of the chain that the gang would lift above what it deserves."""
+        """The first queue of the chain that the gang would lift above its share."""
         ledger, standings = self._ledger, self._standings
         need = ledger.amount(minimum_gang(ledger, job))
         asked = asked_for(need)
@@ -128,8 +128,8 @@ class Binding:
     def _too_little(
         self, chain: list[int], lacks: dict[int, int], *, guarantees: bool
     ) -> tuple[float, float, float] | None:
-        """(what the gang lacks, what others could give, resource) of the resource where most is missing; None where
-        others hold enough above their guarantees or shares."""
+        """(what the gang lacks, what others could lose, resource) for the resource that is most short; None if others
+        hold enough above their guarantees or shares."""
         most: tuple[float, float, float] | None = None
         for r, lack in lacks.items():
             above = self._others(chain, self._surplus(guarantees=guarantees), r)
@@ -138,7 +138,7 @@ class Binding:
         return most
 
     def _lacks(self, job: int, need: list[int]) -> dict[int, int]:
-        """By resource: how much less than its gang asks for is idle where it may run, if it is less."""
+        """By resource: the gang's request minus what is idle on eligible nodes, if positive."""
         ledger, facts = self._ledger, self._ledger.facts
         nodes = np.zeros(ledger.snapshot.nodes, dtype=np.bool_)
         for role in facts.roles_of[job]:
@@ -147,7 +147,7 @@ class Binding:
         return {r: amount - idle[r] for r, amount in enumerate(need) if amount > idle[r]}
 
     def _others(self, chain: list[int], amounts: list[list[float]], resource: int) -> float:
-        """What the queues beside these, each under the same parent, have of it together."""
+        """The sum of `amounts` over the siblings of these queues."""
         out = 0.0
         for q in chain:
             above = self._standings.chains[q][1:2]
@@ -155,7 +155,7 @@ class Binding:
         return out
 
     def _surplus(self, *, guarantees: bool) -> list[list[float]]:
-        """Q×R: what jobs that may be stopped hold above what their queues are guaranteed, or deserve."""
+        """Q×R: what preemptible jobs hold above their queues' guarantees or shares."""
         if guarantees not in self._above:
             standings = self._standings
             keeps = np.array(standings.guarantee if guarantees else standings.deserved, dtype=np.float64)
@@ -165,7 +165,7 @@ class Binding:
         return self._above[guarantees]
 
     def _stoppable(self) -> list[list[float]]:
-        """Q×R: what jobs that may be stopped hold, in each queue and below it."""
+        """Q×R: what preemptible jobs hold, in each queue and its descendants."""
         own = self._own()
         return _upwards(own, np.full(own.shape, np.inf), self._standings.chains)
 
@@ -187,16 +187,16 @@ LOSSES = frozenset(
         Why.GAVE_BACK_KEPT_ROOM,
     }
 )
-"""Why a job holds less than before, for another one."""
+"""Reasons of a job that lost replicas to another one."""
 
 
 def retold(
     snapshot: Snapshot, plan: Plan, given: Iterable[Given], shares: Shares | None = None, *, losers_only: bool = False
 ) -> Plan:
-    """The plan with the reasons of those that hold something, or did, as its beginning and its end have them.
+    """The plan with reasons for its whole, for jobs that hold or held something.
 
-    Cycles that follow each other each tell what they did; what one took another may have given back. `given`: what all
-    of them took, in this order. `shares`: what queues deserve in the snapshot, where a reason is to be held against it.
+    The plan may join several cycles, and a later one may have reverted what an earlier one did. `given`: the losses in
+    all of them, in order. `shares`: the shares of the snapshot, if reasons have to agree with them.
     """
     s = snapshot
     held = np.bincount(s.role_job, weights=s.held_by_role(), minlength=s.jobs).astype(np.int64)
@@ -221,7 +221,7 @@ def retold(
             reason, numbers = Why.FITS, (after, int(s.role_desired[s.role_job == job].sum()))
             named = int(s.job_queue[job])
         elif after == 0 and why[job] == int(Why.RESERVED):
-            continue  # it would fit again but for the room that is kept
+            continue  # it would fit again without the reservation
         elif after < before and (found := receivers.of(job, stopped=after == 0)) is not None:
             reason, named, numbers = found.why, found.receiver, (after, before)
         elif after == 0:
@@ -235,7 +235,7 @@ def retold(
 
 
 class _Receivers:
-    """Who has now what jobs lost. `gain` (J): replicas that each job has more than at the beginning."""
+    """Finds the job that holds what another lost. `gain` (J): replicas that each job gained by the whole plan."""
 
     def __init__(
         self, snapshot: Snapshot, takers: dict[int, list[Given]], gain: IntArray, shares: Shares | None
@@ -244,10 +244,10 @@ class _Receivers:
         self._standings: Standings | None = None
 
     def of(self, job: int, *, stopped: bool) -> Given | None:
-        """The last one that the job's replicas were taken for; or, where that one lost them again, who took them then.
+        """The last job for which the job's replicas were taken; or, if that one lost them again, the next receiver.
 
-        One whose queue was entitled to them by what queues held at the beginning comes first: several steps together
-        may move what the last of them had no right to alone.
+        A receiver whose queue was entitled to them in the initial state is preferred: several steps together may move
+        what the last of them alone had no right to.
         """
         first: Given | None = None
         for found in self._candidates(job, stopped=stopped):
@@ -263,7 +263,7 @@ class _Receivers:
         return first
 
     def _candidates(self, job: int, *, stopped: bool) -> Iterator[Given]:
-        """Nobody is `stopped` so that a queue shares its surplus."""
+        """Sharing the surplus of a queue never stops a job (`stopped`)."""
         seen, at = {job}, [job]
         while at:
             after: list[int] = []
@@ -278,14 +278,14 @@ class _Receivers:
             at = after
 
     def _others(self, job: int) -> Iterator[Given]:
-        """Those who hold more than before, whoever that was taken from."""
+        """Jobs that hold more than before."""
         for other in np.flatnonzero(self._gain > 0).tolist():
             why = _between(self._snapshot, job, other)
             if why is not None:
                 yield Given(job, other, why)
 
     def _right(self, one: Given) -> Why | None:
-        """What entitled the receiver's queue at the beginning to what the victim had; None for nothing."""
+        """The reason that entitled the receiver's queue in the initial state to what the victim held, or None."""
         s, shares = self._snapshot, self._shares
         if one.why != Why.RECLAIMED or shares is None:
             return one.why
@@ -307,7 +307,7 @@ class _Receivers:
 
 
 def _between(snapshot: Snapshot, victim: int, receiver: int) -> Why | None:
-    """What lets one take from the other, who are not known to have met."""
+    """The reason that lets one take from the other, if no direct exchange is recorded."""
     s = snapshot
     if s.job_queue[victim] != s.job_queue[receiver]:
         return Why.RECLAIMED
@@ -315,7 +315,7 @@ def _between(snapshot: Snapshot, victim: int, receiver: int) -> Why | None:
 
 
 def _children(chains: list[list[int]]) -> dict[int, list[int]]:
-    """The queues below each; below -1 those at the top."""
+    """The children of each queue; of -1: the queues at the top."""
     out: dict[int, list[int]] = {q: [] for q in range(-1, len(chains))}
     for q, chain in enumerate(chains):
         out[chain[1] if len(chain) > 1 else -1].append(q)
@@ -327,7 +327,7 @@ def _upwards(
     most: FloatArray,
     chains: list[list[int]],
 ) -> list[list[float]]:
-    """Q×R: what is in each queue and below it, no more than `most` of each."""
+    """Q×R: sums over each queue and its descendants, each limited to `most`."""
     out = own.copy()
     for q in sorted(range(len(chains)), key=lambda q: -len(chains[q])):
         out[q] = np.minimum(out[q], most[q])

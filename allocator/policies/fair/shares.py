@@ -1,4 +1,4 @@
-"""What each queue deserves: weighted max-min fairness in each resource by itself, nested, with guarantees and caps."""
+"""Deserved shares of queues: weighted max-min fairness for each resource, nested, with guarantees and caps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, froze
 from diflow.allocator.model.snapshot import Snapshot
 
 ROUNDING = 1e-6
-"""Amounts that differ by less are the same: shares are sums of floating-point numbers."""
+"""Amounts that differ by less are equal: shares are sums of floating-point numbers."""
 
 
 def water_fill(total: float, weight: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-    """Shares x with low ≤ x ≤ high and x = weight·λ in between, that use up `total` as far as `high` lets them.
+    """Shares x with low ≤ x ≤ high and x = weight·λ in between, whose sum is `total`, or less if `high` limits them.
 
-    Lows that exceed the total together are cut in proportion. What the weighted ones leave goes to weight 0, evenly.
+    If the lows exceed the total, they are scaled down. What is left goes evenly to members of weight 0.
     """
     low = np.minimum(low, high)
     if low.sum() > total:
@@ -35,7 +35,7 @@ def water_fill(total: float, weight: FloatArray, low: FloatArray, high: FloatArr
 def _level(total: float, weight: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
     if high.sum() <= total:
         return high.copy()
-    # The level at which each starts to rise above its low, and at which it has reached its high.
+    # The levels at which each member starts to rise above its low and reaches its high.
     points = np.unique(np.concatenate([low / weight, high / weight]))
     used = np.clip(points[:, None] * weight, low, high).sum(axis=1)
     at = int(np.searchsorted(used, total))
@@ -49,10 +49,7 @@ def _level(total: float, weight: FloatArray, low: FloatArray, high: FloatArray) 
 
 
 def total_room(snapshot: Snapshot) -> IntArray:
-    """R: what all jobs together may use: open nodes less foreign pods, and what our pods hold on closed ones.
-
-    Not to be written to.
-    """
+    """R: capacity for all jobs: open nodes less foreign pods, plus what jobs hold on closed nodes. Read-only."""
     s = snapshot
     held = (s.held_role, s.held_node, s.held_count, s.role_request)
     sources = (s.node_allocatable, s.node_foreign, s.node_open, *held)
@@ -60,9 +57,9 @@ def total_room(snapshot: Snapshot) -> IntArray:
 
 
 def _total_room(snapshot: Snapshot) -> IntArray:
-    room = np.maximum(snapshot.room(), 0)
+    room = np.maximum(snapshot.capacity(), 0)
     if not snapshot.node_open.all():
-        held = snapshot.room() - snapshot.settled()
+        held = snapshot.capacity() - snapshot.free_after_termination()
         room = np.where(snapshot.node_open[:, None], room, np.minimum(held, room))
     out: IntArray = room.sum(axis=0)
     return out
@@ -70,12 +67,12 @@ def _total_room(snapshot: Snapshot) -> IntArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """What queues deserve, and where they compete.
+    """Deserved shares of the queues, and where queues compete.
 
     | field | shape | meaning |
     |---|---|---|
-    | deserved | Q×R | what each queue deserves of each resource, its children's part included |
-    | contended | (Q+1)×R | whether the queues below one want more of a resource than it deserves; last row: the top |
+    | deserved | Q×R | deserved share of each queue, its children's part included |
+    | contended | (Q+1)×R | whether a queue's children want more than its share; last row: the queues at the top |
     """
 
     deserved: FloatArray
@@ -83,10 +80,8 @@ class Shares:
 
 
 def shares_by(snapshot: Snapshot, within: BoolArray | None = None, *, wanted: IntArray | None = None) -> Shares:
-    """The shares if the queues' jobs (`within`, J: only these) ask for what they desire, or for `wanted` replicas of
-    each role.
-
-    Remembered, as they mostly are the same for all snapshots that a plan leads to. Not to be written to.
+    """The shares for the demand of `wanted` replicas of each role (default: desired) by the jobs in `within` (J;
+    default: all). Cached, as they are mostly equal for all snapshots of a cycle. Read-only.
     """
     total = total_room(snapshot)
     wanted = snapshot.role_desired if wanted is None else wanted
@@ -101,20 +96,19 @@ def shares_by(snapshot: Snapshot, within: BoolArray | None = None, *, wanted: In
 
 
 def deserved_by(snapshot: Snapshot, within: BoolArray | None = None, *, wanted: IntArray | None = None) -> FloatArray:
-    """Q×R: what each queue deserves. As `shares_by`."""
+    """Q×R: the deserved share of each queue. As `shares_by`."""
     return shares_by(snapshot, within, wanted=wanted).deserved
 
 
 def deserved(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) -> FloatArray:
-    """Q×R: what each queue deserves of each resource, its children's part included. As `shares`."""
+    """Q×R: the deserved share of each queue. As `shares`."""
     return shares(snapshot, demand, total).deserved
 
 
 def shares(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) -> Shares:
-    """What each queue deserves of each resource, and where queues compete for one.
+    """The shares of all queues. `demand` (Q×R): requests of each queue's own jobs.
 
-    `demand` (Q×R) is what the queue's own jobs ask for. A parent divides what it deserves among its children and
-    its own jobs (which count as one more child of weight 1).
+    A parent divides its share among its children and its own jobs, which count as one more child of weight 1.
     """
     queues, resources = demand.shape
     children: list[list[int]] = [[] for _ in range(queues)]
@@ -125,7 +119,7 @@ def shares(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) 
             chain.add(above)
             above = int(snapshot.queue_parent[above])
         if above >= 0 or snapshot.queue_parent[q] < 0:
-            # A circle of parents is cut: all in it stand at the top.
+            # Queues in a cycle of parents count as queues at the top.
             roots.append(q)
         else:
             children[int(snapshot.queue_parent[q])].append(q)
@@ -168,7 +162,7 @@ def shares(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) 
 
 
 def queue_demand(snapshot: Snapshot, wanted: IntArray, *, within: BoolArray | None = None) -> IntArray:
-    """Q×R: what the jobs of each queue ask for with `wanted` replicas of each role; `within` (J): only these jobs."""
+    """Q×R: requests of the jobs of each queue with `wanted` replicas of each role; `within` (J): only these jobs."""
     by_job = snapshot.demand_by_job(wanted)
     if within is not None:
         by_job = by_job * within[:, None]
@@ -180,11 +174,11 @@ def queue_demand(snapshot: Snapshot, wanted: IntArray, *, within: BoolArray | No
 
 
 def dominant(amount: Sequence[float], total: Sequence[int]) -> float:
-    """Largest part of any resource (DRF) of one amount; `total` is at least 1."""
+    """Dominant share (DRF) of one amount: its largest fraction of any resource. `total` is at least 1."""
     return max(a / t for a, t in zip(amount, total, strict=True))
 
 
 def dominant_share(amount: IntArray, total: IntArray) -> FloatArray:
-    """Largest part of any resource (DRF) for rows of amounts: as `dominant` of each."""
+    """Dominant share (DRF) of each row of amounts, as `dominant`."""
     out: FloatArray = (amount / total).max(axis=-1)
     return out

@@ -1,8 +1,8 @@
-"""What else must agree before a job gives way to one of a higher priority: small functions that settings name.
+"""Filters of the victims of preemption inside a queue: small functions, selected by name in the settings.
 
-Two things always hold and are not named: a victim's priority is strictly lower, and its gang keeps its minimum or
-nothing. All that are named must agree besides. They are asked in `preempt` alone, as kube-batch's drf is, which says
-nothing of what queues reclaim from each other (pkg/scheduler/plugins/drf: a preemptable function, no reclaimable one).
+Two rules always hold: a victim's priority is strictly lower, and its gang keeps its minimum or nothing. A victim must
+also pass all selected filters. They apply only to `preempt`, as kube-batch's drf does, which has a preemptable function
+but no reclaimable one (pkg/scheduler/plugins/drf).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from diflow.allocator.policies.fair.shares import dominant, dominant_share
 from diflow.allocator.policies.fair.victims import MayTake
 
 Rule = Callable[[int, dict[int, int]], tuple[BoolArray, MayTake]]
-"""(job, so many more replicas of its roles) → (J: who may be asked at all, whether so much may be taken from one).
+"""(job, more replicas by role) → (possible victims (J), whether an amount may be taken from one of them).
 
-It holds for the ledger as it was when the rule was made. Who may not be asked would be refused anything: that is known
-for all jobs at once, where asking each of thousands takes a second.
+Valid for the ledger at the time when the rule was made. The mask excludes jobs that would be refused any amount: it is
+computed for all jobs at once, while asking for each of thousands takes a second.
 """
 
 
 def drf(ledger: Ledger) -> Rule:
-    """Whether the victim's dominant share is still no smaller than the preemptor's with all that it asks for.
+    """The victim's dominant share may not fall below the preemptor's with its full request.
 
-    So who has taken cannot be taken from in turn on that ground, and nobody is stopped whole: that leaves no share.
+    So preemption cannot be reverted by the same rule, and no gang is stopped, because that leaves no share.
     """
     s, total = ledger.snapshot, ledger.facts.total
     share = dominant_share(s.demand_by_job(ledger.replicas), ledger.facts.whole)

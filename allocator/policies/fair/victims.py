@@ -1,4 +1,4 @@
-"""Whom to stop so that a gang can start: the smallest set found, as one transaction, done whole or not at all."""
+"""The choice of victims so that a gang can start: the smallest set found, as one transaction, all or nothing."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from diflow.allocator.model.packing import slots
 from diflow.allocator.model.snapshot import Snapshot
 
 MayTake = Callable[[int, list[int]], bool]
-"""Whether so much (by resource) may be taken from this job."""
+"""(job, amount by resource) → whether the amount may be taken from the job."""
 FEW_STEPS = 8
-"""Steps after which a search counts as a long one."""
+"""Steps after which a search counts as long."""
 MOST_ALONE = 32
-"""Jobs of which each is tried as the only victim, where a search found several replicas of a gang or more."""
+"""Candidates that are tried as the only victim if the search found a larger set or failed."""
 MOST_TRIES = 64
-"""Of those, with one or another of their nodes first."""
+"""Limit of these attempts, counting each of a candidate's nodes to start with."""
 MOST_NODES = 32
-"""Nodes of a role among which that is sought where one replica less is of most use."""
+"""Nodes of a role that are compared to find the one from which a replica is taken."""
 MOST_STEPS = 512
-"""Steps of one search. A gang that needs more victims than that waits for room instead."""
+"""Steps of one search. A gang that needs more evictions waits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """One eviction that leaves the victim's gang at its minimum or above, or gone. `counts`: replicas by role."""
+    """One eviction. It leaves the victim at its minimum or above, or stopped. `counts`: replicas by role."""
 
     job: int
     taken: Placement
@@ -38,10 +38,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """For whom room is sought, how many more replicas of its roles, and among whom, as in `make_room`.
-
-    `first`: the node that is to be emptied before others, -1 for that which helps most.
-    """
+    """Arguments of `make_room`. `first`: the node from which replicas are taken first, -1: the one that helps most."""
 
     job: int
     want: dict[int, int]
@@ -51,7 +48,7 @@ class _Search:
 
 
 def order_of_victims(snapshot: Snapshot) -> IntArray:
-    """Jobs in the order in which they are to suffer: the lowest priority first, then the youngest, who loses least."""
+    """The order of victims: the lowest priority first, then the youngest, which loses least."""
     created, priority = snapshot.job_created_seconds, snapshot.job_priority
     return snapshot.memo.get(
         "order of victims", (created, priority), lambda: np.lexsort((np.arange(snapshot.jobs), -created, priority))
@@ -68,13 +65,12 @@ def make_room(
     surplus_only: bool = False,
     is_hopeless: Callable[[], bool] = lambda: False,
 ) -> list[int] | None:
-    """Evict until `want` fits, and start it. Returns the victims, or None with nothing changed.
+    """Evict until `want` (role → more replicas) fits, and place it. Returns the victims, or None with nothing changed.
 
-    Room that is idle is counted first. Candidates come in the order in which they are to suffer, low priorities first.
-    Of each priority all first lose replicas above their minimum one by one (the last ones first); only then, and unless
-    `surplus_only`, the rest of a gang at once. Afterwards every eviction that turns out not to be needed is taken back,
-    the largest first. `may_take(job, amount)` may refuse an eviction.
-    `is_hopeless` is asked, with nothing changed, before the search becomes a long one: most end after a few steps.
+    Free capacity is used first. `candidates` are in the order of victims. In each priority, all candidates first lose
+    replicas above their minimum one by one (the last ones first); only then, unless `surplus_only`, whole gangs.
+    Afterwards every eviction that is not needed is undone, the largest first. `may_take` may refuse an eviction.
+    `is_hopeless` is called, with nothing changed, before the search becomes long: most searches end after a few steps.
     """
     if ledger.try_gang(job, want) is not None:
         return []
@@ -100,8 +96,8 @@ def make_room(
 
 
 def _one_victim(ledger: Ledger, search: _Search, *, surplus_only: bool) -> list[_Step] | None:
-    """Evictions of one job alone that are enough, where those of several were refused in the end: what the first ones
-    gave may have been of no use, and all that their queue had to give. The ledger is as after these evictions."""
+    """Evictions from a single job that suffice, for when those from several were refused in the end: the first ones
+    may have been useless and all that their queue could lose. Leaves the ledger after these evictions."""
     tries = 0
     for victim in search.candidates[:MOST_ALONE]:
         nodes = {node for role in ledger.roles_of(victim) for node in ledger.placement(role)[0].tolist()}
@@ -121,8 +117,8 @@ def _one_victim(ledger: Ledger, search: _Search, *, surplus_only: bool) -> list[
 
 
 def _fewer(ledger: Ledger, search: _Search, found: list[_Step]) -> list[_Step]:
-    """The eviction of a single gang in the place of those found, where that stops fewer replicas and no higher
-    priority; the same otherwise. The ledger is as after the evictions that are returned."""
+    """The eviction of a single gang instead of `found`, if that stops fewer replicas and no higher priority; else
+    `found`. Leaves the ledger after the returned evictions."""
     best, size = found, sum(_replicas(step) for step in found)
     if size < 2 or all(ledger.holds(step.job) for step in found):
         return found
@@ -153,19 +149,19 @@ def _replicas(step: _Step) -> int:
 
 
 class Reach:
-    """What could be taken from some jobs at most, until the ledger changes: in all (`total`, R), and on each node.
+    """Upper bound of what could be taken from some jobs, in total (`total`, R) and on each node; valid until the ledger
+    changes.
 
-    Most searches on a full cluster end with nothing, after hundreds of steps: this tells those beforehand, most of them
-    by what there is in all.
+    Most searches on a full cluster fail after hundreds of steps: this bound rules out most of them beforehand.
     """
 
     def __init__(self, ledger: Ledger, jobs: BoolArray, over: FloatArray | None) -> None:
-        """`over` (Q×R): what the jobs of each queue have to give, None for all that they hold; a gang of which not all
-        may be taken keeps its minimum."""
+        """`over` (Q×R): the most that the jobs of each queue may lose; None: all they hold. A gang that may not be
+        taken whole keeps its minimum."""
         s = ledger.snapshot
         self._ledger = ledger
         self._count: IntArray = np.where(jobs[s.role_job], ledger.replicas, 0)
-        """Of each role."""
+        """Replicas of each role that may be taken (G)."""
         self.total: FloatArray
         if over is None:
             self.total = (self._count @ s.role_request).astype(np.float64)
@@ -179,16 +175,16 @@ class Reach:
         self._fits: dict[int, int] = {}
 
     def is_enough(self, want: dict[int, int], kept: Sequence[tuple[IntArray, IntArray]] = ()) -> bool:
-        """Whether there would be enough for `want` in all if all this were taken; False is certain, True is not.
+        """Whether there would be enough for `want` in total if all this were taken; False is certain, True is not.
 
-        `kept`: room that would be given back before, always the same.
+        `kept`: reservations that would be lifted before; the same in all calls.
         """
         return all(self._has_in_all(role, count, kept) for role, count in want.items())
 
     def fits_on_nodes(self, want: dict[int, int]) -> bool:
         """Whether the roles would fit, each by itself, if all this were taken; False is certain, True is not.
 
-        Asked when room that is to be given back before has been given back, and nothing else was changed.
+        To be called after reservations were lifted, with nothing else changed.
         """
         return all(count <= self._most_on_nodes(role) for role, count in want.items() if count > 0)
 
@@ -218,7 +214,7 @@ class Reach:
 
 
 def _most_to_take(ledger: Ledger, over: FloatArray) -> IntArray:
-    """Replicas of each role that its job may lose where queues have no more than `over` (Q×R) to give."""
+    """Replicas of each role that its job may lose if queues may lose at most `over` (Q×R) (G)."""
     s, whole = ledger.snapshot, ledger.replicas
     request, theirs = s.role_request, over[s.job_queue[s.role_job]]
     most = np.where(request > 0, np.floor(theirs / np.maximum(request, 1)), np.inf).min(axis=1)
@@ -227,7 +223,7 @@ def _most_to_take(ledger: Ledger, over: FloatArray) -> IntArray:
 
 
 def _evict(ledger: Ledger, search: _Search, *, most_steps: int, surplus_only: bool) -> list[_Step]:
-    """Evictions, one after the other, until the gang fits or nobody is left."""
+    """Evictions, one after the other, until the gang fits or no candidate is left."""
     job, want, candidates = search.job, search.want, search.candidates
     steps: list[_Step] = []
     useful = _useful_nodes(ledger, job, want)
@@ -237,7 +233,7 @@ def _evict(ledger: Ledger, search: _Search, *, most_steps: int, surplus_only: bo
     levels = [list(level) for _, level in itertools.groupby(candidates, key=priority.__getitem__)]
     for level, next_step in itertools.product(levels, ways):
         for victim in level:
-            # A victim that holds nothing where the gang may run is of no use.
+            # A victim without pods on eligible nodes is useless.
             if not everywhere and not any(useful[ledger.placement(role)[0]].any() for role in ledger.roles_of(victim)):
                 continue
             while len(steps) < most_steps:
@@ -251,8 +247,8 @@ def _evict(ledger: Ledger, search: _Search, *, most_steps: int, surplus_only: bo
 
 
 def _take_back(ledger: Ledger, job: int, want: dict[int, int], steps: list[_Step]) -> None:
-    """Undo every eviction that was not needed, the largest first, the latest before the earlier ones."""
-    # The last one of all made it fit; of several roles another may have found its place by it.
+    """Undo every eviction that is not needed, the largest first, later before earlier ones."""
+    # With one role the last eviction was needed, because it made the gang fit.
     spare = steps[:-1] if len(want) == 1 or len(steps) == 1 else steps
     latest_first = list(reversed(spare))
     latest_first.sort(key=lambda step: -_size(ledger, step))
@@ -270,7 +266,7 @@ def _take_back(ledger: Ledger, job: int, want: dict[int, int], steps: list[_Step
 def _useful_nodes(ledger: Ledger, job: int, want: dict[int, int]) -> BoolArray:
     out = np.zeros(ledger.snapshot.nodes, dtype=np.bool_)
     if not ledger.within_caps(job, want):
-        # What holds its queue at its cap is in the way wherever it is.
+        # The queue is at its cap: victims on any node help.
         return ~out
     for role in want:
         out |= ledger.snapshot.eligible(role)
@@ -297,8 +293,8 @@ def _surplus_step(ledger: Ledger, victim: int, useful: BoolArray, search: _Searc
 
 
 def _best_node(ledger: Ledger, search: _Search, role: int, there: IntArray) -> IntArray:
-    """Of these nodes the one where the fewest replicas less let one more of what is wanted fit, and then most of it,
-    the last of them; one on which the role holds so many, if there is one."""
+    """The node of `there` where the fewest evictions of `role` let one more wanted replica fit, then where the most
+    fit; the last of equal ones. Nodes with enough replicas of `role` come first."""
     if len(there) == 1:
         return there
     if search.first in there:
@@ -325,10 +321,10 @@ def _best_node(ledger: Ledger, search: _Search, role: int, there: IntArray) -> I
 
 
 def _whole_step(ledger: Ledger, victim: int, useful: BoolArray, search: _Search) -> _Step | None:
-    """Take all that is left of the gang; None if that may not be taken."""
+    """Take all that is left of the gang; None if it may not be taken."""
     del useful
     facts = ledger.facts
-    # What cannot leave its nodes may shrink, but would have nowhere to come back to.
+    # A pinned job may shrink; if it were stopped, its nodes might not be free again.
     if not ledger.holds(victim) or facts.pinned[victim]:
         return None
     counts = {role: ledger.count[role] for role in facts.roles_of[victim]}
@@ -341,13 +337,13 @@ _ONE: IntArray = frozen(np.ones(1, dtype=np.int64))
 
 
 def _may_return(ledger: Ledger, step: _Step) -> bool:
-    """Whether giving this back leaves the victim a whole gang."""
+    """Whether undoing this eviction leaves the victim a whole gang."""
     low, count = ledger.facts.role_min, ledger.count
     return all(count[role] + step.counts.get(role, 0) >= low[role] for role in ledger.roles_of(step.job))
 
 
 def _size(ledger: Ledger, step: _Step) -> float:
-    """The largest part of any resource of the cluster that the step frees."""
+    """Dominant share of what the step frees."""
     request, total = ledger.facts.request, ledger.facts.total
     return max(
         count * amount / whole

@@ -1,1 +1,1 @@
-"""The policy `fit`: first fit by priority and age, with preemption and growth."""
+"""The policy `fit`: jobs by priority and age, with preemption and backfill."""

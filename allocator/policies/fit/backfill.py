@@ -1,7 +1,7 @@
-"""What is left goes to preemptible jobs, between their minimum and maximum, on as few nodes as possible.
+"""Backfill: preemptible jobs grow into what is left, up to their maximum, on as few nodes as possible.
 
-A resize restarts all pods of a preemptible job. Jobs that start or restart in this plan anyway share what is left
-evenly; one that runs undisturbed joins in only if it gains enough for a restart of its own.
+A resize restarts all pods of a preemptible job. Jobs that start or restart in this plan share what is left evenly; any
+other running job takes part only if it gains enough to justify its restart.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.model.ledger import Ledger, Placement
 
 MOST_ATTEMPTS = 8
-"""Times that a fill is begun anew without the last job that gained too little; then all those are left out at once."""
+"""Attempts that leave out one job that gains too little; then all such jobs are left out at once."""
 
 _Given = list[tuple[int, int, IntArray, IntArray]]
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A job that shares. `worth`: replicas that it must gain, or else reach its maximum; 0 for one that restarts."""
+    """A job that takes part. `worth`: replicas it must gain, unless it reaches its maximum; 0 if it restarts anyway."""
 
     job: int
     worth: float = 0.0
@@ -44,7 +44,7 @@ def at_most(ledger: Ledger, job: int) -> bool:
 
 
 def drop_to_minimum(ledger: Ledger, job: int) -> None:
-    """Give back what is above the minimum, from the nodes where the job has fewest replicas first."""
+    """Release what is above the minimum, first on the nodes where the job has the fewest replicas."""
     for role in ledger.roles_of(job):
         spare = int(ledger.replicas[role] - ledger.snapshot.role_min[role])
         if spare <= 0:
@@ -57,8 +57,8 @@ def drop_to_minimum(ledger: Ledger, job: int) -> None:
 
 
 def fill(ledger: Ledger, members: Sequence[Member]) -> set[int]:
-    """Give members what is left, the smallest first, replica by replica. Returns who would have gained too little:
-    they get nothing. `members` come in the order of their age, and are of one priority."""
+    """Grow members replica by replica, the smallest first. Returns the jobs that would gain too little; they get
+    nothing. `members` are of one priority, in the order of their age."""
     left_out: set[int] = set()
     gained: dict[int, _Given] = {m.job: [] for m in members}
     sizes = {m.job: size(ledger, m.job) for m in members}
@@ -73,7 +73,7 @@ def fill(ledger: Ledger, members: Sequence[Member]) -> set[int]:
         if not poor:
             return left_out
         attempt += 1
-        # What the youngest gets too little of may be enough for the others.
+        # Without the youngest of them, the others may gain enough.
         worst = poor[-1:] if attempt < MOST_ATTEMPTS else poor
         for job in worst:
             _undo(ledger, gained[job])
@@ -85,8 +85,7 @@ def _is_worth(ledger: Ledger, member: Member, gain: int) -> bool:
 
 
 def put(ledger: Ledger, job: int, want: dict[int, int]) -> bool:
-    """Place a whole gang, all or nothing: on the nodes where its replicas are in the snapshot, as far as there is
-    room, then on few others."""
+    """Place a whole gang, all or nothing: on its nodes in the snapshot as far as it fits there, then on few others."""
     taken: _Given = []
     for role in sorted((r for r, count in want.items() if count > 0), key=lambda r: (-ledger.weight(r), r)):
         if not _add(ledger, job, role, want[role], taken):
@@ -96,7 +95,7 @@ def put(ledger: Ledger, job: int, want: dict[int, int]) -> bool:
 
 
 def tidy(ledger: Ledger, jobs: Iterable[int]) -> bool:
-    """Place jobs that start or restart anew, the largest first, if they come to lie on fewer nodes so."""
+    """Place these jobs again, the largest first, if they then need fewer nodes. Returns whether they do."""
     chosen = list(jobs)
     before = sum(_nodes(ledger, j) for j in chosen)
     if before <= len(chosen):
@@ -119,7 +118,7 @@ def _nodes(ledger: Ledger, job: int) -> int:
 
 
 def _pour(ledger: Ledger, gained: dict[int, _Given]) -> None:
-    """Give replica by replica to the smallest, until nobody can take more. What each gets is added to its list."""
+    """Grow the smallest job by a replica until none can grow. What each job gains is added to its list."""
     s = ledger.snapshot
     lacking = {j: [r for r in roles_that_scale(ledger, j) if ledger.replicas[r] < s.role_max[r]] for j in gained}
     if _all_at_once(ledger, lacking, gained):
@@ -128,7 +127,7 @@ def _pour(ledger: Ledger, gained: dict[int, _Given]) -> None:
     heapq.heapify(heap)
     while heap:
         count, place, j = heapq.heappop(heap)
-        # Of several roles that scale, the one that is furthest below its maximum.
+        # Of several elastic roles, the one furthest below its maximum.
         if len(lacking[j]) > 1:
             lacking[j].sort(key=lambda r: (ledger.replicas[r] - s.role_max[r], r))
         for role in list(lacking[j]):
@@ -143,7 +142,7 @@ def _pour(ledger: Ledger, gained: dict[int, _Given]) -> None:
 
 
 def _all_at_once(ledger: Ledger, lacking: dict[int, list[int]], gained: dict[int, _Given]) -> bool:
-    """Often there is room for all that everybody may have. If not, nothing is changed."""
+    """Grow all jobs to their maximum if everything fits, which is common; else change nothing."""
     most = ledger.snapshot.role_max
     begun: dict[int, _Given] = {}
     for j, roles in lacking.items():
@@ -158,10 +157,10 @@ def _all_at_once(ledger: Ledger, lacking: dict[int, list[int]], gained: dict[int
 
 
 def _add(ledger: Ledger, job: int, role: int, count: int, given: _Given) -> bool:
-    """Place `count` more replicas of a role, all or none: where replicas of it were, where some are, then elsewhere."""
+    """Place `count` more replicas of a role, all or none: on its nodes in the snapshot, its current ones, others."""
     low, high = ledger.held_range(role)
     if high > low or ledger.replicas[role]:
-        # One replica fits or not; of several some could be placed and then not the rest.
+        # A single replica cannot be placed in part, so its caps are enough to check here.
         if count > (ledger.queue_room(job, role) if count == 1 else ledger.most(job, role)):
             return False
         count -= _add_near(ledger, job, role, count, given)
@@ -174,7 +173,8 @@ def _add(ledger: Ledger, job: int, role: int, count: int, given: _Given) -> bool
 
 
 def _add_near(ledger: Ledger, job: int, role: int, count: int, given: _Given) -> int:
-    """Place up to `count` replicas where the role had some, as many as it had, or where it has some. How many were."""
+    """Place up to `count` replicas on the role's nodes in the snapshot, up to what it had there, then on its current
+    nodes. Returns how many were placed."""
     low, high = ledger.held_range(role)
     s = ledger.snapshot
     left = count
@@ -194,7 +194,7 @@ def _add_near(ledger: Ledger, job: int, role: int, count: int, given: _Given) ->
 def _add_at(ledger: Ledger, job: int, role: int, given: _Given, *, node: int, count: int) -> int:
     if count <= 0:
         return 0
-    here = min(count, int(ledger.room_for(job, role)[node]))
+    here = min(count, int(ledger.slots_for(job, role)[node]))
     if here > 0:
         given.append((job, role, np.array([node]), np.array([here])))
         ledger.take(*given[-1])

@@ -1,15 +1,15 @@
-"""`fit`: by priority, then age; all of a gang or nothing; preemptible jobs share what is left, on few nodes.
+"""`fit`: by priority, then age; whole gangs or nothing; preemptible jobs share what is left, on few nodes.
 
 A cycle, over one ledger:
 
-1. serve    by priority. In each: preemptible jobs that lost pods, or whose limits changed, are placed again; jobs that
-            may not be moved grow to what was asked of them; then newcomers, the oldest first. Who does not fit takes
-            from preemptible jobs: replicas above their minimum from those of its priority or below, whole jobs only
-            from those below. Stopped jobs become newcomers of their own priority. Room is kept for the oldest gang.
+1. serve    by priority. In each priority: preemptible jobs that lost pods or are outside their limits are placed
+            again; jobs that are not preemptible grow to their desired size; then new jobs start, the oldest first. A
+            job that does not fit preempts: replicas above the minimum of jobs of its priority or below, whole jobs only
+            of lower priorities. Stopped jobs wait like new ones. Capacity is reserved for the oldest gang.
 2. fill     by priority: preemptible jobs grow into what is left (`backfill`).
-3. explain  reasons, with the numbers as they are in the end.
+3. explain  the reasons, from the final allocation.
 
-The policy that surprises nobody: no speeds, no shares. The rest is in docs/policies.md.
+No speeds, no shares: see docs/policies.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from diflow.allocator.policies.fit.backfill import (
     size,
     tidy,
 )
-from diflow.allocator.policies.fit.preemption import make_way
+from diflow.allocator.policies.fit.preemption import preempt
 from diflow.allocator.policies.fixed_point import followed, no_worse_than_keeping, recounted
 from diflow.allocator.policies.reservations import Oldest, turn, waits_since
 from diflow.allocator.policies.settings import PolicySettings
@@ -50,19 +50,19 @@ from diflow.allocator.policies.waiting import (
 )
 
 AGAIN, GROW, START = 0, 1, 2
-"""What is done in a priority, in this order."""
+"""The order of actions within a priority."""
 MOST_TRANSACTIONS = 200
-"""Times that something is taken, or that it is tried in vain, in one cycle: each looks at all who hold something
-(4 ms with 8,000 replicas). The next cycle goes on."""
+"""Attempts at preemption in one cycle: each looks at the whole allocation (4 ms with 8,000 replicas). The next cycle
+continues."""
 FREELY, GENTLY, STILL = 0, 1, 2
-"""What a cycle does to those who run: it takes from them; it takes from nobody; nor does it place anybody again whose
-gang is whole."""
+"""What a cycle may do to running jobs: preempt them; only place jobs outside their limits again; only place broken
+gangs again."""
 RANKS = 4
-"""Priorities that the measure tells apart (the lower ones count as one)."""
+"""Priorities that the measure distinguishes (the lowest ones count as one)."""
 
 
 class FitPolicy:
-    """First come, first served within a priority, with backfill and one reservation."""
+    """First come, first served within a priority, with preemption, backfill and one reservation."""
 
     name = "fit"
 
@@ -70,7 +70,7 @@ class FitPolicy:
         self._settings = settings or PolicySettings()
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
-        """Start the newcomer in what is idle; nobody else is touched."""
+        """Start the new job in free capacity; no other job changes."""
         only = np.zeros(snapshot.jobs, dtype=np.bool_)
         only[job] = True
         return Cycle(snapshot, self._settings, considered=only).run(self.name)
@@ -81,7 +81,7 @@ class FitPolicy:
     def _optimize(self, snapshot: Snapshot) -> Plan:
         cycle = Cycle(snapshot, self._settings)
         plan = cycle.run(self.name)
-        # Who still waits may fit in another way beside those that start.
+        # A waiting job may fit in another way beside those that start.
         if not cycle.disturbs and not (cycle.waiting and cycle.started):
             return plan
         plan = followed(snapshot, plan, self._look)
@@ -95,7 +95,7 @@ class FitPolicy:
         return no_worse_than_keeping(snapshot, plans, served, self.name)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
-        """Gangs that run, higher priorities counted first and far more; then replicas, on open nodes."""
+        """Running gangs, then replicas on open nodes, with higher priorities before lower ones (lexicographic)."""
         return served(snapshot, plan)
 
     def _look(self, snapshot: Snapshot) -> Plan | None:
@@ -104,7 +104,7 @@ class FitPolicy:
 
 
 def served(snapshot: Snapshot, plan: Plan) -> float:
-    """For each of the highest priorities: gangs that run, then replicas that may not be moved, then the others."""
+    """For each of the highest priorities: running gangs, then replicas that are not preemptible, then the others."""
     s = snapshot
     after = np.bincount(plan.role, weights=plan.count, minlength=s.roles)
     whole = ~s.jobs_of(after < s.role_min)
@@ -124,8 +124,8 @@ def served(snapshot: Snapshot, plan: Plan) -> float:
 
 
 class Cycle:
-    """One cycle over one ledger. `considered` (J): the only jobs that are given anything, from what is idle.
-    `care`: FREELY, GENTLY or STILL."""
+    """One cycle over one ledger. `considered` (J): the only jobs that may start, in free capacity. `care`: FREELY,
+    GENTLY or STILL."""
 
     def __init__(
         self,
@@ -146,17 +146,17 @@ class Cycle:
         self.held = self.ledger.replicas.copy()
         self.ran = s.jobs_of(s.held_role)
         self.restarts = np.zeros(s.jobs, dtype=np.bool_)
-        """Preemptible jobs that start or change in this plan whatever else happens."""
+        """Preemptible jobs that start or change in this plan in any case (J)."""
         self.started: list[int] = []
         self.stays = self._cannot_resize()
         out_of_limits = self._out_of_limits()
-        # Until they are placed again there is nothing to take from them but all.
+        # Until they are placed again they can only be stopped as a whole.
         self.again = out_of_limits & s.job_preemptible & (s.job_queue >= 0) & ~(s.job_pinned & self.stays)
         if care == STILL:
             self.again &= s.jobs_of(self.held < s.role_min)
         self.stays |= out_of_limits
         self.stopped: list[int] = []
-        """Jobs that were stopped and have not been looked at again."""
+        """Stopped jobs that are not in the queue again yet."""
         self.waiting: list[int] = []
         self.blame: dict[int, tuple[Why, int]] = {}
         self.impossible: dict[int, tuple[Why, tuple[float, float, float]]] = {}
@@ -169,18 +169,18 @@ class Cycle:
         self.spared: BoolArray | None = None
         self.decided = self.disturbs = False
         self.transactions = 0
-        # A shape that did not fit with some minimum does not fit with a larger one, until something comes free.
+        # A shape that did not fit with some minimum does not fit with a larger one until capacity comes free.
         self._full: dict[tuple[int, ...], int] = {}
         self._hopeless: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def run(self, name: str) -> Plan:
-        """The plan (which may be decided already), with its reasons."""
+        """The plan with its reasons."""
         self._decide()
         self._explain()
         return self.marks.plan(self.ledger, name)
 
     def changes_something(self) -> bool:
-        """Whether the plan would, without making it."""
+        """Whether the plan changes anything; cheaper than `run`."""
         self._decide()
         return self.ledger.differs()
 
@@ -192,10 +192,11 @@ class Cycle:
         self._serve_again()
         self._fill()
 
-    # -- who --
+    # -- which jobs --
 
     def _cannot_resize(self) -> BoolArray:
-        """Jobs whose pods could not come back where they are: the node is closed, over-full, or labelled otherwise."""
+        """Jobs that are not preemptible, or whose pods could not return to their node: it is closed, overcommitted or
+        no longer eligible (J)."""
         s = self.snapshot
         bad = ~s.class_nodes[s.role_class[s.held_role], s.held_node] | ~s.node_open[s.held_node]
         over_full = np.any(self.ledger.free < 0, axis=1)
@@ -203,9 +204,9 @@ class Cycle:
         return ~s.job_preemptible | s.jobs_of(s.held_role[bad])
 
     def _out_of_limits(self) -> BoolArray:
-        """Jobs that hold less than a gang, or more than their maximum.
+        """Running jobs below their minimum or above their maximum (J).
 
-        Jobs on closed nodes are left alone: when those are to go, whoever makes the snapshot leaves their pods out.
+        Jobs on closed nodes are left alone: if they have to leave, the snapshot does not contain their pods.
         """
         s = self.snapshot
         return s.jobs_of((self.held < s.role_min) | (self.held > s.role_max)) & self.ran
@@ -257,7 +258,7 @@ class Cycle:
         elif not self.alone:
             self._grow(job)
             roles = list(self.ledger.roles_of(job))
-            # As one that runs it comes before newcomers, and before what is kept for one.
+            # Its growth comes before new jobs and the reservation.
             self.disturbs |= bool((self.ledger.replicas[roles] < self.snapshot.role_desired[roles]).any())
 
     def _possible(self, job: int) -> bool:
@@ -268,7 +269,7 @@ class Cycle:
         return reason is None
 
     def _starts(self, job: int) -> bool:
-        """Start in what is idle: what cannot be moved as large as it can, the others with their minimum for now."""
+        """Start in free capacity: preemptible jobs with their minimum for now, others as large as fits."""
         s, ledger = self.snapshot, self.ledger
         roles = ledger.roles_of(job)
         low = int(s.role_min[roles[0]])
@@ -281,7 +282,7 @@ class Cycle:
         return fits
 
     def _waits(self, job: int) -> None:
-        """Not now; when its turn has come, the gang that waits longest gets room kept for it."""
+        """The job waits; if it is the first whose turn has come, capacity is reserved for it."""
         s = self.snapshot
         self.waiting.append(job)
         if self.oldest is not None:
@@ -308,7 +309,7 @@ class Cycle:
         self.kept = []
 
     def _takes(self, job: int, want: dict[int, int]) -> bool:
-        """Start with room that others give up."""
+        """Start by preemption."""
         s, ledger = self.snapshot, self.ledger
         if not self.takes:
             return False
@@ -324,39 +325,40 @@ class Cycle:
         self.transactions += 1
         others = s.job_preemptible & (s.job_priority <= rank)
         others[job] = False
-        way = make_way(
+        victims = preempt(
             ledger,
             job,
             want,
             may_shrink=others & ~self.stays,
-            # What cannot leave its nodes may shrink, but would have nowhere to come back to.
+            # A pinned job may shrink; if it were stopped, its nodes might not be free again.
             may_stop=others & (s.job_priority < rank) & ~s.job_pinned,
             spared=self.spared,
         )
-        if way is None:
+        if victims is None:
             if simple:
                 self._hopeless[key] = (want[roles[0]], rank)
             return False
         self.disturbs = True
         self._full.clear()
-        for other in way.shrunk:
+        for other in victims.shrunk:
             self.restarts[other] = True
             self.blame.setdefault(other, (Why.SHRUNK_FOR_OTHERS, job))
-        for other in way.stopped:
+        for other in victims.stopped:
             self.restarts[other] = False
             self.blame[other] = (Why.PREEMPTED_FOR_PRIORITY, job)
-        self.stopped += way.stopped
+        self.stopped += victims.stopped
         return True
 
     def _place_again(self, job: int) -> None:
-        """A job that lost pods, or whose limits were changed: as many anew as it had and may have, or its minimum."""
+        """Place a job that lost pods or is outside its limits again: with what it held, within its limits, or with its
+        minimum."""
         s, ledger = self.snapshot, self.ledger
         if not ledger.holds(job):
             return
         low = minimum_gang(ledger, job)
         broken = any(ledger.replicas[r] < least for r, least in low.items())
         held = ledger.release(job)
-        # A gang that is whole does not restart to end with less than runs on open nodes.
+        # A whole gang does not restart with fewer replicas than it has on open nodes.
         least = low if broken else self._within(low, self._on_open(held))
         sizes = [self._within(low, held), self._within(low, self._on_open(held)), least]
         if any(put(ledger, job, want) for want in sizes) or self._takes(job, least):
@@ -364,7 +366,7 @@ class Cycle:
             self.stays[job] = False
             self.blame.setdefault(job, (Why.PLACED_AGAIN, -1))
         elif broken and not s.job_pinned[job]:
-            # The rest of a gang is of no use, and others may have its room meanwhile.
+            # A broken gang does no work, and others can use its capacity.
             self.disturbs = True
             self._full.clear()
             if self._possible(job):
@@ -379,16 +381,16 @@ class Cycle:
         return {r: (nodes[here[nodes]], counts[here[nodes]]) for r, (nodes, counts) in held.items()}
 
     def _within(self, low: dict[int, int], held: Placement) -> dict[int, int]:
-        """As many as are held, within the job's minimum and maximum."""
+        """Replicas held, within the job's minimum (`low`) and maximum."""
         most = self.snapshot.role_max
         return {r: min(max(least, int(held[r][1].sum()) if r in held else 0), int(most[r])) for r, least in low.items()}
 
     def _grow(self, job: int) -> None:
-        """What may not be moved gets what was asked for it beside what it has: a pod that was lost, or more."""
+        """Grow a job that is not preemptible to its desired size, beside the pods it has."""
         s, ledger = self.snapshot, self.ledger
         missing = {r: int(s.role_min[r] - ledger.replicas[r]) for r in ledger.roles_of(job)}
         if any(more > 0 for more in missing.values()):
-            # It holds less than a gang (its minimum was raised, or pods are lost): all of it or nothing.
+            # Below its minimum (it was raised, or pods were lost): all that is missing or nothing.
             want = {r: more for r, more in missing.items() if more > 0}
             if ledger.try_gang(job, want) is None and not self._takes(job, want):
                 return
@@ -401,7 +403,7 @@ class Cycle:
                     more = int(s.role_desired[role] - ledger.replicas[role])
 
     def _serve_again(self) -> None:
-        """What was taken and not used up goes to whoever fits, or they would wait beside free room."""
+        """Start waiting jobs that fit in capacity left over by preemption or the reservation."""
         if not self.waiting or not (self.disturbs or self.reserved_for >= 0):
             return
         if self.reserved_for >= 0:
@@ -417,7 +419,7 @@ class Cycle:
             if self.considered[job] and not self.ledger.holds(job) and job != self.reserved_for and self._starts(job):
                 self._has_started(job)
 
-    # -- how many --
+    # -- how many replicas --
 
     def _fill(self) -> None:
         s, ledger = self.snapshot, self.ledger
@@ -433,11 +435,11 @@ class Cycle:
                 self.disturbs = True
         fresh = [j for j in self.started if not s.job_preemptible[j]]
         if tidy(ledger, fresh + [m.job for m in sharing if m.worth == 0]):
-            # Whoever did not fit between the pieces may fit beside the whole.
+            # Less fragmentation: a waiting job may fit now.
             self.disturbs = True
 
     def _sharing(self) -> list[Member]:
-        """Who shares what is left, the oldest first: who starts or restarts anyway, and who may grow."""
+        """The jobs that share what is left, the oldest first: those that start or restart, and those that may grow."""
         s, ledger = self.snapshot, self.ledger
         grows = self._may_grow()
         out: list[Member] = []
@@ -449,7 +451,7 @@ class Cycle:
         return out
 
     def _may_grow(self) -> BoolArray:
-        """Preemptible jobs that run below their maximum and were not changed lately."""
+        """Preemptible running jobs below their maximum that did not change recently (J)."""
         s = self.snapshot
         if self.alone:
             return np.zeros(s.jobs, dtype=np.bool_)
@@ -466,7 +468,7 @@ class Cycle:
         out: BoolArray = (s.job_changed_seconds >= 0) & (since < self.settings.least_seconds_between_resizes)
         return out
 
-    # -- why --
+    # -- reasons --
 
     def _explain(self) -> None:
         s, ledger = self.snapshot, self.ledger
@@ -489,7 +491,7 @@ class Cycle:
                 need = max(self._within(minimum_gang(ledger, j), self._on_open(held)).values())
                 self.marks.set(j, why, (float(need), self._fitting(j), 0.0))
             elif after[j] > before[j] and (why == Why.KEPT or subject >= 0):
-                # It may have lost something meanwhile: it has more than that now.
+                # It may have lost replicas in this cycle and gained more since.
                 self.marks.set(j, Why.GROWN, (after[j], before[j], most[j]))
             elif why != Why.KEPT:
                 lost = subject < 0 or after[j] < before[j] or why == Why.PREEMPTED_FOR_PRIORITY
@@ -499,7 +501,7 @@ class Cycle:
         self._explain_not_growing(after)
 
     def _receiver(self, job: int) -> int:
-        """Who has in the end what was taken for this job: it may have had to give way in turn. -1 for nobody."""
+        """The job that holds in the end what was taken for `job`, which may itself have been preempted; -1 for none."""
         seen, at = set[int](), job
         while at >= 0 and at not in seen:
             roles = self.ledger.roles_of(at)
@@ -510,18 +512,18 @@ class Cycle:
         return job
 
     def _fitting(self, job: int) -> int:
-        """Replicas that fit now of the role of which fewest do."""
+        """Replicas that fit now, of the role of which the fewest do."""
         return min([self.ledger.most(job, r) for r in self.ledger.roles_of(job)] + [2**31])
 
     def _kind(self, job: int) -> tuple[int, int]:
-        """What tells apart jobs that wait for different things: for one that cannot leave its nodes itself."""
+        """Cache key: jobs of one key wait for the same reason. A pinned job has a key of its own."""
         return self.ledger.facts.kinds[job], job if self.ledger.facts.pinned[job] else -1
 
     def _explain_waiting(self, job: int, before: IntArray, after: IntArray, told: dict[tuple[int, int], Told]) -> None:
         ledger = self.ledger
         why, subject = self.blame.get(job, (Why.NO_ROOM, -1))
         stopped = why == Why.PREEMPTED_FOR_PRIORITY and before[job] > 0 and after[subject] > before[subject]
-        # What would fit again but for the room that is kept for another one waits for that; or for its queue.
+        # A job that fits again waits because of another job's reservation or its missing queue, not the preemption.
         is_kept_out = self.oldest is not None or ledger.job_queue[job] < 0
         if stopped and not (is_kept_out and ledger.fits(job, minimum_gang(ledger, job))):
             self.marks.set(job, why, (0.0, before[job], 0.0), subject)
@@ -536,7 +538,7 @@ class Cycle:
         self.marks.set(job, *told[kind])
 
     def _explain_not_growing(self, after: IntArray) -> None:
-        """Jobs that keep what they have although there is room: they were resized lately, or would gain too little."""
+        """Reasons of jobs that do not grow into free capacity: they were resized recently, or would gain too little."""
         s, ledger = self.snapshot, self.ledger
         late = self._changed_lately()
         for j in np.flatnonzero(self._below_maximum() & (after > 0)).tolist():

@@ -1,9 +1,9 @@
-"""Who gives way so that a gang can start: replicas above their jobs' minimum first, then whole jobs, the fewest.
+"""Preemption for a gang: first replicas above their jobs' minimum, then as few whole jobs as possible.
 
-One transaction over a ledger, done whole or not at all. Idle room is counted first. The fewest whole jobs are found by
-trying every set of one, of two, ... jobs, and among sets of a size the one that loses the fewest replicas; where there
-are too many sets to try, a greedy cover is made and thinned out. Replicas above a minimum are taken node by node, where
-they make most room for the gang, and what turns out not to be needed is given back.
+One transaction over a ledger, all or nothing. Free capacity is used first. The fewest victims are found by trying every
+set of one, two, ... jobs, and among sets of a size the one that loses the fewest replicas; if there are too many sets,
+a greedy cover is made and reduced. Replicas above a minimum are taken node by node, where they free the most slots for
+the gang, and those that turn out not to be needed are returned.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from diflow.allocator.model.ledger import Ledger, Placement
 from diflow.allocator.model.packing import ANY_NUMBER, slots
 
 MOST_CELLS = 4_000_000
-"""Sets × nodes × resources looked at for one size of set; more are not tried one by one (about 50 ms)."""
+"""Sets × nodes × resources up to which all sets of one size are tried (about 50 ms)."""
 MOST_TRIALS = 48
-"""Sets that look large enough and are then tried with their nodes; a gang that needs more waits for room."""
+"""Sets that are large enough in sum and are tried on the nodes; if none of them suffices, the gang waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class GivenWay:
-    """Who lost something: `shrunk` still have their minimum, `stopped` nothing."""
+class Victims:
+    """The victims: `shrunk` jobs keep at least their minimum, `stopped` jobs nothing."""
 
     shrunk: tuple[int, ...]
     stopped: tuple[int, ...]
 
 
-def make_way(
+def preempt(
     ledger: Ledger,
     job: int,
     want: dict[int, int],
@@ -41,11 +41,12 @@ def make_way(
     may_shrink: BoolArray,
     may_stop: BoolArray,
     spared: BoolArray | None = None,
-) -> GivenWay | None:
-    """Take room until `want` more replicas of the job's roles fit, and start them. None, and nothing changed, if not.
+) -> Victims | None:
+    """Preempt until `want` more replicas of the job's roles fit, and place them. None, with nothing changed, if they do
+    not.
 
-    `may_shrink`, `may_stop` (J): whose replicas above the minimum, and who as a whole, may be taken. Nothing is taken
-    from nodes in `spared` (N).
+    `may_shrink`, `may_stop` (J): jobs that may lose replicas above their minimum, and jobs that may be stopped. Nothing
+    is taken from nodes in `spared` (N).
     """
     search = _Search(ledger, job, want, may_shrink=may_shrink, may_stop=may_stop, spared=spared)
     found = search.by_shrinking(may_shrink) if search.enough(search.surplus_room(may_shrink)) else None
@@ -60,7 +61,7 @@ def make_way(
         return None
     kept = search.give_back(found)
     ledger.try_gang(job, want)
-    return GivenWay(tuple(sorted({taken.job for taken in kept})), stopped)
+    return Victims(tuple(sorted({taken.job for taken in kept})), stopped)
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class _Taken:
 
 
 class _Search:
-    """One search: who holds what where it may be of use, kept as arrays beside the ledger."""
+    """One search. The arrays are the part of the allocation that may be taken and is on useful nodes."""
 
     def __init__(
         self,
@@ -106,14 +107,14 @@ class _Search:
         self.may_shrink, self.may_stop = may_shrink, may_stop
         self.surplus = np.maximum(ledger.replicas - s.role_min, 0)
 
-    # -- how much there is --
+    # -- bounds --
 
     def surplus_room(self, allowed: BoolArray) -> IntArray:
-        """N×R: at most so much comes free of each node if these jobs shrink (a replica counts on each of its nodes)."""
+        """N×R: upper bound of what comes free on each node if these jobs shrink to their minimum."""
         return self._room(self._part(allowed))
 
     def enough(self, freed: IntArray) -> bool:
-        """Whether each role by itself would fit with this much more room."""
+        """Whether each role by itself would fit if `freed` (N×R) came free."""
         s, free = self.ledger.snapshot, self.ledger.free + freed
         return all(
             int(np.minimum(slots(free, s.role_request[r], self.mask[r]), 2**40).sum()) >= self.want[r]
@@ -165,7 +166,7 @@ class _Search:
         return taken
 
     def _free_a_node(self, allowed: BoolArray, begun: set[int]) -> list[_Taken]:
-        """Take from the node where that makes most room for a role that is short of it; nothing if nowhere does."""
+        """Take replicas from the node where that frees the most slots for a role that lacks them; [] if none does."""
         s, free = self.ledger.snapshot, self.ledger.free
         part = self._part(allowed)
         if not part.any():
@@ -174,7 +175,7 @@ class _Search:
         for role in sorted(self.roles, key=lambda r: (-self.ledger.weight(r), r)):
             request, mask = s.role_request[role], self.mask[role]
             now, then = slots(free, request, mask), slots(free + freed, request, mask)
-            # Where each role fits by itself but not all together, one slot more is sought at a time.
+            # If each role fits by itself but not all together, free one slot more at a time.
             short = max(1, self.want[role] - int(np.minimum(now, 2**40).sum()))
             gain = np.minimum(then - now, short)
             if gain.max(initial=0) > 0:
@@ -184,8 +185,8 @@ class _Search:
         return []
 
     def _take_from(self, node: int, part: IntArray, role: int, target: int, begun: set[int]) -> list[_Taken]:
-        """Take replicas from one node until `target` replicas of `role` fit there, from jobs that lose some anyway
-        first, then from low priorities and from those that have most to spare."""
+        """Take replicas from one node until `target` replicas of `role` fit there: first from jobs in `begun`, then by
+        low priority, then by surplus."""
         s, ledger = self.ledger.snapshot, self.ledger
         entries = np.flatnonzero((self.node == node) & (part > 0)).tolist()
         entries.sort(
@@ -221,8 +222,8 @@ class _Search:
         taken.count -= back
 
     def give_back(self, found: list[_Taken]) -> list[_Taken]:
-        """Give back what was not needed: whole jobs' parts first, those of high priority and age before, then single
-        replicas. What stays taken is returned."""
+        """Return what is not needed to its jobs: first all that was taken from a job, by high priority, then age; then
+        single replicas. Returns what stays taken."""
         s, ledger = self.ledger.snapshot, self.ledger
         by_job = sorted({t.job for t in found}, key=lambda j: (-s.job_priority[j], s.job_created_seconds[j], j))
         for job in by_job if len(by_job) > 1 else ():
@@ -245,8 +246,8 @@ class _Search:
     # -- whole jobs --
 
     def sets_of_victims(self) -> Iterator[tuple[int, ...]]:
-        """Sets of jobs whose room, with all that can be shrunk beside them, looks large enough: the fewest jobs first,
-        then the fewest replicas, then the lowest priority and the youngest."""
+        """Sets of victims that are large enough in sum, together with all that can shrink: by number of jobs, then of
+        replicas, then the lowest priority and the youngest."""
         s, ledger = self.ledger.snapshot, self.ledger
         jobs = np.unique(self.owner[self.may_stop[self.owner]])
         if len(jobs) == 0:
@@ -292,7 +293,7 @@ class _Search:
         )
 
     def _enough_each(self, free: IntArray) -> BoolArray:
-        """For each of K tables of free room (K×N×R): whether each role by itself fits."""
+        """For each of K tables of free capacity (K×N×R): whether each role by itself fits."""
         out = np.ones(len(free), dtype=np.bool_)
         for role in self.roles:
             out &= self._slots_each(free, role) >= self.want[role]
@@ -308,7 +309,7 @@ class _Search:
         return out
 
     def _greedy(self, jobs: IntArray, base: IntArray, extra: IntArray, loss: IntArray) -> Iterator[tuple[int, ...]]:
-        """A cover by whoever brings most, thinned out; more are added where it turns out too small."""
+        """A greedy cover by the jobs that free most, without those it can spare; extended if it is too small."""
         s, picked, room = self.ledger.snapshot, list[int](), base.copy()
         left = list(range(len(jobs)))
         for _ in range(min(len(jobs), MOST_TRIALS)):
@@ -328,7 +329,7 @@ class _Search:
             yield tuple(sorted(jobs[thin].tolist()))
 
     def by_stopping(self, victims: Sequence[int]) -> list[_Taken] | None:
-        """Stop these jobs whole, shrink others as far as need be; None, and nothing changed, if that is not enough."""
+        """Stop these jobs, and shrink others as far as necessary. None, with nothing changed, if that is not enough."""
         ledger = self.ledger
         gone: dict[int, Placement] = {v: ledger.release(v) for v in victims}
         mine = np.isin(self.owner, victims)

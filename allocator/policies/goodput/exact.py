@@ -1,7 +1,7 @@
 """Exhaustive search for clusters of a few jobs and nodes, where whole replicas on whole nodes decide.
 
-Branch and bound over the configurations of one job after the other and the nodes that they could go to; the bound is
-the exact optimum of what is left if the nodes were one. Plain numbers: at this size numpy only gets in the way.
+Branch and bound over the configurations of one job after the other and their nodes; the bound is the exact optimum of
+the remaining jobs if all nodes were one. Plain numbers: at this size numpy is slower.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ Amount = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One configuration of a job: its value, replicas, and the nodes that it may only be on (None: anywhere).
+    """One configuration of a job: its value and replicas, and whether they may be spread over several nodes.
 
-    `fixed` is a placement that it has to take as it is: where the job is now.
+    `fixed`: the only placement of this option, the job's current one; None: any.
     """
 
     value: float
@@ -26,7 +26,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job of the search: the request of one replica, where it may go, and its options."""
+    """A job of the search: the request of one replica, its eligible nodes, and its options."""
 
     request: Amount
     nodes: tuple[int, ...]
@@ -39,10 +39,10 @@ Answer = list[tuple[tuple[int, int], ...] | None]
 def search(
     jobs: list[Job], free: list[list[int]], scarce: int, *, start: float, most_steps: int, good_enough: float
 ) -> tuple[float, Answer] | None:
-    """The best allocation worth more than `start`: its value and each job's (node, count)s, None where it gets nothing.
+    """The best allocation with a value above `start`: the value, and (node, count) pairs for each job or None.
 
-    `scarce` is the resource whose sum bounds what is left. Ends after `most_steps` placements tried, or when within
-    `good_enough` of the bound. None when nothing better was found.
+    `scarce`: the resource whose sum gives the bound. Ends after `most_steps` placements, or at the fraction
+    `good_enough` of the bound. None if nothing better was found.
     """
     total = sum(max(0, node[scarce]) for node in free)
     bounds = _bounds(jobs, scarce, total)
@@ -83,7 +83,7 @@ def search(
 
 
 def _bounds(jobs: list[Job], scarce: int, total: int) -> list[list[float]]:
-    """Best value of the jobs from each one on, for each amount of the scarce resource, nodes put together."""
+    """Best value of the jobs from each one on, for each amount of the scarce resource, as if all nodes were one."""
     out = [[0.0] * (total + 1)]
     for job in reversed(jobs):
         after = out[0]
@@ -98,7 +98,7 @@ def _bounds(jobs: list[Job], scarce: int, total: int) -> list[list[float]]:
 
 
 def _placements(job: Job, option: Option, free: list[list[int]]) -> list[tuple[tuple[int, int], ...]]:
-    """Ways to place the option; nodes that look alike count once."""
+    """Placements of the option; of nodes with equal free capacity only the first is tried."""
     if option.fixed is not None:
         fits = all(
             count * amount <= free[node][r] or amount == 0
@@ -106,24 +106,24 @@ def _placements(job: Job, option: Option, free: list[list[int]]) -> list[tuple[t
             for r, amount in enumerate(job.request)
         )
         return [option.fixed] if fits else []
-    room = {node: _room(job.request, free[node]) for node in job.nodes}
+    slots = {node: _slots(job.request, free[node]) for node in job.nodes}
     if not option.spread:
         seen: set[Amount] = set()
         out: list[tuple[tuple[int, int], ...]] = []
-        for node in sorted(room, key=lambda n: (room[n], n)):
+        for node in sorted(slots, key=lambda n: (slots[n], n)):
             look = tuple(free[node])
-            if room[node] >= option.count and look not in seen:
+            if slots[node] >= option.count and look not in seen:
                 seen.add(look)
                 out.append(((node, option.count),))
         return out
     places: list[tuple[int, int]] = []
     left = option.count
-    for node in sorted(room, key=lambda n: (-room[n], n)):
-        if left and room[node]:
-            places.append((node, min(left, room[node])))
+    for node in sorted(slots, key=lambda n: (-slots[n], n)):
+        if left and slots[node]:
+            places.append((node, min(left, slots[node])))
             left -= places[-1][1]
     return [tuple(sorted(places))] if left == 0 else []
 
 
-def _room(request: Amount, free: list[int]) -> int:
+def _slots(request: Amount, free: list[int]) -> int:
     return max(0, min((free[r] // amount for r, amount in enumerate(request) if amount), default=1 << 30))

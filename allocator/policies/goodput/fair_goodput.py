@@ -1,12 +1,12 @@
-"""`fair+goodput`: fair shares decide what each queue holds, goodput how to use it best inside that.
+"""`fair+goodput`: fair shares decide what each queue holds, goodput how its jobs use it.
 
-With jobs in several queues a cycle has three parts, each from where the one before would end:
+With jobs in several queues a cycle has three parts, each on the predicted state after the one before:
 
-1. fair's own cycle, for gangs alone: those start that their queues' shares and guarantees allow, then those that fit
-   beside them, and queues above their share give way. No gang that is whole grows by it.
-2. Where a queue holds less than it deserves, goodput divides anew with what each deserves as the most that its jobs may
-   hold. What comes of it is taken if more of the shares is met, whatever else it is worth.
-3. goodput inside the queues: each may use what it holds, and what is idle.
+1. A cycle of `fair` for minimum gangs: gangs start within their queues' shares and guarantees, then those that fit
+   beside them; capacity is reclaimed from queues above their share. Whole gangs do not grow.
+2. If a queue holds less than it deserves, a goodput plan with the deserved shares as quotas. It is used if more of the
+   shares is met, whatever its value.
+3. A goodput plan inside the queues: each may use what it holds and what is idle.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import Feasibility
 
 PARTS = 1e6
-"""What of the shares is met counts in so many parts of the cluster; what is below that is left to goodput."""
+"""Resolution of met shares, as parts of the cluster; below it goodput decides."""
 
 
-class TogetherPolicy:
-    """Fair between queues, goodput-optimal inside each."""
+class FairGoodputPolicy:
+    """Fair shares between queues, goodput inside each."""
 
     name = "fair+goodput"
 
@@ -42,7 +42,7 @@ class TogetherPolicy:
         self._inner = GoodputPolicy(self._settings, name=self.name)
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
-        """Start the newcomer in what is idle; nobody else is touched."""
+        """Start the new job in free capacity; no other job changes."""
         only = np.zeros(snapshot.jobs, dtype=np.bool_)
         only[job] = True
         return self._inner.plan(snapshot, considered=only)
@@ -62,7 +62,7 @@ class TogetherPolicy:
         return restored(snapshot, used, self._explained(used, plan))
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
-        """With several queues what of guarantees and of shares is met, and after it the goodput policy's value."""
+        """Lexicographic: met guarantees, then met shares, then goodput's value; only the latter with one queue."""
         used = prepared(snapshot)
         value = self._inner.measure(used, plan)
         if not _several_queues(used):
@@ -71,8 +71,8 @@ class TogetherPolicy:
         return round(sure * PARTS) * PARTS * 10 + round(met * PARTS) + value / (1 + value)
 
     def _explained(self, snapshot: Snapshot, plan: Plan) -> Plan:
-        """The plan with the reasons of those that wait as they are when it was carried out."""
-        # Of those that are stopped, too, whose room nobody has in the end.
+        """The plan with the reasons of waiting jobs as they are after it."""
+        # Also of stopped jobs whose capacity no other job uses in the end.
         waits = (plan.action == WAIT) | ((plan.action == PREEMPT) & ~np.isin(plan.why, tuple(LOSSES)))
         if not waits.any():
             return plan
@@ -88,13 +88,13 @@ class TogetherPolicy:
         return Cycle(snapshot, self._settings, inside_queues=False, wanted=_largest(snapshot), grows=False)
 
     def _step(self, given: list[Given], snapshot: Snapshot) -> Plan:
-        """One cycle: between queues, then inside them. Who gave what up between queues is added to `given`."""
+        """One cycle: between queues, then inside them. Losses between queues are added to `given`."""
         met = Met(snapshot)
         plan = self._between_queues(snapshot, met, given)
         after = carry_out(snapshot, plan)
         if met.lacks(plan):
             again = self._inner.within(after, strict(after), moved=_moved(plan))
-            # After what was lent to others nobody is to hold less of his share than before.
+            # No less of the shares may be met than before this part.
             if met.of_plan(again) > met.of_plan(plan):
                 plan = self._joined(snapshot, plan, again)
                 after = carry_out(snapshot, plan)
@@ -103,7 +103,7 @@ class TogetherPolicy:
         return plan if met.of_plan(whole) < met.of_plan(plan) else whole
 
     def _between_queues(self, snapshot: Snapshot, met: Met, given: list[Given]) -> Plan:
-        """Who starts and who gives way by shares; without those that give where less of the shares would be met."""
+        """The fair cycle between queues; without reclaiming if less of the shares would be met."""
         keep = keep_plan(snapshot, self.name)
         for steps in (BETWEEN_QUEUES, GENTLE):
             cycle = self._cycle(snapshot)
@@ -118,9 +118,9 @@ class TogetherPolicy:
 
 
 class Met:
-    """What of guarantees and of deserved shares the plans of one snapshot meet, each as a part of the cluster.
+    """How much of guarantees and deserved shares a plan of the snapshot meets, as fractions of the cluster.
 
-    Queues alone count: which of its jobs a queue serves is goodput's part.
+    Only sums over queues count: which jobs of a queue run is decided by goodput.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -133,7 +133,7 @@ class Met:
         self._weight: FloatArray = (np.where(np.isfinite(self._share), share, 0.0) / self._total).max(axis=1, initial=0)
 
     def of_plan(self, plan: Plan) -> tuple[float, float]:
-        """(guarantees, shares), rounded to whole parts."""
+        """(met guarantees, met shares), rounded to 1/PARTS."""
         s, held = self._snapshot, self.held(plan)
         met = np.minimum(self._ratio(held), 1.0) * self._weight
         sure = 0.0
@@ -149,7 +149,7 @@ class Met:
         return bool(((self._ratio(self.held(plan)) < 1 - ROUNDING) & (self._weight > 0)).any())
 
     def held(self, plan: Plan) -> IntArray:
-        """Q×R: what the queues' own jobs hold under the plan."""
+        """Q×R held by the queues' own jobs under the plan."""
         s = self._snapshot
         out = np.zeros((s.queues + 1, len(s.resources)), dtype=np.int64)
         np.add.at(out, s.job_queue[s.role_job[plan.role]], s.role_request[plan.role] * plan.count[:, None])
@@ -161,11 +161,7 @@ class Met:
 
 
 def quotas(snapshot: Snapshot) -> IntArray:
-    """Q×R: what each queue deserves, in whole amounts.
-
-    Deserved shares are rounded down and the rest is handed out in the order of what was cut off, so that no unit
-    belongs to nobody.
-    """
+    """Q×R: the deserved share of each queue as integers, by the largest-remainder method."""
     share = deserved_by(snapshot, Feasibility(snapshot).possible(), wanted=_largest(snapshot))
     whole = np.floor(share + 1e-6).astype(np.int64)
     total = total_room(snapshot)
@@ -180,23 +176,22 @@ def quotas(snapshot: Snapshot) -> IntArray:
 
 
 def strict(snapshot: Snapshot) -> IntArray:
-    """Q×R: what each queue deserves, but not less than the minimums of its jobs that run: none is to be stopped."""
+    """Q×R: the deserved share of each queue, but at least the minimums of its running jobs, so that none is stopped."""
     s = snapshot
     minimum = np.minimum(s.held_by_role(), s.role_min)
     return np.maximum(quotas(s), _by_queue(s, s.demand_by_job(minimum)))
 
 
 def idle_to_all(snapshot: Snapshot) -> IntArray:
-    """Q×R: what each queue holds, and all that is idle: nobody may grow at the cost of another queue."""
+    """Q×R: what each queue holds plus all that is idle, so that no queue grows at the cost of another."""
     s = snapshot
-    idle = np.maximum(s.settled()[s.node_open], 0).sum(axis=0)
+    idle = np.maximum(s.free_after_termination()[s.node_open], 0).sum(axis=0)
     out: IntArray = _by_queue(s, s.demand_by_job(s.held_by_role())) + idle
     return out
 
 
 def within_caps(snapshot: Snapshot) -> IntArray:
-    """Q×R: what each queue holds and all that is idle, within the caps of the queue and those above it: for jobs of one
-    queue, which share with nobody."""
+    """Q×R: `idle_to_all` within the caps of the queue and its ancestors, for a cluster whose jobs are in one queue."""
     out = idle_to_all(snapshot)
     for q, chain in enumerate(snapshot.facts.chains):
         out[q] = np.minimum(out[q], snapshot.queue_cap[chain].min(axis=0))
@@ -204,7 +199,7 @@ def within_caps(snapshot: Snapshot) -> IntArray:
 
 
 def _moved(plan: Plan) -> BoolArray:
-    """J: who starts or restarts by the plan."""
+    """Jobs that the plan starts or restarts (J)."""
     out: BoolArray = (plan.action == ADMIT) | (plan.action == RESIZE)
     return out
 
@@ -216,11 +211,11 @@ def _by_queue(snapshot: Snapshot, by_job: IntArray) -> IntArray:
 
 
 def _largest(snapshot: Snapshot) -> IntArray:
-    """Replicas of each role that its job could use at most."""
+    """Most replicas that each role can use (G)."""
     return np.minimum(snapshot.role_max, 2**40)
 
 
 def _several_queues(snapshot: Snapshot) -> bool:
-    """Whether jobs are in more than one queue: else there is nothing to share between queues."""
+    """Whether jobs are in more than one queue."""
     queue = snapshot.job_queue[snapshot.job_queue >= 0]
     return len(queue) > 0 and bool((queue != queue[0]).any())

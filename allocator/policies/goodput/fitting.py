@@ -1,8 +1,8 @@
-"""Fit of the performance model to what jobs saw: all jobs at once, bounded, robust, started from the last fit.
+"""Fit of the performance model to observations: all jobs at once, bounded and robust.
 
-Damped Gauss-Newton (Levenberg-Marquardt) on the logarithms of the parameters, which keeps every one of them positive,
-against the logarithms of the times, with Huber's weights so that a few wild timings do not bend the curve. Parameters
-that nothing was seen of stay at (almost) zero: what is unknown looks good, so it is tried.
+Damped Gauss-Newton (Levenberg-Marquardt) on the logarithms of the parameters, which keeps them positive, against the
+logarithms of the times, with Huber weights so that outliers have little effect. Parameters without observations stay
+near zero: unknown configurations look good, and are tried.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from diflow.allocator.policies.goodput.model import (
 )
 
 MOST_ROWS = 48
-"""Observations used a job: the newest. Seven parameters need no more."""
+"""Observations used per job, the newest. Seven parameters need no more."""
 HUBER = 0.1
 """Residuals of more than 10 % count linearly."""
 PRIOR = 1e-3
-"""Pull towards the start, in units of squared log time: decides only what the data leaves open."""
+"""Weight of the pull towards the start, in squared log seconds: matters only where the data does not decide."""
 _LOG_TINY = float(np.log(TINY))
 
 
 def fit_all(rows: Sequence[FloatArray], start: FloatArray | None = None, *, iterations: int = 25) -> FloatArray:
-    """Parameters (J×7) for J jobs, each given its cleaned observations. A job with none gets NaN.
+    """Parameters (J×7) of J jobs from their cleaned observations; NaN for a job without any.
 
-    `start` (J×7) are earlier fits, NaN where there is none. About 0.1 ms a job when many are fitted together.
+    `start` (J×7): earlier fits, NaN if there is none. About 0.1 ms per job if many are fitted together.
     """
     jobs = len(rows)
     out = np.full((jobs, PARAMETERS), np.nan)
     some = [j for j in range(jobs) if len(rows[j])]
     if not some:
         return out
-    # Jobs of like sizes together: padding costs more than a second call.
+    # Group jobs of similar sizes: padding costs more than a second call.
     some.sort(key=lambda j: min(len(rows[j]), MOST_ROWS))
     for begin in range(0, len(some), 256):
         part = some[begin : begin + 256]
@@ -99,20 +99,20 @@ def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int) -
 
 
 def _identifiable(used: BoolArray, several: BoolArray, replicas: FloatArray) -> BoolArray:
-    """Which parameters the observations say anything about (J×7)."""
+    """Which parameters the observations determine (J×7)."""
     free = np.zeros((len(used), PARAMETERS), dtype=np.bool_)
     free[:, ALPHA_C] = free[:, BETA_C] = True
     local = used & ~several & (replicas > 1)
     spread = used & several
     free[:, ALPHA_N], free[:, ALPHA_R] = spread.any(axis=1), local.any(axis=1)
-    # One count alone cannot tell the constant from the slope.
+    # One replica count alone cannot separate the constant from the slope.
     free[:, BETA_N], free[:, BETA_R] = _several_counts(spread, replicas), _several_counts(local, replicas)
     free[:, GAMMA] = (local | spread).any(axis=1)
     return free
 
 
 def _several_counts(where: BoolArray, replicas: FloatArray) -> BoolArray:
-    """Whether the observations there are of more than one number of replicas (1 and 2 cost the same)."""
+    """Whether these observations have more than one replica count (1 and 2 cost the same) (J)."""
     extra = np.maximum(replicas, 2.0)
     out: BoolArray = np.where(where, extra, -np.inf).max(axis=1) > np.where(where, extra, np.inf).min(axis=1)
     return out
@@ -125,7 +125,7 @@ def _start(start: FloatArray, free: BoolArray, used: BoolArray, data: FloatArray
     middle, size = np.nanmedian(own, axis=1), np.nanmedian(batch, axis=1)
     sync = np.maximum(np.nanmedian(network, axis=1), 1e-3 * middle)
     guess = np.empty((len(used), PARAMETERS))
-    # One batch size alone cannot tell the constant from the slope: half each, as large batches then pay a little.
+    # One batch size alone cannot separate the constant from the slope: half each, so large batches gain a little.
     guess[:, ALPHA_C], guess[:, BETA_C] = 0.5 * middle, 0.5 * middle / size
     guess[:, ALPHA_N] = guess[:, ALPHA_R] = 0.8 * sync
     guess[:, BETA_N] = guess[:, BETA_R] = 0.1 * sync
@@ -149,7 +149,7 @@ def _bounded(theta: FloatArray) -> FloatArray:
 def _natural(theta: FloatArray, free: BoolArray) -> FloatArray:
     out = np.exp(theta)
     out[:, GAMMA] = 1.0 + 9.0 / (1.0 + np.exp(-theta[:, GAMMA]))
-    # Between nodes is never cheaper than inside one: until it is seen, what was seen inside stands for it.
+    # Synchronisation between nodes is never cheaper than inside one: without observations it is assumed to be equal.
     unseen = ~free[:, ALPHA_N]
     out[:, ALPHA_N] = np.where(unseen, out[:, ALPHA_R], out[:, ALPHA_N])
     out[:, BETA_N] = np.where(unseen, out[:, BETA_R], out[:, BETA_N])

@@ -1,4 +1,4 @@
-"""What the goodput policy sees of each job beside its reports: its gang, what it holds, and whether that may change."""
+"""What the goodput policy knows of each job beside its reports: its gang, its allocation, and whether it may change."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from diflow.allocator.policies.waiting import empty_slots
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gangs:
-    """Per job, whoever holds what: its elastic role, bounds, what its other roles cost, what one node takes of it.
-
-    `amounts` (J×R) is what one replica of the elastic role asks for; the lists are the arrays beside them.
+    """What does not depend on the allocation, for each job (J): its elastic role, the bounds of its replicas, the total
+    of its other roles (`others`, J×R), the request of an elastic replica (`request`, J×R), and how many of them fit on
+    one empty node. The lists equal the arrays.
     """
 
     elastic: IntArray
@@ -30,12 +30,12 @@ class Gangs:
     low_list: list[int]
     per_node_list: list[int]
     wants: list[dict[int, int]]
-    """Replicas that each role of the job gets, where its elastic one does not decide."""
+    """Desired replicas of each role of each job; placement replaces the elastic role's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Per job: what it holds, and whether that may change."""
+    """For each job (J): elastic replicas held, on how many nodes, whether it runs, whether it may change, its pool."""
 
     held: IntArray
     held_nodes: IntArray
@@ -45,7 +45,7 @@ class View:
 
 
 def gangs_of(snapshot: Snapshot, settings: PolicySettings) -> Gangs:
-    """The gangs of a snapshot; the same for all snapshots that differ in what is held alone."""
+    """The gangs of a snapshot, cached in its memo for all snapshots that differ only in the allocation."""
     sources = (snapshot.facts, settings, snapshot.node_allocatable, snapshot.node_foreign)
     return snapshot.memo.get("goodput gangs", sources, lambda: _find_gangs(snapshot, settings))
 
@@ -53,7 +53,7 @@ def gangs_of(snapshot: Snapshot, settings: PolicySettings) -> Gangs:
 def _find_gangs(snapshot: Snapshot, settings: PolicySettings) -> Gangs:
     facts = snapshot.facts
     elastic = facts.starts[:-1].copy()
-    # The first role that may vary; the first of all when none may.
+    # The first role with minimum below maximum; else the job's first role.
     candidates = (snapshot.role_max > snapshot.role_min).nonzero()[0][::-1]
     elastic[snapshot.role_job[candidates]] = candidates
     low = snapshot.role_min[elastic]
@@ -78,7 +78,7 @@ def _find_gangs(snapshot: Snapshot, settings: PolicySettings) -> Gangs:
 
 
 def _per_node(snapshot: Snapshot, elastic: IntArray) -> IntArray:
-    """The most replicas of each job's elastic role that one node could take."""
+    """Replicas of each job's elastic role that fit on the largest empty node, at least 1 (J)."""
     shapes, most = snapshot.facts.shape, {}
     out = []
     for role in elastic.tolist():
@@ -90,10 +90,10 @@ def _per_node(snapshot: Snapshot, elastic: IntArray) -> IntArray:
 
 
 def view_of(snapshot: Snapshot, gangs: Gangs, considered: BoolArray | None) -> View:
-    """What its jobs hold. `considered` (J): the only jobs that anything is decided on."""
+    """The view of a snapshot. `considered` (J): the only jobs that may change."""
     held = snapshot.held_by_role()
     running = snapshot.jobs_of(snapshot.held_role)
-    # Held gangs that are not whole (pods lost, minimum raised) and jobs without a queue are left as they are.
+    # Running gangs outside their limits (pods lost, minimum raised) and jobs without a queue do not change.
     stays = ~snapshot.job_preemptible | snapshot.job_pinned
     stays |= snapshot.jobs_of((held < snapshot.role_min) | (held > snapshot.role_max))
     free = (snapshot.job_queue >= 0) & ~(running & stays)
@@ -109,16 +109,20 @@ def view_of(snapshot: Snapshot, gangs: Gangs, considered: BoolArray | None) -> V
 
 
 def _pools(snapshot: Snapshot, running: BoolArray, elastic: IntArray) -> IntArray:
-    """The pool that each job is confined to: where it runs, or the fastest that still has room; -1 with one pool."""
+    """The pool of each job (J): where it runs, or the fastest one with free capacity; -1 if there is only one pool."""
     out = np.full(snapshot.jobs, -1, dtype=np.int64)
     pools = len(snapshot.pool_names)
     if pools <= 1 or (snapshot.node_pool[1:] == snapshot.node_pool[:-1]).all():
         return out
     first = np.searchsorted(snapshot.role_job[snapshot.held_role], np.arange(snapshot.jobs))
     out[running] = snapshot.node_pool[snapshot.held_node[first[running]]]
-    room = np.zeros((pools, len(snapshot.resources)))
-    np.add.at(room, snapshot.node_pool, np.where(snapshot.node_open[:, None], np.maximum(snapshot.settled(), 0), 0))
-    total = np.maximum(room.sum(axis=0), 1.0)
+    free = np.zeros((pools, len(snapshot.resources)))
+    np.add.at(
+        free,
+        snapshot.node_pool,
+        np.where(snapshot.node_open[:, None], np.maximum(snapshot.free_after_termination(), 0), 0),
+    )
+    total = np.maximum(free.sum(axis=0), 1.0)
     ok: dict[tuple[int, bytes], BoolArray] = {}
     for j in np.flatnonzero(~running).tolist():
         role = int(elastic[j])
@@ -128,9 +132,9 @@ def _pools(snapshot: Snapshot, running: BoolArray, elastic: IntArray) -> IntArra
             nodes = empty_slots(snapshot, role) > 0
             ok[key] = np.bincount(snapshot.node_pool[nodes], minlength=pools) > 0
         need = request * snapshot.role_min[role]
-        spare = ((room - need) / total).min(axis=1)
+        spare = ((free - need) / total).min(axis=1)
         score = np.where(ok[key], snapshot.pool_speed * np.where(spare >= 0, 1.0 + spare, 0.1), -1.0)
         best = int(score.argmax())
         out[j] = best
-        room[best] -= need
+        free[best] -= need
     return out

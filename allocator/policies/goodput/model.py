@@ -1,8 +1,8 @@
-"""The performance model of a data-parallel job and its goodput, over whole arrays of jobs and configurations at once.
+"""The performance model of a data-parallel job and its goodput, vectorised over jobs and configurations.
 
 Notation of Pollux (OSDI 2021): R replicas on N nodes, local batch b, s accumulation steps, total batch M = R·b·(s+1).
-The seven parameters, in this order: α_c, β_c (a step's own time α_c + β_c·b), α_n, β_n (synchronisation over several
-nodes), α_r, β_r (inside one node), γ (how much of the two overlaps, 1 = none).
+The seven parameters, in this order: α_c, β_c (a step takes α_c + β_c·b without synchronisation), α_n, β_n
+(synchronisation over several nodes), α_r, β_r (inside one node), γ (overlap of the two; 1: none).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 PARAMETERS = 7
 ALPHA_C, BETA_C, ALPHA_N, BETA_N, ALPHA_R, BETA_R, GAMMA = range(PARAMETERS)
 TINY = 1e-8
-"""What stands for 0: a parameter that nothing was seen of."""
+"""Stands for 0: the value of parameters without observations."""
 BATCHES = 24
-"""Total batch sizes tried for each configuration, geometrically spaced: neighbours differ by a third at most over
-three decades, and goodput is flat around its best (within 1 % of a grid of 400)."""
+"""Total batch sizes tried for each configuration, geometrically spaced: over three decades neighbours differ by at most
+a third, and goodput is flat around its maximum (within 1 % of a grid of 400)."""
 
 
 def combine(accumulation: FloatArray, network: FloatArray, gamma: FloatArray) -> FloatArray:
@@ -31,7 +31,7 @@ def combine(accumulation: FloatArray, network: FloatArray, gamma: FloatArray) ->
 
 
 def network_seconds(params: FloatArray, several: BoolArray, replicas: FloatArray) -> FloatArray:
-    """Synchronisation time of a step; `params` (..., 7) broadcasts against the others."""
+    """Synchronisation seconds of a step; `params` (..., 7) broadcasts against the others."""
     extra = np.maximum(replicas - 2.0, TINY)
     out: FloatArray = np.where(
         replicas <= 1,
@@ -60,7 +60,7 @@ def step_seconds(
 
 
 def efficiency(scale: FloatArray, noise: FloatArray) -> FloatArray:
-    """Statistical efficiency of `scale` = M / M0 against M0. `noise` = var / sqr, inf when unknown (then 1)."""
+    """Statistical efficiency at `scale` = M / M0, relative to M0. `noise` = var / sqr; inf (unknown) gives 1."""
     with np.errstate(invalid="ignore"):
         out: FloatArray = np.where(np.isinf(noise), 1.0, (noise + 1.0) / (noise + scale))
     return out
@@ -92,9 +92,10 @@ class Limits:
 def best_batches(
     params: FloatArray, limits: Limits, replicas: IntArray, several: BoolArray, *, batches: int = BATCHES
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Best goodput of J jobs (params J×7) at C configurations each (J×C), with its local batch and accumulation steps.
+    """(goodput, local batch, accumulation steps), each J×C, at the batch size with the best goodput.
 
-    Goodput is in iterations of M0 samples a second; 0 where no batch size within the limits is possible.
+    `params` J×7; `replicas` and `several` J×C. Goodput is in iterations of M0 samples per second; 0 where no batch size
+    is within the limits.
     """
     count = replicas.astype(np.float64)[:, :, None]
     low = np.maximum(np.maximum(limits.least, limits.initial)[:, None], limits.local_least[:, None] * count[:, :, 0])
@@ -109,7 +110,7 @@ def best_batches(
     without = ~limits.accumulation[:, None, None] & (steps > 0)
     local = np.where(without, local_most, np.ceil(wanted / (steps + 1.0) - 1e-8))
     steps = np.where(without, 0.0, steps)
-    # Rounding up may step over the largest total batch: one sample less a replica then.
+    # Rounding up may exceed the largest total batch: round down there.
     over = local * (steps + 1.0) * count > high[:, :, None] * (1 + 1e-9)
     local = np.maximum(np.where(over, np.floor(high[:, :, None] / (count * (steps + 1.0)) + 1e-9), local), 1.0)
     seconds = step_seconds(params[:, None, None, :], several[:, :, None], count, local, steps)

@@ -1,8 +1,8 @@
-"""Who gets how many replicas: the greedy on the concave hull of each job's curve, over whole arrays.
+"""Replica counts by a greedy on the concave hull of each job's value curve, vectorised.
 
-Each job's curve of value against cost is replaced by its upper concave hull; the hull's segments of all jobs are taken
-by falling slope until the room of every group that they draw on is used up. For divisible room that is the optimum; for
-whole replicas `knapsack.py` closes the gap where one resource of each group decides.
+Each job's curve of value against cost is replaced by its upper concave hull; the hull segments of all jobs are taken by
+descending slope until the capacity of every group that they draw on is used up. That is optimal for divisible capacity;
+for whole replicas `knapsack.py` closes the gap if one resource of each group is scarce.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 
 ROUNDS = 40
-"""Passes of the greedy over what still fits; a handful is used unless groups of many sizes compete."""
+"""Most passes of the greedy over the segments that still fit; few are needed unless many sizes compete."""
 
 
 FEW_SEGMENTS = 2000
-"""Segments up to which the greedy goes through them one by one."""
+"""Segments up to which the greedy takes them one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """J jobs, C configurations, R resources, groups of room.
+    """J jobs, C configurations, R resources, G groups of capacity.
 
-    `value` (J×C), not finite where impossible; `amount` (J×C×R) resources of a configuration; `cost` (J×C) its size in
-    one number, ascending; `room` (G×R) what each group has; `groups` (J×K) the groups that a job draws on, -1 for none.
-    `floor` (J): the value of nothing.
+    `value` (J×C), not finite where impossible; `amount` (J×C×R) resources of a configuration; `cost` (J×C) its size as
+    one number, ascending; `capacity` (G×R) that of each group; `groups` (J×K) its groups, -1: none;
+    `floor` (J) the value of nothing.
     """
 
     value: FloatArray
     amount: IntArray
     cost: FloatArray
-    room: IntArray
+    capacity: IntArray
     groups: IntArray
     floor: FloatArray
 
@@ -49,7 +49,7 @@ class _Segments:
 
 
 def greedy(problem: Problem) -> IntArray:
-    """Per job the best column (-1: nothing), as far as the hull tells."""
+    """The column of each job (J) by the greedy; -1: nothing."""
     jobs = len(problem.value)
     column = np.full(jobs, -1, dtype=np.int64)
     if jobs == 0:
@@ -63,22 +63,22 @@ def greedy(problem: Problem) -> IntArray:
         return column
     if len(job) <= FEW_SEGMENTS:
         owner, ends, out = job.tolist(), end.tolist(), column.tolist()
-        for row in _one_by_one(owner, need.tolist(), group.tolist(), np.maximum(problem.room, 0).tolist()):
+        for row in _one_by_one(owner, need.tolist(), group.tolist(), np.maximum(problem.capacity, 0).tolist()):
             out[owner[row]] = ends[row]
         return np.array(out, dtype=np.int64)
-    room = problem.room.copy()
+    capacity = problem.capacity.copy()
     for _ in range(ROUNDS):
-        fits, alone = _fits(need, group, room)
+        fits, alone = _fits(need, group, capacity)
         if fits.all():
             column[job] = end
             break
-        # A segment that does not fit by itself ends its job there; one whose predecessor is left out has to wait.
+        # A segment that does not fit by itself ends its job; one after a segment that was not taken has to wait.
         at = np.arange(len(job))
         taken = fits & (at < _first(~fits, job, jobs)[job])
         column[job[taken]] = end[taken]
         for k in range(group.shape[1]):
             mine = taken & (group[:, k] >= 0)
-            add_rows(room, group[mine, k], -need[mine])
+            add_rows(capacity, group[mine, k], -need[mine])
         left = ~taken & (at < _first(~alone, job, jobs)[job])
         if not left.any():
             break
@@ -87,46 +87,47 @@ def greedy(problem: Problem) -> IntArray:
 
 
 def _first(rows: BoolArray, job: IntArray, jobs: int) -> IntArray:
-    """The first of these rows of each job; the number of all rows where there is none."""
+    """The first of these rows for each job (J); len(rows) if there is none."""
     out = np.full(jobs, len(rows), dtype=np.int64)
     at = rows.nonzero()[0]
     np.minimum.at(out, job[at], at)
     return out
 
 
-def _one_by_one(job: list[int], need: list[list[int]], group: list[list[int]], room: list[list[int]]) -> Iterator[int]:
-    """The segments that are taken, one after the other: what the rounds over whole arrays come to, and cheaper where
-    there are few."""
+def _one_by_one(
+    job: list[int], need: list[list[int]], group: list[list[int]], capacity: list[list[int]]
+) -> Iterator[int]:
+    """The rows of the segments that are taken, in order: as the vectorised rounds, faster for few segments."""
     dead: set[int] = set()
     for row, (j, more, groups) in enumerate(zip(job, need, group, strict=True)):
         if j in dead:
             continue
-        rooms = [room[g] for g in groups if g >= 0]
-        for there in rooms:
+        drawn = [capacity[g] for g in groups if g >= 0]
+        for there in drawn:
             if not all(map(le, more, there)):
                 dead.add(j)
                 break
         else:
-            for there in rooms:
+            for there in drawn:
                 there[:] = map(sub, there, more)
             yield row
 
 
-def _fits(need: IntArray, group: IntArray, room: IntArray) -> tuple[BoolArray, BoolArray]:
-    """Which segments fit in the room of their groups: after all those before them, and by themselves."""
+def _fits(need: IntArray, group: IntArray, capacity: IntArray) -> tuple[BoolArray, BoolArray]:
+    """Which segments fit in their groups: after all segments before them, and by themselves."""
     nothing = need <= 0
     fits, alone = np.ones(need.shape, dtype=np.bool_), np.ones(need.shape, dtype=np.bool_)
     for k in range(group.shape[1]):
         mine = group[:, k]
-        have = room[mine]
+        have = capacity[mine]
         outside = (mine < 0)[:, None] | nothing
-        fits &= (_running_sum(need, mine, len(room)) <= have) | outside
+        fits &= (_running_sum(need, mine, len(capacity)) <= have) | outside
         alone &= (need <= have) | outside
     return np.asarray(fits.all(axis=1)), np.asarray(alone.all(axis=1))
 
 
 def hull(value: FloatArray, cost: FloatArray, floor: FloatArray) -> _Segments:
-    """Segments of the upper concave hull of each job's (cost, value), from (0, floor), as far as it rises."""
+    """Rising segments of the upper concave hull of each job's (cost, value) points, from (0, floor)."""
     jobs, width = value.shape
     at_value, at_cost = floor.astype(np.float64).copy(), np.zeros(jobs)
     at_column = np.full(jobs, -1, dtype=np.int64)
@@ -137,7 +138,7 @@ def hull(value: FloatArray, cost: FloatArray, floor: FloatArray) -> _Segments:
         with np.errstate(divide="ignore", invalid="ignore"):
             steep = (value - at_value[:, None]) / (cost - at_cost[:, None])
         steep = np.where((columns > at_column[:, None]) & np.isfinite(steep), steep, -np.inf)
-        # The farthest of equally steep points: fewer segments, and no choice that hangs on rounding.
+        # The farthest of equally steep points: fewer segments, and fewer choices that depend on rounding.
         best = width - 1 - steep[:, ::-1].argmax(axis=1)
         top = steep[np.arange(len(rows)), best]
         rising = (top > 0).nonzero()[0]
@@ -159,7 +160,7 @@ def hull(value: FloatArray, cost: FloatArray, floor: FloatArray) -> _Segments:
 
 
 def _running_sum(amount: IntArray, group: IntArray, groups: int) -> IntArray:
-    """Sum of `amount` over the rows of the same group up to and with each row."""
+    """Cumulative sum of `amount` over the rows of each group, in row order."""
     if groups == 1:
         return np.cumsum(amount, axis=0)
     order = np.argsort(group, kind="stable")
@@ -173,18 +174,19 @@ def _running_sum(amount: IntArray, group: IntArray, groups: int) -> IntArray:
     return out
 
 
-def add_rows(room: IntArray, group: IntArray, amount: IntArray) -> None:
-    """Add each row of `amount` to the row of `room` that `group` names."""
-    for r in range(room.shape[1]):
-        np.add.at(room[:, r], group, amount[:, r])
+def add_rows(capacity: IntArray, group: IntArray, amount: IntArray) -> None:
+    """Add each row of `amount` to the row of `capacity` that `group` names."""
+    for r in range(capacity.shape[1]):
+        np.add.at(capacity[:, r], group, amount[:, r])
 
 
 def improve(
-    problem: Problem, column: IntArray, room: IntArray, *, movable: BoolArray, rounds: int
+    problem: Problem, column: IntArray, capacity: IntArray, *, movable: BoolArray, rounds: int
 ) -> tuple[IntArray, IntArray]:
-    """Fill what the hull left over: single raises to any column that fits, best slope first. (columns, room left)."""
+    """Use what the greedy left over: raise jobs to any larger column that fits, steepest slope first, at most `rounds`
+    times. Returns (columns, capacity left)."""
     column = column.copy()
-    room = room.copy()
+    capacity = capacity.copy()
     width = problem.value.shape[1]
     rows = np.arange(len(column))
     for _ in range(rounds):
@@ -195,7 +197,7 @@ def improve(
         ok = np.isfinite(problem.value) & (np.arange(width) > column[:, None]) & movable[:, None]
         for k in range(problem.groups.shape[1]):
             group = problem.groups[:, k]
-            have = room[np.maximum(group, 0)][:, None, :]
+            have = capacity[np.maximum(group, 0)][:, None, :]
             ok &= (group < 0)[:, None] | ((need <= have) | (need <= 0)).all(axis=2)
         with np.errstate(invalid="ignore", divide="ignore"):
             steep = (problem.value - now[:, None]) / (problem.cost - now_cost[:, None])
@@ -207,20 +209,20 @@ def improve(
             break
         for k in range(problem.groups.shape[1]):
             if problem.groups[job, k] >= 0:
-                room[problem.groups[job, k]] -= need[job, col]
+                capacity[problem.groups[job, k]] -= need[job, col]
         column[job] = col
-    return column, room
+    return column, capacity
 
 
-def have_room(problem: Problem, column: IntArray) -> bool:
-    """Whether no group has to give more than it has."""
+def within_capacity(problem: Problem, column: IntArray) -> bool:
+    """Whether these columns fit in every group."""
     used = in_use(problem, column)
-    return bool(((used <= problem.room) | (used == 0)).all())
+    return bool(((used <= problem.capacity) | (used == 0)).all())
 
 
 def in_use(problem: Problem, column: IntArray) -> IntArray:
-    """G×R: what these columns take of each group."""
-    used = np.zeros_like(problem.room)
+    """G×R used by these columns."""
+    used = np.zeros_like(problem.capacity)
     some = (column >= 0).nonzero()[0]
     for k in range(problem.groups.shape[1]):
         group = problem.groups[some, k]
@@ -230,6 +232,6 @@ def in_use(problem: Problem, column: IntArray) -> IntArray:
 
 
 def worth(problem: Problem, column: IntArray) -> float:
-    """Summed value of these columns."""
+    """Sum of the values of these columns."""
     rows = np.arange(len(column))
     return float(np.where(column >= 0, problem.value[rows, np.maximum(column, 0)], problem.floor).sum())

@@ -1,10 +1,10 @@
-"""`goodput`: all preemptible jobs are re-allocated from what they report.
+"""`goodput`: all preemptible jobs are re-allocated by their reports.
 
-The value of an allocation is Σ w·s^p: s is the job's speedup at its goodput-best batch size against its smallest
-configuration, w what a second of its work is worth: more for jobs that scale badly (`goodput/price.py`), for those
-with little left, for old ones, and for higher priorities. A move multiplies s by the part of the coming time that is
-not lost by it. A knapsack, or on large clusters the greedy on concave hulls, chooses the counts, placement leaves
-unchanged jobs where they are, and the result is taken only if it is worth more than keeping everything.
+The value of an allocation is Σ w·s^p. s is the job's speedup, at the batch size with the best goodput, over its
+smallest configuration. w is the value of a second of its work: higher for jobs that scale badly (`goodput/price.py`),
+have little left, are old, or have a high priority. A move multiplies s by the fraction of the horizon left after the
+restart cost. A knapsack, or on large clusters the greedy on concave hulls, chooses the replica counts; placement leaves
+unchanged jobs where they are. The plan is used only if its value exceeds that of the current allocation.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from diflow.allocator.policies.waiting import (
 )
 
 MOST_PRIORITIES = 32
-"""Steps of priority that a weight tells apart."""
+"""Steps of priority that a weight distinguishes."""
 WIDEST_STEP = 8
-"""Steps that two neighbouring priorities are apart at most, where the range of all is wider than that."""
+"""Most steps between neighbouring priorities, if their range exceeds MOST_PRIORITIES."""
 SERVED_FACTOR = 1e3
-"""What the minimum of the job that waited longest is worth, in largest weights: more than anything else reaches."""
+"""Bonus for running the job that waited longest, in multiples of the largest weight: more than any other value."""
 LONGEST_HORIZON = 7200.0
-"""Seconds beyond which nobody is taken to be left alone."""
+"""Longest horizon of a move, in seconds."""
 MARGIN = 1e-6
-"""A plan must beat keeping by this part of it: below is rounding."""
+"""Relative improvement that a plan needs over the current allocation: less is rounding."""
 SILENT_PERIODS = 5
-"""Periods after which a job that runs and reports nothing is taken for one that never will."""
+"""Periods after which a running job without reports is assumed never to report."""
 TINY_JOBS = 8
 TINY_NODES = 6
 SEARCH_STEPS = 600
-"""Placements that the exhaustive search tries at most: about 10 ms."""
+"""Most placements that the exhaustive search tries: about 10 ms."""
 CLOSE = 0.995
-"""What is this near to a bound is good enough."""
+"""Fraction of the upper bound at which the search stops."""
 EXACT_WORK = 1500
 """Jobs × configurations up to which the counts are solved exactly: about 1 ms."""
 
@@ -83,7 +83,7 @@ class GoodputPolicy:
         self._last: Case | None = None
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
-        """Start the newcomer in what is free, as large as it is worth; nobody else is touched."""
+        """Start the new job in free capacity, at its most valuable size; no other job changes."""
         only = np.zeros(snapshot.jobs, dtype=np.bool_)
         only[job] = True
         return self.plan(snapshot, considered=only)
@@ -92,19 +92,19 @@ class GoodputPolicy:
         return self.plan(snapshot)
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
-        """Σ of the jobs' values under the plan, moves paid for."""
+        """Sum of the jobs' values under the plan, restart costs included."""
         return self._case(snapshot).total(plan)
 
     def _case(self, snapshot: Snapshot) -> Case:
-        """What was derived from the snapshot; that of the last call is kept, as a plan and its measures share one."""
+        """The case of the snapshot. The last one is cached: a plan and its measures use the same snapshot."""
         case = self._last
         if case is None or case.snapshot is not snapshot:
             case = self._last = Case(snapshot, self._settings, self._tables, None, None)
         return case
 
     def within(self, snapshot: Snapshot, quota: IntArray, *, moved: BoolArray) -> Plan:
-        """The best plan in which each queue's jobs hold no more than its quota (Q×R) together, whether or not that is
-        worth more than what they hold now. `moved`: as in `plan`."""
+        """The best plan in which no queue exceeds its quota (Q×R), even if its value is below the current one. `moved`:
+        as in `plan`."""
         case = Case(snapshot, self._settings, self._tables, None, quota, moved=moved)
         return case.reach(*case.aim(), self.name)
 
@@ -116,9 +116,8 @@ class GoodputPolicy:
         quota: Quota | None = None,
         moved: BoolArray | None = None,
     ) -> Plan:
-        """The plan; `quota` gives the most that each queue's jobs may hold together (Q×R), if somebody decides that.
-
-        `moved` (J): jobs that have to start or restart anyway: another size costs them nothing.
+        """The plan. `considered` (J): the only jobs that may change. `quota`: the most that the jobs of each queue may
+        hold together (Q×R). `moved` (J): jobs that start or restart in any case, for which resizing is free.
         """
 
         allowed = quota(snapshot) if quota else None
@@ -139,7 +138,7 @@ class GoodputPolicy:
         self._last = case
         if not ((plan.action == RESIZE) | (plan.action == PREEMPT)).any():
             return plan
-        # Each step was worth it, but by what holds then; the whole way must be worth it by what holds now.
+        # Each step was worth it in the state before that step; the whole plan must be worth it in the current state.
         if case.total(plan) < case.kept_total(self.name):
             plan = case.keep(self.name)
         return plan if is_no_worse(case.total(plan), case.present_total) else keep_plan(snapshot, self.name)
@@ -148,8 +147,7 @@ class GoodputPolicy:
 class Case:
     """One call: everything that is derived from one snapshot.
 
-    `before`: the case of the snapshot that this one followed from by carrying a plan out. What a second of the jobs'
-    work is worth does not change by that.
+    `before`: the case of the snapshot from which this one follows by carrying out a plan; its weights are used again.
     """
 
     def __init__(
@@ -187,10 +185,10 @@ class Case:
         )
         base = np.where(self.table.goodput[:, 0] > 0, self.table.goodput[:, 0], 1.0)
         self.speed = self.table.goodput / base[:, None]
-        # A gang that is not whole does nothing.
+        # A broken gang does no work.
         self.present_speed = np.where(broken_gangs(snapshot), 0.0, self.table.present / base)
         self.spread_speed = self.table.spread / base
-        # A job whose reports make no sense of its own minimum is still worth starting.
+        # A job whose reports allow no configuration at all is still worth starting.
         hopeless = self.table.goodput.max(axis=1, initial=0.0) <= 0
         if hopeless.any():
             self.speed[hopeless, 0] = 1.0
@@ -201,7 +199,7 @@ class Case:
         self.left: FloatArray
         self.weight, self.left = self._weights() if before is None else (before.weight, before.left)
         self._feasible = Feasibility(snapshot)
-        # What it is worth that a job runs at all, beside how fast: nothing, but for those that waited too long.
+        # Value of running at all, whatever the speed: only for jobs that waited too long.
         self.bonus = np.zeros(snapshot.jobs)
         self.starved = self._longest_waiting()
         self.reserved_for = self.kept_for = -1
@@ -211,9 +209,8 @@ class Case:
         self._reached: tuple[Plan, Ledger] | None = None
         self._somebody_fits: bool | None = None
         self._since: FloatArray | None = None
-        self._totals: list[tuple[Plan, float]] = []
-        # What a move leaves of the speed: it must pay off in what is left of the job, or before the next change. Who
-        # was left alone for long will be for as long again, so far as anybody knows.
+        # Fraction of the horizon left after the restart cost. The horizon ends with the job or with its next change,
+        # which is expected after as much time as has passed since the last one.
         changed = snapshot.job_changed_seconds
         still = np.where(changed >= 0, snapshot.now_seconds - changed, 0.0)
         horizon = np.maximum(np.minimum(still, LONGEST_HORIZON), settings.horizon_seconds)
@@ -222,24 +219,25 @@ class Case:
             self.penalty[moved] = 1.0
 
     def _left_by_a_move(self, jobs: IntArray, horizon: FloatArray | float) -> FloatArray:
-        """The part of the coming time, up to `horizon` seconds, that is not lost by a move to each configuration."""
+        """Fraction of the horizon left after the restart cost of a move, for each configuration (len(jobs)×C). The
+        horizon is `horizon` seconds, or the time to the job's end if that is less."""
         ahead: FloatArray = np.minimum(self.left[jobs, None] / np.maximum(self.speed[jobs], 1e-9), horizon)
         return ahead / (ahead + self.settings.restart_seconds)
 
     def _elastic(self, plan: Plan) -> tuple[FloatArray, IntArray]:
-        """(replicas of each job's elastic role under the plan, on how many nodes)."""
+        """(replicas of each job's elastic role under the plan (J), number of their nodes (J))."""
         roles, elastic = self.snapshot.roles, self.gangs.elastic
         count: FloatArray = np.bincount(plan.role, weights=plan.count, minlength=roles).astype(np.float64)
         return count[elastic], np.bincount(plan.role, minlength=roles)[elastic]
 
     def _weights(self) -> tuple[FloatArray, FloatArray]:
-        """(weight of each job: what a second of its work is worth; seconds that it has left in its smallest form).
+        """(value of a second of each job's work (J), seconds left in its smallest configuration (J)).
 
-        From what does not change when a plan is carried out: or one plan would call for the next.
+        They depend only on what carrying out a plan does not change; otherwise each plan would cause the next.
         """
         snapshot, settings, table = self.snapshot, self.settings, self.table
         left = seconds_left(snapshot, table)
-        total = snapshot.room()[snapshot.node_open].sum(axis=0)
+        total = snapshot.capacity()[snapshot.node_open].sum(axis=0)
         share = (self.amounts / np.maximum(total, 1)).max(axis=2)
         usable = table.anyway & (snapshot.job_queue >= 0)[:, None]
         cost, pace = unit_costs(self.speed, share, usable)
@@ -249,16 +247,16 @@ class Case:
             weight = weight * np.exp2(settings.patience * age / (age + left))
         priority = snapshot.job_priority - snapshot.job_priority.min(initial=0)
         if priority.max(initial=0) > MOST_PRIORITIES:
-            # PriorityClasses are often hundreds apart: the lower ones would all be one, and the upper ones too.
+            # PriorityClasses are often hundreds apart, and clipping would merge most of them.
             levels, at = np.unique(priority, return_inverse=True)
             steps = np.minimum(np.diff(levels, prepend=levels[:1]), WIDEST_STEP)
             priority = np.minimum(np.cumsum(steps)[at], MOST_PRIORITIES)
         return weight * np.power(settings.priority_factor, priority), left
 
     def _longest_waiting(self) -> int:
-        """The job that waits longest for its first start, if that is long, or -1: it is served whatever it is worth.
-
-        One that was served so keeps its place for as long as it had to wait: or the next cycle would stop it again.
+        """The job that has waited longest for its first start, if at least `reserve_after_seconds`, or -1. It gets a
+        bonus that exceeds every other value, and keeps it for as long after the start: otherwise the next cycle would
+        stop it again.
         """
         snapshot, limit = self.snapshot, self.settings.reserve_after_seconds
         now = snapshot.now_seconds
@@ -266,7 +264,7 @@ class Case:
         lately &= now - snapshot.job_started_seconds < limit
         waits = ~self.view.running & self.view.free_to_move & (snapshot.job_started_seconds < 0)
         waits &= now - snapshot.job_created_seconds >= limit
-        # The same for all of them, or one would only change places with the next.
+        # The same bonus for all of them, or they would only replace each other.
         served = (lately | waits) & self.view.free_to_move
         if served.any():
             self.bonus[served] = SERVED_FACTOR * float(self.weight.max(initial=0.0))
@@ -291,15 +289,7 @@ class Case:
         return out
 
     def total(self, plan: Plan) -> float:
-        """Value of a plan: what every job would be worth under it, moves paid for."""
-        for known, value in self._totals:
-            if known is plan:
-                return value
-        value = self._total(plan)
-        self._totals = [*self._totals[-3:], (plan, value)]
-        return value
-
-    def _total(self, plan: Plan) -> float:
+        """Value of a plan: the sum of the jobs' values, restart costs included."""
         snapshot, table, gangs = self.snapshot, self.table, self.gangs
         if snapshot.jobs == 0:
             return 0.0
@@ -312,7 +302,7 @@ class Case:
         kept = plan.action == KEEP
         paid = np.where(resized & snapshot.job_preemptible, self.penalty[self.rows, at], 1.0)
         speed = np.where(kept, self.present_speed, speed * paid)
-        # Who cannot be moved has the number that his user asked for: no loss, whatever it does to the speed.
+        # Growth of a job that is not preemptible was asked for by its user: it never counts as a loss.
         asked = resized & ~snapshot.job_preemptible
         if asked.any():
             speed = np.where(asked, np.maximum(speed, self.present_speed), speed)
@@ -322,33 +312,33 @@ class Case:
         return float(value.sum())
 
     def keep(self, name: str) -> Plan:
-        """The plan that keeps everything and starts whoever fits."""
+        """The plan that changes no running job and starts the jobs that fit."""
         if self._keep is None:
             self._keep = self.reach(self.view.held, None, name)
         return self._keep
 
     def kept_total(self, name: str) -> float:
-        """What `keep` is worth, mostly without making it."""
+        """Value of `keep`, computed without making the plan if nothing can start."""
         return self.total(self.keep(name)) if self._somebody_may_start() else self.present_total
 
     @cached_property
     def present_total(self) -> float:
-        """What it is worth that everybody keeps what he has, and nothing else happens."""
+        """Value of the current allocation."""
         value = self.value_of(self.present_speed, self.weight)
         return float((value + np.where(self.present_speed > 0, self.bonus, 0.0)).sum())
 
     def is_at_rest(self) -> bool:
-        """Whether `solve` is certain to change nothing: everybody has what he is to have, and nobody else fits."""
+        """Whether `solve` certainly changes nothing: all jobs have their target, and no other job fits."""
         free = self.view.free_to_move
         if self._somebody_may_start():
             return False
         return not free.any() or bool((self.aim()[0] == self.view.held)[free].all())
 
     def rests_after(self, plan: Plan) -> bool:
-        """Whether `is_at_rest` holds when the plan, which `solve` gave, was carried out. False is not certain.
+        """Whether `is_at_rest` certainly holds after `plan`, a result of `solve`. False means unknown.
 
-        Without all that follows from the snapshot after it: who changed or stopped is worth something else then, and
-        if the counts solve the problem with those values, too, nothing is to be done.
+        Cheaper than a case of the snapshot after the plan: only the values of changed jobs differ there, and nothing
+        is to be done if the same counts solve the problem with those values.
         """
         if self._reached is None or self._reached[0] is not plan:
             return False
@@ -357,7 +347,7 @@ class Case:
         ledger = self._reached[1]
         if not self._is_solved(ledger) or self._fits_somebody(ledger):
             return False
-        # Jobs that hold something though they could not start any more count for what their queue deserves.
+        # A running job that could not start again counts for its queue's share only while it runs.
         if any(self._feasible.reason(j) is not None for j in (plan.action == PREEMPT).nonzero()[0].tolist()):
             return False
         problem = self.aim()[1]
@@ -367,12 +357,12 @@ class Case:
         return is_no_worse(worth(replace(problem, value=value), self._exact), self._knapsacks.with_value(value).value)
 
     def _value_after(self, problem: Problem, plan: Plan) -> FloatArray | None:
-        """What the same configurations are worth when the plan was carried out (J×C); None if it is not so simple."""
+        """Values of the same configurations after the plan (J×C); None if they cannot be derived from this case."""
         held, nodes = self._elastic(plan)
         changed = ((plan.action != KEEP) & (plan.action != WAIT)).nonzero()[0]
         if ((nodes > 1) != (held > self.gangs.per_node))[changed].any():
             return None
-        # Of those that changed nobody was left alone for long any more; who stopped starts without a loss.
+        # Jobs that changed have the shortest horizon; stopped ones start without a restart cost.
         moves = (held > 0)[changed, None] & (self.table.replicas[changed] != held[changed, None])
         left = self._left_by_a_move(changed, self.settings.horizon_seconds)
         speed = np.where(moves, self.speed[changed] * left, self.speed[changed])
@@ -382,24 +372,21 @@ class Case:
         return value
 
     def _is_solved(self, ledger: Ledger) -> bool:
-        """Whether the ledger holds a solution that was found exactly: no other counts are worth more."""
+        """Whether the ledger holds the exact solution: no other counts have a higher value."""
         if self._aimed is None or self._exact is None:
             return False
         return bool((ledger.replicas[self.gangs.elastic] == self._aimed[0])[self.view.free_to_move].all())
 
     def _somebody_may_start(self, ledger: Ledger | None = None) -> bool:
-        """Whether a job that waits may start, or one that cannot be moved may grow; False is certain.
-
-        `ledger`: one of the snapshot in which nothing was done, if there is one.
-        """
+        """`_fits_somebody` for the snapshot, cached. `ledger`: an unchanged ledger of it, if there is one."""
         if self._somebody_fits is None:
             self._somebody_fits = self._fits_somebody(Ledger(self.snapshot) if ledger is None else ledger)
         return self._somebody_fits
 
     def _fits_somebody(self, ledger: Ledger) -> bool:
-        """Whether a job that waits, or one that cannot be moved and is short of replicas, may find room.
+        """Whether a waiting job, or a job that is not preemptible and below its desired size, may fit.
 
-        False is certain: pools, and what is kept for others, can only leave less.
+        False is certain; True is not, because pools and reservations are not considered.
         """
         snapshot, facts = self.snapshot, self.facts
         if not ledger.takes_any():
@@ -417,20 +404,20 @@ class Case:
                 return True
         short = snapshot.jobs_of(ledger.replicas < snapshot.role_desired)
         return any(
-            ledger.most(j, role) > 0 and (self._quota_room(ledger, j, role) > 0 or not ledger.within_limits(j))
+            ledger.most(j, role) > 0 and (self._quota_slots(ledger, j, role) > 0 or not ledger.within_limits(j))
             for j in (short & (running & ~snapshot.job_preemptible | broken_gangs(snapshot))).nonzero()[0].tolist()
             for role in facts.roles_of[j]
         )
 
     def aim(self) -> tuple[IntArray, Problem]:
-        """The replicas of each job's elastic role that solve the problem, and the problem."""
+        """(target replicas of each job's elastic role (J), the problem that they solve)."""
         if self._aimed is None:
             problem = self.problem()
             self._aimed = self._choose(problem), problem
         return self._aimed
 
     def solve(self, name: str) -> Plan:
-        """The better of the best plan found and the one that keeps everything and starts whoever fits."""
+        """The better of the best plan found and `keep`."""
         if not self.view.free_to_move.any():
             return self.keep(name)
         target, problem = self.aim()
@@ -439,14 +426,14 @@ class Case:
         plan = self.reach(target, problem, name)
         kept = self.kept_total(name)
         best = max(self.total(plan), kept)
-        # The search knows nothing of caps: where there are any, the greedy's answer stands.
+        # The search does not support caps and quotas.
         plain = self.quota is None and not self.facts.capped
         if plain and snapshot_is_tiny(self.snapshot) and best < CLOSE * self.bound:
             plan = self._search(problem, best, name) or plan
         return plan if self.total(plan) > kept + MARGIN * abs(kept) else self.keep(name)
 
     def _search(self, problem: Problem, best: float, name: str) -> Plan | None:
-        """The exhaustive search, where counts alone leave more than a percent open."""
+        """Exhaustive search for a plan worth more than `best`; None if there is none or a job has several roles."""
         snapshot, view = self.snapshot, self.view
         movable = np.flatnonzero(view.free_to_move).tolist()
         if any(len(self.facts.roles_of[j]) != 1 for j in movable):
@@ -455,7 +442,7 @@ class Case:
         for j in movable:
             ledger.release(j)
         free = np.where(snapshot.node_open[:, None], ledger.free, 0)
-        # Pods may stay on a closed node; nothing else may use it.
+        # Pods may stay on a closed node, but no new ones may start there.
         jobs = [self._options(problem, ledger, j) for j in movable]
         rest = best - sum(self.value_of(self.present_speed, self.weight)[~view.free_to_move])
         found = search(
@@ -513,7 +500,7 @@ class Case:
 
     def _scarce(self, problem: Problem) -> int:
         largest = np.where(np.isfinite(problem.value)[:, :, None], problem.amount, 0).max(axis=1).sum(axis=0)
-        return int(np.argmax(largest / np.maximum(problem.room[-1], 1)))
+        return int(np.argmax(largest / np.maximum(problem.capacity[-1], 1)))
 
     def _ledger(self) -> Ledger:
         ledger = Ledger(self.snapshot)
@@ -522,7 +509,7 @@ class Case:
         return ledger
 
     def reach(self, target: IntArray, problem: Problem | None, name: str) -> Plan:
-        """Place these targets, then start and raise what still fits."""
+        """The plan that places these targets, then starts and grows jobs that still fit."""
         ledger = self._ledger()
         if not ledger.pool_of:
             self._somebody_may_start(ledger)
@@ -534,7 +521,7 @@ class Case:
         self._fill(ledger, marks)
         self._grow_in_place(ledger, marks)
         if problem is not None and not self._is_solved(ledger) and self._raise(ledger, problem, marks):
-            # A job that was raised may lie elsewhere now: whoever waits may fit, or waits for another reason.
+            # A job that grew may be on other nodes now: a waiting job may fit, or wait for another reason.
             self._fill(ledger, marks)
         for nodes, amount in self.kept:
             ledger.unblock(nodes, amount)
@@ -545,31 +532,31 @@ class Case:
 
     def problem(self) -> Problem:
         snapshot, view, table, gangs = self.snapshot, self.view, self.table, self.gangs
-        free = snapshot.room()
+        free = snapshot.capacity()
         stays = ~view.free_to_move[snapshot.role_job[snapshot.held_role]]
         if stays.any():
             held = (snapshot.held_role[stays], snapshot.held_node[stays], snapshot.held_count[stays])
             free = free - snapshot.usage(*held)
         free = np.maximum(free, 0)
         free = free * snapshot.node_open[:, None]
-        # Groups of room: the pools if there are several, the queues if they have quotas, and at the end all together.
-        room = [free.sum(axis=0)[None, :]]
+        # Groups of capacity: the pools if there are several, the queues if they have quotas, and last the cluster.
+        capacity = [free.sum(axis=0)[None, :]]
         groups = [np.zeros(snapshot.jobs, dtype=np.int64)]
         if self.quota is not None:
             used = snapshot.demand_by_job(snapshot.held_by_role())
             left = self.quota.copy()
             fixed = ~view.free_to_move & (snapshot.job_queue >= 0)
             np.subtract.at(left, snapshot.job_queue[fixed], used[fixed])
-            room.insert(0, np.maximum(left, 0))
+            capacity.insert(0, np.maximum(left, 0))
             groups.append(snapshot.job_queue)
             groups[0] = groups[0] + snapshot.queues
         if (view.pool >= 0).any():
             pools = len(snapshot.pool_names)
             of_pool = snapshot.node_pool == np.arange(pools)[:, None]
-            room.insert(0, np.stack([free[mine].sum(axis=0) for mine in of_pool]))
+            capacity.insert(0, np.stack([free[mine].sum(axis=0) for mine in of_pool]))
             groups = [np.where(group >= 0, group + pools, -1) for group in groups]
             groups[0] = np.where(view.pool >= 0, view.pool, groups[0])
-        share = self.amounts / np.maximum(room[-1][0], 1)
+        share = self.amounts / np.maximum(capacity[-1][0], 1)
         cost = np.maximum(share.max(axis=2), 1e-12 * np.maximum(table.replicas, 1))
         running = view.running[:, None]
         speed = np.where(running, self.speed * self.penalty, self.speed)
@@ -577,49 +564,49 @@ class Case:
         speed = np.where(same, self.present_speed[:, None], speed)
         value = self.value_of(speed, self.weight[:, None]) + self.bonus[:, None]
         usable = (table.replicas > 0) & (speed > 0) & view.free_to_move[:, None]
-        # What cannot be moved later is started at what its user asked for, or at its minimum.
+        # A job that cannot be resized later starts at its desired size or its minimum.
         rigid = ~snapshot.job_preemptible[:, None] & (table.replicas != gangs.wanted[:, None])
         usable &= ~(rigid & (table.replicas != gangs.low[:, None]))
         value = np.where(usable, value, -np.inf)
         return Problem(
-            value, self.amounts, cost, np.concatenate(room), np.column_stack(groups), np.zeros(snapshot.jobs)
+            value, self.amounts, cost, np.concatenate(capacity), np.column_stack(groups), np.zeros(snapshot.jobs)
         )
 
     def _choose(self, problem: Problem) -> IntArray:
-        """Replicas of each job's elastic role that the optimiser wants."""
+        """The optimiser's target replicas of each job's elastic role (J)."""
         best = self._knapsacks = Knapsacks.of(problem, most_work=EXACT_WORK)
         if best is not None:
             self._exact = best.columns()
             if not (self.view.pool >= 0).any():
-                # Else a job may be worth more in another pool than in the one that is thought of.
+                # With several pools a job may be worth more in another one, so this is no upper bound.
                 self.bound = best.value
         column = self._by_slope(problem) if self._exact is None else self._exact
         picked = self.table.replicas[self.rows, np.maximum(column, 0)]
         return np.where(column >= 0, picked, np.where(self.view.free_to_move, 0, self.view.held))
 
     def _by_slope(self, problem: Problem) -> IntArray:
-        """The columns of the greedy, and what fits beside them."""
+        """Columns chosen by the greedy and then improved."""
         column = greedy(problem)
-        left = problem.room - in_use(problem, column)
+        left = problem.capacity - in_use(problem, column)
         rounds = 12 if self.snapshot.jobs <= 1000 else 2
         column, _ = improve(problem, column, left, movable=self.view.free_to_move, rounds=rounds)
         return column
 
     def _place(self, ledger: Ledger, target: IntArray, marks: Reasons) -> None:
-        """Bring the allocation to the targets: unchanged jobs stay, the others are placed anew, large ones first."""
+        """Place the targets: unchanged jobs stay, the others are placed again, the largest first."""
         view = self.view
         changed = (view.free_to_move & (target != view.held)).nonzero()[0]
         before: dict[int, Placement] = {j: ledger.release(j) for j in changed[view.running[changed]].tolist()}
         if self.starved >= 0 and target[self.starved] == 0:
             low = self.gangs.low_list[self.starved]
-            # Its place comes before all that is placed anew; if it has none yet, room is kept until it has.
+            # It is placed before all other jobs; if it does not fit yet, capacity is reserved until it does.
             if self._put(ledger, self.starved, low, spread=True) or self._minimum(ledger, self.starved):
                 target = target.copy()
                 target[self.starved] = low
                 changed = changed[changed != self.starved]
                 self._explain(ledger, np.array([self.starved]), marks)
             else:
-                self.kept = self._keep_room(ledger, self.starved)
+                self.kept = self._reserve(ledger, self.starved)
                 self.reserved_for = self.starved if self.kept else -1
         if not len(changed):
             return
@@ -633,7 +620,8 @@ class Case:
         self._explain(ledger, changed, marks)
 
     def _put(self, ledger: Ledger, job: int, count: int, *, spread: bool = False) -> bool:
-        """Give the job `count` replicas of its elastic role and its other roles; inside one node if that can be."""
+        """Place `count` replicas of the elastic role, and the other roles. Unless `spread`, the elastic role goes on
+        one node if an empty node is large enough."""
         gangs = self.gangs
         role = gangs.elastic_list[job]
         want = {role: count} if len(gangs.wants[job]) == 1 else {**gangs.wants[job], role: count}
@@ -649,8 +637,8 @@ class Case:
         allowed, used = self._quota[queue], ledger.used[queue]
         return not any(more and used[r] + more > allowed[r] for r, more in enumerate(ledger.amount(want)))
 
-    def _quota_room(self, ledger: Ledger, job: int, role: int) -> int:
-        """Replicas of the role that the quota of the job's queue still allows."""
+    def _quota_slots(self, ledger: Ledger, job: int, role: int) -> int:
+        """Replicas of `role` that the quota of the job's queue still allows."""
         queue = self.facts.job_queue[job]
         if self._quota is None or queue < 0:
             return ANY_NUMBER
@@ -659,7 +647,7 @@ class Case:
         return max(0, min(left, default=ANY_NUMBER))
 
     def _put_smaller(self, ledger: Ledger, job: int, wanted: int, before: Placement | None) -> None:
-        """The largest configuration below `wanted` that can be placed; where it was, if that still fits."""
+        """Place the largest configuration below `wanted` that fits; at its present size, on its nodes if possible."""
         held = int(self.view.held[job])
         for count in reversed(self.table.replicas[job].tolist()):
             if not 0 < count < wanted:
@@ -673,7 +661,7 @@ class Case:
         self._put(ledger, job, self.gangs.low_list[job], spread=True)
 
     def _fill(self, ledger: Ledger, marks: Reasons) -> None:
-        """Start whoever still waits and fits: by weight. Room for the gang that waits longest is kept."""
+        """Start waiting jobs that fit, in start order, and reserve capacity for the gang that waits longest."""
         snapshot, facts, gangs = self.snapshot, self.facts, self.gangs
         if _holding(ledger).all():
             return
@@ -683,7 +671,7 @@ class Case:
         waited = snapshot.now_seconds - waits_since(snapshot)[order]
         long = (waited >= self.settings.reserve_after_seconds).tolist()
         considered = None if self.considered is None else self.considered.tolist()
-        # Where no queue has a limit, what one job of a shape does not find, no other of that shape does.
+        # Without caps and quotas, jobs of one shape do not fit once one of them did not.
         limited = facts.capped or self._quota is not None
         before = snapshot.held_by_role()
         failed: dict[tuple[int, int], int] = {}
@@ -708,20 +696,20 @@ class Case:
                 if len(gangs.wants[j]) == 1:
                     failed[key] = low
             if is_long and oldest < 0 and not over and explain_waiting(ledger, j)[0] is Why.NO_ROOM:
-                # One gang at a time has its turn, whether room is kept for it just now or not.
+                # One gang at a time has its turn, also in a pause of its reservation.
                 oldest = j
-                if kept := self._keep_room(ledger, j):
+                if kept := self._reserve(ledger, j):
                     self.kept += kept
                     reserved_for = j
                     failed.clear()
         self.kept_for = reserved_for
 
     def _tell_waiting(self, ledger: Ledger, marks: Reasons) -> None:
-        """Why those wait that hold nothing now. Nothing is kept from anybody any more."""
+        """Set the reasons of waiting jobs. The ledger must have no reservation."""
         facts, kept_for = self.facts, self.kept_for
         if kept_for >= 0 and ledger.holds(kept_for):
             kept_for = -1
-        # The pool that a newcomer was thought of in is no limit: it goes to another one where it does not fit.
+        # The pool chosen for a new job does not confine it: it may start in another one.
         pools, ledger.pool_of = ledger.pool_of, {}
         told: dict[int, Told] = {}
         for j in np.flatnonzero(~_holding(ledger)).tolist():
@@ -741,7 +729,7 @@ class Case:
         return (self._above_quota(ledger, job) if fits else None) or told
 
     def _above_quota(self, ledger: Ledger, job: int) -> Told | None:
-        """The quota that the gang would break, though there is room for it."""
+        """The quota that the gang would exceed, although it fits."""
         queue = self.facts.job_queue[job]
         assert self._quota is not None
         allowed, used = self._quota[queue], ledger.used[queue]
@@ -751,7 +739,7 @@ class Case:
         return None
 
     def _start(self, ledger: Ledger, job: int) -> bool:
-        """Start the job with its minimum: inside one node, over several, or wherever else it may go."""
+        """Start the job with its minimum: on one node, over several, or in another pool."""
         low = self.gangs.low_list[job]
         alone = len(self.gangs.wants[job]) == 1 and job not in ledger.pool_of
         if alone and ledger.most(job, self.gangs.elastic_list[job]) < low:
@@ -759,7 +747,8 @@ class Case:
         return self._put(ledger, job, low) or self._put(ledger, job, low, spread=True) or self._minimum(ledger, job)
 
     def _try_the_starved_again(self, ledger: Ledger, marks: Reasons) -> int:
-        """Whom room is kept for may fit by now (then -1); else it is kept on."""
+        """Start the starved job if it fits by now, else renew its reservation. Returns the job if it still waits, or
+        -1."""
         job = self.reserved_for
         if job < 0:
             return -1
@@ -773,8 +762,8 @@ class Case:
             self.kept = reserve(ledger, job)
         return self.reserved_for
 
-    def _keep_room(self, ledger: Ledger, job: int) -> Kept:
-        """Room that is kept for the job; none before its turn, or in a pause of it."""
+    def _reserve(self, ledger: Ledger, job: int) -> Kept:
+        """A reservation for the job; empty before its turn and in pauses."""
         s = self.snapshot
         if self._since is None:
             self._since = waits_since(s)
@@ -789,16 +778,16 @@ class Case:
         return ledger.try_gang(job, want) is not None
 
     def _grow_in_place(self, ledger: Ledger, marks: Reasons) -> None:
-        """Give those that cannot be moved what their users ask for, of what is idle."""
-        beside = None if self._quota is None else partial(self._quota_room, ledger)
+        """Grow jobs that are not preemptible to their desired size in free capacity."""
+        beside = None if self._quota is None else partial(self._quota_slots, ledger)
         grow_in_place(ledger, start_order(self.snapshot), self._allowed(), marks, beside)
 
     def _allowed(self) -> BoolArray:
-        """J: whom anything may be given."""
+        """Jobs that may get something (J)."""
         return np.ones(self.snapshot.jobs, dtype=np.bool_) if self.considered is None else self.considered
 
     def _raise(self, ledger: Ledger, problem: Problem, marks: Reasons) -> bool:
-        """Use what placement left over: raise jobs that are being placed anyway, best slope first. Whether any was."""
+        """Grow preemptible jobs into what placement left over, steepest slope first. Returns whether any grew."""
         snapshot, gangs = self.snapshot, self.gangs
         attempts = 24 if snapshot.jobs <= 1000 else 8
         now = ledger.replicas[gangs.elastic]
@@ -834,7 +823,7 @@ class Case:
         return raised
 
     def _explain(self, ledger: Ledger, jobs: IntArray, marks: Reasons) -> None:
-        """Why jobs got what they got: their speed under the plan and before, and their weight."""
+        """Set the reasons of placed jobs: their speed under the plan and before, and their weight."""
         count = ledger.replicas[self.gangs.elastic[jobs]]
         replicas = self.table.replicas[jobs]
         at = np.maximum(((replicas <= count[:, None]) & (replicas > 0)).sum(axis=1) - 1, 0)
@@ -856,7 +845,7 @@ def snapshot_is_tiny(snapshot: Snapshot) -> bool:
 
 
 def _back(ledger: Ledger, job: int, held: Placement) -> bool:
-    """Put the job back where it was, if the room is still there."""
+    """Restore the job's placement if it still fits."""
     request = ledger.snapshot.role_request
     need: dict[int, IntArray] = {}
     for role, (nodes, counts) in held.items():
@@ -871,5 +860,5 @@ def _back(ledger: Ledger, job: int, held: Placement) -> bool:
 
 
 def _holding(ledger: Ledger) -> BoolArray:
-    """Which jobs hold something in the ledger."""
+    """Jobs that hold something in the ledger (J)."""
     return ledger.snapshot.jobs_of(ledger.replicas > 0)

@@ -1,10 +1,10 @@
-"""What a second of a job's work is worth, from the price at which all jobs together ask for just the whole cluster.
+"""The value of a second of a job's work, from the price at which the jobs together demand exactly the whole cluster.
 
-Each job that is there costs its owner a second a second. Let the whole cluster cost `price` a second as well: then a
-job that holds the part c of it and runs s times as fast as at its smallest has its work done for (1 + price·c)/s a
-unit, and takes the configuration where that is least. At a high price that is a small one, at a low price a large one;
-at the clearing price the jobs ask for as much as there is. What its unit of work costs there is what the work of a job
-is worth to all: less for one that scales well, which will be cheap to finish, than for one that hardly does.
+Each second that a job is in the system costs 1, and each second of the whole cluster costs `price`. A job that holds
+the fraction c of the cluster and runs s times as fast as in its smallest configuration then pays (1 + price·c)/s per
+unit of work, and takes the configuration where that is least: a small one at a high price, a large one at a low price.
+At the clearing price, demand equals capacity. The cost of a job's unit of work at that price is the value of its work:
+less for a job that scales well, which is cheap to finish, than for one that does not.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.goodput.table import Table
 
 ITERATIONS = 14
-"""Halvings of the range of prices: to within a thousandth."""
+"""Bisections of the range of prices: to within a thousandth."""
 LOWEST = 1e-2
 MOST_A_JOB = 8.0
-"""The highest price, in seconds a second for each job: with speedups k^p the clearing price is p/(1-p) a job."""
+"""The highest price per job: with speedups k^p the clearing price is p/(1-p) per job."""
 YOUNG_SECONDS = 60.0
-"""What a job of which nothing is known is taken to have left, at least: one period."""
+"""Least time that any job is assumed to have left: one period."""
 _NEVER = 1e-30
 
 
 def unit_costs(speed: FloatArray, share: FloatArray, usable: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """(cost of a unit of each job's work (J), speed at which it would run (J)) at the clearing price.
+    """(cost of a unit of each job's work (J), speed of its cheapest configuration (J)) at the clearing price.
 
-    `speed`, `share`, `usable`: J×C; `share` is the part of the cluster that a configuration takes. A job without a
-    usable configuration counts as one that always runs at speed 1.
+    `speed`, `share`, `usable`: J×C; `share` is a configuration's fraction of the cluster. A job without a usable
+    configuration has cost 1 and speed 1.
     """
     jobs, width = speed.shape
     some = usable & (speed > 0)
@@ -58,9 +58,9 @@ def _cheapest(pace: FloatArray, share: FloatArray, price: float) -> IntArray:
 
 
 def seconds_left(snapshot: Snapshot, table: Table) -> FloatArray:
-    """Seconds that each job has left in its smallest configuration, at least one period."""
-    # Nothing known of the end: as much again as it has had so far, which is what heavy tails say.
-    # In steps of four, or ranks would change each cycle, and each change costs a restart.
+    """Seconds left of each job in its smallest configuration (J), at least one period."""
+    # Without progress reports: as much again as its service so far, as for heavy-tailed durations. In steps of a factor
+    # of four, or ranks would change each cycle, and each change costs a restart.
     unknown = np.maximum(snapshot.job_service_seconds, YOUNG_SECONDS)
     unknown = YOUNG_SECONDS * np.power(4.0, np.floor(np.log(unknown / YOUNG_SECONDS) / np.log(4.0)))
     out: FloatArray = np.where(np.isfinite(table.left_seconds), np.maximum(table.left_seconds, YOUNG_SECONDS), unknown)
@@ -68,9 +68,10 @@ def seconds_left(snapshot: Snapshot, table: Table) -> FloatArray:
 
 
 def ahead_of(left: FloatArray, snapshot: Snapshot, exponent: float) -> FloatArray:
-    """How much later everybody ends for each second that a job has left: [i^q - (i-1)^q]^(1/q), i from the longest.
+    """Factor for the jobs behind each job (J): [i^q - (i-1)^q]^(1/q) for the job with the i-th most seconds left.
 
-    That is the derivative of the optimal total completion time when all speedups are k^(1-1/q) (heSRPT).
+    The derivative of the optimal total completion time with respect to a job's size if all speedups are k^(1-1/q)
+    (heSRPT, Berg et al. 2020). `exponent` is q.
     """
     order = np.lexsort((np.arange(snapshot.jobs), -snapshot.job_created_seconds, -left))
     place = np.empty(snapshot.jobs)

@@ -1,8 +1,7 @@
-"""Goodput of every job at every configuration worth trying, computed once a cycle for all jobs and remembered.
+"""Goodput of every job at every useful configuration, computed once a cycle for all jobs and cached.
 
 A configuration is a number of replicas of the job's elastic role. Inside a node: powers of two and the full node (any
-set of those packs without waste); beyond: whole nodes. The job's minimum, its present count and, for a job that
-reports nothing, what its user asked for are always among them.
+set of those packs without waste); beyond: whole nodes. The job's minimum and its current count are always included.
 """
 
 from __future__ import annotations
@@ -19,20 +18,19 @@ from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.model import ALPHA_C, ALPHA_N, BETA_N, PARAMETERS, Limits, best_batches
 
 MOST_COLUMNS = 24
-"""Configurations a job: beyond this the steps between whole nodes become geometric."""
+"""Configurations of whole nodes per job; for more nodes than this the steps become geometric."""
 UNKNOWN_SPEEDUP = 0.5
-"""A job that reports nothing is taken to run R^0.5 times as fast on R replicas: between a job that gains nothing and
-one that gains all, so neither starved nor fed before those that show what they gain."""
+"""A job without reports is assumed to run R^0.5 times as fast on R replicas: between no gain and linear gain, so it is
+neither starved nor preferred to jobs with reports."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """J×C: `replicas` ascending in each row, padded with 0; `goodput` beside it, in iterations of M0 a second.
+    """`replicas` (J×C), ascending in each row, padded with 0; `goodput` (J×C) in iterations of M0 per second.
 
-    `present` (J) is the goodput of what the job holds now, as it is placed; `spread` (J) that of its first
-    configuration when it has to span nodes. `left_seconds` (J): time to the end at the first
-    configuration, NaN where unknown. `known` (J): whether there is a model of the job. `anyway` (J×C):
-    configurations that would be there too if the job held nothing.
+    `present` (J): goodput of the current placement. `spread` (J): goodput of the first configuration on several nodes.
+    `left_seconds` (J): time to the job's end at the first configuration, NaN if unknown. `known` (J): whether the job
+    has a model. `anyway` (J×C): configurations that do not depend on the current allocation.
     """
 
     replicas: IntArray
@@ -45,7 +43,7 @@ class Table:
 
 
 class Tables:
-    """Makes the table of a snapshot; remembers the rows of jobs whose reports, limits and cluster did not change."""
+    """Makes the table of a snapshot; caches values of jobs whose reports and limits did not change."""
 
     def __init__(self) -> None:
         self._fits: dict[str, tuple[int, FloatArray]] = {}
@@ -70,19 +68,20 @@ class Tables:
     ) -> Table:
         """The table of all jobs.
 
-        `low`, `high`: bounds of replicas; `wanted`: what the user asked for; `per_node`: the most that one node takes;
-        `held`, `held_nodes`: replicas held now, and on how many nodes.
+        All arrays are J. `low`, `high`: bounds of replicas; `wanted`: desired replicas; `per_node`: replicas that fit
+        on one node; `held`, `held_nodes`: current replicas, and on how many nodes. `growth`, `between_nodes`: as in
+        PolicySettings; `patience_seconds`: a job that runs longer without reports is assumed never to report.
         """
         data = self._read(snapshot)
         known: BoolArray = np.isfinite(data[:, ALPHA_C])
-        # A job that has been running for a while and reports nothing never will: it may have what its user asked for.
+        # A job assumed never to report may have its desired replicas.
         started = snapshot.job_started_seconds
         silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
         reach = np.where(known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), np.where(silent, wanted, low))
         top = np.minimum(high, np.maximum(reach, low)).astype(np.int64)
         reached = np.minimum(high, np.maximum(top, held))
         replicas, anyway = self._grid(low, top, per_node, held, reached)
-        # First the present placement on the nodes that it is on, and the smallest one over several nodes.
+        # Columns 0 and 1: the current placement, and the smallest configuration on several nodes.
         count = np.empty((len(held), replicas.shape[1] + 2), dtype=np.int64)
         count[:, 0], count[:, 1], count[:, 2:] = np.maximum(held, 1), replicas[:, 0], replicas
         several = count > per_node[:, None]
@@ -101,7 +100,7 @@ class Tables:
         return Table(replicas, goodput, value[:, 0], value[:, 1], left_seconds, known, anyway)
 
     def _read(self, snapshot: Snapshot) -> FloatArray:
-        """What is known of each job from its reports (J×_COLUMNS); only new reports are looked at."""
+        """What the jobs reported (J×_COLUMNS); only new reports are read."""
         last, names, profiles = self._reports, snapshot.job_names, snapshot.job_profile
         if last.profiles is profiles and last.names is names:
             return last.data
@@ -121,7 +120,7 @@ class Tables:
     def _read_anew(
         self, jobs: list[int], names: tuple[str, ...], profiles: tuple[Profile | None, ...], data: FloatArray
     ) -> None:
-        """Fill the rows of these jobs in."""
+        """Read the reports of these jobs into their rows of `data`."""
         todo: list[tuple[int, FloatArray, int]] = []
         for j in jobs:
             profile = profiles[j]
@@ -133,7 +132,7 @@ class Tables:
                 seen = self._seen[names[j]] = _Seen(profile.observations)
             rows = seen.rows
             given, fit = profile.parameters, self._fits.get(names[j])
-            # A model with no observations beside it is the job's own, which says what several nodes cost.
+            # A model without observations is the job's own, and covers several nodes.
             several = seen.several or (given is not None and not len(rows))
             largest = max(seen.largest, profile.profiled_replicas)
             data[j, PARAMETERS:] = (largest, several, *_limits(profile), _left(profile))
@@ -149,7 +148,7 @@ class Tables:
             self._seen = {name: value for name, value in self._seen.items() if name in now}
         if not todo:
             return
-        # Never from an earlier fit: the answer must depend on the snapshot alone.
+        # Not started from an earlier fit: a plan must depend only on the snapshot.
         for (j, _, version), found in zip(todo, fit_all([rows for _, rows, _ in todo]), strict=True):
             usable = found if np.isfinite(found).all() else np.full(PARAMETERS, np.nan)
             data[j, :PARAMETERS] = usable
@@ -168,7 +167,7 @@ class Tables:
         several: BoolArray,
         between_nodes: float,
     ) -> FloatArray:
-        """Goodput of each known job at each configuration; what did not change is that of the last call."""
+        """Goodput of each known job at each configuration; unchanged values are those of the last call."""
         out = np.zeros(count.shape)
         todo = known[:, None] & (count > 0)
         last = self._made.along(names)
@@ -179,7 +178,7 @@ class Tables:
                 same &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=1)[:, None]
             out[:, :width] = np.where(same, last.value[:, :width], 0.0)
             todo[:, :width] &= ~same
-        # The present configuration mostly is one of those that are looked at anyway.
+        # Columns 0 and 1 mostly equal one of the others.
         again = []
         for first in (0, 1):
             same = (count[:, 2:] == count[:, first, None]) & (several[:, 2:] == several[:, first, None])
@@ -201,10 +200,10 @@ class Tables:
         return out
 
     def _grid(self, *bounds: IntArray) -> tuple[IntArray, BoolArray]:
-        """Configurations of each job, ascending, padded with 0 at the end; which would be there if it held nothing.
+        """Configurations of each job (J×C), ascending, padded with 0; which do not depend on the allocation (J×C).
 
-        `bounds`: for each job the least and the most that it may have, what one node takes, what it holds, and the most
-        that it may have or what it holds, if that is more.
+        `bounds` (J each): minimum, maximum, replicas that fit on one node, current replicas, and the larger of maximum
+        and current replicas.
         """
         if len(self._grids) > 100_000:
             self._grids.clear()
@@ -226,7 +225,7 @@ class Tables:
         return out, anyway
 
 
-# Columns of what is known of a job from its reports: the seven parameters (NaN: no model), then these.
+# Columns of `_Reports.data`: the seven parameters (NaN: no model), then these.
 _SEEN, _SPANNED, _INITIAL, _LEAST, _MOST, _LOCAL_LEAST, _LOCAL_MOST, _ACCUMULATION, _NOISE, _LEFT = range(
     PARAMETERS, PARAMETERS + 10
 )
@@ -236,7 +235,7 @@ _NEVER_READ = Profile()
 
 
 class _Seen:
-    """What can be used of a job's observations: mostly a report says how far the job is, and they are the same."""
+    """The usable observations of a job, cached: most reports only contain progress and the same observations."""
 
     __slots__ = ("largest", "observations", "rows", "several")
 
@@ -247,13 +246,13 @@ class _Seen:
         self.largest = float(self.rows[:, REPLICAS].max(initial=0))
 
     def is_of(self, observations: FloatArray) -> bool:
-        """Whether these are the same."""
+        """Whether these are the cached observations."""
         return observations is self.observations or np.array_equal(observations, self.observations)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reports:
-    """What was read from reports (J×_COLUMNS), and from whose."""
+    """What was read from reports (J×_COLUMNS), and from which."""
 
     names: tuple[str, ...]
     profiles: tuple[Profile | None, ...]
@@ -262,7 +261,7 @@ class _Reports:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Made:
-    """The values that were made last (J×C), and from what."""
+    """The values of the last call (J×C), and what they were made from."""
 
     names: tuple[str, ...]
     data: FloatArray
@@ -271,7 +270,7 @@ class _Made:
     value: FloatArray
 
     def along(self, names: tuple[str, ...]) -> _Made | None:
-        """The same for these jobs, in this order; None if it has none of them. A new job has counts of -1."""
+        """The rows of these jobs, in this order; None if it has none of them. A new job has counts of -1."""
         if self.names == names:
             return self
         rows = {name: row for row, name in enumerate(self.names)}
@@ -300,7 +299,7 @@ def _sane(params: FloatArray) -> bool:
 
 
 def _limits(profile: Profile) -> tuple[float, float, float, float, float, float, float]:
-    """Batch limits, whether batches may be accumulated, and gradient noise, in the order of the columns."""
+    """Batch limits, whether gradients may be accumulated, and gradient noise, in the order of the columns."""
     initial, local = max(1, profile.initial_batch), max(1, profile.min_local_batch)
     found = gradient_noise(profile)
     return (
@@ -327,7 +326,7 @@ def _of(data: FloatArray) -> Limits:
 
 
 def _left(profile: Profile) -> float:
-    """Work left of the job in iterations of M0, from what is done and its part of the whole; NaN: unknown."""
+    """Work left of the job in iterations of M0; NaN: unknown."""
     done, work = profile.fraction_done, profile.work_done
     if done is None or work is None or not (math.isfinite(done) and math.isfinite(work)):
         return math.nan

@@ -117,7 +117,7 @@ def test_a_good_plan_passes() -> None:
         ({"values": np.full((2, 3), np.nan)}, "finite"),
         ({"action": np.array([0])}, "entries for 2 jobs"),
         ({"action": np.array([int(Action.PREEMPT), int(Action.WAIT)])}, "its action does not say"),
-        ({"bind_now": np.array([True, False])}, "bound now though nothing of it starts"),
+        ({"bind_now": np.array([True, False])}, "bound now although none of its pods may start"),
     ],
 )
 def test_the_validator_names_what_is_wrong(change: dict[str, np.ndarray], words: str) -> None:

@@ -45,7 +45,7 @@ class Clerk:
         self.snapshot, self.plan, self.refuses = snapshot, plan, refuses
         self.rows = {name: row for row, name in enumerate(snapshot.job_names)}
         self.made: list[str] = []
-        self.before = np.minimum(snapshot.settled(), 0)
+        self.before = np.minimum(snapshot.free_after_termination(), 0)
 
     def __call__(self, writes: Sequence[Write]) -> Sequence[Write]:
         refused = [write for write in writes if self.refuses(write)]
@@ -61,7 +61,7 @@ class Clerk:
         made[[self.rows[name] for name in self.made]] = True
         old, new = ~made[s.role_job[s.held_role]], made[s.role_job[plan.role]]
         return (
-            s.room()
+            s.capacity()
             - s.usage(s.held_role[old], s.held_node[old], s.held_count[old])
             - s.usage(plan.role[new], plan.node[new], plan.count[new])
         )

@@ -1,4 +1,4 @@
-"""The baseline behaves as kube-batch does, its weaknesses included: or nothing would be held against it."""
+"""The baseline behaves as kube-batch does, including its weaknesses; otherwise the comparison would be unfair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator: from made-up applications that need no download, and, where the measured data is, from that."""
+"""The simulator, with synthetic applications, and with the measured data where it is available."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from diflow.allocator.simulator import report
 from diflow.allocator.simulator.cli import app, queue_rows
 from diflow.allocator.simulator.metrics import metrics
-from diflow.allocator.simulator.replay import Replay, World, replay
+from diflow.allocator.simulator.replay import Replay, Scenario, replay
 from diflow.allocator.simulator.truth import Application, Arrival, load, read_workload
 from diflow.errors import DiflowError, InvalidError
 from tests.policies.generators import snapshots
@@ -75,17 +75,17 @@ def apps(profiles: Path) -> dict[str, Application]:
 
 @pytest.mark.parametrize("name", ["fit", "fair", "goodput", "fair+goodput", "tiresias", "optimus"])
 def test_every_policy_brings_every_job_to_its_end(apps: dict[str, Application], name: str) -> None:
-    result = replay(arrivals(), apps, load_policy(name), World(nodes=4))
+    result = replay(arrivals(), apps, load_policy(name), Scenario(nodes=4))
     assert [o.name for o in result.outcomes] == [f"toy-{i}" for i in range(8)]
     assert all(o.finished > o.started >= o.created for o in result.outcomes)
     held = sum(span.gpus * (span.end - span.begin) for span in result.spans)
-    # The chart and the accounts are kept apart; they agree but for the last period of each job.
+    # The chart and the sums are computed separately; they agree except for the last period of each job.
     assert held == pytest.approx(sum(o.gpu_seconds for o in result.outcomes), rel=0.05)
 
 
 def test_the_same_run_gives_the_same_numbers(apps: dict[str, Application]) -> None:
     def run(seed: int) -> Replay:
-        return replay(arrivals(), apps, GoodputPolicy(), World(nodes=4, noise=0.2, seed=seed))
+        return replay(arrivals(), apps, GoodputPolicy(), Scenario(nodes=4, noise=0.2, seed=seed))
 
     first, second, other = run(1), run(1), run(2)
     assert first.outcomes == second.outcomes
@@ -95,21 +95,21 @@ def test_the_same_run_gives_the_same_numbers(apps: dict[str, Application]) -> No
 
 def test_a_job_alone_takes_what_its_measured_times_say(apps: dict[str, Application]) -> None:
     """One GPU, one batch size: 8,000 iterations, by hand."""
-    result = replay([Arrival("toy-0", 0.0, "toy", 1, 32)], apps, load_policy("fit"), World(nodes=1))
+    result = replay([Arrival("toy-0", 0.0, "toy", 1, 32)], apps, load_policy("fit"), Scenario(nodes=1))
     step = 0.02 + 0.002 * 32
     assert result.outcomes[0].completion == pytest.approx(30.0 + 8000 * step, rel=1e-6)
 
 
 def test_a_move_costs_what_the_world_says(apps: dict[str, Application]) -> None:
     short, long = (
-        metrics(replay(arrivals(), apps, GoodputPolicy(), World(nodes=4, restart_seconds=seconds))).mean
+        metrics(replay(arrivals(), apps, GoodputPolicy(), Scenario(nodes=4, restart_seconds=seconds))).mean
         for seconds in (0.0, 55.0)
     )
     assert long > short + 50
 
 
 def test_half_the_load_spaces_the_arrivals(apps: dict[str, Application]) -> None:
-    result = replay(arrivals(), apps, load_policy("fit"), World(nodes=4, load=0.5))
+    result = replay(arrivals(), apps, load_policy("fit"), Scenario(nodes=4, load=0.5))
     assert [o.created for o in result.outcomes] == [i * 240.0 for i in range(8)]
 
 
@@ -120,7 +120,7 @@ def test_an_unknown_application_is_named(apps: dict[str, Application]) -> None:
 
 def test_tables_and_pictures_are_written(apps: dict[str, Application], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    result = replay(arrivals(), apps, load_policy("fit"), World(nodes=4))
+    result = replay(arrivals(), apps, load_policy("fit"), Scenario(nodes=4))
     rows = [metrics(result)]
     written = report.write(tmp_path, [result], rows, gpus=4, nodes=4)
     names = {"summary.json", "summary.csv", "jobs-fit.csv", "utilisation.png", "completion.png", "gantt-fit.png"}
@@ -276,7 +276,7 @@ def test_pictures_that_cannot_be_drawn_are_told_before_the_replay(
 
 
 def test_nights_without_jobs_take_no_time(apps: dict[str, Application]) -> None:
-    """A job ten years later: no cycle is spent on waiting for it, and it does as the first did."""
+    """A job ten years later: no cycles are spent waiting for it, and it takes as long as the first one."""
     late = 315_360_000.0
     result = replay([Arrival("a", 0.0, "toy", 1, 32), Arrival("b", late, "toy", 1, 32)], apps, load_policy("fit"))
     first, second = result.outcomes
@@ -286,7 +286,7 @@ def test_nights_without_jobs_take_no_time(apps: dict[str, Application]) -> None:
 
 def test_a_replay_that_does_not_end_is_given_up(apps: dict[str, Application]) -> None:
     with pytest.raises(DiflowError, match="policy fit: the replay did not end within .* days .* still there: toy-0"):
-        replay(arrivals(1), apps, load_policy("fit"), World(nodes=1, longest_seconds=60.0))
+        replay(arrivals(1), apps, load_policy("fit"), Scenario(nodes=1, longest_seconds=60.0))
 
 
 def test_a_journal_is_replayed_and_explained(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Streams of jobs in queues: the player's own rules, on small streams made by hand, and what `fair` is to reach."""
+"""Streams of jobs in queues: the rules of playing, on small hand-made streams, and the aims of `fair`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from diflow.errors import InvalidError
 
 
 class Scripted:
-    """Gives each job the GPUs that `says` names at this time, on the first nodes that have them."""
+    """Gives each job the GPUs that `says` returns for this time, on the first nodes that have them free."""
 
     name = "scripted"
 
@@ -153,7 +153,7 @@ def test_work_is_neither_lost_nor_made(policy: Plans) -> None:
     for o in played.outcomes:
         if o.ended_seconds >= 0:
             assert o.done_seconds == pytest.approx(o.job.work_seconds)
-            # Of a job of fixed size: its work and its restarts are the time that it had its pods.
+            # For a job of fixed size, work and restarts add up to the time that it had its pods.
             least = o.started_seconds + o.job.work_seconds
             assert o.ended_seconds >= least - 1e-6
             assert o.restarts or o.ended_seconds == pytest.approx(least)
@@ -218,7 +218,7 @@ def test_room_that_a_waiting_job_could_use_counts_when_it_is_idle_for_too_long()
     cycles = int(IDLE_SECONDS // 60) + 11
     played = play(stream(job("x", 4), cycles=cycles), nothing)
     assert (played.idle_cycles, played.late_idle_cycles) == (cycles, 10)
-    # Whoever waits: one leaves the queue of those that fit, and another one comes.
+    # For whichever waiting jobs: one that fits starts, and another one is created.
     changing = Scripted(lambda now: {"x": 4} if now >= 600 else {})
     played = play(stream(job("x", 4, work=1e6), job("y", 4, at=30.0), cycles=cycles), changing)
     assert played.late_idle_cycles == 10
@@ -272,7 +272,7 @@ def test_another_load_begins_with_the_same_jobs() -> None:
     for queue in ("q0", "q1", "q2"):
         slow, fast = ([j for j in s.jobs if j.queue == queue] for s in (calm, busy))
         assert len(slow) < len(fast)
-        # The last one makes the load what it is to be.
+        # The last job adjusts the load.
         for a, b in zip(slow[:-1], fast, strict=False):
             assert (a.name, a.most, a.work_seconds, a.preemptible) == (b.name, b.most, b.work_seconds, b.preemptible)
             assert a.created_seconds > b.created_seconds
@@ -336,7 +336,7 @@ def test_elastic_jobs_and_priorities_change_nothing_else() -> None:
     assert {j.priority for j in plain.jobs} == {0}
 
 
-# -- what `fair` is to reach --
+# -- the aims of `fair` --
 
 SEEDS: tuple[tuple[int, Offers], ...] = ((0, "shares"), (1, "even"), (2, "shares"), (3, "even"))
 

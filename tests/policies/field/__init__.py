@@ -1,1 +1,1 @@
-"""Cases that the tests of kube-batch and Volcano ask of a queueing scheduler, asked of ours."""
+"""Cases from the tests of kube-batch and Volcano, applied to our policies."""

@@ -32,7 +32,7 @@ terminate.
 
 
 def page() -> str:
-    """The page as text."""
+    """The page as Markdown."""
     differing = [case for case in CASES if case.differs]
     parts = [
         _HEAD.format(rows=len(CASES), agree=len(CASES) - len(differing), differ=len(differing)),

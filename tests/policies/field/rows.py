@@ -1,9 +1,9 @@
-"""What one row of the field cases is, and the short forms that the tables are written in.
+"""The rows of the field cases, and short forms to write them.
 
-A row is a small cluster at one moment, what the scheduler that it was taken from makes of it, and what our policies are
-to make of it. One pod there is one replica here; a group of n pods with a minimum of m is a job with minimum m, maximum
-n and n desired. Every pod asks for cpu, memory and one of a node's `pods`, as pods on a real cluster do, unless the
-original asks for none on purpose. Amounts are millicores and MB (10^6 bytes).
+A row is a small cluster at one moment, the outcome of the scheduler that it was taken from, and the expected outcome of
+our policies. One pod there is one replica here; a group of n pods with a minimum of m is a job with minimum m, maximum
+n and n desired. Every pod requests cpu, memory and one of a node's `pods`, as on a real cluster, unless the original
+requests none on purpose. Amounts are millicores and MB (10^6 bytes).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from diflow.allocator.model.views import PODS, JobView, NodeView, QueueView, Rol
 G = 1000
 """MB."""
 GI = 1074
-"""MB: 2^30 bytes, rounded up in nodes and pods alike, so that what fits exactly there fits exactly here."""
+"""MB: 2^30 bytes, rounded up for nodes and pods alike, so that exact fits stay exact."""
 MANY_PODS = 110
-"""A kubelet's default. Only where the original makes pods scarce is it another number."""
+"""The kubelet's default, unless the original makes pods scarce."""
 ROLE = "w"
-"""The role of a job that has one."""
+"""The role of a job with a single one."""
 NOW_SECONDS = 100.0
-"""Below the wait after which room is reserved: the originals know no reservation."""
+"""Below the wait after which capacity is reserved: the originals have no reservations."""
 
 Count = int | range
-"""Replicas; a range where several numbers will do."""
+"""Replicas; a range if several numbers are correct."""
 NO_AMOUNTS: Mapping[str, int] = MappingProxyType({})
 NO_COUNTS: Mapping[str, int] = MappingProxyType({})
 ANYWHERE = Where()
@@ -40,7 +40,7 @@ ANYWHERE = Where()
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a row was taken from."""
+    """The source of a row."""
 
     project: str
     file: str
@@ -49,10 +49,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Who holds how many replicas in the end: by job, by `job.role`, or by `@queue` for all jobs of a queue.
+    """Replicas held in the end: by job, by `job.role`, or by `@queue` for all jobs of a queue.
 
-    `on`: the nodes that a job's replicas may be on. `evicts`: replicas that lose their place, where that is not what
-    `holds` leaves of those that run.
+    `on`: the nodes that a job's replicas may be on. `evicts`: evicted replicas, if not the difference of `holds` to
+    those that run.
     """
 
     holds: Mapping[str, Count]
@@ -66,12 +66,12 @@ Ends = tuple[End, ...]
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """The policy is to do what `fair` does."""
+    """The policy should do what `fair` does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """The policy is to do something else than `fair`, and why."""
+    """The policy should do something other than `fair`, and why."""
 
     ends: Ends
     why: str
@@ -90,8 +90,8 @@ SAME = Same()
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row. `theirs`: the original's outcome. `ours`: that of `fair`, where it is not the same or stricter, with the
-    sentence `differs`, which says why."""
+    """One row. `theirs`: the original's outcome. `ours`: that of `fair`, if different or stricter, with the reason
+    `differs`."""
 
     name: str
     source: Source
@@ -112,12 +112,12 @@ class Case:
 
     @property
     def agrees(self) -> bool:
-        """Whether what `fair` is to do is an outcome that the original would accept."""
+        """Whether the expected outcome of `fair` is one that the original accepts."""
         return all(any(self._is_within(mine, end) for end in self.theirs) for mine in self.fair)
 
     @property
     def evicts_fewer(self) -> bool:
-        """Whether `fair` is to evict fewer than the original does."""
+        """Whether `fair` should evict fewer replicas than the original."""
         there, here = ([self.evicted(end) or 0 for end in ends] for ends in (self.theirs, self.fair))
         return max(here) < min(there)
 
@@ -130,7 +130,7 @@ class Case:
         return build(self.nodes, jobs, self.queues, now_seconds=self.now_seconds)
 
     def evicted(self, end: End) -> int | None:
-        """Replicas that lose their place in this outcome; None where it does not say who holds exactly how many."""
+        """Replicas that are evicted in this outcome; None if it does not say exactly what each job holds."""
         if end.evicts is not None:
             return end.evicts
         lost = 0
@@ -173,7 +173,7 @@ def ends(*holds: Mapping[str, Count], on: Mapping[str, Iterable[str]] | None = N
 
 
 def amounts(*, cpu: float = 0, memory: int = 0, **devices: int) -> dict[str, int]:
-    """`cpu` in cores, `memory` in MB; what is 0 is left out, but for a device, which may be offered none of."""
+    """`cpu` in cores, `memory` in MB; amounts of 0 are left out, except devices, of which a node may offer none."""
     plain = {"cpu": round(1000 * cpu), "memory": memory}
     return {name: amount for name, amount in plain.items() if amount} | devices
 
@@ -189,7 +189,7 @@ def node(
     taints: tuple[Taint, ...] = (),
     **devices: int,
 ) -> NodeView:
-    """`foreign`: pods of others on the node, of one core and 1G each."""
+    """`foreign`: foreign pods on the node, of one core and 1G each."""
     allocatable = amounts(cpu=cpu, memory=memory, **devices) | {PODS: pods}
     taken = amounts(cpu=foreign, memory=foreign * G) | {PODS: foreign} if foreign else {}
     return NodeView(name, allocatable, foreign=taken, labels=labels or {}, taints=taints)

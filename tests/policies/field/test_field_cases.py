@@ -30,7 +30,7 @@ def held(snapshot: Snapshot, plan: Plan) -> Counter[str]:
 
 
 def moved(snapshot: Snapshot, plan: Plan) -> int:
-    """Replicas that have to leave their node."""
+    """Replicas that leave their node."""
     before = Counter(
         dict(zip(zip(snapshot.held_role, snapshot.held_node, strict=True), snapshot.held_count, strict=True))
     )
@@ -62,7 +62,7 @@ def named(cases: Iterable[Case]) -> list[object]:
 
 
 def decided(case: Case, policy: Policy, ends: Ends) -> tuple[Snapshot, Plan]:
-    """The policy's plan for the case, which must be sound and come to one of these ends."""
+    """The policy's plan for the case, which must be valid and have one of these outcomes."""
     snapshot = case.snapshot()
     plan = policy.optimize(snapshot)
     assert faults(snapshot, plan) == []
@@ -89,7 +89,7 @@ def test_fair_is_at_rest_after_one_cycle(case: Case) -> None:
     after = carry_out(snapshot, plan)
     again = policy.optimize(after)
     assert changes(again) == 0, f"a second cycle changes {told([End(held(after, again))])}"
-    # While the pods of victims are terminating, nobody else is evicted for the same room.
+    # While the pods of victims are terminating, no others are evicted for the same request.
     middle = carry_out_first_step(snapshot, plan)
     assert evictions(middle, policy.optimize(middle)) == 0
 
