@@ -78,7 +78,9 @@ IDENTITY_SECONDS: Final = 3600  # how long it holds; the kubelet writes a new on
 PARAM_ROUNDS: Final = "rounds"  # JSON list of the rounds so far, append-only
 PARAM_CURRENT: Final = "current"  # the round that counts
 PARAM_GRANTED: Final = "granted"  # JSON {round: {task: replicas}}: what may run
-PARAM_AGAIN: Final = "again"  # JSON {"round/task/index": suffix}: the life of a replica that was dropped and came back
+# JSON {"round/task/index": suffix}: the incarnation of a replica that was dropped and came back
+PARAM_INCARNATIONS: Final = "incarnations"
+PARAM_INCARNATIONS_OLD: Final = "again"  # its name in Workflows from before 0.2.0
 PARAM_RELEASED: Final = "released"  # JSON list of what diflow stops on purpose: "round/task/member", "round/restart"
 PARAM_TASKS: Final = "tasks"  # JSON list of the tasks' names in the order of the ranks: never changes
 PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: what the user asks for

@@ -35,12 +35,12 @@ def granted(task: str) -> str:
 
 @lru_cache(maxsize=256)
 def members(task: str) -> str:
-    """The replicas of `task` in this round as a JSON list of text: the index of each, with the suffix of its life.
+    """The replicas of `task` in this round as a JSON list of text: each index with the suffix of its incarnation.
 
-    A replica that was dropped and is wanted again must have another name: Argo would take the old node for its result.
-    What `granted` says about the raw round holds here too.
+    A replica that was dropped and is wanted again needs a new name: Argo would take the old node's result for its own.
+    What `granted` says about the raw round applies here too.
     """
-    suffix = f"(fromJSON(workflow.parameters.{keys.PARAM_AGAIN})[{_ROUND} + '/{task}/' + string(#)] ?? '')"
+    suffix = f"(fromJSON(workflow.parameters.{keys.PARAM_INCARNATIONS})[{_ROUND} + '/{task}/' + string(#)] ?? '')"
     return f"toJson(map(0..{granted(task)} - 1, {{string(#) + string({suffix})}}))"
 
 

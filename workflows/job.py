@@ -2,7 +2,7 @@
 
     job (DAG)
     ├─ round   once for each entry of the parameter `rounds`
-    │  ├─ <task>   one fan-out for each task, as many as `granted` says, named as `again` says
+    │  ├─ <task>   one fan-out for each task, as many as `granted` says, named as `incarnations` says
     │  │  └─ replicaOf-<task> (DAG)   the counted retries: backoffLimit
     │  │     ├─ <task>              the pod, with the retries that are not counted
     │  │     └─ superseded          makes a replica that was stopped on purpose count as Succeeded
@@ -75,7 +75,7 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
         keys.PARAM_ROUNDS: canonical_json([_FIRST_ROUND]),
         keys.PARAM_CURRENT: _FIRST_ROUND,
         keys.PARAM_GRANTED: canonical_json({_FIRST_ROUND: replicas}),
-        keys.PARAM_AGAIN: "{}",
+        keys.PARAM_INCARNATIONS: "{}",
         keys.PARAM_RELEASED: "[]",
         keys.PARAM_TASKS: canonical_json(tasks),
         keys.PARAM_REPLICAS: canonical_json(replicas),
