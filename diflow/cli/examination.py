@@ -120,7 +120,7 @@ def _looked(look: Callable[[], Finding], what: str, *, remedy: str = "") -> Find
 
 def _rights(cluster: Cluster) -> Iterator[Finding]:
     missing = [
-        (verb, kind, sub, use) for verb, kind, sub, use in RIGHTS if not cluster.may(verb, kind, subresource=sub)
+        (verb, kind, sub, use) for verb, kind, sub, use in RIGHTS if not cluster.can_i(verb, kind, subresource=sub)
     ]
     if not missing:
         yield Finding(f"your rights in {cluster.namespace}", ok=True, detail=f"all {len(RIGHTS)}")

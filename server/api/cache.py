@@ -234,7 +234,7 @@ class Cache:
 
     def observed(self, obj: Json) -> None:
         """Take the whole Workflow that answered a write in at once."""
-        self.workflows.observed(obj)
+        self.workflows.apply_write(obj)
 
     # --- keeping it ---------------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ def elector(api: FakeApi, identity: str, clock: Time, **options: Any) -> Elector
 
 def patient(found: Elector) -> Elector:
     """One that waits for answers however busy this machine is: only the tests' own clocks count."""
-    found._cluster = found._cluster.asked_once(read_seconds=60.0, connect_seconds=60.0)
+    found._cluster = found._cluster.without_retries(read_seconds=60.0, connect_seconds=60.0)
     return found
 
 
