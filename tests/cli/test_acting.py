@@ -88,7 +88,7 @@ def test_a_retry_keeps_what_succeeded_and_forgets_what_failed(diflow: Cli) -> No
     ("job", "text"),
     [
         (SeenJob("job", learner=1).all_ready(), "job job is Running: only a failed job can be retried"),
-        (SeenJob("job", learner=1).ended(3), "delete it and submit it anew"),
+        (SeenJob("job", learner=1).ended(3), "delete it and submit it again"),
     ],
 )
 def test_only_a_failed_job_can_be_retried(diflow: Cli, job: SeenJob, text: str) -> None:
