@@ -233,7 +233,7 @@ def test_doctor_shows_what_the_probe_measured(diflow: Cli, monkeypatch: pytest.M
     result = diflow("doctor", "--probe", "--probe-image", "shell:1")
     assert result.code == 5
     assert "✓ Argo, fact 1: a group grows: in 3 s" in result.out
-    assert "✗ Argo, fact 2: names stay: they changed\n    → this Argo behaves otherwise" in result.out
+    assert "✗ Argo, fact 2: names stay: they changed\n    → this Argo does not behave as diflow needs" in result.out
     assert asked[0][0] == "default"
     assert asked[0][1].image == "shell:1"
 
