@@ -89,7 +89,7 @@ class Client:
     def replicas(self, *, timeout_seconds: float = TIMEOUT_SECONDS) -> list[str]:
         """The job's replicas as `address:port`, by rank; "" for one without an address yet.
 
-        Raises UnavailableError without a response within `timeout_seconds`, UnauthorizedError if the server rejects this
+        Raises UnavailableError without a response in `timeout_seconds`, UnauthorizedError if the server rejects this
         pod, NotFoundError if it does not know the job.
         """
         found = self._ask("GET", "replicas", None, key=None, timeout_seconds=timeout_seconds)
