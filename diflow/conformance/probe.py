@@ -58,14 +58,14 @@ _SCENARIOS: Final = (
 class _Report:
     """The result of one scenario: an outcome for each fact, or the reason why the others have none.
 
-    `again`: a retry may succeed.
+    `retry`: another attempt may succeed.
     """
 
     scenario: _Scenario
     outcomes: Mapping[int, Outcome]
     failure: str
     seconds: float
-    again: bool = False
+    retry: bool = False
 
 
 def probe(
@@ -147,7 +147,7 @@ def _may_be_missing(cluster: Verbs, kind: Kind, name: str, namespace: str) -> bo
 
 def _run_twice_at_most(scenario: _Scenario, lab: Lab) -> _Report:
     first = _run(scenario, lab)
-    if not first.again:
+    if not first.retry:
         return first
     second = _run(scenario, replace(lab, id=f"{lab.id}-again"))
     only_now = {
@@ -170,19 +170,19 @@ def _run(scenario: _Scenario, lab: Lab) -> _Report:
     began = time.monotonic()
     outcomes: dict[int, Outcome] = {}
     failure = ""
-    again = False
+    retry = False
     try:
         for outcome in scenario.run(lab):
             outcomes[outcome.fact] = outcome
     except FactFailedError as error:
-        failure, again = str(error), not isinstance(error, HopelessError)
+        failure, retry = str(error), not isinstance(error, HopelessError)
     except StoppedError:
         failure = "the probe was stopped"
     except UnauthorizedError:
         raise
     except DiflowError as error:
-        failure, again = f"it could not be measured: {error}", True
-    return _Report(scenario, outcomes, failure, time.monotonic() - began, again)
+        failure, retry = f"it could not be measured: {error}", True
+    return _Report(scenario, outcomes, failure, time.monotonic() - began, retry)
 
 
 def _is_complete(fact: int, reports: list[_Report], scenarios: list[_Scenario]) -> bool:

@@ -331,7 +331,9 @@ def _live(state: JobState) -> JobState:
         raise _edited(keys.PARAM_GRANTED, f"replicas of each task of round {current}")
     if len(released) > _MOST_RELEASED or not all(isinstance(r, str) and _RELEASED.fullmatch(r) for r in released):
         raise _edited(keys.PARAM_RELEASED, 'a list of texts such as ["1/learner/2"]')
-    if len(incarnations) > _MOST_RELEASED or not all(_is_incarnation(*item, tasks) for item in incarnations.items()):
+    if len(incarnations) > _MOST_RELEASED or not all(
+        _is_incarnation(key, suffix, tasks) for key, suffix in incarnations.items()
+    ):
         raise _edited(name, 'a mapping from members to their suffixes, such as {"1/learner/2":".1"}')
     return replace(
         state,
