@@ -65,8 +65,8 @@ def refuse_changes(repository: Path) -> str:
     """The commit to release. Raises UsageError for uncommitted changes, as the release would not be reproducible."""
     changed = _git(repository, "status", "--porcelain").splitlines()
     if changed:
-        told = ", ".join(line[3:] for line in changed[:5]) + (", ..." if len(changed) > 5 else "")
-        raise UsageError(f"the tree is dirty: commit or remove {told}, then run the command again")
+        paths = ", ".join(line[3:] for line in changed[:5]) + (", ..." if len(changed) > 5 else "")
+        raise UsageError(f"the tree is dirty: commit or remove {paths}, then run the command again")
     return _git(repository, "rev-parse", "HEAD").strip()
 
 

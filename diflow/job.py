@@ -245,7 +245,7 @@ class DIJob(_Model):
         size = sum(_most(t) * (len(names.hostname(self.name, t.name, _most(t) - 1)) + domain + 1) for t in self.tasks)
         if size > bounds.MOST_HOST_BYTES:
             raise _exceeds(
-                "bytes of host names, which every container is told in one variable",
+                "bytes of host names, which every container has in one variable",
                 size,
                 bounds.MOST_HOST_BYTES,
                 path="spec.tasks",

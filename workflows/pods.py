@@ -169,18 +169,18 @@ def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, 
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def _adaptdl(told: Mapping[str, str]) -> dict[str, str]:
-    """The variables that AdaptDL's clients read (its `adaptdl/env.py`), derived from those of every container, `told`.
+def _adaptdl(common: Mapping[str, str]) -> dict[str, str]:
+    """The variables of AdaptDL's clients (its `adaptdl/env.py`), derived from `common`, those of every container.
 
     Only for jobs that request it: with a supervisor's URL, a script that uses AdaptDL alone would wait for its
     /discover. The checkpoint path is not set, as it depends on the user's volumes, and neither is ADAPTDL_NUM_NODES,
     which is unknown before the pods are bound; without it the clients assume a node for each replica.
     """
     return {
-        "ADAPTDL_JOB_ID": told["DI_JOB_ID"],
-        "ADAPTDL_SUPERVISOR_URL": told["DI_SERVER_URL"],
-        "ADAPTDL_REPLICA_RANK": told["DI_RANK"],
-        "ADAPTDL_NUM_REPLICAS": told["WORLD_SIZE"],
+        "ADAPTDL_JOB_ID": common["DI_JOB_ID"],
+        "ADAPTDL_SUPERVISOR_URL": common["DI_SERVER_URL"],
+        "ADAPTDL_REPLICA_RANK": common["DI_RANK"],
+        "ADAPTDL_NUM_REPLICAS": common["WORLD_SIZE"],
         "ADAPTDL_NUM_RESTARTS": expr.template(expr.rounds_before()),
         "ADAPTDL_MASTER_PORT": str(keys.ADAPTDL_PORT),
         "ADAPTDL_SCHED_VERSION": "0.0.0",  # the clients' own value for no version, which they do not check

@@ -249,7 +249,7 @@ class Elector:
                 # The Lease was annotated, or a response was lost and this is our own renewal, or another holds it.
                 spec = _spec(self._read())
                 if (spec.get("holderIdentity"), spec.get("leaseTransitions")) != (self.identity, self._epoch):
-                    raise _TakenError(f"{spec.get('holderIdentity') or 'nobody'} holds the Lease now") from None
+                    raise _TakenError(f"{spec.get('holderIdentity') or 'no process'} holds the Lease now") from None
         raise ConflictError("others change the Lease all the time")
 
     # --- threads ------------------------------------------------------------------------------------------------------

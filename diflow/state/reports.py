@@ -60,8 +60,8 @@ def _believable(rows: list[Any]) -> Iterator[float]:
 
 
 def _of_ranks(ranks: Any) -> float | None:
-    told = ranks.values() if isinstance(ranks, Mapping) else ()
-    each = [_positive(rank.get("speed")) for rank in told if isinstance(rank, Mapping)]
+    reported = ranks.values() if isinstance(ranks, Mapping) else ()
+    each = [_positive(rank.get("speed")) for rank in reported if isinstance(rank, Mapping)]
     try:
         total = math.fsum(speed for speed in each if speed is not None)
     except OverflowError:

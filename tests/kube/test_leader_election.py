@@ -314,7 +314,7 @@ def test_a_lease_that_is_deleted_or_emptied_is_lost(api: FakeApi) -> None:
     api.remove(LEASE, NAME)
     assert not found.renew()
     assert not found.is_leader()
-    assert "nobody holds the Lease now" in found.trouble
+    assert "no process holds the Lease now" in found.trouble
     again = leading(api, "b", clock)
     api.cluster().patch(LEASE, NAME, {"spec": {"holderIdentity": None}})
     assert not again.renew()
