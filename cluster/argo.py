@@ -1,7 +1,7 @@
-"""Installs Argo Workflows the way its users do: upstream's manifests with the full CRDs, through kustomize.
+"""Installs Argo Workflows as its users do: upstream's manifests with the full CRDs, through kustomize.
 
-The manifests are those of Argo's own Go module. A cluster of ours gets three changes, which a foreign one never gets:
-the server speaks plain HTTP with its own rights, it is reachable from the host, and it is asked early if it is ready.
+The manifests are those of Argo's Go module. Only our own clusters get three changes: the server uses plain HTTP with
+its own rights, it is reachable from the host, and its readiness is probed early.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEPLOYMENTS = ("workflow-controller", "argo-server")
 
 
 def kustomization(version: str, manifests: str, *, ours: bool) -> dict[str, object]:
-    """All but the CRDs of one version; `manifests` is the folder of upstream's, relative to the kustomization."""
+    """All manifests of one version except the CRDs; `manifests` is upstream's folder, relative to the kustomization."""
     whole: dict[str, object] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -64,9 +64,9 @@ def _patch(kind: str, name: str, operations: list[dict[str, object]]) -> dict[st
 
 
 def apply(kubectl: Kubectl, version: str, progress: Progress, *, ours: bool) -> None:
-    """Applies CRDs and manifests. Running it twice does no harm."""
+    """Applies CRDs and manifests. It is idempotent."""
     manifests = _manifests(version)
-    # One by one but side by side: they hold a megabyte each, which an API server is slow to take.
+    # One by one, in parallel: they have a megabyte each, which the API server accepts slowly.
     definitions = sorted((manifests / "base" / "crds" / "full").glob("argoproj.io_*.yaml"))
     with ThreadPoolExecutor(max_workers=4) as pool:
         list(pool.map(lambda file: _apply(kubectl, "-f", str(file)), definitions))
@@ -84,7 +84,7 @@ def apply(kubectl: Kubectl, version: str, progress: Progress, *, ours: bool) -> 
 
 
 def await_ready(kubectl: Kubectl, version: str, progress: Progress, *, timeout_seconds: float) -> None:
-    """Waits until controller and server can work; else says what their pods say."""
+    """Waits until controller and server are ready; an error has the reasons of their pods."""
     for deployment in _DEPLOYMENTS:
         try:
             kubectl(
@@ -98,7 +98,7 @@ def await_ready(kubectl: Kubectl, version: str, progress: Progress, *, timeout_s
 
 
 def is_ready(kubectl: Kubectl) -> bool:
-    """Whether both Deployments have a replica that can work."""
+    """Whether both Deployments have a ready replica."""
     found = kubectl(
         "get",
         "deployments",

@@ -1,7 +1,7 @@
 """Builds the Go programs into the cache.
 
-A binary is keyed by the content of its go.mod, go.sum and main file and by the recipe here, written beside its place
-and renamed into it: a build that is killed leaves nothing half-made, and a changed version never meets an old file.
+The cache key of a binary is the content of its go.mod, go.sum and main file and the recipe here. It is written to a
+temporary file and renamed: a killed build leaves nothing partial, and a changed version never uses an old file.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cluster.parts import Part, Program
 from cluster.paths import PACKAGE, cache_root
 from cluster.progress import Progress
 
-# Raise this when the way of building changes in a manner that no file below go/ shows.
+# Increase this when the build changes without a change of a file below go/.
 _RECIPE = 2
 
 
 def part_key(part: Part, source: Path | None = None) -> str:
-    """Twelve hex digits that change with anything that changes the binaries."""
+    """Twelve hex digits that change with every input of the binaries."""
     folder = source or PACKAGE / "go" / part.name
     digest = hashlib.sha256()
     digest.update(json.dumps([_RECIPE, part.ldflags, part.patch, part.keep]).encode())
@@ -41,24 +41,24 @@ def part_key(part: Part, source: Path | None = None) -> str:
 
 
 def part_folder(part: Part) -> Path:
-    """Where the binaries of a part lie, or will lie."""
+    """The folder of a part's binaries, which may not exist yet."""
     version = "" if part.name.endswith(part.version) else f"-{part.version}"
     return cache_root() / "go" / f"{part.name}{version}-{_first_key(part, PACKAGE / 'go' / part.name)}"
 
 
 @cache
 def _first_key(part: Part, source: Path) -> str:
-    # A build takes minutes, and the checkout may change meanwhile: what was built is looked for where it was put.
+    # The checkout may change during a build of minutes: the binaries are found by the key from its start.
     return part_key(part, source)
 
 
 def binary(part: Part, name: str) -> Path:
-    """The path of a built program; `build` makes it."""
+    """The path of a built program; `build` creates it."""
     return part_folder(part) / name
 
 
 def is_built(part: Part) -> bool:
-    """Whether nothing of the part is missing from the cache."""
+    """Whether all programs of the part are in the cache."""
     folder = part_folder(part)
     names = [p.name for p in part.programs] + list(part.keep)
     return all((folder / name).exists() for name in names)
@@ -66,7 +66,7 @@ def is_built(part: Part) -> bool:
 
 @contextmanager
 def locked(name: str, progress: Progress) -> Iterator[None]:
-    """Holds a lock in the cache, so that two builds of the same thing take turns; says so when it waits."""
+    """Holds a lock in the cache, which serialises builds of the same thing; reports when it waits."""
     folder = cache_root() / "locks"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / name).open("w") as handle:
@@ -87,7 +87,7 @@ def build(parts: Iterable[Part], progress: Progress) -> None:
 
 
 def build_one(part: Part, name: str, progress: Progress) -> Path:
-    """Builds one program of a part, for those who need no more of it."""
+    """Builds a single program of a part."""
     path = binary(part, name)
     if not path.exists():
         with locked(part.family or part.name, progress):
@@ -113,14 +113,14 @@ def _build_part(part: Part, programs: Iterable[Program], progress: Progress) -> 
 
 
 def _build_programs(part: Part, programs: list[Program], work: Path, folder: Path, progress: Progress) -> None:
-    """Builds programs of one part by one command: one is linked, on one processor, while the next is compiled."""
+    """Builds programs of one part with one command: one is linked, on one processor, while the next is compiled."""
     log = cache_root() / "logs" / f"build-{part.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     names = ", ".join(program.name for program in programs)
     progress(f"building {names} ({part.module} v{part.version}), log {log}")
     began = time.monotonic()
     staged = folder / f".built.{os.getpid()}"
-    # Debug information is left out at the end in any case (-s -w), so none is compiled.
+    # Debug information is stripped at the end (-s -w), so none is compiled.
     command = ["go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-ldflags", part.ldflags, "-o", f"{staged}/"]
     command += [program.package for program in programs]
     try:
@@ -140,13 +140,13 @@ def _build_programs(part: Part, programs: list[Program], work: Path, folder: Pat
 
 
 def _build_environment() -> dict[str, str]:
-    # Without cgo every program is static, and all of them share what is compiled: with it, `net` and so almost every
-    # package above it is compiled a second time. The compilers are short-lived: they collect less garbage than usual.
+    # Without cgo every program is static, and all share the compiled packages: with it, `net` and almost every package
+    # above it would be compiled twice. The compilers are short-lived, so garbage collection is reduced.
     return _go_environment() | {"CGO_ENABLED": "0", "GOGC": "400"}
 
 
 def _work_folder(part: Part) -> Path:
-    """A copy of the part's go.mod to build in; the checkout itself is never written to."""
+    """A copy of the part's go.mod for the build, as the checkout is never written to."""
     work = cache_root() / "work" / f"{part.name}-{os.getpid()}"
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(PACKAGE / "go" / part.name, work)
@@ -156,7 +156,7 @@ def _work_folder(part: Part) -> Path:
 
 
 def _patch_argo(part: Part, work: Path) -> None:
-    """Copies Argo's module beside the go.mod and gives it the two things that a Go module cannot carry."""
+    """Copies Argo's module beside the go.mod and adds the two things that a Go module cannot have."""
     source = work / "src"
     shutil.copytree(module_folder(part), source)
     for path in (source, *source.rglob("*")):
@@ -179,13 +179,13 @@ _UI_PAGE = """<!doctype html>
 
 
 def module_folder(part: Part) -> Path:
-    """The part's module in Go's module cache, fetched when it is not there."""
+    """The part's module in Go's module cache, downloaded if missing."""
     answer = _go(["go", "mod", "download", "-json", f"{part.module}@v{part.version}"], PACKAGE / "go" / part.name)
     return Path(json.loads(answer)["Dir"])
 
 
 def _go_environment() -> dict[str, str]:
-    # The toolchain at hand is used: none is fetched in the middle of a build.
+    # The installed toolchain is used: none is downloaded during a build.
     return os.environ | {"GOFLAGS": "-buildvcs=false -mod=readonly", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 

@@ -1,7 +1,7 @@
 """Gives each cluster a control group of its own, on cgroup v1 and v2.
 
-The supervisor enters the group before it gets a cgroup namespace, so that everything that the cluster makes,
-containers included, lies below one folder of each hierarchy and can be removed with it.
+The supervisor enters the group before it gets a cgroup namespace, so that all groups of the cluster, including those of
+containers, are below one folder of each hierarchy and can be removed with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Hierarchy:
     """One mounted hierarchy."""
 
     mount: Path
-    # The mount options that name it, such as "cpu,cpuacct" or "none,name=systemd"; empty for cgroup v2.
+    # The mount options that identify it, such as "cpu,cpuacct" or "none,name=systemd"; empty for cgroup v2.
     options: str
 
     @property
@@ -33,7 +33,7 @@ class Hierarchy:
 
 
 def parse_hierarchies(mountinfo: str) -> list[Hierarchy]:
-    """The hierarchies of a /proc/self/mountinfo. Beside v1 a mounted v2 (the "hybrid" layout) carries no limits."""
+    """The hierarchies of a /proc/self/mountinfo. v2 beside v1 ("hybrid") has no limits."""
     first, second = [], []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -69,7 +69,7 @@ def create(name: str) -> list[Path]:
             for group in (hierarchy.mount, parent):
                 _delegate(group)
         elif "cpuset" in hierarchy.options.split(","):
-            # A new v1 cpuset is empty and takes no process until it is given processors and memory.
+            # A new v1 cpuset accepts no processes until it has processors and memory nodes.
             for group in (parent, folder):
                 for file in ("cpuset.cpus", "cpuset.mems"):
                     (group / file).write_text((group.parent / file).read_text())
@@ -79,7 +79,7 @@ def create(name: str) -> list[Path]:
 
 
 def delegate_own_root() -> None:
-    """On cgroup v2, inside the namespace: steps down into a leaf, so that the root may have limited children."""
+    """On cgroup v2, inside the namespace: moves into a leaf, so that the root may have children with limits."""
     leaf = _ROOT / "supervisor"
     leaf.mkdir(exist_ok=True)
     for pid in (_ROOT / "cgroup.procs").read_text().split():
@@ -88,7 +88,7 @@ def delegate_own_root() -> None:
 
 
 def processes(name: str) -> set[int]:
-    """Every process of the cluster, whether or not its first one is known."""
+    """All processes of the cluster, even if the first one is unknown."""
     found: set[int] = set()
     for hierarchy in hierarchies():
         for listing in (hierarchy.mount / _PARENT / name).rglob("cgroup.procs"):
@@ -109,7 +109,7 @@ def remove(name: str, timeout_seconds: float = 60.0) -> list[Path]:
                 break
             time.sleep(0.05)
         with suppress(OSError):
-            (hierarchy.mount / _PARENT).rmdir()  # It may never have been, or another cluster lives in it.
+            (hierarchy.mount / _PARENT).rmdir()  # It may not exist, or another cluster uses it.
     return left
 
 

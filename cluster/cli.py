@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         print(
-            "interrupted; the same command goes on, `python3 -m cluster down` takes away what was half-made",
+            "interrupted; the same command continues, `python3 -m cluster down` removes what was created",
             file=sys.stderr,
         )
         return 130
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if result:
             print(result, flush=True)
     except BrokenPipeError:
-        # The reader, `head` perhaps, had enough; Python must not try again when it ends.
+        # The reader, such as `head`, has exited; Python must not flush again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

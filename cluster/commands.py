@@ -1,4 +1,4 @@
-"""What each command does, put together from the parts of this package. Returns what goes to stdout."""
+"""The commands, composed of the modules of this package. Each returns its output for stdout."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def up(name: str, version: str | None, progress: Progress) -> str:
                     "take another --name, or this one down first"
                 )
             if now.phase == "Starting":
-                # An earlier start was interrupted, or a server of it died just now.
+                # An earlier start was interrupted, or one of its servers has just died.
                 lifecycle.settle(plan, progress)
         else:
             chosen = version or DEFAULT_ARGO
@@ -82,13 +82,13 @@ def up(name: str, version: str | None, progress: Progress) -> str:
 
 
 def _furnish(plan: Plan, progress: Progress) -> None:
-    """Images and Argo. A first try may have failed half-way, and the code may have changed since."""
+    """Images and Argo. An earlier attempt may have failed halfway, and the code may have changed since."""
     done = plan.paths.root / "furnished"
     if not done.exists():
         versions = [] if plan.argo == "none" else [plan.argo]
         _build_programs(versions, progress)
         kubectl = lifecycle.kubectl(plan)
-        # The two take long and do not meet: one keeps the API server busy, the other containerd.
+        # Both take long and are independent: one loads the API server, the other containerd.
         with ThreadPoolExecutor(max_workers=1) as pool:
             applied = [pool.submit(argo.apply, kubectl, version, progress, ours=True) for version in versions]
             load.load(plan, _small_images(versions, progress) + _diflow_images(progress), progress)
@@ -99,7 +99,7 @@ def _furnish(plan: Plan, progress: Progress) -> None:
         done.touch()
         return
     if plan.argo != "none" and not argo.is_ready(lifecycle.kubectl(plan)):
-        # Somebody may just have changed a setting of it: that is no trouble, only a restart.
+        # A changed setting may just be restarting it, which is not an error.
         try:
             argo.await_ready(lifecycle.kubectl(plan), plan.argo, progress, timeout_seconds=_ARGO_SECONDS)
         except ClusterError as error:
@@ -111,7 +111,7 @@ def _furnish(plan: Plan, progress: Progress) -> None:
 
 
 def down(names: list[str], progress: Progress) -> str:
-    """Takes each down; one that is not there is no error, for then what was asked for is so."""
+    """Takes each down; a missing one is not an error."""
     lifecycle.require_root()
     for name in names:
         if not cluster_paths(name).root.exists():
@@ -147,7 +147,7 @@ def status(name: str | None) -> list[dict[str, Any]]:
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
-    """The same for people."""
+    """The rows as a text table."""
     if not rows:
         return "no clusters"
     lines = [f"{'NAME':<20} {'PHASE':<9} {'ARGO':<6} KUBECONFIG"]
@@ -158,7 +158,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
 
 
 def kubeconfig(name: str) -> Path:
-    """Where the kubeconfig of an existing cluster is."""
+    """The path of an existing cluster's kubeconfig."""
     return lifecycle.load(name).paths.kubeconfig
 
 
@@ -170,7 +170,7 @@ def environment(name: str) -> str:
 
 
 def load_images(name: str, files: list[Path], progress: Progress) -> str:
-    """Files of the user's, or else the image of this checkout's code."""
+    """Loads the given files, or by default the image of this checkout's code."""
     lifecycle.require_root()
     plan = lifecycle.load(name)
     with lifecycle.held(name):
@@ -193,7 +193,7 @@ def fake_nodes(name: str, count: int, size: fakenodes.Size, progress: Progress) 
 
 
 def argo_install(kubeconfig_file: Path, version: str, timeout_seconds: float, progress: Progress) -> str:
-    """Argo on any cluster, ours or not."""
+    """Installs Argo on any cluster, ours or not."""
     if not kubeconfig_file.is_file():
         raise UsageError(f"no kubeconfig at {kubeconfig_file}")
     kubectl = Kubectl(build.build_one(KUBERNETES, "kubectl", progress), kubeconfig_file)
@@ -226,7 +226,7 @@ def _small_images(versions: list[str], progress: Progress) -> list[Image]:
 def _seed(kind: str, versions: list[str], progress: Progress) -> Path:
     images = _small_images(versions, progress)
     if _has_project():
-        # Without the code, which changes far more often than all the rest.
+        # Without the code, which changes far more often than the rest.
         images.append(diflowimage.base_image(progress))
     return seed.seed(kind, images, progress)
 

@@ -1,4 +1,4 @@
-"""The servers of a cluster: how each is started, what it waits for, and how one knows that it is well."""
+"""The servers of a cluster: the command, dependencies and health probe of each."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Component:
     command: tuple[str, ...]
     probe: str
     after: tuple[str, ...] = ()
-    # How long it may take from its start to its first good answer.
+    # How long it may take from its start to its first successful probe.
     ready_seconds: float = 240.0
-    # An optional one runs only while a file of its name lies in the folder `wanted`.
+    # An optional one runs only while a file of its name is in the folder `wanted`.
     optional: bool = False
     environment: dict[str, str] = field(default_factory=dict)
 
 
 def components(plan: Plan) -> tuple[Component, ...]:
-    """Every component of a cluster, in the order of their start."""
+    """All components of a cluster, in start order."""
     return (
         _etcd(plan),
         _containerd(plan),
@@ -46,7 +46,7 @@ def components(plan: Plan) -> tuple[Component, ...]:
 
 
 def healthy(probe: str) -> bool:
-    """Asks once."""
+    """Probes once."""
     if probe.startswith("unix:"):
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(_PROBE_SECONDS)
@@ -60,7 +60,7 @@ def healthy(probe: str) -> bool:
 
 @cache
 def _any_certificate() -> ssl.SSLContext:
-    """The probe is a question of life, asked over the loopback device: the certificate is not what it is about."""
+    """The probe checks liveness over the loopback device, so certificates are not verified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -79,7 +79,7 @@ def _etcd(plan: Plan) -> Component:
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=etcd={peer}",
-        # The data lives as long as the cluster; waiting for the disk would only slow the tests down.
+        # The data is deleted with the cluster, so fsync would only slow the tests down.
         "--unsafe-no-fsync",
         "--log-level=warn",
     )
@@ -123,7 +123,7 @@ def _apiserver(plan: Plan) -> Component:
         command,
         "https://127.0.0.1:6443/readyz",
         after=("etcd",),
-        # At the usual setting Go's collector takes a fifth of its CPU, which is what is short on a small machine.
+        # With the default, Go's garbage collector takes a fifth of its CPU, which is scarce on a small machine.
         environment={"GOGC": "200"},
     )
 

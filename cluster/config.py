@@ -1,4 +1,4 @@
-"""Writes the configuration files of every component. JSON is used where YAML is asked for: it is YAML too."""
+"""Writes the configuration files of every component. JSON is used for YAML files, as it is valid YAML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.paths import PACKAGE
 from cluster.plan import NODE_IMAGE_PAUSE, Plan
 
-# The kubelet and its friends want these values and would set them for the whole machine; see namespace.py.
+# The kubelet and kube-proxy require these values and would set them for the whole machine; see namespace.py.
 KERNEL_SETTINGS: Mapping[str, str] = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -30,7 +30,7 @@ _USERS = ("admin", "controller-manager", "scheduler", "proxy", "coredns", "kwok"
 
 
 def write_all(plan: Plan) -> None:
-    """Writes every file that the components read."""
+    """Writes all configuration files of the components."""
     config = plan.paths.config
     config.mkdir(parents=True, exist_ok=True)
     for user in _USERS:
@@ -49,9 +49,9 @@ def write_all(plan: Plan) -> None:
 
 
 def kubeconfig(plan: Plan, user: str) -> str:
-    """A kubeconfig for one certificate; it names files, so it is useful on this machine alone."""
+    """A kubeconfig for one certificate; it has file paths, so it is valid on this machine only."""
     pki = plan.paths.pki
-    # In quotes: to kubectl a plain `y`, `no` or `null` is not a text.
+    # Quoted: an unquoted `y`, `no` or `null` is not text for kubectl.
     name = json.dumps(plan.name)
     return f"""apiVersion: v1
 kind: Config
@@ -76,7 +76,7 @@ current-context: {name}
 
 
 def disabled_plugins(*more: str) -> str:
-    """What containerd need not load, as a TOML list: what this project never uses, and `more`."""
+    """The containerd plugins to disable, as a TOML list: those that this project never uses, and `more`."""
     return json.dumps([*_UNUSED_PLUGINS, *more])
 
 
@@ -139,7 +139,7 @@ def _kubelet(plan: Plan) -> dict[str, object]:
         "resolvConf": f"{plan.paths.config}/resolv.conf",
         "podLogsDir": "/var/log/pods",
         "volumePluginDir": f"{root}/kubelet-plugins",
-        # On cgroup v1 the kubelet stops unless it is told not to; without per-QoS groups it needs no delegation.
+        # On cgroup v1 the kubelet exits by default; without per-QoS groups it needs no delegation.
         "failCgroupV1": False,
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": False,
@@ -150,7 +150,7 @@ def _kubelet(plan: Plan) -> dict[str, object]:
         "healthzBindAddress": "127.0.0.1",
         "healthzPort": 10248,
         "serializeImagePulls": False,
-        # Images come from this machine alone: one that the kubelet cleans up could not be pulled again.
+        # There is no registry: an image that the kubelet garbage-collects could not be pulled again.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%"},
@@ -172,14 +172,14 @@ def _proxy(plan: Plan) -> dict[str, object]:
         "hostnameOverride": plan.node,
         "healthzBindAddress": "127.0.0.1:10256",
         "metricsBindAddress": "127.0.0.1:10249",
-        # The table of connections belongs to the whole machine: leave its size alone.
+        # The conntrack table belongs to the whole machine: keep its size.
         "conntrack": {"maxPerCore": 0, "min": 0},
         "iptables": {"localhostNodePorts": False, "minSyncPeriod": "0s"},
     }
 
 
 def corefile(plan: Plan) -> str:
-    """CoreDNS' configuration. A plugin that is named here must be compiled in: go/coredns/main.go."""
+    """CoreDNS' configuration. Its plugins must be compiled in: go/coredns/main.go."""
     return f"""cluster.local:53 in-addr.arpa:53 {{
     bind {plan.addresses.node_ip}
     errors

@@ -1,10 +1,10 @@
-"""The image that a job's containers run from: Debian's Python, the packages of the examples, and this checkout's code.
+"""The image of a job's containers: Debian's Python, the packages of the examples, and this checkout's code.
 
-Three layers, in the order of how rarely they change: Debian, Python packages, code. A change of code alone
-makes a new last layer in well under a second.
+It has three layers, the most stable first: Debian, Python packages, code. A change of the code makes only a new last
+layer, in well under a second.
 
-The Dockerfile at the top of the repository makes the same image where an engine is. tests/cluster/test_dockerfile.py
-builds it on `foundation` and compares the two file by file.
+The repository's Dockerfile makes the same image with a container engine. tests/cluster/test_dockerfile.py builds it on
+`foundation` and compares the two file by file.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SUITE = "bookworm"
 _DEBIAN_PACKAGES = ("ca-certificates", "libstdc++6", "procps", "python3")
 _SITE = "usr/local/lib/python3.11/dist-packages"
 _CODE = ("diflow", "workflows", "allocator", "server", "examples")
-# A branch or two switched to and fro should not pack everything again.
+# Switching between a few branches should not rebuild everything.
 _LAYERS_KEPT = {"code": 5, "python": 2, "debian": 2}
 _WHEELS_KEPT = 2
-# Raise this when the way of making a layer changes.
+# Increase this when the construction of a layer changes.
 _RECIPE = 2
 
 _VERSION = re.compile(r"^__version__\b[^=]*= *\"([^\"]+)\"", re.MULTILINE)
@@ -51,7 +51,7 @@ _COMMAND_FILE = b"#!/usr/bin/env python3\nfrom diflow.cli import run\n\nrun()\n"
 
 
 def version() -> str:
-    """The project's version, which is the image's tag."""
+    """The project's version, the image's tag."""
     path = REPOSITORY / "diflow" / "version.py"
     found = _VERSION.search(path.read_text())
     if found is None:
@@ -60,12 +60,12 @@ def version() -> str:
 
 
 def reference() -> str:
-    """The image's whole name."""
+    """The image's full name."""
     return f"{NAME}:{version()}"
 
 
 def diflow_image(progress: Progress) -> Image:
-    """Makes what is missing of it."""
+    """The whole image, made of cached layers if possible."""
     with locked("diflow-image", progress):
         debian = _debian(progress)
         python = _python(debian, progress)
@@ -84,14 +84,14 @@ def base_image(progress: Progress) -> Image:
 
 
 def foundation(progress: Progress) -> Image:
-    """Debian and its Python alone: what the Dockerfile's BASE is, in small."""
+    """Only Debian and its Python: a small equivalent of the Dockerfile's BASE."""
     with locked("diflow-image", progress):
         debian = _debian(progress)
     return Image(f"localhost/diflow-foundation:{_SUITE}", (debian,), environment={"PATH": _ENVIRONMENT["PATH"]})
 
 
 def wheels(progress: Progress) -> Path:
-    """A folder with the wheels of the image's packages. They are downloaded once for a lock file, by the user's pip."""
+    """A folder with the wheels of the image's packages. The user's pip downloads them once for a lock file."""
     needed = _needed()
     folder = cache_root() / "wheels" / _key(needed)
     if folder.exists():
@@ -160,12 +160,12 @@ def _debian(progress: Progress) -> Layer:
             raise ClusterError(f"Debian's part of the diflow image failed: {' '.join(last)} (whole log: {log})")
         root = Path(folder) / "root"
         _extract(unpacked, root)
-        # The copy makes every folder 0755; these two are everybody's.
+        # The copy gives every folder mode 0755; these two are world-writable.
         return write_layer(path, [*tree(root, ""), Entry("tmp", 0o1777), Entry("var/tmp", 0o1777)])
 
 
 def _sources() -> list[str]:
-    """The host's own package sources where it is the same Debian (it may use a mirror), else Debian's."""
+    """The host's package sources if it has the same Debian (it may use a mirror), else Debian's."""
     for path in (Path("/etc/apt/sources.list.d/debian.sources"), Path("/etc/apt/sources.list")):
         if path.exists() and _SUITE in path.read_text():
             return [str(path)]
@@ -192,9 +192,9 @@ def _python(debian: Layer, progress: Progress) -> Layer:
              f"--target={site}", "-r", f"{folder}/requirements.txt"],
             "installing the Python packages of the diflow image", out.fileno(), log,
         )  # fmt: skip
-        # Scripts that name the interpreter of this machine, which the image has not.
+        # Scripts with the path of this machine's interpreter, which the image does not have.
         shutil.rmtree(site / "bin", ignore_errors=True)
-        # Compiled by the image's own interpreter: containers run as a user who could not keep the result.
+        # Compiled by the image's interpreter, as the containers' user cannot write there.
         _run(
             ["chroot", str(root), "/usr/bin/python3", "-m", "compileall", "-q",
              "--invalidation-mode", "unchecked-hash", f"/{_SITE}", "/usr/lib/python3.11"],
@@ -251,7 +251,7 @@ def _forget_old(kind: str, newest: Path) -> None:
 
 
 def _extract(archive: Path, target: Path) -> None:
-    """Unpacks a tar file of ours or mmdebstrap's, without the device files: a container gets its own /dev."""
+    """Unpacks a tar file of ours or mmdebstrap's without device files, as a container gets its own /dev."""
     target.mkdir()
     command = ["tar", "--extract", "--file", str(archive), "--directory", str(target), "--exclude=./dev/*"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
-"""Fake nodes for tests of scale: kwok answers for them as a kubelet would, and runs nothing.
+"""Fake nodes for scale tests: kwok simulates their kubelets, and runs no containers.
 
-They carry a taint and a label, kwok.x-k8s.io/node=fake, so that no ordinary pod ends up there by accident;
-a pod that is meant for them tolerates the one and selects the other. How fake pods live is told in kwok/*.yaml.
+They have a taint and a label, kwok.x-k8s.io/node=fake, so that ordinary pods are not scheduled there; pods for fake
+nodes tolerate the taint and select the label. kwok/*.yaml defines the life cycle of fake pods.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _READY_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a fake node claims to have, in Kubernetes' quantities."""
+    """The capacity of a fake node, in Kubernetes quantities."""
 
     cpu: str = "32"
     memory: str = "256Gi"
@@ -50,10 +50,10 @@ def node(index: int, size: Size) -> dict[str, object]:
 
 
 def scale(plan: Plan, kubectl: Kubectl, count: int, size: Size, progress: Progress) -> None:
-    """Makes or removes fake nodes until there are `count`, all ready. Nodes that exist keep their size."""
+    """Adds or removes fake nodes until there are `count`, all ready. Existing nodes keep their size."""
     names = set(kubectl("get", "nodes", "-l", f"{KEY}={VALUE}", "-o", "name").replace("node/", "").split())
     wanted = {f"fake-{index:05d}": node(index, size) for index in range(count)}
-    # Fake nodes of other names are somebody else's.
+    # Fake nodes with other names are not ours.
     surplus = sorted(name for name in names - set(wanted) if _OURS.fullmatch(name))
     if surplus:
         kubectl("delete", "node", *surplus, "--wait=false", timeout_seconds=300)

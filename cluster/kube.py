@@ -1,4 +1,4 @@
-"""Runs kubectl against one kubeconfig, never against the user's own by accident."""
+"""Runs kubectl with an explicit kubeconfig, never the user's default one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cluster.errors import ClusterError
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """A kubectl and the cluster that it talks to."""
+    """A kubectl and its cluster."""
 
     program: Path
     kubeconfig: Path
 
     def __call__(self, *arguments: str, stdin: str | None = None, timeout_seconds: float = 180.0) -> str:
-        """Runs it and returns its output; an error carries what it said."""
+        """Runs it and returns its stdout; an error has its stderr."""
         command = [str(self.program), f"--kubeconfig={self.kubeconfig}", *arguments]
         environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
         try:

@@ -1,4 +1,4 @@
-"""Brings a cluster up, says how it is, and takes it down again."""
+"""Starts a cluster, reports its health, and removes it."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from cluster.supervisor import write_atomically
 
 _READY_SECONDS = 300.0
 _STOP_SECONDS = 60.0
-# The supervisor writes every two seconds; an older status means that it hangs or is starved.
+# The supervisor writes every two seconds; with an older status it hangs or gets no CPU.
 _STALE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a cluster is: `phase` is Running, Starting, Broken or Absent."""
+    """The health of a cluster: `phase` is Running, Starting, Broken or Absent."""
 
     phase: str
     problems: tuple[str, ...] = ()
 
 
 def require_root() -> None:
-    """Namespaces, mounts and control groups are root's."""
+    """Raises UsageError without root, which namespaces, mounts and control groups need."""
     if os.geteuid() != 0:
         raise UsageError("a cluster needs root (it makes namespaces, mounts and control groups): run this with sudo")
 
 
 @contextmanager
 def held(name: str) -> Iterator[None]:
-    """One `up` or `down` of a cluster at a time. The lock's file goes with the cluster."""
+    """One `up` or `down` of a cluster at a time. The lock file is removed with the cluster."""
     root = state_root()
     path = root / f".{name}.lock"
     while True:
@@ -56,11 +56,11 @@ def held(name: str) -> Iterator[None]:
         try:
             handle = path.open("w")
         except FileNotFoundError:
-            continue  # Another `down` removed the empty folder just now.
+            continue  # Another `down` has just removed the empty folder.
         fcntl.flock(handle, fcntl.LOCK_EX)
         if path.exists() and path.stat().st_ino == os.fstat(handle.fileno()).st_ino:
             break
-        handle.close()  # Its holder removed it while we waited.
+        handle.close()  # Its holder removed the file while we waited.
     try:
         yield
     finally:
@@ -72,7 +72,7 @@ def held(name: str) -> Iterator[None]:
 
 
 def names() -> list[str]:
-    """The clusters of this machine, running or broken."""
+    """The clusters on this machine, running or broken."""
     root = state_root()
     if not root.is_dir():
         return []
@@ -91,7 +91,7 @@ def load(name: str) -> Plan:
 
 
 def health(name: str) -> Health:
-    """What the supervisor says, or what its absence says."""
+    """The health that the supervisor reports, or that its absence implies."""
     paths = cluster_paths(name)
     if not paths.root.exists():
         return Health("Absent")
@@ -111,14 +111,14 @@ def health(name: str) -> Health:
 
 
 def component_status(name: str) -> dict[str, Any]:
-    """The supervisor's last word on each component."""
+    """The supervisor's last status of each component."""
     status = _status(cluster_paths(name))
     return dict(status["components"]) if status else {}
 
 
 def start(name: str, argo: str, images: Path, progress: Progress) -> Plan:
-    """Makes a cluster and waits until every server of it is well. The caller holds its lock; binaries are built, and
-    `images` is a containerd that has the large images (seed.py).
+    """Creates a cluster and waits until all its servers are healthy. The caller holds its lock; binaries are built, and
+    `images` is a containerd with the large images (seed.py).
     """
     paths = cluster_paths(name)
     programs = {"etcd": str(build.binary(ETCD, "etcd"))}
@@ -144,9 +144,9 @@ def start(name: str, argo: str, images: Path, progress: Progress) -> Plan:
 
 
 def settle(plan: Plan, progress: Progress) -> None:
-    """Waits until every server of a launched cluster is well; also after an `up` that was interrupted."""
+    """Waits until all servers of a launched cluster are healthy; also after an interrupted `up`."""
     seen = _await_health(plan, {"etcd", "kube-apiserver"}, set(), progress)
-    # CoreDNS is not well until it may list Services, so this comes between.
+    # CoreDNS is not healthy until it may list Services, so this comes first.
     kubectl(plan)("apply", "--server-side", "-f", str(PACKAGE / "manifests" / "base.yaml"))
     _await_health(plan, {c.name for c in components(plan) if not c.optional}, seen, progress)
 
@@ -164,12 +164,12 @@ def _planned(name: str) -> bool:
 
 
 def _launch(plan: Plan) -> None:
-    """Starts the supervisor in namespaces of its own and joins them to the host."""
+    """Starts the supervisor in namespaces of its own and connects them to the host."""
     for point in namespace.MOUNT_POINTS:
         point.mkdir(parents=True, exist_ok=True)
     groups = cgroups.create(plan.name)
     hierarchies = [[str(h.mount), h.options] for h in cgroups.hierarchies()]
-    # A shell moves itself into the control groups first: the namespace's root is wherever its maker stands.
+    # A shell first moves itself into the control groups: they become the roots of the cgroup namespace.
     enter = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 1; shift; done; shift; exec "$@"'
     command = ["sh", "-c", enter, "sh", *(str(group / "cgroup.procs") for group in groups), "--"]
     command += ["unshare", "--mount", "--propagation", "private", "--net", "--ipc", "--uts", "--cgroup"]
@@ -194,7 +194,7 @@ def _launch(plan: Plan) -> None:
 
 
 def _clean_environment() -> dict[str, str]:
-    # A proxy for the Internet or a user's kubeconfig must not leak into the servers.
+    # The servers must not inherit a proxy or the user's kubeconfig.
     unwanted = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "kubeconfig")
     kept = {k: v for k, v in os.environ.items() if k.lower() not in unwanted}
     kept["PATH"] = kept.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
@@ -202,7 +202,7 @@ def _clean_environment() -> dict[str, str]:
 
 
 def _wait_for_init(process: subprocess.Popen[bytes]) -> int:
-    """The host's number of the first process in the new namespaces."""
+    """The host's PID of the first process in the new namespaces."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -216,7 +216,7 @@ def _wait_for_init(process: subprocess.Popen[bytes]) -> int:
 
 
 def _await_health(plan: Plan, expected: set[str], seen: set[str], progress: Progress) -> set[str]:
-    """Waits for the components `expected`; tells of each that is not in `seen` yet, and returns all seen."""
+    """Waits for the components `expected`; reports each one that is not in `seen`, and returns all ready ones."""
     deadline = time.monotonic() + _READY_SECONDS
     while True:
         for component, status in component_status(plan.name).items():
@@ -238,11 +238,11 @@ def _await_health(plan: Plan, expected: set[str], seen: set[str], progress: Prog
 
 
 def stop(name: str, progress: Progress) -> None:
-    """Ends a cluster and removes all of it. The caller holds its lock. Works on half-made and broken ones as well."""
+    """Stops a cluster and removes all of it, also a partial or broken one. The caller holds its lock."""
     paths = cluster_paths(name)
     init = _init_pid(paths)
     if init is not None:
-        # Killing the first process of a PID namespace makes the kernel kill all others in it, containers too.
+        # When the first process of a PID namespace is killed, the kernel kills all others in it, including containers.
         os.kill(init, signal.SIGKILL)
         deadline = time.monotonic() + _STOP_SECONDS
         while Path(f"/proc/{init}").exists() and _init_pid(paths) is not None:
@@ -250,7 +250,7 @@ def stop(name: str, progress: Progress) -> None:
                 raise ClusterError(f"process {init} of cluster {name!r} does not end; something holds it in the kernel")
             time.sleep(0.02)
     for pid in cgroups.processes(name):
-        # Only where `up` was cut off before it knew the first process.
+        # Only if `up` was interrupted before it knew the first process.
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     network.unjoin(name)
@@ -270,7 +270,7 @@ def _status(paths: ClusterPaths) -> dict[str, Any] | None:
 
 
 def _init_pid(paths: ClusterPaths) -> int | None:
-    """The living first process of the cluster; its start time tells it from a stranger with the same number."""
+    """The PID of the cluster's first process, if it runs; its start time distinguishes it from a reused PID."""
     try:
         pid, started = (paths.root / "init").read_text().split()
         return int(pid) if _start_time(int(pid)) == started else None
@@ -279,7 +279,7 @@ def _init_pid(paths: ClusterPaths) -> int | None:
 
 
 def _start_time(pid: int) -> str:
-    """Field 22 of /proc/PID/stat; empty when there is no such process or it is a zombie."""
+    """Field 22 of /proc/PID/stat; empty if there is no such process or it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

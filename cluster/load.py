@@ -1,4 +1,4 @@
-"""Puts images into a cluster's containerd, unless they are there already."""
+"""Loads images into a cluster's containerd, unless it has them already."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cluster.tarimage import Image, write_oci
 
 
 def load(plan: Plan, images: Iterable[Image], progress: Progress) -> None:
-    """Imports what this cluster does not have yet; a note beside its state tells what it has."""
+    """Imports the images that this cluster does not have; a file beside its state lists those that it has."""
     note = plan.paths.root / "images.json"
     known: dict[str, str] = json.loads(note.read_text()) if note.exists() else {}
     for image in images:
@@ -27,7 +27,7 @@ def load(plan: Plan, images: Iterable[Image], progress: Progress) -> None:
 
 
 def import_image(socket: Path, image: Image) -> None:
-    """Streams an image into a containerd, without the layers that it has."""
+    """Streams an image into a containerd, without the layers that it already has."""
     present = {line.removeprefix("sha256:") for line in _ctr(socket, "content", "ls", "--quiet").split()}
     command = _ctr_command(socket, "images", "import", "-")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
@@ -37,14 +37,14 @@ def import_image(socket: Path, image: Image) -> None:
             write_oci(image, process.stdin, present)
             process.stdin.close()
         except BrokenPipeError:
-            pass  # The reason is in what it said.
+            pass  # The reason is in its output.
         said = process.stderr.read().decode(errors="replace").strip()
     if process.returncode != 0:
         raise ClusterError(f"image {image.reference} could not be loaded through {socket}: {said}")
 
 
 def load_file(plan: Plan, path: Path, progress: Progress) -> None:
-    """Imports an image file of the user's, as `docker save` or an OCI tool writes it."""
+    """Imports an image file as written by `docker save` or an OCI tool."""
     if not path.is_file():
         raise UsageError(f"no image file {path}: make one with `docker save IMAGE -o {path}`")
     said = _ctr(plan.paths.containerd_socket, "images", "import", str(path))

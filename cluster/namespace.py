@@ -1,8 +1,7 @@
 """Prepares the private mounts and network of a cluster; runs as the first process inside its namespaces.
 
-A kubelet takes it that it owns the machine: fixed folders in /var and /run, kernel settings, iptables.
-Each such thing is covered here by something of the cluster's own, so that the host never sees a change
-and the end of the namespaces is the end of all of it.
+A kubelet assumes that it owns the machine: fixed folders in /var and /run, kernel settings, iptables. Each of these is
+replaced by the cluster's own here, so that the host is never changed, and all of it disappears with the namespaces.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from cluster.config import KERNEL_SETTINGS
 from cluster.errors import ClusterError
 from cluster.plan import Plan
 
-# Empty folders of the host that a mount of ours covers: mount points must exist outside. They stay when the last
-# cluster goes: to remove a folder detaches what is mounted on it in every other namespace, another cluster's too.
-# The first is the CNI library's fixed cache, the second that of Kubernetes' own host-path provisioner.
+# Empty folders of the host as mount points, which must exist outside. They remain after the last cluster: removing a
+# folder detaches what is mounted on it in all namespaces, including another cluster's.
+# The first is the CNI library's fixed cache, the second that of Kubernetes' host-path provisioner.
 MOUNT_POINTS = (Path("/var/lib/cni"), Path("/tmp/hostpath_pv"))
 
 _JOIN_SECONDS = 100.0
 
 
 def prepare(plan: Plan, groups: list[cgroups.Hierarchy]) -> None:
-    """Covers what must be covered, then waits for the wire to the host."""
+    """Makes the private mounts, then waits for the link to the host."""
     root = plan.paths.root
-    # The kubelet shares mounts with containers below it; nothing travels to the host, which unshare cut off.
+    # The kubelet shares mounts with its containers; none propagate to the host, as unshare made them private.
     _mount("--make-rshared", "/")
     _mount("-t", "sysfs", "sysfs", "/sys")
     _mount_groups(groups)
@@ -46,7 +45,7 @@ def prepare(plan: Plan, groups: list[cgroups.Hierarchy]) -> None:
             raise ClusterError(f"no wire from the host within {_JOIN_SECONDS:.0f} s: was `up` stopped half-way?")
         time.sleep(0.02)
     network.setup_inside(plan.addresses)
-    # Per network namespace, so this does not make a router of the host.
+    # Per network namespace, so this does not make the host a router.
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 
 

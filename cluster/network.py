@@ -1,7 +1,7 @@
-"""Chooses addresses that nobody else uses, and joins a cluster's network namespace to the host.
+"""Chooses unused addresses, and connects a cluster's network namespace to the host.
 
-Each cluster gets one /16 that no route, no interface and no other cluster of ours touches, cut into three:
-the link between host and node, the pods, and the Services. One host route leads the whole /16 into the cluster.
+Each cluster gets a /16 that overlaps no route, interface or other cluster, in three parts: the link between host and
+node, the pods, and the Services. One host route leads the whole /16 to the cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cluster.errors import ClusterError
 
 IPv4Network = ipaddress.IPv4Network
 
-# Few people use the upper part of 10/8 by hand, and container engines take 172.17/16 upwards.
+# The upper part of 10/8 is rarely used, and container engines use 172.17/16 upwards.
 _CANDIDATES = tuple(IPv4Network(f"10.{second}.0.0/16") for second in range(201, 255))
 
 
@@ -37,12 +37,12 @@ class Addresses:
 
     @property
     def link(self) -> IPv4Network:
-        """The wire between host and node."""
+        """The link between host and node."""
         return next(self.block.subnets(new_prefix=24))
 
     @property
     def fake_pods(self) -> IPv4Network:
-        """What fake pods pretend to have."""
+        """The addresses of fake pods."""
         return list(self.block.subnets(new_prefix=18))[2]
 
     @property
@@ -55,12 +55,12 @@ class Addresses:
 
     @property
     def api_service_ip(self) -> str:
-        """Kubernetes gives the first Service address to itself."""
+        """The first Service address, which Kubernetes assigns to the API server."""
         return str(self.services.network_address + 1)
 
 
 def choose(name: str, used: Iterable[IPv4Network]) -> Addresses:
-    """A block that overlaps nothing in `used`; the name decides where the search begins, so that it tends to repeat."""
+    """A block that overlaps nothing in `used`; the search starts at a hash of the name, so blocks tend to be stable."""
     taken = list(used)
     start = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % len(_CANDIDATES)
     for candidate in _CANDIDATES[start:] + _CANDIDATES[:start]:
@@ -72,7 +72,7 @@ def choose(name: str, used: Iterable[IPv4Network]) -> Addresses:
 
 
 def host_networks() -> list[IPv4Network]:
-    """Every IPv4 network that the host has a route or an address in, default routes aside."""
+    """All IPv4 networks of the host's routes and addresses, without default routes."""
     found = []
     for route in json.loads(_ip("-j", "-4", "route", "show", "table", "all") or "[]"):
         destination = route.get("dst", "default")
@@ -85,12 +85,12 @@ def host_networks() -> list[IPv4Network]:
 
 
 def link_name(name: str) -> str:
-    """The host's end of the wire; an interface name holds 15 characters."""
+    """The name of the host's end of the link; interface names have at most 15 characters."""
     return "df" + hashlib.sha256(name.encode()).hexdigest()[:10]
 
 
 def join(name: str, addresses: Addresses, init_pid: int) -> None:
-    """Makes the wire from the host into the network namespace of `init_pid`, and the host's route."""
+    """Creates the link from the host into the network namespace of `init_pid`, and the host's route."""
     host_end = link_name(name)
     unjoin(name)
     _ip("link", "add", host_end, "type", "veth", "peer", "name", "node0", "netns", str(init_pid))
@@ -100,21 +100,21 @@ def join(name: str, addresses: Addresses, init_pid: int) -> None:
 
 
 def unjoin(name: str) -> None:
-    """Removes the wire, and with it the route; harmless when there is none."""
+    """Removes the link, and with it the route, if it exists."""
     subprocess.run(["ip", "link", "delete", link_name(name)], capture_output=True, check=False)
 
 
 def setup_inside(addresses: Addresses) -> None:
-    """The node's end; called inside the namespace, once the wire is there."""
+    """Configures the node's end; called inside the namespace once the link exists."""
     _ip("link", "set", "lo", "up")
     _ip("address", "add", f"{addresses.node_ip}/{addresses.link.prefixlen}", "dev", "node0")
     _ip("link", "set", "node0", "up")
-    # Programs on the node must find a way towards a Service before kube-proxy turns it elsewhere.
+    # Programs on the node need a route to Services, before kube-proxy rewrites the destination.
     _ip("route", "add", str(addresses.services), "via", addresses.host_ip)
 
 
 def interface_exists(interface: str) -> bool:
-    """Whether this namespace has an interface of that name."""
+    """Whether this network namespace has an interface of that name."""
     return subprocess.run(["ip", "link", "show", interface], capture_output=True, check=False).returncode == 0
 
 

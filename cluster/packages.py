@@ -1,4 +1,4 @@
-"""The Debian programs that a cluster needs, and their installation where apt and root allow it."""
+"""The Debian packages that a cluster needs, and their installation if apt and root are available."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ BUILD: dict[str, str] = {
 
 
 def missing(tools: Iterable[str], exists: Callable[[str], bool] | None = None) -> list[str]:
-    """Those of the programs that this machine lacks."""
+    """The programs that are not installed."""
     return [tool for tool in tools if not (exists or _exists)(tool)]
 
 
 def require(tools: dict[str, str], progress: Progress) -> None:
-    """Installs what is missing with apt; where that cannot be, says what to install."""
+    """Installs missing programs with apt; if that is not possible, the error says what to install."""
     absent = missing(tools)
     if not absent:
         return
@@ -68,7 +68,7 @@ def require(tools: dict[str, str], progress: Progress) -> None:
 
 
 def pip(progress: Progress) -> list[str]:
-    """A command that is some pip: of this interpreter, else of any other, for it fetches for the image's Python."""
+    """A pip command, of this interpreter or of any other, as it downloads for the image's Python."""
     for python in (sys.executable, shutil.which("python3"), "/usr/bin/python3"):
         if python is not None and _has_pip(python):
             return [python, "-m", "pip"]

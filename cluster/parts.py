@@ -1,6 +1,6 @@
-"""Which programs are built from which Go module, and how.
+"""The programs to build from each Go module, and how.
 
-The versions themselves are pinned in go/<part>/go.mod and go.sum; this table says what to make of them.
+The versions are pinned in go/<part>/go.mod and go.sum.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ ARGO_VERSIONS = ("4.0.2", "3.7.3")
 DEFAULT_ARGO = ARGO_VERSIONS[0]
 KUBERNETES_VERSION = "1.34.4"
 
-# What upstream's tags point to.
+# The commits of upstream's tags.
 _ARGO_COMMITS = {
     "4.0.2": "32afec3c401c0920517bf1e890fa7dba6170cdf2",
     "3.7.3": "bded09fe4abd37cb98d7fc81b4c14a6f5034e9ab",
@@ -35,10 +35,10 @@ class Part:
     version: str
     programs: tuple[Program, ...]
     ldflags: str = "-s -w"
-    # Argo's module lacks a symbolic link and the built web page, so a repaired copy of it is built instead.
+    # Argo's module lacks a symbolic link and the built web page, so a patched copy of it is built.
     patch: str = ""
     keep: tuple[str, ...] = field(default=())
-    # Parts of one family take turns, because they compile mostly the same packages: the second finds them compiled.
+    # Parts of one family are built in sequence, as they share most packages, which are then compiled once.
     family: str = ""
 
 
@@ -49,14 +49,14 @@ def _kubernetes() -> Part:
         module="k8s.io/kubernetes",
         version=KUBERNETES_VERSION,
         programs=tuple(Program(c, f"k8s.io/kubernetes/cmd/{c}") for c in commands),
-        # Clients refuse a server that calls itself v0.0.0-master.
+        # Clients reject a server of version v0.0.0-master.
         ldflags=f"-s -w -X k8s.io/component-base/version.gitVersion=v{KUBERNETES_VERSION}",
     )
 
 
 def _argo(version: str) -> Part:
     module = f"github.com/argoproj/argo-workflows/v{version[0]}"
-    # Without the commit Argo calls itself "v4.0.2+unknown".
+    # Without the commit Argo's version is "v4.0.2+unknown".
     values = {
         "version": f"v{version}",
         "gitTag": f"v{version}",

@@ -1,6 +1,6 @@
-"""Where things lie: the cache that every cluster shares, and the folder of one cluster.
+"""The paths of the cache that all clusters share, and of the folder of one cluster.
 
-Nothing is ever written into the checkout or to ~/.kube.
+Nothing is written into the checkout or to ~/.kube.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from cluster.errors import UsageError
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = Path(__file__).resolve().parent
 
-# A name becomes part of a node name and of a socket path (108 characters at most), hence short.
+# A name becomes part of a node name and of a socket path (at most 108 characters), so it must be short.
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
 
-# A cluster hides these folders of the host behind private mounts, so its own state cannot lie in them.
+# A cluster hides these folders of the host behind private mounts, so they cannot have its own state.
 _HIDDEN = ("/proc", "/run", "/sys", "/var/run", "/var/log", "/dev")
 
 
@@ -29,7 +29,7 @@ def cache_root() -> Path:
 
 
 def state_root() -> Path:
-    """The folder that holds a folder for each cluster: ${DIFLOW_CLUSTER_DIR:-/var/lib/diflow-cluster}."""
+    """The parent folder of all clusters: ${DIFLOW_CLUSTER_DIR:-/var/lib/diflow-cluster}."""
     root = Path(os.environ.get("DIFLOW_CLUSTER_DIR") or "/var/lib/diflow-cluster").absolute()
     for hidden in _HIDDEN:
         if root.is_relative_to(hidden):
@@ -45,12 +45,12 @@ class ClusterPaths:
 
     @property
     def state(self) -> Path:
-        """What was decided at `up`: addresses, versions, the supervisor's process."""
+        """The plan made by `up`: addresses, versions, the supervisor's process."""
         return self.root / "state.json"
 
     @property
     def status(self) -> Path:
-        """What the supervisor saw last."""
+        """The supervisor's last status."""
         return self.root / "status.json"
 
     @property
@@ -71,7 +71,7 @@ class ClusterPaths:
 
     @property
     def wanted(self) -> Path:
-        """A file here, named like an optional component, asks the supervisor to run it."""
+        """A file here, named like an optional component, makes the supervisor run it."""
         return self.root / "wanted"
 
     @property
@@ -84,7 +84,7 @@ class ClusterPaths:
 
 
 def cluster_paths(name: str) -> ClusterPaths:
-    """The files of the cluster of that name, which need not exist."""
+    """The paths of the cluster of that name, which need not exist."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"cluster name {name!r}: use 1 to 20 lower-case letters, digits and '-', a letter first, no '-' at the end"

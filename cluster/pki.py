@@ -1,4 +1,4 @@
-"""Makes the certificates and keys of one cluster with openssl: one authority, short-lived by nature of the cluster."""
+"""Creates the certificates and keys of one cluster with openssl: one authority, as short-lived as the cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DAYS = "3650"
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """One certificate to make: `organizations` become the user's groups in Kubernetes."""
+    """One certificate to create: `organizations` are the user's groups in Kubernetes."""
 
     file: str
     common_name: str
@@ -26,7 +26,7 @@ class Certificate:
 
 
 def certificates(node: str, node_ip: str, api_service_ip: str) -> tuple[Certificate, ...]:
-    """Every certificate of a cluster of one node."""
+    """The certificates of a cluster with one node."""
     api_names = (
         "DNS:kubernetes",
         "DNS:kubernetes.default",

@@ -1,4 +1,4 @@
-"""What was decided about one cluster when it was made; everything else follows from it."""
+"""The plan of one cluster, made when it is created; everything else follows from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARGO_SERVER_NODE_PORT = 32746
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The decisions, as text; it is written to state.json and read by the supervisor."""
+    """The plan, written to state.json and read by the supervisor."""
 
     name: str
     root: str
@@ -44,7 +44,7 @@ class Plan:
 
     @property
     def argo_url(self) -> str:
-        """Argo's server, as the host reaches it."""
+        """The URL of Argo's server from the host."""
         return f"http://{self.addresses.node_ip}:{ARGO_SERVER_NODE_PORT}"
 
     def to_json(self) -> str:

@@ -1,6 +1,6 @@
-"""Which Python packages the diflow image holds: those of the project, its allocator, server and examples, as locked.
+"""The locked Python packages of the diflow image: those of the project, its allocator, server and examples.
 
-Run by the Dockerfile too, hence a file that imports nothing of its neighbours:
+The Dockerfile runs it, too, so it imports no other module of this package:
 `python3 pythonpackages.py pyproject.toml requirements.lock EXTRAS OUT` writes the file that pip reads, with its hashes.
 """
 
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 EXTRAS = ("allocator", "server", "examples")
-"""What runs in pods."""
+"""The extras that run in pods."""
 
 # The name at the start of a requirement or of a line of the lock file.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def wanted(project: dict[str, Any], extras: Iterable[str] = EXTRAS) -> list[str]:
-    """The requirements of the project and of those extras. Two extras may ask for the same: it is taken once."""
+    """The requirements of the project and of these extras, without duplicates."""
     table = project["project"]
     optional = table.get("optional-dependencies", {})
     return list(
@@ -32,7 +32,7 @@ def wanted(project: dict[str, Any], extras: Iterable[str] = EXTRAS) -> list[str]
 def locked(project: dict[str, Any], lock: str, extras: Iterable[str] = EXTRAS) -> str:
     """The part of a lock file (in pip's form, with hashes) that these requirements need.
 
-    The tools for developers are left out: a new version of one is no reason to make the image anew.
+    Development tools are left out, so that their new versions do not change the image.
     """
     blocks: list[tuple[str, list[str]]] = []
     wanted_by: dict[str, set[str]] = {}
@@ -40,7 +40,7 @@ def locked(project: dict[str, Any], lock: str, extras: Iterable[str] = EXTRAS) -
         if _NAME.match(line):
             blocks.append((_name(line), [line]))
         elif line.lstrip().startswith("#") and blocks:
-            # Who wants a package is said in comments below it, the project in parentheses.
+            # The comments below a package list its dependents, with the project in parentheses.
             by = line.lstrip(" #").removeprefix("via").strip()
             if _NAME.fullmatch(by):
                 wanted_by.setdefault(blocks[-1][0], set()).add(_name(by))

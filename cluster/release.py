@@ -1,7 +1,7 @@
-"""`make release`: all that is published of a version, in one folder.
+"""`make release`: all published files of a version, in one folder.
 
-Wheel, sdist, the image as `docker save` writes it, the notes from CHANGELOG.md, and the SHA-256 of each. What cannot be
-released is said before anything is built.
+Wheel, sdist, the image in the format of `docker save`, the notes from CHANGELOG.md, and the SHA-256 of each. Errors are
+reported before anything is built.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NOTES = "NOTES.md"
 SUMS = "SHA256SUMS"
 _HEADING = re.compile(r"^## \[?(?P<version>[^\]\s]+)\]?(?: - (?P<date>\S+))?\s*$", re.MULTILINE)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-# `[0.2.0]: https://...` at the end of a changelog belongs to no version.
+# Links such as `[0.2.0]: https://...` at the end of a changelog do not belong to a version.
 _LINK = re.compile(r"^\[[^\]]+\]: \S+\s*\Z", re.MULTILINE)
 _PACKED_LEVEL = 6
 _PIECE = 1 << 20
 
 
 def notes(changelog: str, version: str) -> str:
-    """What the changelog says of this version, without its heading."""
+    """The changelog's section of this version, without its heading."""
     headings = list(_HEADING.finditer(changelog))
     for heading, following in zip(headings, [*headings[1:], None], strict=True):
         if heading["version"] != version:
@@ -53,7 +53,7 @@ def notes(changelog: str, version: str) -> str:
 
 
 def checksums(files: Iterable[Path]) -> str:
-    """A line for each, as `sha256sum --check` reads them in their folder."""
+    """A line for each file in the format of `sha256sum --check`."""
     lines = []
     for path in sorted(files, key=lambda p: p.name):
         with path.open("rb") as content:
@@ -62,22 +62,22 @@ def checksums(files: Iterable[Path]) -> str:
 
 
 def refuse_changes(repository: Path) -> str:
-    """The commit that is released. Only what is committed is, or nobody could make the same files again."""
+    """The commit to release. Raises UsageError for uncommitted changes, as the release would not be reproducible."""
     changed = _git(repository, "status", "--porcelain").splitlines()
     if changed:
-        told = ", ".join(line[3:] for line in changed[:5]) + (", ..." if len(changed) > 5 else "")
-        raise UsageError(f"the tree is dirty: commit or remove {told}, then run the command again")
+        paths = ", ".join(line[3:] for line in changed[:5]) + (", ..." if len(changed) > 5 else "")
+        raise UsageError(f"the tree is dirty: commit or remove {paths}, then run the command again")
     return _git(repository, "rev-parse", "HEAD").strip()
 
 
 def refuse_tag(tag: str, version: str) -> None:
-    """A tag names the version that it is put on."""
+    """Raises UsageError if the tag is not that of the version."""
     if tag != f"v{version}":
         raise UsageError(f"the tag is {tag}, but diflow/version.py says {version}: the tag for it is v{version}")
 
 
 def release(folder: Path, tag: str | None, flags: Sequence[str], progress: Progress) -> list[Path]:
-    """Makes the folder anew; `flags` go to the engine that builds the image."""
+    """Recreates the folder; `flags` are passed to the engine that builds the image."""
     version = diflowimage.version()
     if tag is not None:
         refuse_tag(tag, version)
@@ -117,7 +117,7 @@ def _build_image(engine: str, flags: Sequence[str], archive: Path) -> None:
         _run(["docker", "save", "--output", str(unpacked), reference])
     else:
         _run(["buildah", "push", "--quiet", reference, f"docker-archive:{unpacked}:{reference}"])
-    # Without a date or a name in it, so that the same image is the same file.
+    # Without a timestamp or file name, so that equal images give equal files.
     with (
         unpacked.open("rb") as source,
         archive.open("wb") as raw,
@@ -138,14 +138,14 @@ def _git(repository: Path, *arguments: str) -> str:
 
 
 def _run(command: list[str]) -> None:
-    """What the program prints is for whoever waits; stdout is kept for the paths."""
+    """Runs a program with its stdout on stderr, as stdout is for the paths."""
     done = subprocess.run(command, cwd=REPOSITORY, stdout=sys.stderr, check=False)
     if done.returncode != 0:
         raise ClusterError(f"`{' '.join(command)}` ended with {done.returncode}; what it said is above")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the paths of what was made; returns the exit code."""
+    """Prints the paths of the files; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python3 -m cluster.release", description="Make all files of a release.")
     parser.add_argument("--tag", help="refuse unless this is the version's tag")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "out" / "release", metavar="FOLDER")

@@ -1,8 +1,8 @@
-"""A containerd that has the large images already, kept in the cache and linked into each new cluster.
+"""A containerd with the large images, kept in the cache and linked into each new cluster.
 
-To import and unpack half a gigabyte takes two busy cores half a minute. It is done once for a set of images;
-a new cluster gets hard links to the unpacked files, which overlay mounts read and never write,
-and a copy of the small databases of its own.
+Importing and unpacking half a gigabyte takes two busy cores half a minute. It is done once for a set of images; a new
+cluster gets hard links to the unpacked files, which overlay mounts never write, and its own copy of the small
+databases.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from cluster.paths import cache_root
 from cluster.progress import Progress
 from cluster.tarimage import Image
 
-# All limits of this package are for machines that are busy with much else: what comes up takes seconds.
+# All timeouts of this package are for busy machines: a start normally takes seconds.
 _START_SECONDS = 100.0
 _STOP_SECONDS = 60.0
 _NOTE = "images.json"
 
-# Only the store is wanted here: nothing is run, so nothing of the container interface is loaded.
+# Only the image store is needed: no containers run, so the CRI plugin is not loaded.
 _CONTAINERS = "io.containerd.grpc.v1.cri"
 _CONFIG = """version = 2
 root = "{folder}/root"
@@ -44,7 +44,7 @@ disabled_plugins = {disabled}
 
 
 def seed(kind: str, images: list[Image], progress: Progress) -> Path:
-    """The folder of a containerd with these images; made when it is not there. One of each kind is kept."""
+    """The folder of a containerd with these images, created if missing. One of each kind is kept."""
     digest = hashlib.sha256("".join(image.reference + image.digest for image in images).encode())
     folder = cache_root() / "containerd" / f"{kind}-{digest.hexdigest()[:12]}"
     if folder.exists():
@@ -60,13 +60,13 @@ def seed(kind: str, images: list[Image], progress: Progress) -> Path:
 
 
 def plant(folder: Path, root: Path) -> dict[str, str]:
-    """Links a seed into a new cluster's folder; returns what images it then has, none where links cannot be made."""
+    """Links a seed into a new cluster's folder; returns the images that it then has, none if links are impossible."""
     target = root / "containerd"
     done = subprocess.run(
         ["cp", "--archive", "--link", str(folder / "root"), str(target)], capture_output=True, check=False
     )
     if done.returncode != 0:
-        # The cache lies on another file system: the images are imported instead.
+        # The cache is on another file system: the images are imported instead.
         shutil.rmtree(target, ignore_errors=True)
         return {}
     for database in target.rglob("*.db"):
@@ -79,7 +79,7 @@ def plant(folder: Path, root: Path) -> dict[str, str]:
 
 def _make(folder: Path, images: list[Image]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its last place, to be renamed into it; the socket elsewhere, for its path must be short.
+    # In a temporary folder that is then renamed; the socket elsewhere, as its path must be short.
     with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as name, tempfile.TemporaryDirectory() as short:
         work, socket = Path(name), Path(short) / "sock"
         (work / "config.toml").write_text(
@@ -115,7 +115,7 @@ def _await_socket(process: subprocess.Popen[bytes], socket: Path, log: Path) -> 
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends containerd in peace, so that its databases are whole: the signal goes to it, not to unshare around it."""
+    """Stops containerd gracefully, so that its databases are complete: the signal goes to it, not to its unshare."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     for child in children.read_text().split() if children.exists() else []:
         subprocess.run(["kill", "-TERM", child], check=False, capture_output=True)

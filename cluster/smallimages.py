@@ -1,4 +1,4 @@
-"""The images of one program each: pause, busybox, and Argo's three of each version, under upstream's own names."""
+"""The images with a single program: pause, busybox, and Argo's three of each version, with upstream's names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ARGO_USER = "8737"
 
 
 def layers_folder() -> Path:
-    """Where layers are cached."""
+    """The cache folder of layers."""
     return cache_root() / "layers"
 
 
@@ -51,7 +51,7 @@ def argo_images(version: str, progress: Progress) -> list[Image]:
                 layers=(layer,),
                 entrypoint=(program,),
                 environment={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-                # The executor runs as whoever the pod says, else as root, like upstream's.
+                # The executor runs as the pod's user, by default root, like upstream's.
                 user="" if program == "argoexec" else _ARGO_USER,
                 folder="/home/argo" if program == "argo" else "",
             )
@@ -60,7 +60,7 @@ def argo_images(version: str, progress: Progress) -> list[Image]:
 
 
 def _skeleton() -> list[Entry]:
-    """What programs expect to find around them; certificates of the public authorities come from the host."""
+    """The files that programs expect; the CA certificates are the host's."""
     entries = [
         Entry("etc/passwd", data=b"root:x:0:0:root:/root:/sbin/nologin\nargo:x:8737:8737::/home/argo:/sbin/nologin\n"),
         Entry("etc/group", data=b"root:x:0:\nargo:x:8737:\n"),

@@ -1,6 +1,6 @@
-"""The first process of a cluster's namespaces: starts the servers in order, asks after them, starts again what died.
+"""The first process of a cluster's namespaces: starts the servers in order, probes them, restarts those that exit.
 
-It is told everything by state.json and tells everything by status.json; when it ends, the kernel ends the rest.
+Its input is state.json, its output status.json; when it ends, the kernel kills all other processes.
 Run by lifecycle.py as `python3 -m cluster.supervisor FOLDER`.
 """
 
@@ -22,20 +22,20 @@ from cluster.components import Component, components, healthy, log_file
 from cluster.errors import ClusterError
 from cluster.plan import Plan
 
-# While something is not well one wants to know at once; afterwards now and then, for the machine has other work.
+# Probes are frequent while a component is not healthy, and rare afterwards, to save CPU.
 _EAGER_TICK_SECONDS = 0.05
 _CALM_TICK_SECONDS = 0.25
 _EAGER_PROBE_SECONDS = 0.05
 _CALM_PROBE_SECONDS = 3.0
 _RESTART_SECONDS = (0.5, 1, 2, 5, 10)
 _STATUS_SECONDS = 2.0
-# A component that dies this often before it was ever well will not get better.
+# A component that exits this often before it was ever healthy is given up.
 _HOPELESS_STARTS = 4
 
 
 @dataclass(slots=True)
 class Running:
-    """What the supervisor knows of one component."""
+    """The supervisor's state of one component."""
 
     component: Component
     process: subprocess.Popen[bytes] | None = None
@@ -59,7 +59,7 @@ class Supervisor:
         self._status_at = 0.0
 
     def run(self) -> None:
-        """Until a signal to stop."""
+        """Runs until a signal to stop."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, self._stop)
         for name in self._all:
@@ -107,7 +107,7 @@ class Supervisor:
                 self._died(running, 127)
 
     def _reap(self) -> None:
-        """Takes every dead child: our servers, and the orphans that fall to the first process of a namespace."""
+        """Reaps all exited children: our servers, and the orphans that the first process of a namespace inherits."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -135,7 +135,7 @@ class Supervisor:
         while True:
             process = running.process
             good = process is not None and healthy(component.probe)
-            # The process may have died while it was asked: an answer counts for the one that gave it.
+            # The process may have exited during the probe: a result counts only for the process that was probed.
             if process is running.process:
                 running.healthy = good
                 running.was_healthy = running.was_healthy or good
@@ -151,7 +151,7 @@ class Supervisor:
                 time.sleep(_CALM_PROBE_SECONDS if good else _EAGER_PROBE_SECONDS)
 
     def _open_volumes(self) -> None:
-        """Lets containers of any user write to a fresh volume; the provisioner makes it for root alone."""
+        """Lets containers of any user write to a new volume, which the provisioner creates for root only."""
         for folder in self._plan.paths.volumes.iterdir():
             if folder.stat().st_mode & 0o777 != 0o777:
                 folder.chmod(0o777)
@@ -179,7 +179,7 @@ class Supervisor:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """A reader sees the old text or the new one, never a part."""
+    """Writes a file so that readers see the old text or the new one, never a part."""
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     staged.write_text(text)
     staged.rename(path)

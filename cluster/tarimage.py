@@ -1,8 +1,8 @@
 """Container images as plain tar streams, the same bytes for the same input.
 
-An image is a list of layers, each an uncompressed tar file in the cache beside its digest, and a small configuration.
-The stream that is loaded is put together on the fly, and leaves out the layers that the reader has: a changed last
-layer moves no large one below it.
+An image is a list of layers, each an uncompressed tar file in the cache with its digest, and a small configuration. The
+stream to load is generated without the layers that the reader has: a change of the last layer does not transfer the
+large ones below it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-# No file in an image is dated: the same content has the same digest whenever it was made.
+# Files in an image have a fixed time, so that equal content has equal digests.
 _MTIME = 0
 
 
@@ -49,7 +49,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What `ctr image import` needs to know."""
+    """An image for `ctr image import`."""
 
     reference: str
     layers: tuple[Layer, ...]
@@ -80,7 +80,7 @@ class Image:
 
 
 def tree(source: Path, target: str, keep: Callable[[str], bool] = lambda _: True) -> Iterator[Entry]:
-    """Every file below `source`, to lie below `target`, readable by everyone. `keep` sees paths relative to source."""
+    """All files below `source` as entries below `target`, world-readable. `keep` filters paths relative to `source`."""
     if target:
         yield Entry(target, 0o755)
     for folder, folders, files in os.walk(source):
@@ -102,7 +102,7 @@ def tree(source: Path, target: str, keep: Callable[[str], bool] = lambda _: True
 
 
 def write_layer(path: Path, entries: Iterable[Entry]) -> Layer:
-    """Writes a layer and, beside it, its digest; both appear whole or not at all."""
+    """Writes a layer and, beside it, its digest, both atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     unique = {entry.path.strip("/"): entry for entry in entries}
@@ -123,7 +123,7 @@ def write_layer(path: Path, entries: Iterable[Entry]) -> Layer:
 
 
 def cached_layer(path: Path) -> Layer | None:
-    """A layer that was written before."""
+    """A layer that was written before; None if there is none."""
     digest_file = path.with_suffix(".sha256")
     if path.exists() and digest_file.exists():
         return Layer(path, digest_file.read_text())
@@ -131,7 +131,7 @@ def cached_layer(path: Path) -> Layer | None:
 
 
 def write_image(image: Image, out: IO[bytes]) -> None:
-    """Streams the image in the form that `docker save` writes."""
+    """Streams the image in the format of `docker save`."""
     configuration = image.configuration
     configuration_name = f"{hashlib.sha256(configuration).hexdigest()}.json"
     manifest = [
@@ -149,7 +149,7 @@ def write_image(image: Image, out: IO[bytes]) -> None:
 
 
 def write_oci(image: Image, out: IO[bytes], present: Container[str] = ()) -> None:
-    """Streams the image as an OCI layout, without the layers in `present`, which the reader has already."""
+    """Streams the image as an OCI layout, without the layers in `present`, which the reader already has."""
     configuration = image.configuration
     manifest = json.dumps(
         {

@@ -1,7 +1,7 @@
 """diflow: elastic, multi-role training jobs (DIJob) on Argo Workflows.
 
-The whole public surface is here, flat. Names are imported when they are first used, so that a command that needs
-none of them starts fast.
+This module has the whole public API. Names are imported on first use, so that commands that need none of them start
+fast.
 """
 
 from __future__ import annotations

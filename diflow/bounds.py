@@ -1,6 +1,6 @@
-"""How large a job may be: the numbers that the model, the CLI, the allocator and the server share.
+"""The limits of a job, shared by the model, the CLI, the allocator and the server.
 
-What exceeds a bound is refused or held with one sentence, and nothing of it is built. docs/limits.md lists them all.
+A job beyond a limit is rejected or held with one sentence, before anything is built of it. docs/limits.md lists all.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import Final
 
 MOST_REPLICAS: Final = 2_000
-"""Of a job in all: the sum over its tasks, each with its `maxReplicas` where it has some. The five nodes of a replica
-take about 260 bytes of a Workflow's compressed status, and Argo ends a Workflow of more than 1 MiB with an error: half
-of that is for the replicas, half for what is rendered."""
+"""Of a job: the sum over its tasks, each with its `maxReplicas` if set. The five nodes of a replica take about 260
+bytes of a Workflow's compressed status, and Argo ends a Workflow of more than 1 MiB with an error: half of that is for
+the replicas, half for the rendered spec."""
 
 MOST_HOST_BYTES: Final = 131_000
-"""Of the names of all hosts of a job, comma-joined: Linux starts no program with an environment variable (DI_NODES) of
-more than 131,072 bytes, its name included."""
+"""Of the names of all hosts of a job, comma-joined: Linux limits an environment variable (DI_NODES) to 131,072 bytes,
+including its name."""
 
 MOST_POD_BYTES: Final = 768 * 1024
-"""Of the lists of hosts in a pod, which each of its containers is given twice: etcd takes no object above 1.5 MiB, and
-Argo keeps the pod's template in a ConfigMap of at most 1 MiB."""
+"""Of the lists of hosts in a pod, which each of its containers has twice: etcd limits an object to 1.5 MiB, and Argo
+keeps the pod's template in a ConfigMap of at most 1 MiB."""
 
 MOST_TASKS: Final = 40
 """Each adds about 7 kB to the Workflow (tests/workflows/test_render.py)."""
@@ -27,31 +27,31 @@ MOST_CONTAINERS: Final = 16
 """Of one task, init containers included."""
 
 MOST_RESOURCES: Final = 16
-"""Distinct resource names that a job's containers ask for: each is a column of the allocator's tables."""
+"""Distinct resources that a job's containers request: each is a column of the allocator's tables."""
 
 MOST_PORTS: Final = 128
 """Of all containers of a job: each host port is a column of the allocator's tables."""
 
 MOST_POD_RESOURCES: Final = 64
-"""Distinct resource names that the allocator counts of any pod, of a job or not: cpu, memory and storage first. A pod
-is only ever bound to a node that has all that it asks for, and no node has so many."""
+"""Distinct resources that the allocator counts of any pod, of a job or not: cpu, memory and storage first. A pod is
+bound only to a node that has all resources that it requests, and no node has so many."""
 
 MOST_CONDITIONS: Final = 128
-"""Labels, values and tolerations that one task's pods name to choose nodes: each is compared with every node."""
+"""Labels, values and tolerations in one task's node selection: each is compared with every node."""
 
 MOST_PORT_COLUMNS: Final = 64
-"""Distinct host ports of all jobs together that have a column each in the allocator's tables. With more of them, ports
-share columns: two ports of one column are not put on one node."""
+"""Distinct host ports of all jobs with their own column in the allocator's tables. With more, ports share columns: two
+ports of one column are never placed on one node."""
 
 MOST_MOVES: Final = 10**9
-"""How often a job was moved: a number that its own record cannot pass, and that no array is too narrow for."""
+"""Of a job's reallocations, as read from its annotation: fits every array."""
 
 MOST_COUNT: Final = 10**6
-"""Replicas of one task in the allocator's arrays, whatever the limits of its job are: sums of them stay exact."""
+"""Replicas of one task in the allocator's arrays, regardless of its job's limits: their sums stay exact."""
 
 MOST_MANIFEST_BYTES: Final = 64 * 1024
-"""Of the DIJob as JSON, which the Workflow carries as an annotation: all annotations of an object may have 256 KiB
-together, and what the allocator writes needs room beside it."""
+"""Of the DIJob as JSON, which is an annotation of the Workflow: all annotations of an object are limited to 256 KiB,
+including the allocator's."""
 
 MOST_METADATA_BYTES: Final = 32 * 1024
 """Of the user's own labels and annotations of a job, names and values."""
@@ -63,14 +63,14 @@ MOST_BACKOFF_LIMIT: Final = 2**31 - 1
 """An int32, as in DI-orchestrator's own schema."""
 
 MOST_PARTS: Final = 999_999
-"""Workflows that a job may go on in, one after the other: a new one each half minute for a year."""
+"""Successive Workflows of a job: a new one each half minute for a year."""
 
 MOST_FILE_BYTES: Final = 4 * 1024 * 1024
 """Of a file of manifests. An object in etcd has at most 1.5 MiB; a List of some hundred jobs is about 1 MiB."""
 
 MOST_FILE_VALUES: Final = 100_000
-"""In a file of manifests, aliases counted as often as they are used. A DIJob has a few hundred; these take a second."""
+"""In a file of manifests, counting each use of an alias. A DIJob has a few hundred; this many take a second."""
 
 MOST_FILE_DEPTH: Final = 64
-"""Lists and mappings inside each other in a file. The deepest field of a pod template is on level 16; the YAML library
-builds by recursion in C, and 100,000 levels end the process."""
+"""Nested lists and mappings in a file. The deepest field of a pod template is at level 16; the YAML library recurses in
+C, and 100,000 levels would crash the process."""

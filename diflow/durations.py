@@ -1,4 +1,4 @@
-"""Times that Kubernetes wrote, and how long ago they were, as text."""
+"""Kubernetes timestamps and their age as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _STEPS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def age(since: str, *, now: datetime, until: str = "") -> str:
-    """How long ago a time was, as kubectl tells it: 45s, 12m, 3h20m, 5d."""
+    """The age of a time in kubectl's format: 45s, 12m, 3h20m, 5d."""
     if not since:
         return "-"
     end = instant(until) if until else now
@@ -25,5 +25,5 @@ def age(since: str, *, now: datetime, until: str = "") -> str:
 
 
 def instant(text: str) -> datetime:
-    """A time that Kubernetes wrote."""
+    """Parse a Kubernetes timestamp."""
     return datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""Settings from the environment. What is wrong with one is told in a line with its variable and what is allowed."""
+"""Settings from the environment. An error has the variable and the allowed values in one line."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ _WANTED: Final[Mapping[str, str]] = {
     "too_short": "at least {min_length} entries",
     "tuple_type": "a list of JSON",
 }
-"""The kinds of pydantic's errors that settings can have, in our words."""
+"""Our messages for pydantic's error types."""
 _NUMBERS: Final = {int: "a whole number", float: "a number"}
 
 
 def from_environment(kind: type[S], given: Mapping[str, object]) -> S:
-    """Settings of this kind from the environment and `given`. Raises InvalidError that names the variable, and the
-    entry of it that is wrong where it has several."""
+    """Settings of this kind from the environment and `given`. Raises InvalidError that names the variable, and its
+    invalid entry if it has several."""
     try:
         return kind(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         raise _wrong(kind, error.errors(include_url=False)[0]) from None
     except SettingsError as error:
-        # What is not a plain text or number is JSON; pydantic says in words alone which one it could not read.
+        # Settings other than text and numbers are JSON; pydantic names the invalid one only in its message.
         found = re.search(r'field "(\w+)"', str(error))
         variable = _variable(kind, found[1]) if found else f"{kind.model_config['env_prefix']}..."
         raise InvalidError(f"must be JSON: {error.__cause__ or error}", path=variable) from None
 
 
 def _wrong(kind: type[BaseSettings], error: Mapping[str, Any]) -> InvalidError:
-    """One of pydantic's complaints in our words."""
+    """An error of pydantic with our message."""
     if not error["loc"]:  # a rule over several settings, which names them itself
         return InvalidError(str(error["msg"]).removeprefix("Value error, "))
     name, *inside = error["loc"]
@@ -73,7 +73,7 @@ def _wrong(kind: type[BaseSettings], error: Mapping[str, Any]) -> InvalidError:
 
 
 def _range(field: FieldInfo) -> str:
-    """All that a number may be; "" for what is no number."""
+    """The range of a number; "" for other fields."""
     of = next((words for number, words in _NUMBERS.items() if field.annotation is number), "")
     if not of:
         return ""

@@ -1,16 +1,16 @@
-"""Every error that diflow raises on purpose, as a tree of what the caller can do about it.
+"""All errors that diflow raises on purpose, as a tree of what the caller can do.
 
     DiflowError
-    ├── InvalidError        the input is wrong: mend the field at `path`
-    │   └── TooLargeError   the object would become larger than the cluster keeps
+    ├── InvalidError        the input is invalid: correct the field at `path`
+    │   └── TooLargeError   the object would exceed the cluster's size limit
     ├── NotFoundError       there is no such object
-    ├── ConflictError       the name is taken, or the object changed meanwhile
-    ├── UnauthorizedError   the cluster does not allow it
-    ├── UnavailableError    the cluster cannot be reached or is not ready; try again after `retry_after_seconds`
-    ├── LostLeadershipError another process leads now, or may: write nothing more
+    ├── ConflictError       the name is taken, or the object was changed meanwhile
+    ├── UnauthorizedError   the cluster denies access
+    ├── UnavailableError    the cluster is not reachable or not ready; retry after `retry_after_seconds`
+    ├── LostLeadershipError another process leads, or may: stop writing
     └── JobFailedError      the job ran and failed
 
-A message says what happened, to which object, and what to do next. `exit_code` is what the CLI ends with.
+A message says what happened, to which object, and what to do next. `exit_code` is the CLI's exit code.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import ClassVar
 
 
 class DiflowError(Exception):
-    """The root of all errors that a user of diflow may meet."""
+    """The base class of diflow's errors."""
 
     exit_code: ClassVar[int] = 1
 
 
 class InvalidError(DiflowError):
-    """Something in the input is wrong.
+    """The input is invalid.
 
     `path` is the field's path in the manifest (`spec.tasks[0].template`), or "" for the whole of it.
     """
@@ -39,7 +39,7 @@ class InvalidError(DiflowError):
 
 
 class TooLargeError(InvalidError):
-    """The object, or the annotations of it, would become larger than the cluster keeps."""
+    """The object, or its annotations, would exceed the cluster's size limit."""
 
 
 class NotFoundError(DiflowError):
@@ -49,13 +49,13 @@ class NotFoundError(DiflowError):
 
 
 class ConflictError(DiflowError):
-    """The name is taken, or the object was changed by somebody else in between."""
+    """The name is taken, or the object was changed concurrently."""
 
     exit_code: ClassVar[int] = 4
 
 
 class UnavailableError(DiflowError):
-    """The cluster cannot be reached, or lacks what diflow needs (such as Argo Workflows)."""
+    """The cluster is not reachable, or lacks a prerequisite (such as Argo Workflows)."""
 
     exit_code: ClassVar[int] = 5
 
@@ -65,16 +65,16 @@ class UnavailableError(DiflowError):
 
 
 class UnauthorizedError(UnavailableError):
-    """The cluster was reached and refused: not logged in, or a right is missing."""
+    """The cluster denied access: not logged in, or a right is missing."""
 
 
 class LostLeadershipError(DiflowError):
-    """This process does not lead (any more), or cannot know that it does: it must not write."""
+    """This process does not lead (any more), or cannot be sure of it: it must not write."""
 
     exit_code: ClassVar[int] = 5
 
 
 class JobFailedError(DiflowError):
-    """The job ran to its end and failed."""
+    """The job failed."""
 
     exit_code: ClassVar[int] = 1

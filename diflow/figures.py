@@ -1,4 +1,4 @@
-"""Numbers as every text for people says them: with their nouns, `1 replica` and `4 replicas`, and with their units."""
+"""Formats numbers for users: with nouns, `1 replica` and `4 replicas`, and with units."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ _MIB: Final = frozenset({"memory", "ephemeral-storage"})
 
 
 def counted(number: float | str, noun: str, *, plural: str = "") -> str:
-    """The number (or a text such as `1 to 4`) with its noun; `plural` where that is not the noun with an s."""
+    """The number (or a text such as `1 to 4`) with its noun; `plural` if that is not the noun with an s."""
     shown = f"{number:g}" if isinstance(number, float) else str(number)
     return f"{shown} {noun if shown == '1' else plural or f'{noun}s'}"
 
 
 class Number(float):
-    """A number that chooses its words in a format: `{0:replica is|replicas are}` becomes "1 replica is" of 1.
+    """A number with singular and plural in its format: `{0:replica is|replicas are}` is "1 replica is" for 1.
 
-    Nothing after the bar is the word before it with an s; a format without a bar is that of a float.
+    An empty plural is the singular with an s; a format without a bar is that of a float.
     """
 
     def __format__(self, spec: str, /) -> str:
@@ -25,7 +25,7 @@ class Number(float):
 
 
 def numbers(values: Any) -> tuple[Number, ...]:
-    """These values for a format."""
+    """The values as Numbers for a format."""
     return tuple(Number(value) for value in values)
 
 

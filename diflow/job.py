@@ -1,7 +1,7 @@
-"""The DIJob: what a user asks for, as a frozen and validated model.
+"""The DIJob as a frozen and validated model.
 
-It knows the manifest's shape (`diengine.opendilab.org/v2alpha1`, kind DIJob) and nothing of Argo or of a cluster;
-`workflow()`, `submit()`, `wait()` and `delete()` hand over to the rooms that do.
+It knows the manifest's schema (`diengine.opendilab.org/v2alpha1`, kind DIJob), but neither Argo nor clusters;
+`workflow()`, `submit()`, `wait()` and `delete()` delegate to the packages that do.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ Priority = Literal["normal", "high"]
 CleanPodPolicy = Literal["Running", "All", "None"]
 Scheduling = Literal["none", "gang"]
 
-# Fields of DI-orchestrator's own manifests that mean nothing to a single job any more: dropped without a warning.
+# Fields of DI-orchestrator's manifests without a meaning in diflow: dropped without a warning.
 _IGNORED = frozenset({"group"})
 _MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 _IN_METADATA = frozenset({"name", "namespace", "labels", "annotations"})
-# What the API server adds to an object's metadata: a manifest taken from `kubectl get -o yaml` carries it.
+# Metadata that the API server adds, as in the output of `kubectl get -o yaml`.
 _SERVER_METADATA = frozenset(
     {
         "creationTimestamp",
@@ -71,7 +71,7 @@ class UnknownFieldWarning(UserWarning):
 
 
 class _Model(BaseModel):
-    """Frozen, camelCase outside, and its errors are InvalidError with the field's path."""
+    """Frozen, with camelCase aliases, and with InvalidError as its errors."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -92,8 +92,8 @@ class _Model(BaseModel):
 class Task(_Model):
     """One role of a job: `replicas` pods made from one `template`.
 
-    `template` is a Kubernetes PodTemplateSpec as plain data. The work runs in the container named `di-container`,
-    or in the first one. A preemptible job's task may be run with any number from `min_replicas` to `max_replicas`.
+    `template` is a Kubernetes PodTemplateSpec as plain data. The main container is the one named `di-container`, or the
+    first one. A preemptible job's task may run with any number from `min_replicas` to `max_replicas`.
     """
 
     type: TaskType = "none"
@@ -131,9 +131,9 @@ class DIJob(_Model):
     """A job of one or more tasks, run as one Argo Workflow.
 
     `namespace` None means the namespace of the current context. `backoff_limit` is how often a failed replica is
-    started again (for a preemptible job: the whole round). Eviction, preemption and lost nodes are not counted.
-    `scheduling` None is for the cluster to say when the job is submitted: `gang` where the allocator is installed, else
-    `none`, which is Argo alone.
+    restarted (for a preemptible job: the whole round). Eviction, preemption and lost nodes are not counted.
+    `scheduling` None is decided by the cluster at submission: `gang` if the allocator is installed, else `none`, which
+    leaves scheduling to Argo.
     """
 
     name: str
@@ -168,7 +168,7 @@ class DIJob(_Model):
 
     @model_validator(mode="after")
     def _tasks_go_together(self) -> Self:
-        """DI-orchestrator's rules, in its order (task by task, and last that names are unique) and with its words."""
+        """DI-orchestrator's rules, in its order (task by task, then unique names) and with its messages."""
         types: set[str] = set()
         for i, task in enumerate(self.tasks):
             if task.type != "none" and task.type in types:
@@ -215,7 +215,7 @@ class DIJob(_Model):
 
     @model_validator(mode="after")
     def _is_not_too_large(self) -> Self:
-        """What one job may cost those who read it: Argo, the allocator and the server (`bounds`)."""
+        """The limits that protect the readers of a job: Argo, the allocator and the server (`bounds`)."""
         replicas = sum(_most(task) for task in self.tasks)
         if replicas > bounds.MOST_REPLICAS:
             raise _exceeds("replicas in all", replicas, bounds.MOST_REPLICAS, path="spec.tasks")
@@ -238,14 +238,14 @@ class DIJob(_Model):
         return self
 
     def check_hosts(self) -> None:
-        """Raises InvalidError if the names of all hosts are too long: every container is told those of each task."""
-        # A namespace that is not known yet may have the longest name that there is.
+        """Raises InvalidError if the names of all hosts are too long, as every container has those of each task."""
+        # An unknown namespace may have a name of the maximum length.
         namespace = len(self.namespace) if self.namespace is not None else keys.LABEL_LIMIT
         domain = len(f".{names.service(self.name)}.") + namespace + len(".svc.cluster.local")
         size = sum(_most(t) * (len(names.hostname(self.name, t.name, _most(t) - 1)) + domain + 1) for t in self.tasks)
         if size > bounds.MOST_HOST_BYTES:
             raise _exceeds(
-                "bytes of host names, which every container is told in one variable",
+                "bytes of host names, which every container has in one variable",
                 size,
                 bounds.MOST_HOST_BYTES,
                 path="spec.tasks",
@@ -290,7 +290,7 @@ class DIJob(_Model):
     def from_yaml(cls, source: str | Path) -> Self:
         """Read a DIJob from YAML or JSON text, or from the file at a Path (a str is always the text itself).
 
-        Of several objects the one DIJob is taken. A key that stands twice warns (DuplicateKeyWarning).
+        Of several objects the only DIJob is taken. Duplicate keys warn (DuplicateKeyWarning).
         """
         found = documents.read_file(source) if isinstance(source, Path) else documents.read(source)
         document = documents.only_job(found)
@@ -314,7 +314,7 @@ class DIJob(_Model):
         return dump_yaml(self.to_manifest())
 
     def workflow(self) -> Workflow:
-        """The Argo Workflow of this job, as a Hera Workflow. Nothing is sent."""
+        """The Argo Workflow of this job, as a Hera Workflow. No request is sent."""
         from diflow.workflows import build  # noqa: PLC0415 (Hera takes half a second to import)
 
         return build(self)
@@ -328,14 +328,14 @@ class DIJob(_Model):
     def wait(self, *, timeout_seconds: float | None = None, cluster: Cluster | None = None) -> JobStatus:
         """Wait until the job has ended and return its status.
 
-        Raises JobFailedError if it failed, TimeoutError when `timeout_seconds` have passed first.
+        Raises JobFailedError if it failed, TimeoutError after `timeout_seconds`.
         """
         from diflow.jobs import verbs  # noqa: PLC0415
 
         return verbs.wait(self.name, namespace=self.namespace, timeout_seconds=timeout_seconds, cluster=cluster)
 
     def delete(self, *, cluster: Cluster | None = None) -> None:
-        """Delete the job's Workflow with all that it owns. A job that is already gone is no error."""
+        """Delete the job's Workflow and its dependents. A missing job is not an error."""
         from diflow.jobs import verbs  # noqa: PLC0415
 
         verbs.delete(self.name, namespace=self.namespace, cluster=cluster)
@@ -347,14 +347,14 @@ class DIJob(_Model):
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Block style, text of several lines as a literal block, and no aliases."""
+    """Block style, multi-line text as literal blocks, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         return True
 
 
-# Texts that Python's YAML leaves plain and Go's (kubectl's and argo's) reads as a truth value or a number: `y`, `1e-4`,
-# `0o17`. The API server refuses a number where a text belongs; where it checks no types, Argo's controller stumbles.
+# Text that Python's YAML leaves unquoted and Go's (kubectl's and argo's) reads as a boolean or a number: `y`, `1e-4`,
+# `0o17`. The API server rejects a number in place of text; where it does not check types, Argo's controller fails.
 _NO_TEXT_IN_GO = re.compile(
     r"[yYnN]|[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?0[xXoObB][0-9a-fA-F_]+"
 )
@@ -368,9 +368,9 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
 _Dumper.add_representer(str, _text)
 
 
-@remembered(most_bytes=8 * MIB)  # what is made of a text takes up to 16 times as much
+@remembered(most_bytes=8 * MIB)  # the result takes up to 16 times as much
 def read_annotation(text: str) -> DIJob:
-    """The DIJob in the annotation `diflow/dijob` of a Workflow, checked as a whole. Raises InvalidError."""
+    """The DIJob in the annotation `diflow/dijob` of a Workflow, fully validated. Raises InvalidError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -391,7 +391,7 @@ def _exceeds(what: str, number: int, bound: int, *, path: str) -> InvalidError:
 
 
 def _most(task: Task) -> int:
-    """How many replicas a task may come to have."""
+    """The maximum number of replicas of a task."""
     return task.max_replicas or task.replicas
 
 
@@ -436,7 +436,7 @@ def _known(manifest: dict[str, Any], part: str, known: Set[str], *, ignored: Set
 
 
 def _in_manifest(error: InvalidError) -> InvalidError:
-    """Give a field of the model the path that it has in a manifest."""
+    """Convert a field of the model to its path in a manifest."""
     head = error.path.split(".", 1)[0].split("[", 1)[0]
     if head in ("", "spec", "metadata", "kind", "apiVersion"):
         return error

@@ -18,25 +18,25 @@ PRIORITY: Final = "diflow/priority"
 PREEMPTIBLE: Final = "diflow/preemptible"
 QUEUE: Final = "diflow/queue"
 SCHEDULING: Final = "diflow/scheduling"
-CHAIN: Final = "diflow/job"  # the name of a job that has gone on in a second Workflow, on all of them
+CHAIN: Final = "diflow/job"  # the name of a job with several Workflows, on all of them
 PART: Final = "diflow/part"  # "2" for the second
 
 # Annotations of the Workflow.
-DIJOB: Final = "diflow/dijob"  # the DIJob as it was submitted, JSON
+DIJOB: Final = "diflow/dijob"  # the DIJob as submitted, JSON
 VERSION: Final = "diflow/version"  # the diflow that rendered it
 ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the current round (allocator)
-PROOF: Final = "diflow/allocation-proof"  # the allocator's own code of that text (allocator)
+PROOF: Final = "diflow/allocation-proof"  # the allocator's signature of that text (allocator)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
-BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: what the user asks for since the submission
-REQUESTS: Final = "diflow/requests"  # JSON: which requests for replicas were carried out already (server)
+BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: requested since the submission
+REQUESTS: Final = "diflow/requests"  # JSON: the replica requests that were carried out (server)
 EPOCH: Final = "diflow/epoch"  # which leader wrote last
 RESTARTS_BEFORE: Final = "diflow/restarts-before"  # carried over from the Workflow that this one continues
 ROUNDS_BEFORE: Final = "diflow/rounds-before"
-HISTORY_BEFORE: Final = "diflow/history-before"  # JSON {started, phases}: what the job went through before
+HISTORY_BEFORE: Final = "diflow/history-before"  # JSON {started, phases}: the phases in earlier Workflows
 SUBMITTED: Final = "diflow/submitted"  # when the job was submitted, of a Workflow that continues another
 CONTINUES: Final = "diflow/continues"  # the Workflow that this one continues ...
 CONTINUES_UID: Final = "diflow/continues-uid"  # ... and its uid
-CONTINUED_IN: Final = "diflow/continued-in"  # the Workflow in which the job goes on
+CONTINUED_IN: Final = "diflow/continued-in"  # the Workflow in which the job continues
 TITLE: Final = "workflows.argoproj.io/title"
 DESCRIPTION: Final = "workflows.argoproj.io/description"
 DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the name of its node in the Argo UI
@@ -44,7 +44,7 @@ DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the
 # Annotations that a user puts on a job.
 ADAPTDL: Final = "diflow/adaptdl"  # "true": its containers get the variables of AdaptDL's clients
 
-SENDS_TOKEN: Final = "diflow/sends-token"  # noqa: S105 ("false": its programs show the server none, as DI-engine's)
+SENDS_TOKEN: Final = "diflow/sends-token"  # noqa: S105 ("false": its programs send no token, like DI-engine's)
 
 # Labels of the pods.
 JOB: Final = "diengine/job"
@@ -62,27 +62,31 @@ TASK_RANK: Final = "diengine/task-rank"
 NODE: Final = "diengine/node"
 NODES: Final = "diflow/nodes"  # the hosts of all replicas as in DI_NODES, kept up to date in running pods
 
-# The roster: a volume in every container, whose files the kubelet keeps as the pod's annotations are.
+# The roster: a downward API volume in every container, with the pod's annotations as files.
 ROSTER_VOLUME: Final = "diflow"
 ROSTER_FOLDER: Final = "/etc/diflow"
 ROSTER_FILE: Final = "nodes"
 
-# The token that tells the REST API which job a pod belongs to: its audience names the job (`names.audience`).
+# The token that identifies a pod's job to the REST API by its audience (`names.audience`).
 IDENTITY_VOLUME: Final = "diflow-token"
 IDENTITY_FOLDER: Final = "/var/run/secrets/diflow"
 IDENTITY_FILE: Final = "token"
 IDENTITY_AUDIENCE: Final = "diflow"
-IDENTITY_SECONDS: Final = 3600  # how long it holds; the kubelet writes a new one when four fifths of that are over
+IDENTITY_SECONDS: Final = 3600  # its lifetime; the kubelet renews it after four fifths of that
 
 # Workflow parameters: the live state of a job (design: "One job, one Workflow"). All are text.
 PARAM_ROUNDS: Final = "rounds"  # JSON list of the rounds so far, append-only
-PARAM_CURRENT: Final = "current"  # the round that counts
-PARAM_GRANTED: Final = "granted"  # JSON {round: {task: replicas}}: what may run
-PARAM_AGAIN: Final = "again"  # JSON {"round/task/index": suffix}: the life of a replica that was dropped and came back
-PARAM_RELEASED: Final = "released"  # JSON list of what diflow stops on purpose: "round/task/member", "round/restart"
+PARAM_CURRENT: Final = "current"  # the current round
+PARAM_GRANTED: Final = "granted"  # JSON {round: {task: replicas}}: the replicas that may run
+# JSON {"round/task/index": suffix}: the incarnation of a replica that was dropped and came back
+PARAM_INCARNATIONS: Final = "incarnations"
+PARAM_INCARNATIONS_OLD: Final = "again"  # its name in Workflows from before 0.2.0
+PARAM_RELEASED: Final = (
+    "released"  # JSON list of members that diflow stops on purpose: "round/task/member", "round/restart"
+)
 PARAM_TASKS: Final = "tasks"  # JSON list of the tasks' names in the order of the ranks: never changes
-PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: what the user asks for
-PARAM_PROFILINGS: Final = "profilings"  # JSON: what the job reports about itself
+PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: requested by the user
+PARAM_PROFILINGS: Final = "profilings"  # JSON: the job's reports
 
 # Names of templates inside the Workflow that are not tasks of the user.
 TEMPLATE_JOB: Final = "job"
@@ -95,7 +99,7 @@ TEMPLATE_SUPERSEDED: Final = "superseded"
 
 MAIN_CONTAINER: Final = "di-container"
 SERVICE_PREFIX: Final = "di-"
-ADAPTDL_PORT: Final = 47000  # on which the replicas of AdaptDL's clients meet, as with AdaptDL itself
+ADAPTDL_PORT: Final = 47000  # of the rendezvous of AdaptDL's clients, as in AdaptDL itself
 PORT_NAME: Final = "di-port"
 PORT: Final = 22270
 MASTER_PORT: Final = 29500  # torchrun's own default
@@ -103,9 +107,9 @@ MASTER_PORT: Final = 29500  # torchrun's own default
 WORKER_ACCOUNT: Final = "diflow-worker"
 STEPS_ACCOUNT: Final = "diflow-steps"
 GATE: Final = "diflow/gang"
-ALLOCATOR: Final = "diflow-allocator"  # its service account, what it is called in events, and the ConfigMap below
-SERVER: Final = "diflow-server"  # its Deployment, its Service, and what it says of itself to everybody
-PUBLIC_NAMESPACE: Final = "kube-public"  # where everybody may read that ConfigMap: it says that an allocator is there
+ALLOCATOR: Final = "diflow-allocator"  # its service account, its name in events, and the ConfigMap below
+SERVER: Final = "diflow-server"  # its Deployment, its Service, and its public ConfigMap
+PUBLIC_NAMESPACE: Final = "kube-public"  # all users may read that ConfigMap there, which announces the allocator
 PRIORITY_CLASSES: Final = {"normal": "diflow-normal", "high": "diflow-high"}
 WORKFLOW_PRIORITIES: Final = {"normal": 0, "high": 100}
 

@@ -1,7 +1,4 @@
-"""How diflow's daemons write their log: one line each on stderr, as JSON or as text.
-
-It knows nothing of what is logged. Needs structlog.
-"""
+"""The log format of diflow's daemons: one line each on stderr, as JSON or as text. Needs structlog."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ LogFormat = Literal["text", "json"]
 
 
 def configure_log(form: LogFormat | None, *, level: str = "info") -> None:
-    """Write log lines to stderr: JSON, one object a line, or text; by default text only where a person looks on."""
+    """Write log lines to stderr: JSON, one object per line, or text; by default text only on a terminal."""
     text = form == "text" or (form is None and sys.stderr.isatty())
     shown: list[Any] = (
         [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]

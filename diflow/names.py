@@ -1,4 +1,4 @@
-"""Checks names before anything is sent, and builds the names that a job's pods go by.
+"""Validates the names of jobs and tasks, and builds the names of a job's Service and pods.
 
 A job's name becomes the Workflow's name, part of each pod's hostname (a DNS label of at most 63 characters), the
 subdomain `di-<job>` and a label's value. A task's name becomes part of a hostname, of an environment variable and of an
@@ -33,7 +33,7 @@ def service(job: str) -> str:
 
 
 def hostname(job: str, task: str, index: int | str) -> str:
-    """Name by which the other replicas find replica `index` of `task`."""
+    """Host name of replica `index` of `task`, by which the other replicas reach it."""
     return f"{job}-{task}-{index}"
 
 
@@ -48,7 +48,7 @@ def nodes_variable(task: str) -> str:
 
 
 def audience(namespace: str, job: str) -> str:
-    """For whom the tokens of a job's pods are made: the REST API, in this job's matters alone."""
+    """The audience of the tokens of a job's pods: the REST API, for this job only."""
     return f"{keys.IDENTITY_AUDIENCE}/{namespace}/{job}"
 
 
@@ -58,7 +58,7 @@ def is_label(name: str) -> bool:
 
 
 def check_label(name: str, *, what: str, path: str) -> None:
-    """Check that `name` is a DNS label. Raises InvalidError that says which rule it breaks."""
+    """Check that `name` is a DNS label. Raises InvalidError with the rule that it violates."""
     if not name:
         raise InvalidError(f"{what} is empty: give it a name", path=path)
     if len(name) > keys.LABEL_LIMIT:
@@ -106,7 +106,7 @@ def check_task(name: str, *, path: str) -> None:
 
 
 def check_hostname(job: str, task: str, replicas: int, *, path: str) -> None:
-    """Check that the hostname of the task's last replica still fits a DNS label."""
+    """Check that the host name of the task's last replica fits a DNS label."""
     longest = hostname(job, task, replicas - 1)
     if len(longest) > keys.LABEL_LIMIT:
         over = len(longest) - keys.LABEL_LIMIT

@@ -1,6 +1,6 @@
-"""Settings that decide how a DIJob is rendered, each read from the environment.
+"""The settings for rendering a DIJob, read from the environment.
 
-A setting stands with its meaning, its unit and the reason for its default.
+Each setting has its meaning, its unit and the reason for its default.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _DEFAULT_RESOURCES = '{"resources": {"requests": {"cpu": "1", "memory": "2Gi"}}}
 
 
 class RenderSettings(BaseSettings):
-    """What an administrator may change about every job's pods."""
+    """An administrator's settings for the pods of all jobs."""
 
     model_config = SettingsConfigDict(env_prefix="DIFLOW_", frozen=True, extra="ignore")
 
     server_url: str = "http://diflow-server.diflow-system.svc.cluster.local:8081"
-    """Where pods find the REST API (env DI_SERVER_URL). Default: the Service that manifests/ will make; 8081 is the
-    port of DI-orchestrator v1.1's server, so its clients need no change."""
+    """The URL of the REST API for pods (env DI_SERVER_URL). Default: the Service in manifests/; 8081 is the port of
+    DI-orchestrator v1.1's server, so its clients need no change."""
 
     run_as_user: int = Field(65532, ge=1)
-    """User and group id of containers whose template names none. Any id but 0 would do; 65532 is the `nonroot` user of
-    widely used base images."""
+    """User and group id of containers without one in the template. Any id except 0 would do; 65532 is the `nonroot`
+    user of widely used base images."""
 
     resources_json: str = Field(_DEFAULT_RESOURCES, validation_alias="DI_JOB_DEFAULT_RESOURCES")
-    """Resources of a work container that asks for none, as DI-orchestrator reads them: 1 CPU and 2 GiB. Limits equal
-    the requests unless they are given too."""
+    """Resources of a main container without requests, in DI-orchestrator's format: 1 CPU and 2 GiB. Limits equal the
+    requests unless they are given, too."""
 
     @cached_property
     def default_resources(self) -> dict[str, dict[str, str]]:

@@ -1,3 +1,3 @@
-"""diflow's version, the one place where it stands."""
+"""diflow's version."""
 
 __version__ = "0.2.0"

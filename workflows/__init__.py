@@ -1,7 +1,7 @@
 """Hera definitions: a DIJob becomes one Argo Workflow.
 
-Everything here is pure: the same job and settings give the same bytes, and nothing is sent. The names are imported when
-they are first used, because Hera takes half a second to import and the modules beside `job` do not need it.
+Pure: the same job and settings give the same bytes, and no request is sent. Names are imported on first use, because
+Hera takes half a second to import and only `job` needs it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Keeps a user's text out of Argo's templating.
 
-Argo substitutes `{{...}}` in a template several times over, and what one pass leaves behind the next one reads, so no
-amount of nesting is safe. What Argo never looks into is the *meaning* of `podSpecPatch`: it is text that is parsed as
-JSON after the last substitution. A field with `{{` in it is therefore moved there whole, with each brace pair written
-as the JSON escape `\\u007b\\u007b`. It holds for every text: no pass ever sees two braces in a row.
+Argo substitutes `{{...}}` in a template in several passes, each of which reads the result of the one before, so no
+escape by nesting is safe. But `podSpecPatch` is text that Argo parses as JSON only after the last substitution. So a
+field with `{{` in it is moved there as a whole, with each brace pair as the JSON escape `\\u007b\\u007b`: for any text,
+no pass sees two braces in a row.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import re
 from typing import Any
 
 _OPEN = "{{"
-# Characters that JSON allows raw but YAML 1.1, as which Argo reads the patch, does not or not everywhere.
+# Characters that JSON allows unescaped, but YAML 1.1, as which Argo reads the patch, does not everywhere.
 _NOT_IN_YAML = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def has_template(value: Any) -> bool:
-    """Whether any text inside `value` (plain data) would be read by Argo as a template."""
+    """Whether Argo would read any text inside `value` (plain data) as a template."""
     # Between the parts of plain data Python writes no two braces in a row, and it leaves those inside text alone.
     return _OPEN in repr(value)
 
 
 class Template(str):
-    """Text of diflow's own among a user's, which Argo is to read as a template."""
+    """Text of diflow's own among a user's that Argo should read as a template."""
 
     __slots__ = ()
 

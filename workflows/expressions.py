@@ -1,4 +1,4 @@
-"""The expressions that Argo evaluates for a job: how many replicas, who is who, and which failures count.
+"""The expressions that Argo evaluates for a job: the number of replicas, their ranks and hosts, which failures count.
 
 They read the workflow parameters (see `diflow.keys`), so a patch of those changes a running job, and a job needs no
 daemon to know its ranks. Language: expr (expr-lang), as in Argo's `{{=...}}`, `retryStrategy.expression` and hooks.
@@ -18,8 +18,8 @@ _MEMBER = "inputs.parameters.member"
 
 _OF_ROUND = f"fromJSON(workflow.parameters.{keys.PARAM_GRANTED})[{_ROUND}]"
 _TASKS = f"fromJSON(workflow.parameters.{keys.PARAM_TASKS})"
-# The expressions below run over the parameter `tasks` instead of naming each task: every pod has several of them, and
-# the Workflow would grow with the square of the tasks. Inside a predicate `#` is the name of the task.
+# The expressions below iterate over the parameter `tasks` instead of naming each task: every pod has several of them,
+# so the Workflow's size would be quadratic in the tasks. Inside a predicate `#` is the name of the task.
 _GRANTED = f"int({_OF_ROUND}?.[#] ?? 1)"
 
 
@@ -28,29 +28,29 @@ def granted(task: str) -> str:
     """How many replicas of `task` the round of this template may run, as an int.
 
     Argo 4.0 evaluates it once more for a round that has ended, with the raw text `{{item}}` in the round's place, and
-    ends the job in Error if that fails. The result of that visit is thrown away, so any number will do.
+    ends the job in Error if that fails. That result is discarded, so any number will do.
     """
     return f"int({_OF_ROUND}?.['{task}'] ?? 1)"
 
 
 @lru_cache(maxsize=256)
 def members(task: str) -> str:
-    """The replicas of `task` in this round as a JSON list of text: the index of each, with the suffix of its life.
+    """The replicas of `task` in this round as a JSON list of text: each index with the suffix of its incarnation.
 
-    A replica that was dropped and is wanted again must have another name: Argo would take the old node for its result.
-    What `granted` says about the raw round holds here too.
+    A replica that was dropped and is wanted again needs a new name: Argo would take the old node's result for its own.
+    What `granted` says about the raw round applies here too.
     """
-    suffix = f"(fromJSON(workflow.parameters.{keys.PARAM_AGAIN})[{_ROUND} + '/{task}/' + string(#)] ?? '')"
+    suffix = f"(fromJSON(workflow.parameters.{keys.PARAM_INCARNATIONS})[{_ROUND} + '/{task}/' + string(#)] ?? '')"
     return f"toJson(map(0..{granted(task)} - 1, {{string(#) + string({suffix})}}))"
 
 
 def index_of_item() -> str:
-    """The index of the member that a fan-out over `members` makes, as text: what stands before the dot."""
+    """The index of the member in a fan-out over `members`, as text: the part before the dot."""
     return "split(item, '.')[0]"
 
 
 def replicas() -> str:
-    """How many replicas all tasks have together in this round."""
+    """The number of replicas of all tasks in this round."""
     return f"sum({_TASKS}, {{{_GRANTED}}})"
 
 
@@ -61,13 +61,13 @@ def rank(position: int) -> str:
 
 
 def rounds_before() -> str:
-    """How many rounds the job had before this one. What `granted` says about the raw round holds here too."""
+    """How many rounds the job had before this one. What `granted` says about the raw round applies here too."""
     return f"({_ROUND} matches '^[0-9]+$' ? int({_ROUND}) - 1 : 0)"
 
 
 _DOMAIN = f"'.{keys.SERVICE_PREFIX}' + workflow.name + '.' + workflow.namespace + '.svc.cluster.local'"
-# The hosts of task `#`, comma-joined. In the inner predicate `#` is the index: there a slash, which no name has, stands
-# for the task.
+# The hosts of task `#`, comma-joined. In the inner predicate `#` is the index: a slash, which no name has, is the
+# placeholder of the task.
 _HOSTS = f"replace(join(map(0..{_GRANTED} - 1, {{workflow.name + '-/-' + string(#) + {_DOMAIN}}}), ','), '/', #)"
 
 
@@ -80,7 +80,7 @@ def hosts_by_task() -> str:
     """The variables that list the hosts of one task each (`names.nodes_variable`), as a part of a JSON text.
 
     It begins inside the name of the first variable and ends inside the value of the last one: between
-    `[{"name":"` and `"}]` it makes the list, and the text is JSON before Argo has evaluated it, too.
+    `[{"name":"` and `"}]` it completes the list, so that the text is valid JSON before Argo evaluates it, too.
     """
     variable = "'DI_' + upper(replace(#, '-', '_')) + '_NODES'"
     items = f"join(map({_TASKS}, {{toJson({{'name': {variable}, 'value': {_HOSTS}}})}}), ',')"
@@ -89,25 +89,25 @@ def hosts_by_task() -> str:
 
 
 def template(expression: str) -> str:
-    """The expression as an Argo template. A blank keeps a closing brace of its own apart from the tag's."""
+    """The expression as an Argo template. A blank separates a closing brace from those of the tag."""
     return "{{=" + expression + (" }}" if expression.endswith("}") else "}}")
 
 
 def is_current() -> str:
-    """Whether this template's round is the one that counts. Argo substitutes it anew at each evaluation."""
+    """Whether this template's round is the current one. Argo substitutes the parameters at each evaluation."""
     return f"'{{{{{_ROUND}}}}}' == '{{{{workflow.parameters.{keys.PARAM_CURRENT}}}}}'"
 
 
 def is_wanted(task: str) -> str:
-    """Whether this replica is to run: its round counts, and diflow does not stop it on purpose."""
+    """Whether this replica should run: its round is current, and diflow does not stop it on purpose."""
     member = f'"{{{{{_ROUND}}}}}/{task}/{{{{{_MEMBER}}}}}"'
     return f"{is_current()} && !('{{{{workflow.parameters.{keys.PARAM_RELEASED}}}}}' contains '{member}')"
 
 
 def is_unwanted(task: str) -> str:
-    """As `is_wanted`, the other way round and in the language of `{{=...}}`, for a `when`.
+    """The negation of `is_wanted` in the language of `{{=...}}`, for a `when`.
 
-    Argo reads the rest of a `when` with another parser, which cannot take the quotes inside `released`.
+    Argo's parser of a `when` cannot read the quotes inside `released`.
     """
     member = f"'\"' + {_ROUND} + '/{task}/' + {_MEMBER} + '\"'"
     return (
@@ -118,24 +118,24 @@ def is_unwanted(task: str) -> str:
 
 @lru_cache(maxsize=256)
 def is_uncounted() -> str:
-    """Whether the last attempt ended for no fault of the job's own, so that it does not use the limit up."""
+    """Whether the last attempt failed for an external reason, so that it does not count against backoffLimit."""
     return f"(lastRetry.message matches '{'|'.join(UNCOUNTED_MESSAGES)}')"
 
 
 def is_stopped(*, deadline_seconds: float | None = None, restart: str = "") -> str:
-    """Whether the last attempt ended because diflow stopped it, which uses no limit up either.
+    """Whether the last attempt ended because diflow stopped it, which does not count against backoffLimit either.
 
-    That the replica is not wanted any more says the same, but Argo may judge a pod's end by a copy of the Workflow that
-    is older than the stop. So the pod's own message must be enough to keep that end from being counted; what Argo then
-    starts in its place is gated, and ends when Argo has seen that it is not wanted.
+    `is_wanted` is false then, but Argo may evaluate a pod's end with a copy of the Workflow from before the stop. So
+    the pod's own message must suffice; the replacement that Argo then creates is gated, and ends when Argo sees that it
+    is not wanted.
 
-    `deadline_seconds`: the user's own deadline, whose passing is the job's fault. `restart`: the restart of the round
-    to which the pod belongs; its pods are stopped as well when one of them has failed, and may not start again by
-    themselves then, which the parameter `released` says.
+    `deadline_seconds`: the user's own deadline, which counts when it is exceeded. `restart`: the restart of the round
+    that the pod belongs to; when one of its pods fails, the others are stopped as well, and the parameter `released`
+    keeps them from restarting individually.
     """
     found = f"lastRetry.message matches '{STOPPED_MESSAGE}'"
     if deadline_seconds is not None:
-        # 0: Argo saw no container's end. Both times are cut to whole seconds, hence the second less.
+        # 0: Argo saw no container's termination. Both times are truncated to seconds, hence the second less.
         seconds = "float(lastRetry.duration)"
         found += f" && {seconds} > 0 && {seconds} < {deadline_seconds - 1:g}"
     if restart:

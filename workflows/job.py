@@ -2,15 +2,15 @@
 
     job (DAG)
     ├─ round   once for each entry of the parameter `rounds`
-    │  ├─ <task>   one fan-out for each task, as many as `granted` says, named as `again` says
+    │  ├─ <task>   one fan-out for each task, as many as `granted` says, named as `incarnations` says
     │  │  └─ replicaOf-<task> (DAG)   the counted retries: backoffLimit
     │  │     ├─ <task>              the pod, with the retries that are not counted
     │  │     └─ superseded          makes a replica that was stopped on purpose count as Succeeded
     │  └─ superseded   the same for a replaced round
-    └─ pods-first, service   makes the headless Service, which the Workflow owns, a moment after the pods
+    └─ pods-first, service   makes the headless Service, which the Workflow owns, shortly after the pods
 
-A replica that has failed for good asks Argo to stop the rest (`give-up`), so a job never hangs on pods that wait for a
-lost peer. `clean-up` removes the Service when the job has succeeded.
+A replica that failed finally makes Argo stop the others (`give-up`), so a job never hangs on pods that wait for a lost
+peer. `clean-up` deletes the Service when the job has succeeded.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from diflow.workflows import expressions as expr
 from diflow.workflows.pods import dijob_annotation, pod_security, pod_template, roster_volume, token_volume
 
 _FIRST_ROUND = "1"
-# Attempts that are not counted are bounded all the same: each adds a node to the Workflow, whose size is limited.
+# Attempts that are not counted are limited, too: each adds a node to the Workflow, whose size is limited.
 _UNCOUNTED_LIMIT = 1000
 _UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
 _STEP_RETRIES = 5
 _LONGEST_LINE = 65_536
-# The step that makes the Service would slow the start of the job's own pods down; meanwhile no pod has an address yet.
+# The step that makes the Service would delay the job's own pods, which have no address yet at that time.
 _PODS_FIRST_SECONDS = "2"
 
 
 def build(job: DIJob, *, settings: RenderSettings | None = None) -> Workflow:
     """The Argo Workflow of a job, as a Hera Workflow.
 
-    The namespace stays open when the job names none. Raises InvalidError for what Argo could not carry.
+    The namespace stays unset if the job has none. Raises InvalidError if the Workflow is too large.
     """
     return cast("Workflow", Workflow.from_dict(render(job, settings=settings)))
 
 
 def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, Any]:
-    """The Argo Workflow of a job as plain data, as it is sent to the API server.
+    """The Argo Workflow of a job as plain data for the API server.
 
-    It is made of Hera's models directly: Hera's own Workflow looks through each template for what it could still add,
-    which takes longer than all the rest. Raises InvalidError for what Argo could not carry.
+    It is built from Hera's models directly, as Hera's Workflow searches each template for additions, which takes longer
+    than all the rest. Raises InvalidError if the Workflow is too large.
     """
     model = _model(job, settings if settings is not None else render_settings())
     data = model.model_dump(exclude_none=True, by_alias=True)
@@ -75,7 +75,7 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
         keys.PARAM_ROUNDS: canonical_json([_FIRST_ROUND]),
         keys.PARAM_CURRENT: _FIRST_ROUND,
         keys.PARAM_GRANTED: canonical_json({_FIRST_ROUND: replicas}),
-        keys.PARAM_AGAIN: "{}",
+        keys.PARAM_INCARNATIONS: "{}",
         keys.PARAM_RELEASED: "[]",
         keys.PARAM_TASKS: canonical_json(tasks),
         keys.PARAM_REPLICAS: canonical_json(replicas),
@@ -89,7 +89,7 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
         ),
         spec=m.WorkflowSpec(
             entrypoint=keys.TEMPLATE_JOB,
-            # A failed job keeps its Service, which goes with the Workflow: `argo retry` starts pods again but no step
+            # A failed job keeps its Service until its Workflow is deleted: `argo retry` starts pods again, but no step
             # that has succeeded. (Argo ignores the expression of the hook named `exit`, so this one has another name.)
             hooks={
                 keys.TEMPLATE_CLEANUP: m.LifecycleHook(
@@ -117,8 +117,8 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
 
 
 def to_yaml(job: DIJob, *, settings: RenderSettings | None = None) -> str:
-    """The Argo Workflow of a job as YAML, which `argo submit` and `kubectl create` take."""
-    # An expression on one line can be searched for, and is shorter than a folded one.
+    """The Argo Workflow of a job as YAML for `argo submit` and `kubectl create`."""
+    # Expressions on one line are searchable, and shorter than folded ones.
     return dump_yaml(render(job, settings=settings), width=_LONGEST_LINE)
 
 
@@ -218,14 +218,14 @@ def _replica_dag(job: DIJob, task: str) -> m.Template:
                         **{name: f"{{{{inputs.parameters.{name}}}}}" for name in _pod_inputs(job)},
                     ),
                 ),
-                # Argo lets a failed node fail every DAG above it, even one that was dropped from a fan-out since. A
-                # replica that was stopped on purpose must therefore count as Succeeded at once.
+                # In Argo a failed node fails every DAG above it, even after it was dropped from a fan-out. So a replica
+                # that was stopped on purpose must count as Succeeded immediately.
                 m.DAGTask(
                     name=keys.TEMPLATE_SUPERSEDED,
                     template=keys.TEMPLATE_SUPERSEDED,
                     depends=_has_ended(task),
                     when=expr.template(expr.is_unwanted(task)),
-                    # On the leaf: Argo looks at no other hooks any more once the DAG has come to its end.
+                    # On the leaf: Argo evaluates no other hooks once the DAG has ended.
                     hooks={"give-up": _give_up(f"{last}{expr.has_failed(dag_task(task))} && {expr.is_wanted(task)}")},
                 ),
             ]
@@ -236,7 +236,7 @@ def _replica_dag(job: DIJob, task: str) -> m.Template:
 def _pods(job: DIJob, index: int, settings: RenderSettings) -> m.Template:
     task = job.tasks[index].name
     fields = pod_template(job, index, settings)
-    # One that fails ends the others of its round; without a limit there is one try, and no number to tell it by.
+    # A failed replica stops the others of its round; with backoffLimit 0 there is one attempt, without a number.
     restart = "" if not job.preemptible else "{{inputs.parameters.attempt}}" if _restarts_together(job) else "0"
     stopped = expr.is_stopped(deadline_seconds=fields.get("activeDeadlineSeconds"), restart=restart)
     return m.Template.model_validate(
@@ -257,7 +257,7 @@ def _pods(job: DIJob, index: int, settings: RenderSettings) -> m.Template:
 
 @cache
 def _steps() -> tuple[m.Template, ...]:
-    """The steps that act for the job, under an account of their own."""
+    """The steps that act for the job, under a service account of their own."""
     service = names.service("{{workflow.name}}")
     make_service = {
         "apiVersion": "v1",
@@ -269,7 +269,7 @@ def _steps() -> tuple[m.Template, ...]:
         },
         "spec": {
             "clusterIP": "None",
-            # Replicas look each other up while they start.
+            # Replicas resolve each other's names while they start.
             "publishNotReadyAddresses": True,
             "selector": {keys.JOB: "{{workflow.name}}"},
             "ports": [{"name": keys.PORT_NAME, "port": keys.PORT, "targetPort": keys.PORT}],
@@ -285,14 +285,14 @@ def _steps() -> tuple[m.Template, ...]:
     return (
         _step(
             keys.TEMPLATE_SERVICE,
-            # The manifest is ours: without its validation kubectl need not fetch the API's whole description first.
+            # The manifest is ours: without validation kubectl does not fetch the OpenAPI schema first.
             m.ResourceTemplate(
                 action="apply", set_owner_reference=True, flags=["--validate=false"], manifest=dump_yaml(make_service)
             ),
         ),
         _step(
             keys.TEMPLATE_GIVE_UP,
-            # It ends as Failed when it has done its work: `argo retry` keeps whatever a step that succeeded stands on.
+            # It always ends as Failed, as `argo retry` keeps everything that a succeeded step depends on.
             m.ResourceTemplate(
                 action="patch",
                 merge_strategy="merge",
@@ -331,7 +331,7 @@ def _retry(limit: int, expression: str) -> m.RetryStrategy:
 
 
 def _restarts_together(job: DIJob) -> bool:
-    """The retry is around the round, and not around each replica."""
+    """Whether the round is retried, and not each replica."""
     return job.preemptible and job.backoff_limit > 0
 
 

@@ -1,7 +1,7 @@
-"""Task → the Argo template of its pods: what the user wrote, and what diflow adds to it.
+"""Task → the Argo template of its pods: the user's pod template and diflow's additions.
 
-Fields that an Argo template has stay where an Argo user looks for them; the others, and all text with braces in it,
-go into `podSpecPatch` (see `escape`).
+Fields that an Argo template has are set there; the others, and all text with braces in it, go into `podSpecPatch` (see
+`escape`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _NATIVE = (
     "priorityClassName",
     "automountServiceAccountToken",
 )
-# Pod fields that diflow or Argo decides: a pod of a job is never restarted in place by the kubelet, and is found by the
-# name that DI_NODES gives it.
+# Pod fields that diflow or Argo sets: the kubelet never restarts a pod of a job in place, and DI_NODES has its host
+# name.
 _OURS = ("restartPolicy", "hostname", "subdomain")
 CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-"""What a namespace for `restricted` pods asks of a container, beside what its pod says for all of them."""
+"""The container settings that the `restricted` pod-security standard requires, beside the pod's settings."""
 ARGO_INIT, ARGO_WAIT = ({"name": name, "securityContext": CONFINED} for name in ("init", "wait"))
-"""What to change of Argo's own containers in a pod. They say nothing of this unless the controller's settings do, and
-such a namespace would refuse the pod for them."""
+"""Patches of Argo's own containers in a pod: without them, or settings of the controller, such a namespace would reject
+the pod."""
 _TORCHRUN = frozenset({"RANK", "PET_NNODES", "PET_NODE_RANK", "PET_RDZV_ENDPOINT"})
 _HANDLED = frozenset(
     (*_NATIVE, *_OURS, "containers", "initContainers", "volumes", "securityContext", "serviceAccount",
@@ -47,7 +47,7 @@ _HANDLED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Mount:
-    """A volume of diflow's that a container finds at `folder`; the variable names the file of it to begin with."""
+    """A volume of diflow's that is mounted at `folder`; the environment variable has the path of its file."""
 
     volume: str
     folder: str
@@ -59,16 +59,16 @@ class _Mount:
         return {"name": self.variable, "value": f"{self.folder}/{self.file}"}
 
     def is_blocked_by(self, own: dict[str, Any]) -> bool:
-        """The user's own mount is where the files would be: at their folder, below it or above it."""
+        """Whether a mount of the user overlaps the folder."""
         path, folder = str(own.get("mountPath")).rstrip("/") + "/", f"{self.folder}/"
         return path.startswith(folder) or folder.startswith(path)
 
 
 @dataclass
 class _Parts:
-    """A pod template on its way: Argo's own fields, and the user's part of the patch.
+    """A pod template under construction: Argo's own fields, and the user's part of the patch.
 
-    `env` and `mounts` are given to each container, and variables of the names `listed`, which only the patch has.
+    `env` and `mounts` are added to each container, and variables of the names `listed`, which only the patch has.
     """
 
     env: Sequence[dict[str, str]]
@@ -102,7 +102,7 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     patched = [_container(work, parts, "container", name="main")]
     patched += [_container(c, parts, "sidecars", name=c.get("name")) for c in containers]
     inits = [_container(c, parts, "initContainers", name=c.get("name")) for c in spec.get("initContainers", [])]
-    # As root they may need what root may do, to reach files of other users.
+    # As root they may need root's capabilities to read files of other users.
     wait, init = ({}, {}) if parts.root else (ARGO_WAIT, ARGO_INIT)
     _patch_containers(parts, "containers", [*patched, wait])
     _patch_containers(parts, "initContainers", [*inits, init])
@@ -116,7 +116,7 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     if "activeDeadlineSeconds" in spec:
         parts.native["activeDeadlineSeconds"] = spec["activeDeadlineSeconds"]
     _add_volumes(job, spec, parts, path)
-    if "securityContext" in spec:  # else the Workflow's own holds, which is the default for all its pods
+    if "securityContext" in spec:  # else the Workflow's default applies
         parts.native["securityContext"] = pod_security(spec["securityContext"], settings)
     for name, value in spec.items():
         if name not in _HANDLED:
@@ -143,9 +143,9 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
 
 
 def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, str]]:
-    """What every container of `task` is told about its job: DI_*, torchrun's variables and, if it asks, AdaptDL's.
+    """The environment variables of every container of `task`: DI_*, torchrun's and, if requested, AdaptDL's.
 
-    Without the lists of one task's hosts (`_lists_of_hosts`).
+    Without the lists of each task's hosts (`_lists_of_hosts`).
     """
     rank = _rank(job, task)
     world = expr.template(expr.replicas())
@@ -154,7 +154,7 @@ def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, 
         "DI_JOB_ID": "{{workflow.namespace}}/{{workflow.name}}",
         "DI_SERVER_URL": settings.server_url,
         "DI_RANK": rank,
-        "DI_TASK_RANK": "{{inputs.parameters.index}}",  # unlike the rank, it stays right when other tasks are resized
+        "DI_TASK_RANK": "{{inputs.parameters.index}}",  # unlike the rank, it stays valid when other tasks are resized
         "DI_NODES": expr.template(expr.hosts()),
         "MASTER_ADDR": master,
         "MASTER_PORT": str(keys.MASTER_PORT),
@@ -169,28 +169,28 @@ def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, 
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def _adaptdl(told: Mapping[str, str]) -> dict[str, str]:
-    """What AdaptDL's clients read (its `adaptdl/env.py`), in the words of what every container is `told`.
+def _adaptdl(common: Mapping[str, str]) -> dict[str, str]:
+    """The variables of AdaptDL's clients (its `adaptdl/env.py`), derived from `common`, those of every container.
 
-    Only for jobs that ask: with a supervisor's URL a script that uses AdaptDL alone would wait for its /discover. Not
-    told are where checkpoints lie, which the user's volumes decide, and ADAPTDL_NUM_NODES, which nobody knows before
-    the pods have their nodes; without it the clients take each replica to have a node of its own.
+    Only for jobs that request it: with a supervisor's URL, a script that uses AdaptDL alone would wait for its
+    /discover. The checkpoint path is not set, as it depends on the user's volumes, and neither is ADAPTDL_NUM_NODES,
+    which is unknown before the pods are bound; without it the clients assume a node for each replica.
     """
     return {
-        "ADAPTDL_JOB_ID": told["DI_JOB_ID"],
-        "ADAPTDL_SUPERVISOR_URL": told["DI_SERVER_URL"],
-        "ADAPTDL_REPLICA_RANK": told["DI_RANK"],
-        "ADAPTDL_NUM_REPLICAS": told["WORLD_SIZE"],
+        "ADAPTDL_JOB_ID": common["DI_JOB_ID"],
+        "ADAPTDL_SUPERVISOR_URL": common["DI_SERVER_URL"],
+        "ADAPTDL_REPLICA_RANK": common["DI_RANK"],
+        "ADAPTDL_NUM_REPLICAS": common["WORLD_SIZE"],
         "ADAPTDL_NUM_RESTARTS": expr.template(expr.rounds_before()),
         "ADAPTDL_MASTER_PORT": str(keys.ADAPTDL_PORT),
-        "ADAPTDL_SCHED_VERSION": "0.0.0",  # by which the clients mean one of no version: they compare it with nothing
+        "ADAPTDL_SCHED_VERSION": "0.0.0",  # the clients' own value for no version, which they do not check
     }
 
 
 def roster_volume(job: DIJob) -> dict[str, Any]:
-    """The volume whose files tell a running replica who the others are now: ranks and hosts change when a job grows.
+    """The downward API volume with the current ranks and hosts of a job, which change when it grows.
 
-    The kubelet writes them anew when the pod's annotations change.
+    The kubelet rewrites the files when the pod's annotations change.
     """
     files = {
         keys.ROSTER_FILE: f"annotations['{keys.NODES}']",
@@ -203,10 +203,10 @@ def roster_volume(job: DIJob) -> dict[str, Any]:
 
 
 def token_volume(job: DIJob) -> dict[str, Any]:
-    """The volume with the token by which the REST API knows a pod, and which job's it is.
+    """The volume with the token that authenticates a pod and its job to the REST API.
 
-    The audience is a template that Argo fills in: a job may be rendered before anybody knows its namespace, and under
-    another name than `argo resubmit` will give it. Whoever is told this token can use it for this job alone.
+    The audience is a template that Argo fills in, as the namespace may be unknown when the job is rendered, and `argo
+    resubmit` changes the name. The token is valid for this job only.
     """
     token = {
         "audience": names.audience("{{workflow.namespace}}", "{{workflow.name}}"),
@@ -217,7 +217,7 @@ def token_volume(job: DIJob) -> dict[str, Any]:
 
 
 def _free_name(job: DIJob, wanted: str) -> str:
-    """A volume's name that the job's own volumes leave."""
+    """A volume name that the job's own volumes do not use."""
     own = (volume for task in job.tasks for volume in task.template["spec"].get("volumes", []))
     taken = {volume.get("name") for volume in (*job.volumes, *own)}
     return next(name for i in count() if (name := f"{wanted}{f'-{i}' if i else ''}") not in taken)
@@ -235,15 +235,15 @@ def _rank(job: DIJob, task: Task) -> str:
 
 
 def _lists_of_hosts() -> list[dict[str, str]]:
-    """The variables that list one task's hosts each, for the patch of a container: Argo makes them of one expression.
+    """The variables with the hosts of each task, for the patch of a container: one expression of Argo makes them all.
 
-    Kubernetes puts variables that only the patch has before those of the container, so that `$(NAME)` finds them.
+    Kubernetes puts variables that only the patch has before those of the container, so that `$(NAME)` resolves them.
     """
     return [{"name": Template(expr.template(expr.hosts_by_task()))}]
 
 
 def pod_security(given: dict[str, Any], settings: RenderSettings) -> dict[str, Any]:
-    """The pod's security context: what the user gave, and non-root where that says nothing."""
+    """The pod's security context: the user's, and non-root by default."""
     user = {"runAsUser": settings.run_as_user, "runAsGroup": settings.run_as_user, "fsGroup": settings.run_as_user}
     defaults: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if given.get("runAsUser") != 0 and given.get("runAsNonRoot") is not False:
@@ -259,14 +259,14 @@ def _runs_as_root(spec: dict[str, Any]) -> bool:
 
 
 def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | None) -> dict[str, Any]:
-    """Put a container among Argo's fields. Returns the part of it that must go into the patch, with its name."""
+    """Add a container to Argo's fields. Returns the part of it that must go into the patch, with its name."""
     container = {**given, "name": name}
     taken_by = given.get("volumeMounts", [])
     mounts = [mount for mount in parts.mounts if not any(mount.is_blocked_by(own) for own in taken_by)]
     env = [*parts.env, *(mount.env for mount in mounts)]
     own = container.pop("env", [])
     taken = {item.get("name") for item in own}
-    # What diflow sets cannot be overridden where the field's clients rely on it (DI_*); torchrun's variables can.
+    # The variables DI_* cannot be overridden, as clients rely on them; torchrun's variables can.
     ours = _short([item for item in env if item["name"] not in taken or item["name"].startswith("DI_")])
     mine = {item["name"] for item in ours} | parts.listed
     patch: dict[str, Any] = {"env": _lists_of_hosts(), **_named_ports(container)}
@@ -275,7 +275,7 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     if has_template(given):
         braced = [item for item in rest if has_template(item)]
         if braced:
-            # Each keeps its place in the list, for $(NAME) references, and gets its value from the patch.
+            # Each keeps its position in the list, for $(NAME) references, and gets its value from the patch.
             container["env"] = ours + [_placeholder(item) if item in braced else item for item in rest]
             patch["env"] += braced
         for key, value in given.items():
@@ -294,7 +294,7 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
 
 
 def _short(env: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The same variables; torchrun's refer to those before them that they repeat: a job of many tasks stays small."""
+    """The same variables, where torchrun's refer to equal ones before them, to keep jobs of many tasks small."""
     out: list[dict[str, str]] = []
     for item in env:
         name, value = item["name"], item["value"]
@@ -308,14 +308,14 @@ def _short(env: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _last_of_each(env: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Variables by their names: the last of one name wins in a pod, and Argo takes no two of one name."""
+    """The last variable of each name: it wins in a pod, and Argo rejects duplicates."""
     given = list(env)
     last = {item["name"]: item for item in given}
     return [item for item in given if last[item["name"]] is item]
 
 
 def _named_ports(container: dict[str, Any]) -> dict[str, Any]:
-    """Take out what asks a port by its name, which Hera's models do not know: for the patch."""
+    """Remove the references to ports by name, which Hera's models do not have, for the patch."""
     patch = {}
     for key in ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe"):
         handlers = [container.get(key, {})] if key != "lifecycle" else list(container.get(key, {}).values())
@@ -330,7 +330,7 @@ def _placeholder(item: dict[str, Any]) -> dict[str, Any]:
 
 def _container_security(given: dict[str, Any] | None, *, root: bool) -> dict[str, Any]:
     if given is not None:
-        # An explicit root container in a pod that is non-root by default would be refused by the kubelet.
+        # The kubelet would reject an explicit root container in a pod that is non-root by default.
         return {"runAsNonRoot": False, **given} if given.get("runAsUser") == 0 else given
     if root:
         return {}
@@ -344,13 +344,13 @@ def _patch_containers(parts: _Parts, key: str, containers: Sequence[dict[str, An
 
 
 def _volumes(own: Sequence[dict[str, Any]], job: DIJob) -> list[dict[str, Any]]:
-    """The task's volumes and the job's; the task's own wins over one of the same name."""
+    """The task's volumes and the job's; the task's own takes precedence over one of the same name."""
     taken = {volume.get("name") for volume in own}
     return [*own, *(volume for volume in job.volumes if volume.get("name") not in taken)]
 
 
 def _with_argos_name(value: Any, name: str | None) -> Any:
-    """The same data; resources of the work's container (`resourceFieldRef`) are asked for by Argo's name of it."""
+    """The same data, with Argo's name of the main container in each `resourceFieldRef`."""
     if isinstance(value, list):
         return [_with_argos_name(item, name) for item in value]
     if not isinstance(value, dict):
@@ -362,9 +362,9 @@ def _with_argos_name(value: Any, name: str | None) -> Any:
 
 
 def _add_volumes(job: DIJob, spec: dict[str, Any], parts: _Parts, path: str) -> None:
-    """Put the volumes among Argo's fields, and those that Argo would leave out into the patch as well.
+    """Add the volumes to Argo's fields, and those that Argo would leave out also to the patch.
 
-    Argo adds to a pod the volumes that its own fields mount, and looks neither at block devices nor into the patch.
+    Argo adds to a pod only the volumes that its own fields mount, without block devices and mounts in the patch.
     """
     work = spec["containers"][work_container(spec["containers"])].get("name")
     volumes = _with_argos_name(_volumes(spec.get("volumes", []), job), work)
@@ -412,5 +412,5 @@ def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any
 
 
 def dijob_annotation(job: DIJob) -> str:
-    """The job as it was submitted, for everybody who reads the Workflow later."""
+    """The job as submitted, for all later readers of the Workflow."""
     return canonical_json(job.to_manifest())

@@ -1,7 +1,7 @@
-"""The scheduled re-optimisation: a CronWorkflow whose one step plans the whole cluster anew, once a run.
+"""The scheduled re-optimisation: a CronWorkflow with one step, which plans the whole cluster once per run.
 
-The step does what the allocator's daemon does at each change, under the same lease, so the two never write against each
-other. Its plan is the step's output parameter `plan`: the Argo UI shows it.
+The step does what the allocator's daemon does at each change, under the same Lease, so the two never write
+concurrently. Its plan is the step's output parameter `plan`, which the Argo UI shows.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ DEFAULT_TIMEZONE: Final = "UTC"
 
 _NAME = "diflow-reoptimise"
 _TEMPLATE = "reoptimise"
-# `diflow allocator once` keeps it below 200 KiB: Argo holds an output parameter in the Workflow itself, twice where
-# there are retries, and etcd has 1.5 MiB for all of it.
+# `diflow allocator once` keeps it below 200 KiB: Argo stores an output parameter in the Workflow itself, twice with
+# retries, and etcd limits the object to 1.5 MiB.
 _PLAN = "/tmp/plan.txt"  # noqa: S108 (inside the container)
-# A run takes seconds. These are for what hangs: an image that cannot be pulled, a cluster without room.
+# A run takes seconds. These limits are for a run that hangs: on an image that cannot be pulled, or a full cluster.
 _DEADLINE_SECONDS = 600
 _STARTING_DEADLINE_SECONDS = 300
 _KEPT_RUNS = 5
@@ -50,7 +50,7 @@ def render_cron(
     """The CronWorkflow as plain data.
 
     `schedule` is a cron expression of five fields, read in `timezone` (IANA, such as Europe/Berlin).
-    Raises InvalidError for what Argo would refuse, or would only find out at its first run.
+    Raises InvalidError for what Argo would reject, now or at its first run.
     """
     check_schedule(schedule)
     check_timezone(timezone)
@@ -96,7 +96,7 @@ def _metadata(**named: str) -> m.ObjectMeta:
         labels={"app.kubernetes.io/part-of": keys.MANAGED_BY_VALUE},
         annotations={
             keys.TITLE: "diflow: re-optimisation",
-            keys.DESCRIPTION: "Plans the whole cluster anew; the plan is the output of its step.",
+            keys.DESCRIPTION: "Plans the whole cluster; the plan is the output of its step.",
         },
     )
 

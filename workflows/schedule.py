@@ -1,4 +1,4 @@
-"""Checks the schedule of a CronWorkflow as Argo reads it: a cron expression of five fields, and its time zone."""
+"""Checks the schedule of a CronWorkflow by Argo's rules: a cron expression of five fields, and a time zone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diflow.state import untrusted
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-# As Argo reads them (github.com/robfig/cron): 7 is no Sunday there.
+# By Argo's rules (github.com/robfig/cron): 7 is not Sunday.
 _FIELDS: Final[tuple[tuple[str, int, int, tuple[str, ...]], ...]] = (
     ("minute", 0, 59, ()),
     ("hour", 0, 23, ()),
@@ -24,7 +24,7 @@ _RANGE = re.compile(r"(?:[*?]|(?P<low>\w+)(?:-(?P<high>\w+))?)(?:/(?P<step>[0-9]
 
 
 def check_schedule(schedule: str) -> None:
-    """Check a cron expression. Raises InvalidError that names the field that is wrong."""
+    """Check a cron expression. Raises InvalidError that names the invalid field."""
     given = schedule.split()
     if len(given) != len(_FIELDS):
         what = ", ".join(name for name, *_ in _FIELDS)
@@ -39,9 +39,9 @@ def check_schedule(schedule: str) -> None:
 
 
 def check_timezone(timezone: str) -> None:
-    """Check the name of a time zone. Raises InvalidError, with a name that may have been meant."""
+    """Check the name of a time zone. Raises InvalidError with a similar name."""
     known = zoneinfo.available_timezones()
-    if not known or timezone in known:  # a machine without the data knows none
+    if not known or timezone in known:  # the system may not have the database
         return
     by_lower = {name.lower(): name for name in known}
     wanted = timezone.lower().replace(" ", "_")

@@ -1,8 +1,7 @@
-"""The Workflow in which a job goes on, made from the one that has grown too large.
+"""The Workflow that continues a job, made from the one that has grown too large.
 
-It is a copy, not a new rendering: what was submitted is what goes on, with the settings of whoever submitted it and
-with what was edited since. Only what says which Workflow it is differs: names that must stay the job's own are put in
-place of `{{workflow.name}}`.
+It is a copy, not a new rendering, so it has the settings of the user who submitted the job, and later edits. Only the
+identity of the Workflow differs: names that must stay the job's replace `{{workflow.name}}`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from diflow.state.status import derive_seen
 Json = dict[str, Any]
 
 _ARGO_WORKFLOW: Final = "workflows.argoproj.io/workflow"
-# What Argo writes about the one that it runs, and what belongs to one object alone.
+# Labels and annotations that Argo writes for a run, or that belong to a single object.
 _PASSING_LABELS: Final = frozenset(
     f"workflows.argoproj.io/{name}"
     for name in (
@@ -47,8 +46,8 @@ def successor(
 ) -> Json:
     """The Workflow `name` that continues `workflow`, with these parameters and annotations in place of its own.
 
-    What the job went through so far is in its annotations: how often it was restarted and rescheduled, and its phases.
-    Raises InvalidError where somebody has edited the Workflow into a form that cannot be copied.
+    Its annotations have the job's history: its restarts, reschedules and phases.
+    Raises InvalidError if the Workflow was edited into a form that cannot be copied.
     """
     try:
         return _successor(workflow, name, parameters, annotations)
@@ -84,7 +83,7 @@ def _successor(
         "spec": copy.deepcopy(dict(workflow["spec"])),
     }
     if owners := metadata.get("ownerReferences"):
-        # Whoever owns the first part owns them all; that it may go before them is theirs to allow.
+        # The owner of the first part owns all parts; blockOwnerDeletion is left to that owner.
         fields = ("apiVersion", "kind", "name", "uid", "controller")
         made["metadata"]["ownerReferences"] = [{f: o[f] for f in fields if f in o} for o in owners]
     arguments = made["spec"].setdefault("arguments", {})
@@ -104,7 +103,7 @@ def _past(workflow: Mapping[str, Any]) -> dict[str, str]:
     phases = [[c.type, c.last_transition_time, c.last_update_time] for c in status.conditions]
     annotations = workflow["metadata"].get("annotations") or {}
     if [c.type for c in status.conditions] == ["Pending"] and annotations.get(keys.ALLOCATION):
-        # It had its places: Argo has not written yet that its pods were bound there.
+        # It had an allocation, but Argo has not recorded yet that its pods were bound.
         phases.append(["Starting", phases[0][2], phases[0][2]])
     return {
         keys.RESTARTS_BEFORE: str(seen.restarts),
@@ -114,7 +113,7 @@ def _past(workflow: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _name_the_job(template: Json, job: str) -> None:
-    """The job's id and its label stay what they were in the first part; hosts have the name of their own."""
+    """Keep the job's id and label of the first part; hosts have the names of this part."""
     labels = (template.get("metadata") or {}).get("labels") or {}
     if keys.JOB in labels:
         labels[keys.JOB] = job
@@ -128,7 +127,7 @@ def _name_the_job(template: Json, job: str) -> None:
 
 
 def _make_tokens_for(job: str, volume: Json) -> None:
-    """The pods' tokens go on to be made for the job, whatever its Workflow is called."""
+    """Keep the job's name in the audience of the pods' tokens."""
     templates = ("{{workflow.namespace}}", "{{workflow.name}}")
     for source in (volume.get("projected") or {}).get("sources") or ():
         token = source.get("serviceAccountToken") or {}
@@ -137,7 +136,7 @@ def _make_tokens_for(job: str, volume: Json) -> None:
 
 
 def _service(manifest: str, job: str) -> str:
-    """The Service finds this part's pods alone, though all have the job's label."""
+    """Select only this part's pods, though all have the job's label."""
     service = yaml.safe_load(manifest)
     service["metadata"]["labels"][keys.JOB] = job
     service["spec"]["selector"] = {keys.JOB: job, _ARGO_WORKFLOW: "{{workflow.name}}"}

@@ -116,7 +116,7 @@ class Caches:
 
     def observed(self, kind: Kind, obj: Json) -> None:
         """Take the answer to a write into the cache at once."""
-        {WORKFLOW: self.workflows, POD: self.pods}[kind].observed(obj)
+        {WORKFLOW: self.workflows, POD: self.pods}[kind].apply_write(obj)
 
     def world(self) -> World:
         """What the caches show now. A job of which nothing has changed is the same object as the last time, and so are

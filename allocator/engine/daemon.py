@@ -138,7 +138,7 @@ class Allocator:
         self._told_problems: dict[str, str] = {}
         self._epoch = 0
         self._not_ours: dict[str, str] = {}
-        self._cluster = cluster.asked_once()
+        self._cluster = cluster.without_retries()
         self._last_replan = ""
         self._to_answer = ""
         self._pause = ""

@@ -66,7 +66,7 @@ class Applier:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._cluster = cluster.asked_once()
+        self._cluster = cluster.without_retries()
         self._elector = elector
         self._observed, self._progress = observed, progress
         self._sign = sign

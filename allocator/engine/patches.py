@@ -136,7 +136,7 @@ def _decided_by(read: JobRead) -> tuple[object, ...]:
     tree = read.tree
     return (
         (read.identity.uid, read.problem, read.has_ended, read.is_stopping, read.is_suspended, read.continued_in),
-        (read.rounds, read.current, read.granted, read.released, read.again, read.allocation),
+        (read.rounds, read.current, read.granted, read.released, read.incarnations, read.allocation),
         (read.roles, read.is_preemptible, read.priority, read.queue, read.backoff_limit),
         (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts),
         frozenset(member for member in tree.members if tree.is_done(member)),
@@ -274,7 +274,7 @@ def new_part(
     """As `new_round`, in a Workflow of its own, which continues this one."""
     allocation = _next_allocation(job, nodes, now)
     name = allocation.round
-    parameters = live(rounds=[name], current=name, granted={name: counts}, again={}, released=[])
+    parameters = live(rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[])
     part = NextPart(names, parameters, _said(allocation, decision))
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
 

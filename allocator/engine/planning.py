@@ -657,7 +657,7 @@ def _extend(standing: Standing, target: Mapping[str, Mapping[str, int]], said: M
     """Place a job that is not preemptible, or more replicas of it: nothing that runs is touched."""
     read = standing.job.read
     granted = dict(read.granted[read.current])
-    again = dict(read.again)
+    incarnations = dict(read.incarnations)
     old = read.allocation if read.allocation and read.allocation.round == read.current else None
     nodes: dict[str, tuple[str, ...]] = {}
     for role in read.roles:
@@ -672,28 +672,28 @@ def _extend(standing: Standing, target: Mapping[str, Mapping[str, int]], said: M
         nodes[task] = tuple(places.get(i, finished.get(i, "")) for i in range(count))
         if not read.has_tail(task) and count > granted.get(task, 0):
             for index in range(granted.get(task, 0), count):
-                _bring_back(read, task, index, again)
+                _bring_back(read, task, index, incarnations)
             granted[task] = count
     counts = {task: sum(1 for node in where if node) for task, where in nodes.items()}
     first = old.first if old and old.first else now
     at = Allocation(read.current, nodes, now, first, old.moves if old else 0)
     parameters = live(
         granted={**read.granted, read.current: granted} if granted != dict(read.granted[read.current]) else None,
-        again=again if again != dict(read.again) else None,
+        incarnations=incarnations if incarnations != dict(read.incarnations) else None,
     )
     return patches.change_job(
         read, parameters=parameters, allocation=at, decision=said, note=_note(standing, counts, said["why"])
     )
 
 
-def _bring_back(read: JobRead, task: str, index: int, again: dict[str, str]) -> None:
+def _bring_back(read: JobRead, task: str, index: int, incarnations: dict[str, str]) -> None:
     """Give an index that lived before a name of its own: Argo takes a finished node of the same name for the result."""
     key = f"{read.current}/{task}/{index}"
-    life = 0
-    while f"{key}{f'.{life}' if life else ''}" in read.tree.members:
-        life += 1
-    if life:
-        again[key] = f".{life}"
+    incarnation = 0
+    while f"{key}{f'.{incarnation}' if incarnation else ''}" in read.tree.members:
+        incarnation += 1
+    if incarnation:
+        incarnations[key] = f".{incarnation}"
 
 
 def _put_off(standing: Standing, said: Mapping[str, str], now: float) -> Write:

@@ -146,7 +146,7 @@ class JobRead:
     current: str = "1"
     granted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     released: frozenset[str] = frozenset()
-    again: Mapping[str, str] = field(default_factory=dict)
+    incarnations: Mapping[str, str] = field(default_factory=dict)
     allocation: Allocation | None = None
     decision: Mapping[str, Any] = field(default_factory=dict)
     profilings: str = ""
@@ -179,8 +179,8 @@ class JobRead:
         return self.rounds_before + self.tree.moves + self.tree.rounds_left(self.rounds)
 
     def member_text(self, task: str, index: int, *, round_: str | None = None) -> str:
-        """The member of this index in its present life: `2`, or `2.1` when it came back."""
-        return f"{index}{self.again.get(f'{round_ or self.current}/{task}/{index}', '')}"
+        """The member of this index in its present incarnation: `2`, or `2.1` when it came back."""
+        return f"{index}{self.incarnations.get(f'{round_ or self.current}/{task}/{index}', '')}"
 
     def member(self, task: str, index: int) -> str:
         """As `released` and the tree name it."""
@@ -234,7 +234,11 @@ def _held_if_hostile(read: Callable[[Mapping[str, Any]], JobRead]) -> Callable[[
             problem = found.problem or too_large(found)
         except Exception as error:  # a user's text reached code that did not expect it
             return _unreadable(obj, error)
-        return found if problem == found.problem else replace(found, problem=problem, roles=(), granted={}, again={})
+        return (
+            found
+            if problem == found.problem
+            else replace(found, problem=problem, roles=(), granted={}, incarnations={})
+        )
 
     return careful
 
@@ -388,7 +392,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         current=state.current,
         granted=state.granted,
         released=state.released,
-        again=state.again,
+        incarnations=state.incarnations,
         roles=roles,
         is_preemptible=state.is_preemptible,
         priority=keys.WORKFLOW_PRIORITIES.get(state.priority, 0),

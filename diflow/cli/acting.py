@@ -1,4 +1,4 @@
-"""Commands that change a job that is there: suspend, resume, stop, retry, delete."""
+"""Commands that change an existing job: suspend, resume, stop, retry, delete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def suspend(
     job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
 ) -> None:
-    """Let Argo start nothing more of a job. Pods that run go on."""
+    """Suspend a job: Argo starts no more of its pods. Running pods continue."""
     from diflow.jobs import verbs  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
@@ -39,9 +39,9 @@ def resume(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Let a suspended job go on; with no job, the allocator after `diflow pause`.
+    """Resume a suspended job; without a job, the allocator after `diflow pause`.
 
-    With no job, -n is the namespace of the allocator (default: where it says that it is).
+    Without a job, -n is the allocator's namespace (default: the one that it publishes).
     """
     from diflow.jobs import verbs  # noqa: PLC0415
 
@@ -74,7 +74,7 @@ def stop(
 
 
 def retry(job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
-    """Run what failed of a failed job again. What succeeded is kept."""
+    """Run the failed replicas of a failed job again. Succeeded ones are kept."""
     from diflow.jobs import verbs  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
@@ -89,7 +89,7 @@ def delete(
     ],
     *,
     ignore_not_found: Annotated[
-        bool, typer.Option("--ignore-not-found", help="A job that is not there is no error.")
+        bool, typer.Option("--ignore-not-found", help="A job that does not exist is not an error.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Return when the job is gone.")] = False,
     namespace: Namespace = None,

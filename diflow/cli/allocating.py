@@ -1,4 +1,4 @@
-"""Commands for the allocator itself: run it, let it decide once, pause it, try its decisions."""
+"""Commands for the allocator itself: run it, plan once, pause it, show and replay its plans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from diflow.allocator.engine.settings import AllocatorSettings
     from diflow.allocator.inspect.observer import Seen
 
-# A Lease that nobody renews is free after 15 s; an allocator that runs looks at its Lease every 3 s.
+# A Lease that is not renewed expires after 15 s; a running allocator reads its Lease every 3 s.
 _ONCE_SECONDS = 120.0
 
 Home = Annotated[
@@ -41,7 +41,7 @@ PolicyName = Annotated[
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -70,16 +70,16 @@ def run(
         LogFormat | None,
         typer.Option("--log-format", help="How log lines look (default: text on a terminal).", show_default=False),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Log each write that was refused, too.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Log each rejected write, too.")] = False,
     watch_namespace: Watched = None,
     namespace: Home = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Run the allocator: wait to be the one that leads, then decide until SIGTERM or Ctrl-C.
+    """Run the allocator: wait for leadership, then allocate until SIGTERM or Ctrl-C.
 
-    Everything else is set by the environment variables DIFLOW_ALLOCATOR_... and DIFLOW_POLICY_.... Ends with 5 when
-    another process took the lead: it should then be started again.
+    Everything else is set by the environment variables DIFLOW_ALLOCATOR_... and DIFLOW_POLICY_.... Exits with 5 when
+    another process has become the leader: restart it then.
     """
     needs_packages()
     from diflow.allocator.engine.process import serve  # noqa: PLC0415 (these take half a second to import)
@@ -106,11 +106,11 @@ def once(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Decide once for the whole cluster, and print the plan.
+    """Plan the whole cluster once, and print the plan.
 
-    An allocator that runs is asked to do it (with its own policy), so that the two never write against each other.
-    Where none runs, this process takes its Lease for one cycle. What takes more than one step, as when replicas must
-    end before others can start, is carried on by the allocator, or by the next run.
+    A running allocator does it (with its own policy), so that there are never two writers. If none runs, this process
+    takes its Lease for one cycle. A change of more than one step, such as replicas that must end before others can
+    start, is continued by the allocator, or by the next run.
     """
     needs_packages()
     limit = seconds(timeout, option="--timeout")
@@ -148,14 +148,14 @@ def _write(path: Path, text: str) -> None:
 
 def pause(
     *,
-    reason: Annotated[str, typer.Option("--reason", help="Why; everybody sees it.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Why; all users see it.")] = "",
     namespace: Home = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Pause the allocator: it decides nothing new until `diflow resume`. What was decided is carried out.
+    """Pause the allocator: it makes no new decisions until `diflow resume`. Earlier decisions are carried out.
 
-    Returns when the allocator has read it, which is a matter of seconds.
+    Returns when the allocator has read it, after a few seconds.
     """
     import time  # noqa: PLC0415
 
@@ -181,7 +181,7 @@ def plan(
         typer.Option(
             "--simulate",
             metavar="FILE|module:name",
-            help="What would happen if this job came: a DIJob in YAML (- is standard input), or a Python variable.",
+            help="Plan with this job added: a DIJob in YAML (- is standard input), or a Python variable.",
             show_default=False,
         ),
     ] = None,
@@ -192,10 +192,10 @@ def plan(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show what the allocator would decide now, or what would happen if a job came. Nothing is written.
+    """Show what the allocator would decide now, or if a job were submitted. Nothing is written.
 
-    The policy of the cluster's allocator (else fit) runs here, on the cluster as you may see it. Places that jobs have
-    count as their Workflows name them: only the allocator can verify that it gave them.
+    The policy of the cluster's allocator (else fit) runs locally, on the objects that you may read. Allocations are
+    taken from the jobs' Workflows: only the allocator can verify them.
     """
     needs_packages()
     from diflow.allocator.inspect import observer  # noqa: PLC0415
@@ -232,13 +232,13 @@ def replay(
     *,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", help="The policy to ask (default: the one that decided).", show_default=False),
+        typer.Option("--policy", help="The policy to run (default: the one that decided).", show_default=False),
     ] = None,
     output: OutputForm = None,
 ) -> None:
-    """Run a policy over a journal of the allocator again, and show where it decides otherwise. Needs no cluster.
+    """Run a policy on a journal of the allocator, and show where it decides differently. Needs no cluster.
 
-    The policy's settings are those of here: give the same DIFLOW_POLICY_... as the allocator had that wrote it.
+    The policy has the settings of this environment: set the same DIFLOW_POLICY_... as for the allocator that wrote it.
     """
     needs_packages()
     from diflow.allocator.engine.journal import compare  # noqa: PLC0415
@@ -267,7 +267,7 @@ def _time(seconds: float) -> str:
 
 
 def simulate(context: typer.Context) -> None:
-    """Try policies without a cluster: replay a workload under one or several of them, side by side.
+    """Simulate policies without a cluster: run a workload under one or several of them, side by side.
 
     `diflow simulate --help` lists the options, `diflow simulate queue` and `diflow simulate explain` read a journal.
     """
@@ -277,7 +277,7 @@ def simulate(context: typer.Context) -> None:
     given = list(context.args)
     if given and given[0] in ("simulate", "queue", "explain"):
         app(args=given, prog_name="diflow simulate", standalone_mode=False)
-    else:  # "diflow simulate" is then all that was written, and what usage texts are to say
+    else:  # without arguments; usage texts say "diflow simulate"
         app(args=["simulate", *given], prog_name="diflow", standalone_mode=False)
 
 
@@ -304,7 +304,7 @@ def _settings(**given: Any) -> AllocatorSettings:
 
 
 def needs_packages() -> None:
-    """Raise UnavailableError where diflow was installed without what the allocator needs."""
+    """Raise UnavailableError if diflow was installed without the allocator's dependencies."""
     from importlib.util import find_spec  # noqa: PLC0415
 
     from diflow.errors import UnavailableError  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Which amounts of resources are shown, and in which order."""
+"""The resources that are shown, and their order."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final
 
 from diflow.figures import quantity
 
-# What people look at first; then whatever else there is, by name.
+# These first; then all others by name.
 _FIRST: Final = ("cpu", "memory")
 _HIDDEN: Final = ("pods", "hostport/")
 
 
 def short(resource: str) -> str:
-    """`nvidia.com/gpu` is `gpu` to people."""
+    """The short name of a resource: `gpu` for `nvidia.com/gpu`."""
     return resource.rpartition("/")[2]
 
 
 def shown(resources: Sequence[str], *, asked: Mapping[str, float] | None = None) -> list[str]:
-    """The resources to show, in their order: those that are `asked` for by anybody (all if it is None)."""
+    """The resources to show, in order: those with a request in `asked` (all if it is None)."""
     kept = [r for r in resources if not r.startswith(_HIDDEN) and (asked is None or asked.get(r, 0) > 0)]
     return sorted(kept, key=lambda r: (_FIRST.index(r) if r in _FIRST else len(_FIRST), r))
 

@@ -1,4 +1,4 @@
-"""The `diflow` command with its sub-commands. What a sub-command needs is imported when it runs: --help stays quick."""
+"""The `diflow` command with its sub-commands, which import what they need when they run, so that --help is fast."""
 
 from __future__ import annotations
 

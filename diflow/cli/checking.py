@@ -1,4 +1,4 @@
-"""Commands about diflow itself and its surroundings: doctor, version, completion."""
+"""Commands about diflow and its environment: doctor, version, completion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diflow.version import __version__
 
 
 class Shell(StrEnum):
-    """Shells that can be taught to complete."""
+    """Shells with completion."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -36,9 +36,9 @@ def doctor(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Check that jobs can run here: rights, CRDs, Argo's version, accounts, priority classes, clocks.
+    """Check that jobs can run in the cluster: RBAC, CRDs, Argo's version, service accounts, priority classes, clocks.
 
-    Ends with 5 if something is missing. Each line says what to do.
+    Exits with 5 if something is missing. Each line says what to do.
     """
     from diflow.cli.examination import examine, verdict  # noqa: PLC0415
 
@@ -78,7 +78,7 @@ def version(
 
 
 def completion(shell: Annotated[Shell, typer.Argument(help="Your shell.")]) -> None:
-    """Print a script that teaches your shell to complete diflow's commands, options and jobs.
+    """Print a script for your shell that completes diflow's commands, options and jobs.
 
     For bash: diflow completion bash > ~/.local/share/bash-completion/completions/diflow
     """

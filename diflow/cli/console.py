@@ -1,4 +1,4 @@
-"""What every command prints with: data to stdout, chatter to stderr, colours only where someone looks at them."""
+"""Output of all commands: data to stdout, messages to stderr, colours only on terminals."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PHASES: Final = {
     "Restarting": "yellow",
     "Rescheduling": "yellow",
 }
-# Colours that can be told apart on dark and on light screens; ranks take them in turn.
+# Colours that are distinct on dark and light backgrounds; ranks use them in turn.
 _TURNS: Final = ("cyan", "green", "yellow", "magenta", "blue")
-# Our own colours (group 1); controls of the terminal, of two kinds; and what turns the direction of writing.
+# Our own colours (group 1); control characters of both sets; and bidirectional controls.
 _CONTROL: Final = re.compile(
     rf"(\x1b\[(?:0|{'|'.join(_CODES.values())})m)"
     "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
@@ -33,7 +33,7 @@ _CONTROL: Final = re.compile(
 
 
 PLAIN: Final = "diflow-plain"
-"""The name of `plain` as a handler of what an encoding cannot hold."""
+"""The name of the codec error handler `plain`."""
 _ASCII: Final = {
     "→": "->",
     "✓": "ok",
@@ -49,7 +49,7 @@ _ASCII: Final = {
 
 
 def plain(error: UnicodeError) -> tuple[str, int]:
-    """What to write for characters that the output cannot take: ASCII that looks alike, else an escape."""
+    """Replace characters that the output cannot encode: by similar ASCII, else by an escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
@@ -57,7 +57,7 @@ def plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def encodes(stream: TextIO, text: str) -> bool:
-    """Whether a stream can take a text as it is."""
+    """Whether a stream can encode a text."""
     try:
         text.encode(getattr(stream, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -75,7 +75,7 @@ def colours(stream: TextIO) -> bool:
 
 
 def paint(text: str, colour: str, *, on: bool) -> str:
-    """Text in a colour, when it is `on`."""
+    """Text in a colour if `on`."""
     return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if on and colour in _CODES else text
 
 
@@ -90,20 +90,20 @@ def turn_colour(number: int) -> str:
 
 
 def harmless(text: str) -> str:
-    """Text with control characters as escapes, but for line ends, tabs and our own colours.
+    """Escape control characters except line ends, tabs and our own colours.
 
-    Users write much of what is printed: a terminal would obey what they wrote.
+    Much of the output is text of users, whose escape sequences a terminal would execute.
     """
     return _CONTROL.sub(lambda found: found[0] if found[1] else ascii(found[0])[1:-1], text)
 
 
 def say(text: str = "") -> None:
-    """Print text for people."""
+    """Print text to stdout."""
     sys.stdout.write(f"{harmless(text)}\n")
 
 
 def note(text: str) -> None:
-    """Print a remark that is not data."""
+    """Print a message to stderr."""
     sys.stderr.write(f"{harmless(text)}\n")
     sys.stderr.flush()
 

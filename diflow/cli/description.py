@@ -1,4 +1,4 @@
-"""All about one job, as text: what `diflow describe` prints."""
+"""The text of `diflow describe`: all about one job."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 _MOST_EVENTS = 15
 _MOST_OF_ALLOCATOR = 10
 _LONGEST = 120
-# Events carry the times of the machine that wrote them.
+# Events have the clock of the machine that wrote them.
 _CLOCKS_DIFFER = timedelta(seconds=2)
 
 
 def description(
     job: Job, events: Sequence[dict[str, Any]], allocators: Sequence[dict[str, Any]] | None, *, now: datetime
 ) -> str:
-    """The job in sections: itself, its phases, its replicas, what it reports, what the allocator and the cluster said.
+    """The job in sections: its status, phases, replicas and reports, and the events of the allocator and the cluster.
 
-    `allocators` are the events of the allocator, None if they may not be read.
+    `allocators` are the allocator's events, None if the user may not list events.
     """
     seen, held = observe(job.workflow, job.pods), _held(job)
     decision = seen.decision
-    if held:  # what was decided before it was held is no reason for anything that it does now
+    if held:  # decisions from before are no reason for its present state
         job = _undecided(job)
         seen = observe(job.workflow, job.pods)
-    # The cluster keeps them for an hour, those of a deleted job of the same name as well.
+    # The cluster keeps events for an hour, also those of a deleted job of the same name.
     events = [event for event in events if _is_since(job.created, event)]
     allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
     sections = [_facts(job, decision, held=held, now=now), _phases(job), _replicas(seen, now=now)]
@@ -64,7 +64,7 @@ def _is_since(submitted: str, event: dict[str, Any]) -> bool:
 
 
 def _held(job: Job) -> str:
-    """Why the allocator holds the job, "" if it does not. Only where its packages are: others read no Workflow so."""
+    """Why the allocator does not act on the job, or "". Needs the allocator's dependencies."""
     labels = job.workflow["metadata"].get("labels") or {}
     if job.status.ended or labels.get(keys.SCHEDULING) != "gang" or find_spec("numpy") is None:
         return ""
@@ -74,7 +74,7 @@ def _held(job: Job) -> str:
 
 
 def _undecided(job: Job) -> Job:
-    """The job without what the allocator decided about it."""
+    """The job without the allocator's decision."""
     metadata = job.workflow["metadata"]
     kept = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != keys.DECISION}
     workflow = {**job.workflow, "metadata": {**metadata, "annotations": kept}}
@@ -177,7 +177,7 @@ def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:
 
 
 def _is_telling(event: dict[str, Any]) -> bool:
-    """It says more than the table of the replicas does: nothing of Argo's nodes, of steps what went wrong."""
+    """Whether it adds to the table of replicas: no events of Argo's nodes, and only failures of steps."""
     about = event_object(event)
     step = any(f"-{name}-" in about for name in (keys.TEMPLATE_SERVICE, keys.TEMPLATE_CLEANUP, keys.TEMPLATE_GIVE_UP))
     if str(event.get("reason") or "").startswith("WorkflowNode"):
@@ -186,7 +186,7 @@ def _is_telling(event: dict[str, Any]) -> bool:
 
 
 def event_object(event: dict[str, Any]) -> str:
-    """What an event is about."""
+    """The object of an event, as kind/name."""
     about = event.get("involvedObject") or {}
     return f"{str(about.get('kind') or '').lower()}/{about.get('name') or ''}"
 

@@ -1,4 +1,4 @@
-"""What `diflow doctor` looks at, one finding after the other."""
+"""The checks of `diflow doctor`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_SKEW_SECONDS: Final = 5.0
 
-# What the commands of a user need: verb, kind, subresource, and what does not work without it.
+# The rights that a user's commands need: verb, kind, subresource, and what does not work without it.
 RIGHTS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
     ("create", WORKFLOW, "", "submit"),
     ("get", WORKFLOW, "", "get, describe, wait"),
@@ -37,9 +37,9 @@ RIGHTS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `remedy` says what to do about it when it is not in order.
+    """The result of one check. `remedy` says what to do if it failed.
 
-    `is_known` False: it could not be looked at, which counts as in order.
+    `is_known` False: it could not be checked, which counts as passed.
     """
 
     what: str
@@ -61,9 +61,9 @@ def verdict(finding: Finding) -> str:
 
 
 def examine(cluster: Cluster, *, probe: bool = False, image: str | None = None) -> Iterator[Finding]:
-    """Look at everything that diflow needs, with `probe` also at what it relies on in Argo.
+    """Check everything that diflow needs; with `probe`, also the behaviour of Argo that it relies on.
 
-    Ends early when the cluster does not answer at all."""
+    Ends early if the cluster does not respond."""
     version = cluster.version()
     yield Finding("Kubernetes answers", ok=True, detail=version)
     skew = cluster.clock_skew_seconds() or 0.0
@@ -107,7 +107,7 @@ def examine(cluster: Cluster, *, probe: bool = False, image: str | None = None) 
 
 
 def _looked(look: Callable[[], Finding], what: str, *, remedy: str = "") -> Finding:
-    """A finding, or what kept us from looking. What may not be looked at counts as in order."""
+    """A finding, or the error of its check. A check without access counts as passed."""
     try:
         return look()
     except NotFoundError:
@@ -120,7 +120,7 @@ def _looked(look: Callable[[], Finding], what: str, *, remedy: str = "") -> Find
 
 def _rights(cluster: Cluster) -> Iterator[Finding]:
     missing = [
-        (verb, kind, sub, use) for verb, kind, sub, use in RIGHTS if not cluster.may(verb, kind, subresource=sub)
+        (verb, kind, sub, use) for verb, kind, sub, use in RIGHTS if not cluster.can_i(verb, kind, subresource=sub)
     ]
     if not missing:
         yield Finding(f"your rights in {cluster.namespace}", ok=True, detail=f"all {len(RIGHTS)}")
@@ -135,7 +135,7 @@ def _rights(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _crds(cluster: Cluster) -> Finding:
-    """Argo's CRDs are there and full: with the minimal ones one malformed Workflow stops the controller for all."""
+    """Argo's CRDs are installed and full: with the minimal ones, a malformed Workflow stops the controller for all."""
     missing = []
     minimal = []
     for name in ("workflows", "workflowtemplates", "cronworkflows", "workflowtaskresults"):
@@ -162,7 +162,7 @@ def _crds(cluster: Cluster) -> Finding:
 
 
 def _is_full(crd: dict[str, Any]) -> bool:
-    """The schema of the spec says what is in it. (Of what a pod reports, even the full CRDs say it at the top.)"""
+    """Whether the schema defines the spec's fields. (Even full CRDs omit those of task results below the top level.)"""
     for version in crd["spec"]["versions"]:
         properties = (version.get("schema") or {}).get("openAPIV3Schema", {}).get("properties") or {}
         spec = properties.get("spec")
@@ -233,5 +233,5 @@ def _probe(cluster: Cluster, image: str | None) -> Iterator[Finding]:
             detail=fact.detail,
             remedy="--probe-image names an image with a shell that the nodes can get"
             if "cannot start" in fact.detail
-            else "this Argo behaves otherwise than diflow relies on: use a version that diflow is tested with",
+            else "this Argo does not behave as diflow needs: use a version that diflow is tested with",
         )

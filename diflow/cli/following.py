@@ -28,7 +28,7 @@ def watch(
 ) -> int:
     """Show a job live until it ends: its phase, each replica, the last events.
 
-    Where stdout is no terminal, a line for each change. Ends with 1 if the job failed. Ctrl-C detaches.
+    If stdout is not a terminal, print a line for each change. Exits with 1 if the job failed. Ctrl-C detaches.
     """
     limit = seconds(timeout, option="--timeout")
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
@@ -99,10 +99,10 @@ def wait(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Wait until a job has ended, has reached a phase, or is gone.
+    """Wait until a job has ended, has reached a phase, or is deleted.
 
-    Ends with 1 if the job failed, 124 when --timeout has passed. `--for phase=Running` is also met by a job that was
-    running and has ended meanwhile.
+    Exits with 1 if the job failed, 124 after --timeout. `--for phase=Running` is also met by a job that was running and
+    has ended since.
     """
     from diflow.jobs import verbs  # noqa: PLC0415
     from diflow.state.status import ENDED  # noqa: PLC0415
@@ -135,7 +135,7 @@ def _reached(phase: str) -> Callable[[JobStatus], bool]:
 
 
 def _wanted(text: str) -> str:
-    """The phase to wait for; "" means the end, "deleted" that the job is gone."""
+    """The phase to wait for; "" means the end, "deleted" the deletion."""
     from diflow.state.status import PHASES  # noqa: PLC0415
 
     kind, _, phase = text.partition("=")

@@ -1,4 +1,4 @@
-"""Commands that show jobs as they are: get, list, describe."""
+"""Commands that show jobs: get, list, describe."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def list_(
 ) -> None:
     """List jobs, the newest first.
 
-    Where there are more than 200, RESTARTS and RESCHEDULES of those that have ended are not read and shown as -; with
-    -o wide, json or yaml everything is.
+    If there are more than 200, RESTARTS and RESCHEDULES of jobs that have ended are not read and shown as -; -o wide,
+    json and yaml read everything.
     """
     from diflow.jobs import verbs  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ def _print(found: Sequence[Job], output: Output | None, *, single: bool, namespa
 def describe(
     job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
 ) -> None:
-    """Tell all about one job: its phases over time, each replica, what the cluster said about it."""
+    """Describe one job: its phases over time, each replica, and events."""
     from diflow.cli.description import description  # noqa: PLC0415
     from diflow.cli.output import utc_now  # noqa: PLC0415
     from diflow.jobs import verbs  # noqa: PLC0415

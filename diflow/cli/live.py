@@ -47,7 +47,7 @@ def show_live(cluster: Cluster, name: str, *, limit: float | None, console: Cons
 
 
 class Page:
-    """What is on the screen: drawn again with each refresh, so that ages move on."""
+    """The content of the screen, rendered with each refresh, as ages change."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class Page:
         self.states: dict[str, str] = {}
 
     def show(self, snapshot: Snapshot) -> JobStatus:
-        """Take up a new state of the job."""
+        """Update the view with a new state of the job."""
         self.snapshot = snapshot
         workflow = snapshot.workflow or {}
         seen = observe(workflow, snapshot.pods)
@@ -111,7 +111,7 @@ def _replicas(found: Sequence[Row]) -> Table:
     out = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     cells = [[*_cells(row), Text(row.message)] for row in found]
     for i, column in enumerate(replicas.HEAD[:-1]):
-        # A long message must not squeeze the others.
+        # A long message must not narrow the other columns.
         width = max([len(column), *(len(line[i]) for line in cells)])
         right = column in ("RANK", "RESTARTS", "RESCHEDULES")
         out.add_column(column, no_wrap=True, min_width=width, justify="right" if right else "left")

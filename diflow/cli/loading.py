@@ -1,4 +1,4 @@
-"""Reads the job that a user names on the command line: a YAML file, standard input, or a Python variable."""
+"""Loads the jobs named on the command line: a YAML file, standard input, or a Python variable."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _MODULE: Final = re.compile(r"(?P<module>[\w./\\-]+?):(?P<name>[A-Za-z_]\w*)")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A job as a user names it: one object of a file, or a Python variable."""
+    """One job on the command line: an object of a file, or a Python variable."""
 
     where: str
     document: Document | None
     variable: DIJob | None = None
 
     def load(self, *, name: str | None = None, namespace: str | None = None, warned: list[str] | None = None) -> DIJob:
-        """The job, under another name or namespace if one is given.
+        """The job, with another name or namespace if given.
 
-        Warnings about its manifest are written to stderr, or put into `warned`. Raises InvalidError that says what is
-        wrong, in which file and line.
+        Warnings about its manifest are written to stderr, or appended to `warned`. Raises InvalidError with file and
+        line.
         """
         from diflow.job import DIJob, UnknownFieldWarning  # noqa: PLC0415 (pydantic and Hera's models take a while)
 
@@ -48,12 +48,12 @@ class Source:
             try:
                 job = self.variable or DIJob.from_manifest(self.document.data if self.document else None)
             except InvalidError as error:
-                # A field whose name is misspelt is often why: `replicsa: 4` leaves one replica, below the minimum.
+                # A misspelt field is often the cause: with `replicsa: 4` there is one replica, below the minimum.
                 _tell(doubts + self._unknown(caught, UnknownFieldWarning), warned)
                 raise self._in_file(error) from None
             given = {"name": name, "namespace": namespace}
             changes = {key: value for key, value in given.items() if value not in (None, getattr(job, key))}
-            if changes:  # by way of the manifest, so that the new name is checked with all that depends on it
+            if changes:  # through the manifest, so that everything that depends on the name is checked
                 manifest = job.to_manifest()
                 manifest["metadata"] = {**manifest["metadata"], **changes}
                 job = DIJob.from_manifest(manifest)
@@ -79,7 +79,7 @@ class Source:
 
 
 def load(source: str, *, name: str | None = None, namespace: str | None = None) -> DIJob:
-    """The one job that `source` names (FILE, - or module:name). What else is in the file is named on stderr."""
+    """The one job that `source` names (FILE, - or module:name). Other objects of the file are listed on stderr."""
     return load_all(source, name=name, namespace=namespace)[0]
 
 
@@ -106,7 +106,7 @@ def load_all(
 
 
 def check_names(source: str, job: DIJob, seen: set[tuple[str | None, str]]) -> None:
-    """Note the name of a job in `seen`. Raises InvalidError if another one of the same file has it."""
+    """Add the name of a job to `seen`. Raises InvalidError if another job of the same file has it."""
     if (job.namespace, job.name) in seen:
         where = f" in the namespace {job.namespace}" if job.namespace else ""
         raise InvalidError(f"{source} holds two jobs of the name {job.name}{where}: give one of them another name")
@@ -114,7 +114,7 @@ def check_names(source: str, job: DIJob, seen: set[tuple[str | None, str]]) -> N
 
 
 def tell_left(source: str, left: Sequence[Document]) -> None:
-    """Say on stderr which objects of a file are no jobs, and that nothing is done with them."""
+    """Say on stderr which objects of a file are not jobs, and are ignored."""
     for document in left[:_MOST_TOLD]:
         where = f" (line {document.line})" if document.line else ""
         note(f"{source}: {document.title}{where} is not a job and is left out: create it with kubectl")
@@ -123,7 +123,7 @@ def tell_left(source: str, left: Sequence[Document]) -> None:
 
 
 def sources(source: str) -> tuple[list[Source], list[Document]]:
-    """(the jobs that `source` names, what else is in the file). Raises InvalidError; there is at least one job."""
+    """(the jobs that `source` names, the file's other objects). Raises InvalidError if there is no job."""
     if not source:
         raise InvalidError("the name of the file is empty: name one, or - for standard input, or module:name")
     match = _MODULE.fullmatch(source)
@@ -151,7 +151,7 @@ def _tell(texts: list[str], warned: list[str] | None) -> None:
 
 
 def _stdin_text() -> str:
-    """What is on standard input. Raises InvalidError where it is closed or is no text."""
+    """The text of standard input. Raises InvalidError if it is closed or not text."""
     if sys.stdin is None or sys.stdin.closed:
         raise InvalidError("standard input is closed: give a file, or feed one in (diflow render - < job.yaml)")
     try:
@@ -163,7 +163,7 @@ def _stdin_text() -> str:
 
 
 def _exists(source: str) -> bool:
-    """Whether a file or folder has this name. Raises InvalidError for a name that no file can have."""
+    """Whether a file or folder has this name. Raises InvalidError for an invalid name."""
     try:
         return Path(source).exists()
     except OSError as error:  # such as a name that is too long
@@ -197,7 +197,7 @@ def _variable(module: str, name: str) -> DIJob:
 
 
 def _module(module: str) -> ModuleType:
-    """Import a module by its dotted name or by its file. The working directory is on the path, as with python -m."""
+    """Import a module by its dotted name or its file. The working directory is on sys.path, as with python -m."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

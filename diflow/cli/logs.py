@@ -1,4 +1,4 @@
-"""The command `logs`: what the replicas of a job write, all at once."""
+"""The command `logs`: the logs of all replicas of a job."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _RECONNECT_SECONDS: Final = 1.0
 _DRAIN_SECONDS: Final = 10.0
 _GONE: Final = "{replica}: its pod is gone, and its logs with it"
-# Argo's executor, which starts the user's command, writes a few lines of its own into the same stream.
+# Argo's executor, which starts the user's command, writes a few lines into the same stream.
 _ARGO_LINE: Final = re.compile(r"time=\S+ level=\w+ msg=.*\bargo=true")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which lines to show. `rank` counts within the task when one is named, else over the whole job."""
+    """Which lines to show. `rank` is within the task if one is named, else over the whole job."""
 
     task: str = ""
     rank: int | None = None
@@ -51,14 +51,14 @@ class Wanted:
 def logs(
     job: JobName,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job has ended.")] = False,
     task: Annotated[str, typer.Option("--task", "-t", help="Only this task.", show_default=False)] = "",
     rank: Annotated[
         int | None,
         typer.Option("--rank", "-r", min=0, help="Only this rank (with --task: within that task).", show_default=False),
     ] = None,
     previous: Annotated[
-        bool, typer.Option("--previous", "-p", help="What the replicas wrote before their last restart.")
+        bool, typer.Option("--previous", "-p", help="The logs from before each replica's last restart.")
     ] = False,
     since: Annotated[
         str | None, typer.Option("--since", help="Only the last 90s, 10m, 2h, ...", show_default=False)
@@ -74,10 +74,10 @@ def logs(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Print what all replicas write, each line with its replica in front.
+    """Print the logs of all replicas, each line with its replica in front.
 
-    Without -f the lines are in the order of their time. With -f they come as they are written, also those of replicas
-    that start later or again. Ctrl-C detaches.
+    Without -f, lines are in chronological order. With -f, they appear as they are written, including those of replicas
+    that start or restart later. Ctrl-C detaches.
     """
     if follow and previous:
         raise typer.BadParameter("--previous is over: there is nothing to follow")
@@ -106,7 +106,7 @@ def _expression(text: str | None) -> re.Pattern[str] | None:
 
 
 class Printer:
-    """Writes lines from several threads, each with its replica in front."""
+    """Prints lines from several threads, each with its replica in front."""
 
     def __init__(self, wanted: Wanted, width: int) -> None:
         self.wanted = wanted
@@ -115,7 +115,7 @@ class Printer:
         self.colours = colours(sys.stdout)
 
     def line(self, replica: str, rank: int, stamped: str) -> None:
-        """Print one line, which begins with its time and a space."""
+        """Print one line, which starts with its time and a space."""
         time, _, text = stamped.partition(" ")
         if _ARGO_LINE.match(text):
             return
@@ -129,7 +129,7 @@ class Printer:
 
 
 def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
-    """Print what there is, in the order of time."""
+    """Print the existing lines in chronological order."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs import verbs  # noqa: PLC0415
     from diflow.state.observe import observe  # noqa: PLC0415
@@ -210,7 +210,7 @@ def _width(chosen: list[tuple[Attempt, int]]) -> int:
 
 
 def _has_begun(pod: dict[str, Any]) -> bool:
-    """The container of the work has been started."""
+    """Whether the main container was started."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         if container.get("name") == "main":
             state = container.get("state") or {}
@@ -223,9 +223,9 @@ def _node(pod: dict[str, Any]) -> str:
 
 
 def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None = None) -> int:
-    """Print what the replicas write until the job has ended. Returns 1 if it failed.
+    """Print the logs of all replicas until the job has ended. Returns 1 if it failed.
 
-    Each pod is read by a thread of its own, from when its container has started: none waits for another.
+    Each pod is read by its own thread, once its container has started.
     """
     from diflow.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
@@ -235,7 +235,7 @@ def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None =
 
     get(name, cluster=cluster)
     readers: dict[str, threading.Thread] = {}
-    passed: set[str] | None = None  # attempts that were over before we came
+    passed: set[str] | None = None  # attempts that had ended at the start
     printer = Printer(wanted, 0)
     ended = threading.Event()
     status = None
@@ -298,11 +298,11 @@ def _follow_pod(
     ended: Callable[[], bool],
     fresh: bool,
 ) -> None:
-    """Print the lines of one pod until it ends. A lost connection is taken up at the last line that was seen."""
+    """Print the lines of one pod until it ends. After a lost connection it continues at the last printed line."""
     from diflow.errors import DiflowError, NotFoundError, UnauthorizedError, UnavailableError  # noqa: PLC0415
 
     last = ""
-    same: set[str] = set()  # lines with the time of the last one: a new connection begins with them again
+    same: set[str] = set()  # lines with the time of the last one, which a new connection repeats
     while True:
         try:
             for line in cluster.logs(

@@ -1,4 +1,4 @@
-"""Runs a command and turns whatever ends it into one line and an exit code."""
+"""Runs a command and converts its errors to one line and an exit code."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ INTERRUPTED = 130  # as shells have it: 128 + SIGINT
 
 
 class Nowhere(io.TextIOBase):
-    """In place of a standard output that the process was started without."""
+    """Replaces a standard output that was closed when the process started."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._file = os.open(os.devnull, os.O_WRONLY)  # else a connection would get its number, and what prints to it
+        self._file = os.open(os.devnull, os.O_WRONLY)  # else a socket would get this file descriptor, and the output
         self.was_written = False
 
     def fileno(self) -> int:
@@ -35,26 +35,26 @@ class Nowhere(io.TextIOBase):
         return True
 
     def write(self, text: str, /) -> int:
-        """Take a text, and do nothing with it."""
+        """Discard the text."""
         self.was_written = self.was_written or bool(text)
         return len(text)
 
 
 class DetachedError(Exception):
-    """Ctrl-C while a job was being followed: the job goes on. The text says how to come back to it."""
+    """Ctrl-C while following a job, which continues. The message says how to follow it again."""
 
 
 def run(args: Sequence[str] | None = None) -> NoReturn:
     """Run `diflow` with these arguments (by default those of the process), and exit."""
-    # A list of a thousand Workflows is millions of small objects and no cycles: Python's collector, at its usual
-    # thresholds, would spend three quarters of the time to read them on looking through them again and again.
+    # A list of a thousand Workflows has millions of small objects and no cycles: with the default thresholds, Python's
+    # garbage collector would take three quarters of the time.
     _write_what_the_terminal_can()
     gc.set_threshold(_COLLECT_AFTER_OBJECTS, 50, 50)
     sys.exit(code_of(args))
 
 
 def _write_what_the_terminal_can() -> None:
-    """Where stdout or stderr cannot take a character (an arrow in ASCII), it gets a plain one; a closed one nothing."""
+    """Replace characters that stdout or stderr cannot encode (such as an arrow in ASCII); replace closed streams."""
     codecs.register_error(PLAIN, plain)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -65,7 +65,7 @@ def _write_what_the_terminal_can() -> None:
 
 
 def code_of(args: Sequence[str] | None = None) -> int:
-    """Run `diflow` and return its exit code. No trace-back is shown, unless DIFLOW_DEBUG is set."""
+    """Run `diflow` and return its exit code. Tracebacks are shown only if DIFLOW_DEBUG is set."""
     from diflow.cli.app import app  # noqa: PLC0415 (its errors must be caught here too)
 
     try:
@@ -85,19 +85,19 @@ def code_of(args: Sequence[str] | None = None) -> int:
 
 
 def _full_output(error: BaseException) -> str:
-    """Why the output takes nothing more, if that is what ended the command; else ""."""
+    """Why the output cannot be written, if that is the error; else ""."""
     if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
         return ""
     return error.strerror or str(error)
 
 
 def _write_no_more() -> None:
-    """Nothing may be written at exit either."""
+    """Prevent further writes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _in_full(args: Sequence[str]) -> list[str]:
-    """`submit --dry-run` alone means the client's: typer has no option whose value may be left out."""
+    """Add the default to `submit --dry-run`: typer does not support options with an optional value."""
     if args[:1] != ["submit"]:
         return list(args)
     follows = [*args[1:], ""]
@@ -108,7 +108,7 @@ def _in_full(args: Sequence[str]) -> list[str]:
 
 
 def _ended_by(error: BaseException) -> int | None:
-    """Say what ended the command and return its exit code; None for what is to be shown with its trace-back."""
+    """Print the error and return its exit code; None for an error to show with its traceback."""
     code: int | None = 1
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         code = INTERRUPTED
@@ -116,7 +116,7 @@ def _ended_by(error: BaseException) -> int | None:
         note(str(error))
         code = INTERRUPTED
     elif isinstance(error, BrokenPipeError):
-        _write_no_more()  # the reader (head, a pager) has enough
+        _write_no_more()  # the reader (head, a pager) has exited
         code = 0
     elif why := _full_output(error):
         _write_no_more()

@@ -1,4 +1,4 @@
-"""Options that many commands share, and what they mean: the cluster, the namespace, the job."""
+"""Common options of commands: the cluster, the namespace, the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLUSTER_PANEL = "Which cluster"
 
 
 class Output(StrEnum):
-    """Forms in which things are listed."""
+    """Output formats."""
 
     JSON = "json"
     YAML = "yaml"
@@ -27,7 +27,7 @@ class Output(StrEnum):
 
 
 def complete_job(incomplete: str) -> list[str]:
-    """Names of jobs for the shell to complete. A cluster that does not answer completes nothing."""
+    """Job names for shell completion; none if the cluster does not respond."""
     from diflow.jobs.verbs import LATEST, names  # noqa: PLC0415
     from diflow.kube.api import Cluster  # noqa: PLC0415
 
@@ -68,7 +68,7 @@ def connect(*, kubeconfig: str | None, context: str | None, namespace: str | Non
 
 
 def resolve(job: str, cluster: Cluster) -> str:
-    """The job's name: `@latest` becomes that of the newest job."""
+    """The job's name, where `@latest` is the newest job."""
     from diflow.jobs.verbs import LATEST, latest  # noqa: PLC0415
 
     if job != LATEST:
@@ -77,7 +77,7 @@ def resolve(job: str, cluster: Cluster) -> str:
 
 
 def seconds(text: str | None, *, option: str) -> float | None:
-    """A length of time such as 90s, 10m, 2h, or a plain number of seconds."""
+    """Parse a duration such as 90s, 10m, 2h, or a plain number of seconds."""
     if text is None:
         return None
     units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -93,7 +93,7 @@ def seconds(text: str | None, *, option: str) -> float | None:
 
 @contextmanager
 def detaching(name: str, cluster: Cluster) -> Iterator[None]:
-    """Ctrl-C in here leaves the job alone and says how to come back to it."""
+    """Within this context, Ctrl-C does not affect the job and says how to follow it again."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Forms of output: tables, JSON, YAML. Plain text and quick, so that a list of a thousand jobs comes at once."""
+"""Output formats: tables, JSON, YAML. Plain text, so that a list of a thousand jobs prints fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text, as wide as they must be; those of numbers need no more."""
+    """A table with columns of minimal width."""
     cells = [list(head), *[list(row) for row in rows]]
     widths = [max(_width(row[i]) for row in cells) for i in range(len(head))]
     lines = []
@@ -32,7 +32,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def printable(text: str) -> str:
-    """A text that a job or a user wrote, with its control characters as escapes: a terminal would obey them."""
+    """Escape the control characters in text of a job or user, which a terminal would execute."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
@@ -41,27 +41,27 @@ def _width(text: str) -> int:
 
 
 def clock(time: str) -> str:
-    """A time as the user's clock shows it."""
+    """A time of day in the local time zone."""
     return instant(time).astimezone().strftime("%H:%M:%S") if time else "-"
 
 
 def moment(time: str) -> str:
-    """A time with its date, on the user's clock."""
+    """A date and time in the local time zone."""
     return instant(time).astimezone().strftime("%Y-%m-%d %H:%M:%S %z") if time else "-"
 
 
 def utc_now() -> datetime:
-    """The present time."""
+    """The current time."""
     return datetime.now(UTC)
 
 
 def coloured_phase(phase: str) -> str:
-    """A phase in its colour, where stdout takes colours."""
+    """A phase in its colour, if stdout shows colours."""
     return paint(phase, phase_colour(phase), on=colours(sys.stdout))
 
 
 def manifest(job: Job) -> dict[str, Any]:
-    """The job as a DIJob object: what was submitted, and its status."""
+    """The job as a DIJob object: the submitted manifest and the status."""
     metadata = job.workflow["metadata"]
     given = job.dijob
     kept = ("uid", "resourceVersion")

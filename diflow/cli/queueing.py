@@ -1,4 +1,4 @@
-"""Commands that show how the cluster is shared out: queue, top, explain."""
+"""Commands that show how the cluster is shared: queue, top, explain."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def queue(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show the queues, and the jobs that wait, in the order in which they are served, each with its reason.
+    """Show the queues, and the waiting jobs in scheduling order, each with its reason.
 
-    Deserved is what weights, guarantees and caps give a queue of what there is; pending is what its jobs could use
-    beside what they hold. Reading it needs the right to list nodes, pods and Workflows of the whole cluster.
+    Deserved is a queue's part of the cluster by weights, guarantees and caps; pending is what its jobs could use in
+    addition to their allocation. Needs the right to list nodes, pods and Workflows of the whole cluster.
     """
     needs_packages()
     from diflow.allocator.inspect.observer import look  # noqa: PLC0415
@@ -125,7 +125,7 @@ def _age(since: float, now: float) -> str:
 
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Print what is there now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the present state, and exit.")] = False,
     output: OutputForm = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Only jobs of this namespace.", show_default=False)
@@ -133,10 +133,10 @@ def top(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show live who holds what: nodes with what is used of them and by which jobs, and each job's replicas.
+    """Show live the usage of each node by jobs, and each job's replicas.
 
-    WANT is what a job may have, GRANTED what it has a place for as its Workflow says (only the allocator can verify
-    that), RUN what runs. Without a terminal it prints once. Reading it needs the right to list nodes, pods and
+    WANT is the most replicas that a job may have, GRANTED those with a node by its Workflow (only the allocator can
+    verify that), RUN the running ones. Without a terminal it prints once. Needs the right to list nodes, pods and
     Workflows of the whole cluster.
     """
     needs_packages()
@@ -167,15 +167,15 @@ def explain(
     *,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", help="Ask this policy (default: that of the allocator).", show_default=False),
+        typer.Option("--policy", help="Use this policy (default: that of the allocator).", show_default=False),
     ] = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Tell why a job waits, or has as many replicas as it has: what was decided, and what would be decided now.
+    """Explain why a job waits, or its number of replicas: the last decision, and what would be decided now.
 
-    The policy of the cluster's allocator (else fit) is asked here, on the cluster as you may see it.
+    The policy of the cluster's allocator (else fit) runs locally, on the objects that you may read.
     """
     needs_packages()
     from diflow.allocator.inspect.explain import explanation  # noqa: PLC0415
@@ -187,7 +187,7 @@ def explain(
 
 
 def tell_of_allocator(seen: Seen) -> None:
-    """Say on stderr when nobody decides, or when that is not known."""
+    """Say on stderr if no allocator runs, or if that is unknown."""
     if seen.world.queue_trouble:
         warn(seen.world.queue_trouble)
     who = seen.allocator

@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the commands themselves: `python -m diflow.cli.reference > docs/cli.md`."""
+"""Generates docs/cli.md from the commands: `python -m diflow.cli.reference > docs/cli.md`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Written by `python -m diflow.cli.reference`; change the commands, not this page.
 
 Data goes to stdout and everything else to stderr. Colours are written to a terminal only, and never with `NO_COLOR`.
 Wherever a job is named, `@latest` is the newest one of the namespace. Ctrl-C detaches and never stops a job.
-With `DIFLOW_DEBUG=1` an error comes with its trace-back.
+With `DIFLOW_DEBUG=1` an error is shown with its traceback.
 
 | exit code | when |
 |---|---|
@@ -44,7 +44,7 @@ def reference() -> str:
 
 
 def _command(command: Callable[..., Any], *, group: str = "") -> str:
-    """One command, from its function: what its parameters are is written in their annotations."""
+    """One command, from its function and the annotations of its parameters."""
     hints = typing.get_type_hints(command, include_extras=True)
     hints.pop("return", None)
     arguments, options = [], []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One replica. `state` is its pod's phase, or what it waits for."""
+    """One replica. `state` is its pod's phase, or the reason why it waits."""
 
     name: str
     rank: int

@@ -1,4 +1,4 @@
-"""The command that asks for other numbers of replicas."""
+"""The command `scale`."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def scale(
         typer.Option("--task", "-t", help="Which task (default: the only one, or the only one that scales)."),
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option("--replicas", help="So many; of a preemptible job, no more than that.")
+        int | None, typer.Option("--replicas", help="The number; for a preemptible job, the maximum.")
     ] = None,
     low: Annotated[int | None, typer.Option("--min", help="A preemptible job: never fewer than this.")] = None,
     high: Annotated[int | None, typer.Option("--max", help="A preemptible job: never more than this.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when the pods are as asked for.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when the pods are as requested.")] = False,
     timeout: Timeout = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Ask for other numbers of replicas of a job that runs or waits.
+    """Request another number of replicas for a running or waiting job.
 
     The allocator acts on it. A job that is not preemptible gains or loses only the difference, highest ranks first; a
-    preemptible one starts again with the new number.
+    preemptible one restarts with the new number.
     """
     limit = seconds(timeout, option="--timeout")
     if (replicas is None) == (low is None and high is None):
@@ -95,7 +95,7 @@ def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> No
 
 
 def _missing(snapshot: Snapshot, asked: Scaled) -> str:
-    """What is not as asked for yet, in words; "" when all is."""
+    """What is not as requested yet, or ""."""
     from diflow.state.observe import observe  # noqa: PLC0415
     from diflow.state.status import derive_seen  # noqa: PLC0415
 

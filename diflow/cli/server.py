@@ -40,7 +40,7 @@ def run(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Serve the REST API and the status page until SIGTERM or Ctrl-C: then what was accepted is answered and written.
+    """Serve the REST API and the status page until SIGTERM or Ctrl-C; accepted requests are completed.
 
     Everything else is set by the environment variables DIFLOW_SERVER_....
     """
@@ -58,7 +58,7 @@ def run(
 
 
 def needs_packages() -> None:
-    """Raise UnavailableError where diflow was installed without what the server needs."""
+    """Raise UnavailableError if diflow was installed without the server's dependencies."""
     from importlib.util import find_spec  # noqa: PLC0415
 
     from diflow.errors import UnavailableError  # noqa: PLC0415

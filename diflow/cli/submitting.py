@@ -1,4 +1,4 @@
-"""Commands that begin with a job of the user's: submit, render, lint."""
+"""Commands on manifests: submit, render, lint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NewName = Annotated[str | None, typer.Option("--name", help="Another name for th
 
 
 class DryRun(StrEnum):
-    """How far a dry run goes."""
+    """Where a dry run takes place."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -58,7 +58,7 @@ def submit(
 ) -> int:
     """Submit a job.
 
-    Nothing is made unless all of it is in order. Prints the job's name. Other objects in the file are named on stderr
+    Nothing is created unless everything is valid. Prints the job's name. Other objects in the file are listed on stderr
     and left to kubectl.
     """
     from diflow.cli.loading import load_all  # noqa: PLC0415
@@ -76,7 +76,7 @@ def submit(
 
     only = wanted[0] if len(wanted) == 1 else None
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=only.namespace if only else namespace)
-    if dry_run is DryRun.SERVER or only is None:  # of several, none is made if one is refused
+    if dry_run is DryRun.SERVER or only is None:  # of several, none is created if one is rejected
         checked = [verbs.submit(job, cluster=cluster, dry_run=True) for job in wanted]
         if dry_run is DryRun.SERVER:
             _print_workflows(checked)
@@ -102,7 +102,7 @@ def submit(
 
 
 def _warn_of_tokens(job: DIJob, cluster: Cluster) -> None:
-    """Say so if the job's programs show the server no token, and it serves none without."""
+    """Warn if the job's programs send no token and the server requires one."""
     from diflow.jobs.unproven import SETTING, is_served, why_needed  # noqa: PLC0415
     from diflow.settings import render_settings  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ def _warn_of_tokens(job: DIJob, cluster: Cluster) -> None:
 
 
 def _follow(name: str, cluster: Cluster, *, watch: bool, logs: bool, limit: float | None) -> int:
-    """Show the job, print its logs or wait for it, until it ends. Returns the exit code."""
+    """Watch the job, print its logs or wait for it, until it ends. Returns the exit code."""
     if watch:
         from diflow.cli.following import show  # noqa: PLC0415
 
@@ -132,7 +132,7 @@ def _follow(name: str, cluster: Cluster, *, watch: bool, logs: bool, limit: floa
 
 
 def render(source: Source, *, name: NewName = None, every: Every = False, namespace: Namespace = None) -> None:
-    """Print the Argo Workflow of a job as YAML, which `argo submit` takes. Needs no cluster."""
+    """Print the Argo Workflow of a job as YAML for `argo submit`. Needs no cluster."""
     from diflow.cli.loading import load_all  # noqa: PLC0415
 
     _print_workflows(load_all(source, name=name, namespace=namespace, every=every, hint=_ALL))
@@ -145,9 +145,9 @@ def lint(
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
 ) -> int:
-    """Check jobs without a cluster: fields and their types, names, and what Argo would stumble over.
+    """Check jobs without a cluster: fields and their types, names, and the rules of Kubernetes and Argo.
 
-    Of a file, all jobs in it. Ends with 2 if a job is wrong.
+    All jobs of a file are checked. Exits with 2 if a job is invalid.
     """
     from diflow.cli.console import complain  # noqa: PLC0415
     from diflow.cli.loading import check_names, tell_left  # noqa: PLC0415
@@ -189,7 +189,7 @@ def lint(
 
 
 def advice(job: DIJob) -> list[str]:
-    """What is not wrong in a job, but seldom meant."""
+    """Warnings about valid settings that are seldom intended."""
     found: list[str] = []
     for i, task in enumerate(job.tasks):
         path = f"spec.tasks[{i}]"

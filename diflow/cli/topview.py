@@ -1,4 +1,4 @@
-"""The picture that `diflow top` shows: the cluster in one line, nodes with their jobs, jobs with their replicas."""
+"""The view of `diflow top`: the cluster in one line, nodes with their jobs, jobs with their replicas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _FRAME_SECONDS = 1.0
 _LEASE_SECONDS = 5.0
-# From this width on bars, queues, nodes and reasons have their room.
+# The least width for bars, queues, nodes and reasons.
 _WIDE = 120
 _BAR = 10
 _STATES = {"running": "green", "starting": "yellow", "waiting": "yellow", "held": "red", "stopping": "red",
@@ -37,7 +37,7 @@ _STATES = {"running": "green", "starting": "yellow", "waiting": "yellow", "held"
 
 
 def data(seen: Seen, *, namespace: str | None = None) -> dict[str, Any]:
-    """All that is shown, as plain data. Amounts are in millicores, MiB and devices."""
+    """The view as plain data. Amounts are in millicores, MiB and devices."""
     nodes = node_rows(seen)
     taken, there = totals(nodes)
     return {
@@ -50,7 +50,7 @@ def data(seen: Seen, *, namespace: str | None = None) -> dict[str, Any]:
 
 
 def print_once(seen: Seen, *, namespace: str | None, console: Console | None = None) -> None:
-    """Print one picture, as wide as the terminal is (160 where there is none)."""
+    """Print the view once, as wide as the terminal (160 columns without one)."""
     console = console or _console()
     console.print(picture(seen, namespace=namespace, width=console.width))
 
@@ -63,7 +63,7 @@ def show_live(
     console: Console | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Draw the picture again whenever something has changed, until Ctrl-C. The cluster is watched, not asked again."""
+    """Update the view on each change, until Ctrl-C, with watches."""
     console, stop = console or _console(), stop or threading.Event()
     changed = threading.Event()
     caches = Caches(cluster, seen.settings, told=lambda *_: changed.set())
@@ -111,7 +111,7 @@ def _console() -> Console:
 
 
 def picture(seen: Seen, *, namespace: str | None = None, width: int = 160) -> RenderableType:
-    """The picture of one moment."""
+    """The view of one state of the cluster."""
     nodes = node_rows(seen)
     jobs = [row for row in job_rows(seen) if namespace in (None, row.namespace)]
     colours = {row.key: turn_colour(i) for i, row in enumerate(row for row in jobs if row.nodes)}
@@ -129,7 +129,7 @@ def picture(seen: Seen, *, namespace: str | None = None, width: int = 160) -> Re
 
 
 def _resources(seen: Seen, there: dict[str, float]) -> list[str]:
-    """What is worth a column: what pods ask for and nodes have."""
+    """The resources with a column: those that pods request and nodes have."""
     asked: dict[str, float] = {}
     for pod in seen.world.pods:
         for name, amount in pod.request.items():
@@ -144,7 +144,7 @@ def _resources(seen: Seen, there: dict[str, float]) -> list[str]:
 def _head(seen: Seen, jobs: Sequence[JobRow]) -> Text:
     who = seen.allocator
     good = who.is_running and not who.paused
-    # Of a job that is held nothing granted can be read, and its pods run on.
+    # The grant of a held job is unreadable, and its pods keep running.
     running = sum(row.granted > 0 or bool(row.nodes) for row in jobs)
     waiting = sum(row.is_waiting and not row.nodes for row in jobs)
     return Text.assemble(
@@ -253,12 +253,12 @@ def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide
 
 
 def _why(row: JobRow) -> str:
-    """Why it has not all that it may have, or ""."""
+    """Why it has less than its maximum, or ""."""
     return harmless(row.why) if row.granted < row.high or row.state in ("held", "stopping") else ""
 
 
 def _reasons(rows: Sequence[JobRow]) -> list[RenderableType]:
-    """The reasons below the table, where it has no room for them."""
+    """The reasons below the table, if it is too narrow for them."""
     told = [Text.assemble((f"{row.name} ", "bold"), (_why(row), "dim")) for row in rows if _why(row)]
     return [Text(), *told] if told else []
 

@@ -1,4 +1,4 @@
-"""What a training process uses: who are the others, more or fewer of them, how it goes, and when to stop.
+"""The client library for training processes: peers, scale requests, reports, and graceful stops.
 
     from diflow import client
 
@@ -7,9 +7,9 @@
         ...
         client.report(speed=samples_a_second, step=step, batch=len(batch))
 
-It needs the standard library and `requests` alone. The server and the pod's token are found in the container's
-environment; outside a job reports go nowhere. Nothing here blocks or ends the training: docs/client.md says what
-happens when the server is away. The functions are those of one `Client` that the process shares.
+It needs only the standard library and `requests`. The server and the pod's token are taken from the container's
+environment; outside a job, reports are discarded. It never blocks or ends the training: docs/client.md describes what
+happens if the server is unavailable. The functions are those of one `Client` that the process shares.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "stopping",
 ]
 
-_LAST_SECONDS: Final = 1.0  # at the end of the process, for a report that still waits
+_LAST_SECONDS: Final = 1.0  # at the end of the process, for a pending report
 
 _shared: Final = Client()
 

@@ -1,8 +1,8 @@
-"""The one thread in which a training process talks to the server, so that the training never waits for the network.
+"""The background thread for requests to the server, so that the training never waits for the network.
 
-A report waits in one place, where a newer one replaces it. Whoever needs an answer leaves a call and waits no longer
-than it said, whatever happens to the name lookup, the connection or the answer. What fails is tried again after pauses
-that grow and differ from process to process; the server's own word for how long (Retry-After) is kept.
+There is one pending report, which a newer one replaces. A caller that needs a response queues a call and waits at most
+for its timeout, even if name resolution, connection or response hang. Failed requests are retried with exponential
+backoff and jitter, and Retry-After is respected.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from diflow.errors import DiflowError, UnauthorizedError, UnavailableError
 log = logging.getLogger("diflow.client")
 
 REPORT_SECONDS: Final = 1.0
-"""Between two reports of one process. The server writes no more than once a second for a whole job."""
+"""Between two reports of one process. The server writes at most once per second for a whole job."""
 
-_ANSWER_SECONDS: Final = 10.0  # for one try; the server itself gives up then
+_ANSWER_SECONDS: Final = 10.0  # for one attempt; the server's own limit
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 60.0
-_PATIENCE_SECONDS: Final = 15.0  # a server that says when to come again is at work: only if it lasts is it told
-_MOST_CALLS: Final = 64  # that wait: more than that is a mistake, and is told so
+_PATIENCE_SECONDS: Final = 15.0  # a server that sends Retry-After is working: it is logged only after this time
+_MOST_CALLS: Final = 64  # pending calls; more are an error
 
 Body = Mapping[str, Any]
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request that somebody waits for, until `deadline` (of the courier's clock)."""
+    """A request whose caller waits until `deadline` (of the courier's clock)."""
 
     method: str
     path: str
@@ -47,15 +47,15 @@ class Call:
     error: DiflowError | None = None
 
     def end(self, *, data: Any = None, error: DiflowError | None = None) -> None:
-        """Let whoever waits go on."""
+        """Wake the caller with the result."""
         self.data, self.error = data, error
         self.done.set()
 
 
 class Courier:
-    """Reports and calls on their way. `report_path` is where reports are posted.
+    """The pending reports and calls. `report_path` is where reports are posted.
 
-    The thread starts at the first of them. `turn` does what it does, once; tests call it instead.
+    The thread starts with the first of them. Tests call `turn`, one iteration of the thread, instead.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class Courier:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew with nothing under way: a process that was forked has neither the thread nor its locks."""
-        # Reentrant: a signal's handler may report while the training does.
+        """Reset everything: a forked process has neither the thread nor valid locks."""
+        # Reentrant: a signal handler may report while the training does.
         self._changed = threading.Condition(threading.RLock())
         self._calls: deque[Call] = deque()
         self._make: Callable[[], Body] | None = None
@@ -85,7 +85,7 @@ class Courier:
         self._wire.forget()
 
     def report(self, make: Callable[[], Body]) -> None:
-        """Send what `make` will return, in place of a report that still waits. Never raises, and never waits."""
+        """Send the result of `make` instead of a pending report. Never raises and never blocks."""
         with self._changed:
             if self._closing or self._is_over:
                 return
@@ -96,7 +96,7 @@ class Courier:
                 self._tell(f"nothing can be reported: {error}")
 
     def begin(self, method: str, path: str, body: Body | None, *, key: str | None, seconds: float) -> Call:
-        """Ask the server something; see `wait`. Raises UnavailableError if it cannot even be begun."""
+        """Queue a request; see `wait`. Raises UnavailableError if that is not possible."""
         now = self._clock()
         call = Call(method, path, body, key, deadline=now + seconds, due=now)
         with self._changed:
@@ -113,7 +113,7 @@ class Courier:
         return call
 
     def wait(self, call: Call, *, seconds: float) -> Any:
-        """The `data` of a call's answer. Raises the DiflowError that it ended with; UnavailableError in time."""
+        """The `data` of a call's response. Raises the call's DiflowError, or UnavailableError after `seconds`."""
         if not call.done.wait(seconds):
             with self._changed:
                 if call in self._calls:
@@ -127,7 +127,7 @@ class Courier:
         return call.data
 
     def close(self, *, seconds: float) -> None:
-        """Send the report that still waits, if the server lets it, and end; `seconds` at most."""
+        """Send the pending report, unless the server asked for a pause, and stop; takes at most `seconds`."""
         with self._changed:
             self._closing = True
             thread = self._thread
@@ -136,11 +136,11 @@ class Courier:
             thread.join(seconds)
 
     def turn(self) -> float | None:
-        """Do what is due, if anything is. Returns the seconds until something else is, None if nothing is in sight."""
+        """Send what is due. Returns the seconds until the next request is due, None if there is none."""
         now = self._clock()
         with self._changed:
             if self._closing and self._held_until > now:
-                self._make = None  # the server asked for a pause that goes beyond our end
+                self._make = None  # the server asked for a pause beyond our end
             call = next((c for c in self._calls if self._call_at(c) <= now), None)
             if call is not None:
                 self._calls.remove(call)
@@ -160,11 +160,11 @@ class Courier:
         return max(0.0, min(times) - self._clock()) if times else None
 
     def _call_at(self, call: Call) -> float:
-        """When a call may go; on the way out it is told at once that it cannot."""
+        """When a call may be sent; while closing it fails immediately."""
         return 0.0 if self._closing else call.due
 
     def _report_at(self) -> float:
-        """When the report that waits may go: on the way out at once, unless the server asked for a pause."""
+        """When the pending report may be sent: while closing immediately, unless the server asked for a pause."""
         return self._held_until if self._closing else max(self._report_due, self._held_until)
 
     def _wake(self) -> None:
@@ -208,7 +208,7 @@ class Courier:
         try:
             self._exchange("POST", self._report_path, make, key=None)
         except GoneError as error:
-            # At each change of the job's size this is told to every pod of the round before: no cause for alarm.
+            # Normal: at each resize, every pod of the previous round gets this response.
             with self._changed:
                 self._is_over, self._make = True, None
             log.info("reports end here: %s", error)
@@ -223,7 +223,7 @@ class Courier:
                     self._held_until = self._clock() + pause
                 self._report_due = max(self._report_due, self._clock() + pause)
                 if isinstance(error, UnavailableError) and self._make is None and not self._closing:
-                    self._make = make  # it goes again, unless there is a newer one
+                    self._make = make  # retry, unless there is a newer one
             if after is None or now - self._failing_since >= _PATIENCE_SECONDS:
                 self._tell(f"reports do not arrive, and the training goes on without: {error}")
         else:
@@ -235,12 +235,12 @@ class Courier:
             return self._wire.ask(method, path, make(), key=key, timeout_seconds=_ANSWER_SECONDS)
         except DiflowError:
             raise
-        except Exception as error:  # the thread must live: others wait for it
+        except Exception as error:  # the thread must survive: callers wait for it
             log.debug("a request ended in an error that nobody expected", exc_info=True)
             raise UnavailableError(f"the server could not be asked: {type(error).__name__}: {error}") from error
 
     def _pause(self, failures: int, error: DiflowError) -> float:
-        """Doubling, of which half is left to chance; what the server asks for, and a tenth more at most."""
+        """Exponential backoff with 50% jitter; or Retry-After plus at most 10%."""
         after = error.retry_after_seconds if isinstance(error, UnavailableError) else None
         if after is not None:
             return after * (1 + 0.1 * self._chance())
@@ -248,7 +248,7 @@ class Courier:
         return longest * (0.5 + 0.5 * self._chance())
 
     def _tell(self, problem: str) -> None:
-        """One line when reports begin to fail, or fail in another way, and one when they arrive again."""
+        """Log once when reports start to fail or the error changes, and once when they succeed again."""
         if problem == self._told:
             return
         was, self._told = self._told, problem

@@ -1,7 +1,7 @@
-"""Where a training process is: which job's, which server answers for it, and what its replica is called now.
+"""The job of a training process, its server, and the replica's present rank.
 
-All of it comes from the environment that diflow gives each container, and from the files that the kubelet keeps up to
-date beside it. A process that runs elsewhere, such as on a developer's laptop, is in no job.
+Read from the environment variables that diflow sets in each container, and from files that the kubelet updates. A
+process elsewhere, such as on a developer's laptop, has no job.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_TOKEN_FILE: Final = "/var/run/secrets/diflow/token"  # noqa: S105 (where it is, not what it says)
-_MOST_BYTES: Final = 65_536  # of a file that is read; a token has some 1,100
+_TOKEN_FILE: Final = "/var/run/secrets/diflow/token"  # noqa: S105 (a path)
+_MOST_BYTES: Final = 65_536  # of a file; a token has about 1,100
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a replica is in its job at one moment. None is what cannot be known."""
+    """A replica's rank, round and number of replicas at one time. None is unknown."""
 
     rank: int | None
     round: int | None
@@ -37,11 +37,11 @@ class Place:
     authorities: str | None
 
     def token(self) -> str | None:
-        """The token of this pod as it is now: the kubelet writes a new one before the old one ends. None without."""
+        """The pod's current token, which the kubelet renews before it expires; None if there is none."""
         return _text(self.token_file)
 
     def standing(self) -> Standing:
-        """Rank, round and number of replicas as the files say now, else as the process was told at its start."""
+        """Rank, round and number of replicas from the files, else from the environment at the start."""
         rank, replicas = self._now("rank"), self._now("replicas")
         return Standing(
             rank=self.rank if rank is None else rank,
@@ -54,10 +54,9 @@ class Place:
 
 
 def find(environ: Mapping[str, str]) -> Place | None:
-    """The place that the environment tells of, None if it tells of no job or of no server.
+    """The place given by the environment; None if it has no job or no server.
 
-    DI_SERVER_CA_FILE names the certificates of those who may vouch for a server of `https`; without it they are those
-    that `requests` brings.
+    DI_SERVER_CA_FILE names the CA certificates for a server with `https`; by default those of `requests`.
     """
     job = environ.get("DI_JOB_ID", "").strip().replace("/", ".", 1)
     url = environ.get("DI_SERVER_URL", "").strip().rstrip("/")

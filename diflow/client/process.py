@@ -1,4 +1,4 @@
-"""The client of one training process: what it asks, what it reports, and when it is to stop."""
+"""The client of one training process: requests, reports, and graceful stops."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from diflow.errors import InvalidError, UnavailableError
 log = logging.getLogger("diflow.client")
 
 TIMEOUT_SECONDS: Final = 15.0
-"""For an answer: one try as long as the server itself may take, and time for another."""
+"""For a response: one attempt up to the server's own limit, and time for another."""
 
-_STANDING_SECONDS: Final = 1.0  # so long a rank that was read holds; the kubelet is slower anyway
+_STANDING_SECONDS: Final = 1.0  # how long a rank is cached; the kubelet updates more slowly
 
 _all: weakref.WeakSet[Client] = weakref.WeakSet()
 
@@ -39,11 +39,11 @@ class _Line:
 
 
 class Client:
-    """A training process's line to diflow's server.
+    """A training process's connection to diflow's server.
 
-    It finds the job, the server and the pod's token by itself (`environ`, by default this process's). Outside a job
-    reports go nowhere, and questions raise UnavailableError. It may be used from any thread, and goes over into forked
-    and spawned processes: these have a line of their own, and nothing of what the first one had to say.
+    It takes the job, the server and the pod's token from `environ` (by default this process's). Outside a job, reports
+    are discarded, and requests raise UnavailableError. It may be used from any thread, and in forked and spawned
+    processes, which get their own connection, without pending reports.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Client:
         _all.add(self)
 
     def _begin(self) -> None:
-        self._lock = threading.RLock()  # reentrant: a callback of on_stop may come in between
+        self._lock = threading.RLock()  # reentrant: a callback of on_stop may interrupt
         self._readings = Readings()
         self._wrong: set[str] = set()
         self._standing: tuple[float, Standing] | None = None
@@ -87,10 +87,10 @@ class Client:
         return self._find() is not None
 
     def replicas(self, *, timeout_seconds: float = TIMEOUT_SECONDS) -> list[str]:
-        """The job's replicas as `address:port`, by rank; "" is one that has no address yet.
+        """The job's replicas as `address:port`, by rank; "" for one without an address yet.
 
-        Raises UnavailableError if there is no answer within `timeout_seconds`, UnauthorizedError if the server refuses
-        this pod, NotFoundError if it does not know the job.
+        Raises UnavailableError without a response in `timeout_seconds`, UnauthorizedError if the server rejects this
+        pod, NotFoundError if it does not know the job.
         """
         found = self._ask("GET", "replicas", None, key=None, timeout_seconds=timeout_seconds)
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
@@ -98,16 +98,16 @@ class Client:
         return found
 
     def add_replicas(self, n: int, task: str | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Ask for `n` replicas more, of `task` or else of the job's elastic one.
+        """Request `n` more replicas of `task`, by default of the job's elastic task.
 
-        When this returns, the wish stands in the cluster; the allocator grants it when there is room. Asked once it is
-        counted once, however often it had to be sent. Raises InvalidError if the job may not have so many or has no
-        such task, ConflictError if it does not stand as this process thinks; and what `replicas` raises.
+        When this returns, the request is stored in the cluster; the allocator grants it when there is free capacity.
+        Retries do not count twice. Raises InvalidError if the job may not have so many or has no such task,
+        ConflictError if the job's state does not allow it; and the errors of `replicas`.
         """
         self._change("POST", n, task, timeout_seconds)
 
     def delete_replicas(self, n: int, task: str | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Ask for `n` replicas fewer, as `add_replicas`. Those of the highest index go; they get SIGTERM first."""
+        """Request `n` fewer replicas, as `add_replicas`. Those of the highest index are stopped, with SIGTERM first."""
         self._change("DELETE", n, task, timeout_seconds)
 
     def report(
@@ -129,18 +129,18 @@ class Client:
         replicas: int | None = None,
         nodes: int | None = None,
     ) -> None:
-        """Tell how the training goes. Never waits and never raises; what was told before and not anew stays.
+        """Report the progress of the training. Never blocks and never raises; values not given keep their last report.
 
-        `speed`: samples a second of this replica. `step`: how many were done. `batch`: samples of one replica in one
-        step. `progress`: 0 to 1. `step_seconds`: a whole step, of which `compute_seconds` without waiting for other
-        replicas; from them comes the model of how fast the job would be with other numbers. `grad_norm` and `grad_var`:
-        squared norm and variance of the gradient, as AdaptDL estimates them. `init_batch_size`, `max_batch_size` of the
-        whole job, `local_batch_bounds` (lowest, highest; None: no bound) of a replica, `gradient_accumulation`:
-        what the training would bear. `memory_bytes`: the most that this replica has used.
+        `speed`: samples per second of this replica. `step`: steps done. `batch`: samples per replica and step.
+        `progress`: 0 to 1. `step_seconds`: the time of a whole step, `compute_seconds` that without waiting for other
+        replicas; they determine the model of the job's speed with other numbers. `grad_norm` and `grad_var`: squared
+        norm and variance of the gradient, as AdaptDL estimates them. `init_batch_size`, `max_batch_size` of the whole
+        job, `local_batch_bounds` (lowest, highest; None: no bound) of a replica, `gradient_accumulation`: what the
+        training supports. `memory_bytes`: the peak usage of this replica.
 
-        The server adds up what the replicas of a task say, as if those that are silent were as fast. With `replicas`
-        this process speaks for so many together (on so many `nodes`), and `speed` is theirs. Else its rank, its round
-        and the number of replicas are filled in. At most one report a second is sent.
+        The server sums the speeds of a task's replicas, with their mean for those without reports. With `replicas`,
+        this process reports for that many together (on `nodes` nodes), and `speed` is their sum. Otherwise its rank,
+        round and number of replicas are added. At most one report per second is sent.
         """
         line = self._find()
         if line is None:
@@ -171,26 +171,26 @@ class Client:
         line.courier.report(self._body)
 
     def on_stop(self, callback: Callable[[], object] | None = None) -> None:
-        """Call this when the process is told to stop (SIGTERM), in the main thread, between two of its instructions.
+        """Call `callback` on SIGTERM, in the main thread, between two of its instructions.
 
-        Keep it short: set a flag that the training looks at, or save and sys.exit(143). From now on the signal does
-        not end the process: the training does, within its grace period. A handler that was there is called as well.
-        Works in or outside a job. Raises InvalidError when it is first called from another thread than the main one.
+        Keep it short: set a flag that the training checks, or save and sys.exit(143). The signal no longer ends the
+        process: the training must exit within its grace period. A previous signal handler is called as well.
+        Works in or outside a job. Raises InvalidError if the first call is not from the main thread.
         """
         self._stop.add(callback)
 
     def stopping(self) -> bool:
-        """Whether the process was told to stop. The main thread's first question is also an `on_stop()`."""
+        """Whether SIGTERM was received. The main thread's first call also does `on_stop()`."""
         return self._stop.noticed()
 
     def close(self, timeout_seconds: float = 2.0) -> None:
-        """Send the last report if it still waits, for so long at most, and end. Later reports go nowhere."""
+        """Send a pending report, within `timeout_seconds`, and close. Later reports are discarded."""
         line = self._find()
         if line is not None:
             line.courier.close(seconds=timeout_seconds)
 
     def _find(self) -> _Line | None:
-        """The line to the server, None outside a job. The environment is looked at when it is first needed."""
+        """The connection to the server, None outside a job. The environment is read on first use."""
         if not self._looked:
             with self._lock:
                 if self._line is None:
@@ -201,7 +201,7 @@ class Client:
     def _open(self, place: Place | None) -> _Line | None:
         if place is None:
             return None
-        # Not the module's own numbers: trainings seed those, and want them for themselves.
+        # Not the module's own generator, which trainings seed and use.
         chance = self._chance or random.Random().random  # noqa: S311
         courier = Courier(
             Wire(place),
@@ -257,7 +257,7 @@ def _path(place: Place, what: str) -> str:
 
 
 def forget_all() -> None:
-    """In a process that was forked: all clients begin anew."""
+    """Reset all clients in a forked process."""
     for client in list(_all):
         client._forget()
 

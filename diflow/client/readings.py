@@ -1,11 +1,10 @@
-"""What a training process says about itself, put into the form that the server takes.
+"""Converts the values that a training process reports to the server's format.
 
-The names are those of AdaptDL's hints where it has them, in Python's spelling: `max_batch_size` becomes
-`maxBatchSize`. A value that cannot be true is left out, as the server would refuse the whole report for it. Numbers of
-numpy and torch are numbers.
+The names are those of AdaptDL's hints if it has them, in Python's spelling: `max_batch_size` becomes `maxBatchSize`.
+Invalid values are left out, as the server would reject the whole report. Numbers of numpy and torch are accepted.
 
-A report tells of the replica that sends it, which is known by its rank. Who says of how many `replicas` it tells speaks
-for all of them, and has no rank.
+A report is about the replica that sends it, identified by its rank. A report with `replicas` is about that many
+replicas together, and has no rank.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ _HIGHEST: Final = 1e15
 _HIGHEST_COUNT: Final = 10**9
 _HIGHEST_WHOLE: Final = 10**15
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 1e-7, 1e6
-_MOST_KINDS: Final = 16  # of configurations that one process has seen; it lives through few of them
+_MOST_KINDS: Final = 16  # of configurations of one process, which sees few
 
 
 class Readings:
-    """The newest value of each thing that was said, and the mean times of a step in each configuration seen."""
+    """The newest value of each name, and the mean times of a step in each configuration."""
 
     def __init__(self) -> None:
         self._said: dict[str, Any] = {}
         self._observed: dict[tuple[int, int, int], list[float]] = {}
 
     def take(self, given: Mapping[str, Any], *, replicas: int | None) -> list[str]:
-        """Note what is given (None is nothing), in a job with so many replicas. Returns the names of what cannot be."""
+        """Record the given values (None is ignored), for `replicas` replicas. Returns the names of invalid ones."""
         good: dict[str, Any] = {}
         wrong: list[str] = []
         for name, value in given.items():
@@ -39,7 +38,7 @@ class Readings:
                 continue
             try:
                 good[name] = _CHECKS[name](value)
-            except Exception:  # whatever it is that somebody calls a number
+            except Exception:  # the conversion of any user type may raise anything
                 wrong.append(name)
         compute = good.pop("compute_seconds", None)
         step = good.get("step_seconds")
@@ -56,23 +55,23 @@ class Readings:
         return wrong
 
     def body(self, now: Standing) -> dict[str, Any]:
-        """All that is known, as the server takes it, from a replica that stands so in its job."""
+        """The report of all recorded values, from a replica with this standing."""
         is_whole = "replicas" in self._said
         place = {"rank": None if is_whole else now.rank, "round": now.round, "replicas": now.replicas}
         out: dict[str, Any] = {name: value for name, value in place.items() if value is not None}
         out |= {_OUTSIDE.get(name, name): value for name, value in self._said.items()}
         noise = {name: out.pop(f"grad_{name}") for name in ("norm", "var") if f"grad_{name}" in out}
-        if len(noise) == 2:  # one of them alone says nothing
+        if len(noise) == 2:  # both are needed
             out["gradParams"] = noise
         if out.get("nodes", 1) > out.get("replicas", 1):
             del out["nodes"]
-        # The server knows on how many nodes the replicas of a rank are. Who speaks for others has to say it.
+        # The server knows the nodes of replicas with ranks. A report about several must include their number.
         if self._observed and ("nodes" in out or not is_whole):
             out["observed"] = [[*kind, alone, whole] for kind, (_, alone, whole) in self._observed.items()]
         return out
 
     def _observe(self, kind: tuple[int, int, int], alone: float, whole: float) -> None:
-        """A mean over about the last hundred steps. The present configuration stands last, and the oldest goes."""
+        """Update the mean over about the last hundred steps. The oldest configuration is dropped."""
         steps, mean_alone, mean_whole = self._observed.pop(kind, [0.0, 0.0, 0.0])
         steps = min(steps + 1, 100)
         mean_alone += (alone - mean_alone) / steps

@@ -1,7 +1,7 @@
-"""Notices that this process is to stop: the SIGTERM that the kubelet sends before its grace period begins.
+"""Handles SIGTERM, which the kubelet sends at the start of the grace period.
 
-Python runs handlers of signals in the main thread alone, between two of its instructions, and so callbacks run. A
-handler that was there before is called as well.
+Python runs signal handlers, and thus the callbacks, in the main thread between two of its instructions. A previous
+handler is called as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Callback = Callable[[], object]
 
 
 class Stop:
-    """Whether SIGTERM has come, and who is told of it."""
+    """Whether SIGTERM was received, and its callbacks."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callback] = []
@@ -31,9 +31,10 @@ class Stop:
         self._before: Any = None
 
     def add(self, callback: Callback | None) -> None:
-        """Call this when the signal comes; at once if it has. The first time it must be the main thread that asks.
+        """Call `callback` on the signal; immediately if it was received already.
 
-        From then on the signal itself ends nothing any more: the program does. Raises InvalidError in another thread.
+        From the first call on, the signal no longer ends the process. Raises InvalidError if the first call is not from
+        the main thread.
         """
         if not self._installed:
             if threading.current_thread() is not threading.main_thread():
@@ -50,13 +51,13 @@ class Stop:
             self._call(callback)
 
     def noticed(self) -> bool:
-        """Whether the signal has come. Asked from the main thread, it is looked out for from then on."""
+        """Whether the signal was received. A call from the main thread also installs the handler."""
         if not self._installed and threading.current_thread() is threading.main_thread():
             self.add(None)
         return self._noticed
 
     def forget(self) -> None:
-        """In a process that was forked: the signal means what it meant before, and nobody here is told of it."""
+        """Restore the previous handler in a forked process, without callbacks."""
         if self._installed and signal.getsignal(signal.SIGTERM) == self._handle:
             with contextlib.suppress(ValueError):  # not its main thread
                 signal.signal(signal.SIGTERM, signal.SIG_DFL if self._before is None else self._before)
@@ -73,7 +74,7 @@ class Stop:
                 self._before(number, frame)
 
     def _call_all(self, callbacks: list[Callback]) -> None:
-        """Each is called, even if one before it ends the process (sys.exit)."""
+        """Call each one, even if an earlier one raises SystemExit."""
         if callbacks:
             try:
                 self._call(callbacks[0])

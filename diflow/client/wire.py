@@ -1,7 +1,6 @@
-"""One question to the server and its answer, over HTTP: the envelope, and what its errors mean for the caller.
+"""HTTP requests to the server: the envelope of a response, and the errors for the caller.
 
-`requests` is imported at the first question, in the thread that asks it: that takes a third of a second, which is the
-training's otherwise.
+`requests` is imported with the first request, in the background thread, as that takes a third of a second.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     import requests
 
 _CONNECT_SECONDS: Final = 3.0
-_MOST_BYTES: Final = 4 * 1024 * 1024  # of an answer: the addresses of a hundred thousand replicas
+_MOST_BYTES: Final = 4 * 1024 * 1024  # of a response: the addresses of a hundred thousand replicas
 _LONGEST_RETRY_SECONDS: Final = 3600.0
 
 
 class Wire:
-    """Talks to the server of one place, over a connection that is kept. For one thread at a time."""
+    """A kept-alive connection to the server of one place. Not thread-safe."""
 
     def __init__(self, place: Place, *, now: Callable[[], float] = time.time) -> None:
         self._place = place
@@ -41,9 +40,9 @@ class Wire:
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None, *, key: str | None, timeout_seconds: float
     ) -> Any:
-        """The `data` of the answer to one request. Raises a DiflowError that says what the caller can do.
+        """The `data` of the response to one request. Raises a DiflowError that says what the caller can do.
 
-        A token that is refused may have been replaced a moment ago: then it is asked once more with the new one.
+        A rejected token may just have been renewed: the request is then repeated once with the new one.
         """
         token = self._place.token()
         try:
@@ -55,13 +54,13 @@ class Wire:
             return self._once(method, path, body, newer, key=key, timeout_seconds=timeout_seconds)
 
     def close(self) -> None:
-        """Close the connection; the next question opens another."""
+        """Close the connection; the next request opens another."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
 
     def forget(self) -> None:
-        """Leave the connection to the process that this one was forked from."""
+        """Drop the connection without closing it, as it belongs to the parent of this forked process."""
         self._session = None
 
     def _once(
@@ -90,7 +89,7 @@ class Wire:
                 data=None if body is None else json.dumps(body, allow_nan=False, separators=(",", ":")).encode(),
                 headers=headers,
                 timeout=(min(_CONNECT_SECONDS, timeout_seconds), timeout_seconds),
-                allow_redirects=False,  # a token is for the server alone
+                allow_redirects=False,  # the token is for the server only
                 stream=True,
             ) as response:
                 text = _read(response)
@@ -110,11 +109,11 @@ class Wire:
 
 
 class _UnknownError(UnauthorizedError):
-    """401: the server does not know who asks."""
+    """401: the server does not accept the token."""
 
 
 class GoneError(ConflictError):
-    """410: the job has ended, or this replica's round of it. Nothing more is taken from this process."""
+    """410: the job, or this replica's round of it, has ended. The server accepts no more requests of this process."""
 
 
 _REFUSALS: Final[Mapping[int, type[DiflowError]]] = {
@@ -142,7 +141,7 @@ def _session(place: Place) -> requests.Session:
     import requests  # noqa: PLC0415
 
     session = requests.Session()
-    # Neither a proxy nor somebody's .netrc: the server is in the cluster, and the token is for it alone.
+    # Neither a proxy nor a .netrc: the server is in the cluster, and the token is for it only.
     session.trust_env = False
     session.verify = place.authorities or True
     session.headers.update(
@@ -169,7 +168,7 @@ def _envelope(text: bytes) -> Mapping[str, Any]:
 
 
 def _message(envelope: Mapping[str, Any]) -> str:
-    """What the server says, with the fields that it finds wrong."""
+    """The server's message, with the invalid fields."""
     message = envelope.get("message")
     if not isinstance(message, str) or not message:
         return ""
@@ -180,7 +179,7 @@ def _message(envelope: Mapping[str, Any]) -> str:
 
 
 def _retry_after(text: str | None, *, now: float) -> float | None:
-    """Seconds that the server asks to wait, told as such or as a time of day. At most an hour is believed."""
+    """The seconds of a Retry-After header, given as a number or a date; at most an hour."""
     if not text:
         return None
     try:
@@ -196,7 +195,7 @@ def _retry_after(text: str | None, *, now: float) -> float | None:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause in a few words: requests tells all of them in one long line."""
+    """A short text of the innermost cause, as requests puts all causes into one long line."""
     found = ""
     at: BaseException | None = error
     seen: set[int] = set()

@@ -1,8 +1,9 @@
-"""Whether a real cluster's Argo behaves as diflow needs: the facts of the design, measured with small Workflows.
+"""Tests whether a real cluster's Argo behaves as diflow needs: the facts of the design, measured with small Workflows.
 
-Argo's maintainers do not promise most of what diflow builds on (a patch of a running Workflow's parameters, say), so
-each fact is measured on every supported version of Argo, and `diflow doctor --probe` measures it on the user's cluster.
-It stands on top of the library as the CLI does: it renders with `diflow.workflows` and talks through `diflow.kube`.
+Argo does not guarantee most of the behaviour that diflow relies on (such as patching a running Workflow's parameters),
+so each fact is measured on every supported version of Argo, and by `diflow doctor --probe` on the user's cluster.
+
+Like the CLI it is built on the library: it renders with `diflow.workflows` and uses the client of `diflow.kube`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the probe says about one fact. Pure."""
+"""The probe's finding about one fact. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 Measured = bool | int | float | str
 
-# The facts by their number in the design, as what diflow relies on.
+# The facts that diflow relies on, by their number in the design.
 TITLES: Final[Mapping[int, str]] = MappingProxyType(
     {
         1: "a patch of a running Workflow's parameters grows a group",
@@ -18,10 +18,10 @@ TITLES: Final[Mapping[int, str]] = MappingProxyType(
         4: "a group that was never empty can grow",
         5: "podSpecPatch sets gates, host name and grace period; one patch ungates and pins a pod",
         6: "activeDeadlineSeconds on a running pod stops it gracefully",
-        7: "retryStrategy.expression sees the last attempt and reads parameters anew",
+        7: "retryStrategy.expression sees the last attempt and rereads parameters",
         8: "a new round with more replicas replaces the old one, and the Workflow succeeds",
         9: "a user's text reaches the container byte for byte",
-        10: "each pod is told its peers by an expression, with no daemon up",
+        10: "an expression gives each pod its peers, without a daemon",
         13: "a worker's pod has Argo's containers beside the user's",
     }
 )
@@ -31,8 +31,8 @@ TITLES: Final[Mapping[int, str]] = MappingProxyType(
 class Finding:
     """One fact, measured.
 
-    `ok` says whether what diflow relies on holds. `measured` has the figures, and what diflow avoids but does not rely
-    on, such as whether a reorder renames members. `seconds` is how long the measurement took, waits included.
+    `ok`: the fact holds. `measured` has figures, and behaviour that diflow does not rely on, such as whether a reorder
+    renames members. `seconds` is the duration of the measurement, including waits.
     """
 
     fact: int
@@ -44,8 +44,8 @@ class Finding:
 
 
 class FactFailedError(Exception):
-    """The cluster does not do what the fact says; the text says what it did instead."""
+    """The fact does not hold; the message says what happened instead."""
 
 
 class HopelessError(FactFailedError):
-    """As its parent, and it would be so again: the probe does not try a second time."""
+    """A fact that does not hold and need not be retried."""

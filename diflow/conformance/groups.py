@@ -1,4 +1,4 @@
-"""Facts 2 and 4: the names of a group's members, and groups that are empty. Their leaves wait and need no pods."""
+"""Facts 2 and 4: the names of a group's members, and empty groups. Their leaves wait, without pods."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def names(lab: Lab) -> Iterator[Outcome]:
         run.set(members='["a","b","c","d"]')
         _expect(run, [*_START, "group(3:d)"], "a fourth member after an append")
         nudges = len(run.nudges)
-        # The name of a dropped member stays in the tree; what matters is that nothing new appears.
+        # A dropped member stays in the tree; there must be no new one.
         after_drop = reading.members(run.set_and_see(members='["a","b","c"]'), "group")
         if after_drop != [*_START, "group(3:d)"]:
             raise FactFailedError(f"dropping the tail changed the members to {after_drop}")
         renamed = reading.members(run.set_and_see(members='["b","a","c"]'), "group")
     new = sorted(set(renamed) - {*_START, "group(3:d)"})
-    words = f"a reorder starts members anew: {', '.join(new)}" if new else "a reorder renames nobody"
+    words = f"a reorder restarts members: {', '.join(new)}" if new else "a reorder renames no member"
     yield Outcome(
         2,
         f"an append and a drop from the tail leave the others alone; {words}",

@@ -1,6 +1,6 @@
-"""Facts 1, 3 and 6: a live group grows, a member is stopped and dropped, and one that is dropped too early stays.
+"""Facts 1, 3 and 6: a running group grows, a member is stopped and dropped, and one that is dropped too early remains.
 
-The steps are those of a resize of a non-preemptible job: the same parameters, the same patches, in the same order.
+The steps are those of a resize of a non-preemptible job: the same parameters and patches, in the same order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def resize(lab: Lab) -> Iterator[Outcome]:
 
 
 def drop_too_early(lab: Lab) -> Iterator[Outcome]:
-    """Fact 3 in the wrong order: what is dropped while it runs is never looked at again."""
+    """Fact 3 in the wrong order: Argo ignores a member that is dropped while it runs."""
     job = shapes.job(lab.name("early"), lab.image, shapes.until_told(), replicas=2, **shapes.TELLABLE)
     with lab.run_job(job, witness=True) as run:
         for index in range(2):
@@ -54,12 +54,12 @@ def drop_too_early(lab: Lab) -> Iterator[Outcome]:
         run.until_node(
             "replica 0 fulfilled", lambda wf: reading.is_fulfilled(reading.node(wf, f"{_GROUP}(0:0)")) or None
         )
-        # Argo comes by twice more: if it looked at the dropped member at all, the round would be over by then.
+        # Argo reconciles twice more: if it considered the dropped member, the round would have ended by then.
         run.set_and_see()
         workflow = run.set_and_see()
         left = not reading.is_fulfilled(reading.node(workflow, _MEMBER))
         stuck = not reading.is_fulfilled(reading.node(workflow, _ROUND))
-    words = "stays unfulfilled and its round never ends" if left and stuck else "is looked at again after all"
+    words = "stays unfulfilled and its round never ends" if left and stuck else "is still reconciled"
     yield Outcome(3, f"a member dropped while it runs {words}", {"dropped_too_early_hangs": left and stuck})
 
 
@@ -73,21 +73,21 @@ def _grow(lab: Lab, run: Run) -> Outcome:
     world = reading.env(pod).get("WORLD_SIZE")
     if world != "2":
         raise FactFailedError(
-            f"the new member was told a world of {world}, not 2: nested templates read old parameters"
+            f"the new member has a world size of {world}, not 2: nested templates read old parameters"
         )
     kept = run.worker(0)
     if kept is None or reading.has_ended(kept):
-        raise FactFailedError("replica 0 did not run on beside the new one")
+        raise FactFailedError("replica 0 did not keep running beside the new one")
     return Outcome(
         1,
-        f"the new member's pod was there {created:.1f} s after the patch, and knew the new parameters",
+        f"the new member's pod was created {created:.1f} s after the patch, with the new parameters",
         {"growth_seconds": round(created, 2), "running_seconds": round(lab.clock() - began, 1), "nudges": nudges},
     )
 
 
 def _stop(lab: Lab, run: Run) -> Outcome:
     pod = run.until_running(1)
-    # Argo must have read it before the pod ends, or the member is retried.
+    # Argo must have read it before the pod ends; else it retries the member.
     run.set_and_see(**{keys.PARAM_RELEASED: canonical_json([f"1/{shapes.TASK}/1"])})
     began = lab.clock()
     run.stop_pod(pod)
@@ -102,7 +102,7 @@ def _stop(lab: Lab, run: Run) -> Outcome:
             f"the stopped pod's exit code is {code}, not the program's own {shapes.STOPPED_EXIT_CODE}"
         )
     if shapes.STOPPED_WORD not in logs:
-        raise FactFailedError(f"the stopped pod's logs do not have its last word, but {logs[-3:]}")
+        raise FactFailedError(f"the stopped pod's logs do not have its last line, but {logs[-3:]}")
     if _DEADLINE_MESSAGE not in message:
         raise FactFailedError(f"Argo's message for the stopped pod is {message!r}")
     return Outcome(

@@ -1,7 +1,7 @@
-"""Runs small Workflows on a cluster, waits with a limit, and clears up whatever happens.
+"""Runs small Workflows on a cluster, waits with timeouts, and always cleans up.
 
-A `Lab` is one probe in one namespace; a `Run` is one Workflow of it. Everything carries the probe's random id, so two
-probes in one namespace do not meet, and a Workflow whose probe was killed ends and goes by itself.
+A `Lab` is one probe in one namespace; a `Run` is one of its Workflows. All objects have the probe's random id, so two
+probes in one namespace do not interfere, and the Workflow of a killed probe ends and is deleted by itself.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ LABEL: Final = "diflow/probe"
 _ARGO_LABEL: Final = "workflows.argoproj.io/workflow"
 _POLL_SECONDS: Final = 0.5
 _CLEAN_SECONDS: Final = 45.0
-# Argo 3.7 writes what it has saved back into its cache, and so overlooks a patch that came in between until the next
-# change (INFORMER_WRITE_BACK, off since 4.0). After this long without an effect the Workflow is touched.
+# Argo 3.7 writes what it has saved back into its cache, and so misses a concurrent patch until the next change
+# (INFORMER_WRITE_BACK, off since 4.0). After this long without an effect the Workflow is touched.
 _NUDGE_SECONDS: Final = 12.0
 _NUDGED: Final = "diflow/probe-nudged"
-# A Workflow whose probe was killed is ended by Argo, and deleted by it later. Far above any probe's length.
+# Argo ends, and later deletes, the Workflow of a killed probe. Far above the duration of any probe.
 _ABANDONED_SECONDS: Final = 1800
 
 
 class Verbs(Protocol):
-    """What a probe needs of a cluster; `diflow.kube.api.Cluster` has it."""
+    """The operations that a probe needs; `diflow.kube.api.Cluster` has them."""
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json: ...
 
@@ -59,12 +59,12 @@ class Verbs(Protocol):
 
 
 class StoppedError(Exception):
-    """The probe is to end now."""
+    """The probe must stop."""
 
 
 @dataclass(frozen=True)
 class Lab:
-    """One probe: where it runs, and its limits. `limit_seconds` bounds each single wait."""
+    """One probe: its namespace and limits. `limit_seconds` is the timeout of each wait."""
 
     cluster: Verbs
     namespace: str
@@ -91,7 +91,7 @@ class Lab:
         mine = True
         try:
             try:
-                # Inside the block: a creation that is cut off may have happened all the same.
+                # Inside the block: an interrupted creation may have succeeded.
                 self.cluster.create(WORKFLOW, workflow, namespace=self.namespace)
             except ConflictError:
                 mine = False
@@ -109,9 +109,9 @@ class Lab:
         return self.run(shapes.witnessed(workflow) if witness else workflow)
 
     def until(self, what: str, look: Callable[[], T | None], *, explain: Callable[[], str] = str) -> T:
-        """Ask `look` until it gives something. Raises FactFailedError after the limit, StoppedError on a stop.
+        """Call `look` until it returns a value. Raises FactFailedError after the limit, StoppedError on a stop.
 
-        A cluster that does not answer for a while is asked again.
+        Transient errors of the cluster are retried.
         """
         end = self.clock() + self.limit_seconds
         while True:
@@ -133,7 +133,7 @@ class Lab:
             self.stop.wait(_POLL_SECONDS)
 
     def _clear(self, name: str) -> None:
-        """Delete a Workflow and its pods, and wait until they are gone. A lost cluster ends it quietly."""
+        """Delete a Workflow and its pods, and wait until they are gone. Errors of the cluster are ignored."""
         end = time.monotonic() + _CLEAN_SECONDS
         deleted = False
         while time.monotonic() < end:
@@ -165,16 +165,16 @@ class Run:
     lab: Lab
     name: str
     nudges: list[str] = field(default_factory=list)
-    """What was being waited for when the Workflow was touched."""
+    """The conditions that were awaited when the Workflow was touched."""
     changes: list[str] = field(default_factory=list)
-    """The parameters that were changed since anything was last seen to happen."""
+    """The parameters changed since the last observed effect."""
 
     def workflow(self) -> Json:
         """The Workflow as it is now."""
         return self.lab.cluster.get(WORKFLOW, self.name, namespace=self.lab.namespace)
 
     def pods(self) -> list[Json]:
-        """All pods of the Workflow, Argo's steps among them. Raises FactFailedError if one can never start."""
+        """All pods of the Workflow, including steps. Raises FactFailedError if one can never start."""
         pods = self.lab.cluster.list_all(POD, namespace=self.lab.namespace, labels=f"{_ARGO_LABEL}={self.name}")
         why = reading.trouble(pods)
         if why:
@@ -182,7 +182,7 @@ class Run:
         return pods
 
     def set(self, **parameters: str) -> None:
-        """Change parameters of the running Workflow, all in one patch."""
+        """Change parameters of the running Workflow in one patch."""
         workflow = self.workflow()
         self.lab.cluster.patch(
             WORKFLOW,
@@ -202,7 +202,7 @@ class Run:
     def set_and_see(self, **parameters: str) -> Json:
         """As `set`, and wait until Argo has acted on it. Returns the Workflow as Argo saved it then.
 
-        The Workflow needs a witness (`shapes.witnessed`). One that has ended, for whatever reason, is returned as well.
+        The Workflow needs a witness (`shapes.witnessed`). A Workflow that has ended is returned as well.
         """
         given = self.workflow()["spec"]["arguments"]["parameters"]
         count = 1 + int(next(item["value"] for item in given if item["name"] == shapes.PARAM_WITNESSES))
@@ -227,7 +227,7 @@ class Run:
         self.patch_pod(pod["metadata"]["name"], {"spec": {"activeDeadlineSeconds": 1}})
 
     def logs(self, pod: Json) -> list[str]:
-        """What the user's container of a pod wrote."""
+        """The log of a pod's main container."""
         return list(self.lab.cluster.logs(pod["metadata"]["name"], namespace=self.lab.namespace))
 
     def worker(self, index: int, *, round_: str = "1", task: str = "worker") -> Json | None:
@@ -276,7 +276,7 @@ class Run:
         return self.until("the Workflow Succeeded", look)
 
     def until(self, what: str, look: Callable[[], T | None]) -> T:
-        """As the lab's, with what the cluster says about pods that wait."""
+        """As the lab's, with the reasons of waiting pods."""
 
         def explain() -> str:
             return reading.waiting(self.pods()) or f"the Workflow is {_end(self.workflow())}"

@@ -1,4 +1,4 @@
-"""What a scenario found out about one fact, before the probe makes findings of it. Pure."""
+"""A scenario's outcome about one fact, from which the probe makes findings. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diflow.conformance.finding import Measured
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a fact's part of a scenario showed. A fact that does not hold is raised as FactFailedError instead."""
+    """A fact that holds in a scenario. One that does not raises FactFailedError instead."""
 
     fact: int
     detail: str

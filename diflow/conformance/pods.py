@@ -1,4 +1,4 @@
-"""Facts 5 and 13: what a rendered pod looks like, and that one patch admits it."""
+"""Facts 5 and 13: the fields of a rendered pod, and its admission by one patch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diflow.conformance.lab import Lab, Run
 from diflow.conformance.outcome import Outcome
 
 GRACE_SECONDS: Final = 7
-# Every node has this label, and adding it needs no right to read nodes.
+# Every node has this label, and using it needs no right to read nodes.
 PIN: Final = {"kubernetes.io/os": "linux"}
 
 
@@ -30,12 +30,12 @@ def gated(lab: Lab) -> Iterator[Outcome]:
         _expect(pod, run)
         admitted = admit(run, pod)
         if reading.gates(admitted) or not PIN.items() <= admitted["spec"].get("nodeSelector", {}).items():
-            raise FactFailedError("the API server took the patch that admits a pod, but did not apply it")
+            raise FactFailedError("the API server accepted the patch that admits a pod, but did not apply it")
         pod = run.until_ended(0)
         run.until_succeeded()
         said = run.logs(pod)
     host = names.hostname(run.name, shapes.TASK, 0)
-    if host not in said:  # Argo's starter writes lines of its own
+    if host not in said:  # Argo's executor writes lines of its own
         raise FactFailedError(f"inside the pod, the host name is not {host}: the pod wrote {said[:3]}")
     containers = [item["name"] for item in pod["spec"]["containers"]]
     inits = [item["name"] for item in pod["spec"].get("initContainers") or []]

@@ -1,4 +1,4 @@
-"""Runs the scenarios side by side and makes a finding of each fact."""
+"""Runs the scenarios in parallel and makes a finding for each fact."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ DEFAULT_IMAGE: Final = "docker.io/library/busybox:1.37"
 
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
-    """What may be changed about a probe."""
+    """The settings of a probe."""
 
     image: str = DEFAULT_IMAGE
-    """The image of the probe's pods. It needs `sh`, `sleep`, `hostname` and `base64`; busybox is the smallest that has
-    them. It is pulled only where it is missing."""
+    """The image of the probe's pods. It needs `sh`, `sleep`, `hostname` and `base64`; busybox is the smallest such
+    image. It is pulled only if it is not present."""
 
     limit_seconds: float = 180.0
-    """How long a single step may take, such as a pod's start. A node that has to pull images takes the longest."""
+    """The timeout of a single step, such as a pod's start. Pulling images takes the longest."""
 
     texts: tuple[str, ...] = ()
-    """More texts for fact 9, beside the probe's own."""
+    """More texts for fact 9, in addition to the probe's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,16 @@ _SCENARIOS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What one scenario gave: an outcome for each fact, or the reason why there is none for the rest.
+    """The result of one scenario: an outcome for each fact, or the reason why the others have none.
 
-    `again` says that what failed may hold at another try.
+    `retry`: another attempt may succeed.
     """
 
     scenario: _Scenario
     outcomes: Mapping[int, Outcome]
     failure: str
     seconds: float
-    again: bool = False
+    retry: bool = False
 
 
 def probe(
@@ -76,12 +76,12 @@ def probe(
     settings: ProbeSettings | None = None,
     on_finding: Callable[[Finding], None] | None = None,
 ) -> list[Finding]:
-    """Measure `facts` (all by default) in a namespace of a real cluster, and leave nothing behind.
+    """Measure `facts` (all by default) in a namespace of a real cluster, and delete everything afterwards.
 
-    It takes one to two minutes and at most a dozen small pods at a time. A scenario that fails is tried once more, for
-    a busy cluster may have been the reason; the finding says so. `on_finding` is told of each finding as soon as it is
-    there. Raises NotFoundError when the namespace cannot run DIJobs, InvalidError for an unknown fact, and
-    UnauthorizedError when Workflows may not be made; a fact that does not hold is a finding with `ok` False.
+    It takes one to two minutes and at most a dozen small pods at a time. A failed scenario is repeated once, as the
+    cluster may be busy; the finding says so. `on_finding` is called with each finding as soon as it is known. Raises
+    NotFoundError if the namespace cannot run DIJobs, InvalidError for an unknown fact, and UnauthorizedError if the
+    user may not create Workflows; a fact that does not hold is a finding with `ok` False.
     """
     settings = settings or ProbeSettings()
     wanted = _wanted(facts)
@@ -108,7 +108,7 @@ def probe(
                         if on_finding is not None:
                             on_finding(findings[fact])
         except BaseException:
-            # Ctrl-C, or a right that is missing: every scenario clears up and ends before this goes on.
+            # Ctrl-C, or a missing right: wait until every scenario has cleaned up.
             lab.stop.set()
             raise
     return [findings[fact] for fact in sorted(findings)]
@@ -124,7 +124,7 @@ def _wanted(facts: Collection[int] | None) -> frozenset[int]:
 
 
 def _check_ready(cluster: Verbs, namespace: str) -> None:
-    """Whether DIJobs can run at all: told at once, and not by pods that never appear."""
+    """Check first whether DIJobs can run: otherwise the pods would never appear."""
     for account in (keys.WORKER_ACCOUNT, keys.STEPS_ACCOUNT):
         if _may_be_missing(cluster, SERVICE_ACCOUNT, account, namespace):
             raise NotFoundError(
@@ -142,22 +142,22 @@ def _may_be_missing(cluster: Verbs, kind: Kind, name: str, namespace: str) -> bo
     try:
         return cluster.find(kind, name, namespace=namespace) is None
     except UnauthorizedError:
-        return False  # a user who may not look at these may still run jobs
+        return False  # a user who may not read these may still run jobs
 
 
 def _run_twice_at_most(scenario: _Scenario, lab: Lab) -> _Report:
     first = _run(scenario, lab)
-    if not first.again:
+    if not first.retry:
         return first
     second = _run(scenario, replace(lab, id=f"{lab.id}-again"))
     only_now = {
-        fact: replace(outcome, detail=f"{outcome.detail} (at the second try; at the first: {first.failure})")
+        fact: replace(outcome, detail=f"{outcome.detail} (at the second attempt; at the first: {first.failure})")
         for fact, outcome in second.outcomes.items()
         if fact not in first.outcomes
     }
     failure = second.failure
     if failure and failure != first.failure:
-        failure += f" (at the first try: {first.failure})"
+        failure += f" (at the first attempt: {first.failure})"
     return _Report(
         scenario,
         {**first.outcomes, **second.outcomes, **only_now},
@@ -170,19 +170,19 @@ def _run(scenario: _Scenario, lab: Lab) -> _Report:
     began = time.monotonic()
     outcomes: dict[int, Outcome] = {}
     failure = ""
-    again = False
+    retry = False
     try:
         for outcome in scenario.run(lab):
             outcomes[outcome.fact] = outcome
     except FactFailedError as error:
-        failure, again = str(error), not isinstance(error, HopelessError)
+        failure, retry = str(error), not isinstance(error, HopelessError)
     except StoppedError:
         failure = "the probe was stopped"
     except UnauthorizedError:
         raise
     except DiflowError as error:
-        failure, again = f"it could not be measured: {error}", True
-    return _Report(scenario, outcomes, failure, time.monotonic() - began, again)
+        failure, retry = f"it could not be measured: {error}", True
+    return _Report(scenario, outcomes, failure, time.monotonic() - began, retry)
 
 
 def _is_complete(fact: int, reports: list[_Report], scenarios: list[_Scenario]) -> bool:
@@ -191,7 +191,7 @@ def _is_complete(fact: int, reports: list[_Report], scenarios: list[_Scenario]) 
 
 
 def _finding(fact: int, reports: list[_Report]) -> Finding:
-    """Put together what the scenarios of a fact say of it: it holds if all of them say so."""
+    """Combine the scenarios of a fact: it holds if it holds in all of them."""
     mine = [report for report in reports if fact in report.scenario.facts]
     mine.sort(key=lambda report: _SCENARIOS.index(report.scenario))
     outcomes = [report.outcomes[fact] for report in mine if fact in report.outcomes]

@@ -1,4 +1,4 @@
-"""Reads Workflows and pods as the API server sends them. Pure, and forgiving: what is missing is None or empty."""
+"""Reads Workflows and pods as the API server sends them. Pure; missing values are None or empty."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Test = Callable[[Json], bool]
 
 _FULFILLED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 _ENDED_PODS = frozenset({"Succeeded", "Failed"})
-# Why the kubelet holds a container back for good, or as good as.
+# Reasons of a waiting container that are permanent, or nearly so.
 _STUCK = frozenset(
     {
         "ErrImagePull",
@@ -28,7 +28,7 @@ _UNSCHEDULABLE = "Unschedulable"
 
 
 def phase(workflow: Json) -> str:
-    """The Workflow's phase, "" before Argo has looked at it."""
+    """The Workflow's phase, "" before Argo has reconciled it."""
     return str((workflow.get("status") or {}).get("phase") or "")
 
 
@@ -39,7 +39,7 @@ def node(workflow: Json, path: str) -> Json | None:
 
 
 def members(workflow: Json, group: str) -> list[str]:
-    """The names of a group's members without the Workflow's: `group(0:a)`, in the order of their names."""
+    """The sorted names of a group's members without the Workflow's name: `group(0:a)`."""
     head = f"{workflow['metadata']['name']}.{group}("
     skip = len(workflow["metadata"]["name"]) + 1
     return sorted(
@@ -63,23 +63,23 @@ def pod_nodes(workflow: Json, path: str) -> list[Json]:
 
 
 def attempts(workflow: Json, path: str) -> list[Json]:
-    """The attempts of a node with retries, in their order."""
+    """The attempts of a node with retries, in order."""
     names = [f"{path}({i})" for i in range(100)]
     return [found for name in names if (found := node(workflow, name)) is not None]
 
 
 def is_fulfilled(item: Json | None) -> bool:
-    """Whether a node has come to an end, good or bad."""
+    """Whether a node has ended."""
     return item is not None and item.get("phase") in _FULFILLED
 
 
 def parameter_index(workflow: Json, name: str) -> int:
-    """The place of a parameter in `spec.arguments.parameters`."""
+    """The index of a parameter in `spec.arguments.parameters`."""
     return [item["name"] for item in workflow["spec"]["arguments"]["parameters"]].index(name)
 
 
 def workers(pods: Iterable[Json], *, round_: str = "1") -> dict[str, Json]:
-    """The job's own pods of one round by their host name, the newest of each; Argo's steps are none of them."""
+    """The newest pods of one round by host name, without those of steps."""
     found: dict[str, Json] = {}
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp"))):
         labels = pod["metadata"].get("labels") or {}
@@ -94,7 +94,7 @@ def pod_phase(pod: Json) -> str:
 
 
 def main_is_running(pod: Json) -> bool:
-    """Whether the user's container runs (the pod's phase says so already while Argo's own one does)."""
+    """Whether the main container runs (a pod is Running as soon as Argo's own container runs)."""
     return "running" in (_status(pod, "main").get("state") or {})
 
 
@@ -104,17 +104,17 @@ def has_ended(pod: Json) -> bool:
 
 
 def main_end(pod: Json) -> Json:
-    """How the user's container ended: exitCode, reason; empty while it runs."""
+    """The main container's terminated state (exitCode, reason); empty while it runs."""
     return dict((_status(pod, "main").get("state") or {}).get("terminated") or {})
 
 
 def main_container(pod: Json) -> Json:
-    """The user's container as it was sent."""
+    """The main container of the pod's spec."""
     return next((item for item in pod["spec"]["containers"] if item.get("name") == "main"), {})
 
 
 def env(pod: Json) -> dict[str, str]:
-    """The environment of the user's container, of plain values."""
+    """The environment variables of the main container that have plain values."""
     return {item["name"]: item.get("value", "") for item in main_container(pod).get("env") or []}
 
 
@@ -124,13 +124,13 @@ def gates(pod: Json) -> list[str]:
 
 
 def scheduled_reason(pod: Json) -> str:
-    """What the scheduler says about a pod that has no node yet: SchedulingGated, Unschedulable or ""."""
+    """The scheduler's reason for a pod without a node: SchedulingGated, Unschedulable or ""."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((str(item.get("reason") or "") for item in conditions if item.get("type") == "PodScheduled"), "")
 
 
 def first_failure(workflow: Json) -> str:
-    """The node that failed with a message of its own, and the message; "" if there is none."""
+    """The first failed node with a message, and the message; "" if there is none."""
     for item in _nodes(workflow):
         if item.get("phase") in ("Failed", "Error") and item.get("message"):
             return f"{item.get('name')} {item['phase']}: {item['message']}"
@@ -150,7 +150,7 @@ def trouble(pods: Iterable[Json]) -> str | None:
 
 
 def waiting(pods: Iterable[Json]) -> str:
-    """Why pods are not running yet, for the message of a time limit; "" if nothing tells."""
+    """Why pods are not running yet, for the message of a timeout; "" if unknown."""
     for pod in pods:
         for condition in (pod.get("status") or {}).get("conditions") or []:
             if condition.get("reason") == _UNSCHEDULABLE:

@@ -1,4 +1,4 @@
-"""Fact 7: what a retry's expression sees, and when its parameters are read."""
+"""Fact 7: the variables of a retry's expression, and when its parameters are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diflow.conformance.finding import FactFailedError
 from diflow.conformance.lab import Lab, Run
 from diflow.conformance.outcome import Outcome
 
-# What each attempt of `anew` is stopped with: the parameters at that time, and whether another attempt must follow.
+# The steps of `anew`: the parameters set before each attempt is stopped, and whether another attempt must follow.
 _STEPS: Final[tuple[tuple[dict[str, str], str], ...]] = (
     ({}, "the workflow parameter as it was at the start"),
     ({"global": "no", "local": "yes"}, "the input as it is now, for it was 'no' before"),
@@ -33,14 +33,14 @@ def expressions(lab: Lab) -> Iterator[Outcome]:
         )
     anew, sees, bare = (len(reading.attempts(workflow, name)) for name in ("anew", "sees", "bare"))
     if anew != len(_STEPS):
-        raise FactFailedError(f"{anew} attempts, not {len(_STEPS)}: the expression did not read its parameters anew")
+        raise FactFailedError(f"{anew} attempts, not {len(_STEPS)}: the expression did not reread its parameters")
     if sees != 2:
         message = (reading.node(workflow, "sees") or {}).get("message")
         raise FactFailedError(f"{sees} attempts, not 2: lastRetry.* or retries is not as expected ({message})")
     yield Outcome(
         7,
-        "lastRetry.exitCode, status, message, duration and retries are seen; quoted parameters are read anew at "
-        f"each evaluation; a bare workflow.parameters.x is {'seen too' if bare > 1 else 'not seen'}",
+        "lastRetry.exitCode, status, message, duration and retries are set; quoted parameters are reread at "
+        f"each evaluation; a bare workflow.parameters.x is {'set too' if bare > 1 else 'not set'}",
         {
             "sees_retries": True,
             "bare_parameter_attempts": bare,

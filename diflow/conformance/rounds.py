@@ -41,7 +41,7 @@ def new_round(lab: Lab) -> Iterator[Outcome]:
                 keys.PARAM_GRANTED: canonical_json({"1": {shapes.TASK: _OLD}, "2": {shapes.TASK: _NEW}}),
             }
         )
-        # They show that Argo has read the patch: a pod that is stopped before that would be retried.
+        # They show that Argo has read the patch: a pod that is stopped before would be retried.
         new = _gated_round(run, "2", _NEW)
         for pod in old.values():
             run.stop_pod(pod)
@@ -94,4 +94,4 @@ def _check_env(lab: Lab, run: Run, pods: dict[str, reading.Json]) -> None:
         wanted = {"DI_NODES": nodes, "DI_RANK": str(rank), "WORLD_SIZE": str(len(pods))}
         wrong = {key: given.get(key) for key, value in wanted.items() if given.get(key) != value}
         if wrong:
-            raise FactFailedError(f"pod {host} was told {wrong}, not {wanted}")
+            raise FactFailedError(f"pod {host} has {wrong}, not {wanted}")

@@ -1,7 +1,7 @@
 """The small jobs and Workflows that a probe runs. Pure.
 
-Jobs are rendered by diflow itself. Where a fact needs a shape that diflow never makes (a reordered group, an empty one,
-a bare retry), a Workflow of the same build is written out here.
+Jobs are rendered by diflow. If a fact needs a structure that diflow never renders (a reordered or empty group, a bare
+retry), this module builds a similar Workflow.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from diflow import DIJob, Task, keys
 Json = dict[str, Any]
 
 TASK: Final = "worker"
-# A gate of the probe's own, so that an allocator on the cluster leaves its pods alone.
+# A gate of the probe's own, so that the cluster's allocator ignores its pods.
 GATE: Final = "diflow/probe"
 STOPPED_EXIT_CODE: Final = 17
 STOPPED_WORD: Final = "saving a checkpoint"
-# What a pod of `until_told` waits for.
+# The annotation that a pod of `until_told` waits for.
 TOLD: Final = "diflow/probe-told"
 WITNESS: Final = "witness"
 PARAM_WITNESSES: Final = "witnesses"
 PARAM_HOLD: Final = "hold"
-# A pod that nothing stops ends by itself, long after the probe would have.
+# A pod that is not stopped ends by itself, long after the probe.
 LIFETIME_SECONDS: Final = 900
-# The same for what has no pod that could end.
+# The same for leaves without pods.
 _DEADLINE_SECONDS: Final = 900
 
 _RESOURCES: Final = {"requests": {"cpu": "10m", "memory": "8Mi"}}
 
 
 def until_stopped(seconds: int = LIFETIME_SECONDS) -> str:
-    """A shell script that succeeds after `seconds`; on SIGTERM it writes a word and ends with STOPPED_EXIT_CODE."""
-    # The shell is no interactive one and a signal does not reach it inside a foreground sleep, hence `wait`.
+    """A shell script that succeeds after `seconds`; on SIGTERM it writes a word and exits with STOPPED_EXIT_CODE."""
+    # A non-interactive shell handles signals only after a foreground sleep, hence `wait`.
     return f"trap 'echo {STOPPED_WORD}; exit {STOPPED_EXIT_CODE}' TERM; echo started; sleep {seconds} & wait"
 
 
@@ -46,7 +46,7 @@ def until_told(seconds: int = LIFETIME_SECONDS) -> str:
 
 _TOLD_FOLDER: Final = "/probe"
 _TOLD_FIELD: Final = {"path": "word", "fieldRef": {"fieldPath": f"metadata.annotations['{TOLD}']"}}
-# Fields of `job` that let its pods see that they are told to end.
+# Fields of `job` for pods of `until_told`.
 TELLABLE: Final[Json] = {
     "container": {"volumeMounts": [{"name": "told", "mountPath": _TOLD_FOLDER}]},
     "volumes": [{"name": "told", "downwardAPI": {"items": [_TOLD_FIELD]}}],
@@ -54,11 +54,11 @@ TELLABLE: Final[Json] = {
 
 
 def witnessed(workflow: Json) -> Json:
-    """The Workflow with one more group in its DAG, whose growth proves that Argo has acted on a patch.
+    """The Workflow with an additional group in its DAG, whose growth proves that Argo has acted on a patch.
 
-    The patch that changes something else lets the group grow too. Argo saves what one look at a Workflow brought all at
-    once, so when the new member is there, what else was to follow from the patch is there as well. A member waits as
-    long as the parameter `hold` says, and with it the Workflow.
+    Each patch also grows this group. Argo saves the result of a reconciliation as a whole, so when the new member
+    exists, all other effects of the patch do, too. A member, and with it the Workflow, waits for the duration in the
+    parameter `hold`.
     """
     spec = workflow["spec"]
     spec["arguments"]["parameters"] += [
@@ -88,7 +88,7 @@ def job(
     container: Json | None = None,
     **pod: Any,
 ) -> DIJob:
-    """A DIJob of one task, whose container runs a shell script. `pod` are fields of its pods' spec."""
+    """A DIJob with one task, whose container runs a shell script. `pod` are fields of its pods' spec."""
     main = {
         "name": keys.MAIN_CONTAINER,
         "image": image,
@@ -108,7 +108,7 @@ def job(
 
 
 def named_group(name: str) -> Json:
-    """A group over the list in the parameter `members`, of leaves that wait and have no pods."""
+    """A group over the list in the parameter `members`, with waiting leaves without pods."""
     return witnessed(
         _workflow(
             name,
@@ -120,7 +120,7 @@ def named_group(name: str) -> Json:
 
 
 def counted_groups(name: str) -> Json:
-    """Two groups as long as the parameters `empty` (0) and `shrinks` (2) say."""
+    """Two groups with the sizes in the parameters `empty` (0) and `shrinks` (2)."""
     return witnessed(
         _workflow(
             name,
@@ -135,10 +135,10 @@ def counted_groups(name: str) -> Json:
 
 
 def retries(name: str, image: str) -> Json:
-    """Three leaves with pods that fail, each retried as its expression says.
+    """Three leaves with failing pods, each retried by its expression.
 
-    `sees` fails at once and is retried while the expression finds each variable as expected; `bare` names a workflow
-    parameter without braces; `anew` runs until it is stopped and is retried as the parameters say at that moment.
+    `sees` fails immediately and is retried while each variable in the expression is as expected; `bare` uses a workflow
+    parameter without braces; `anew` runs until it is stopped and is retried by the parameters at that time.
     """
     sees = (
         "retries == '0' && lastRetry.exitCode == '7' && lastRetry.status == 'Failed'"

@@ -1,7 +1,7 @@
-"""Fact 9: what a user writes reaches command, args and env byte for byte.
+"""Fact 9: a user's text reaches command, args and env byte for byte.
 
-One pod gets every text three times, as a member of `command`, of `args` and as an environment variable, and prints
-what its kernel says it was given.
+One pod gets every text three times, in `command`, in `args` and as an environment variable, and prints what the kernel
+received.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diflow.conformance.finding import FactFailedError
 from diflow.conformance.lab import Lab
 from diflow.conformance.outcome import Outcome
 
-# Texts that a template engine, a shell, YAML, JSON, or Kubernetes itself would like to read as something else.
+# Texts that a template engine, a shell, YAML, JSON or Kubernetes might interpret.
 NASTY: Final[tuple[str, ...]] = (
     "{{x}}", "{{=1+1}}", "{{workflow.name}}", "{{ workflow.name }}", "{{=workflow.name}}",
     "{{inputs.parameters.index}}", "{{item}}", "{{retries}}", "{{pod.name}}", "{{workflow.parameters.granted}}",
@@ -47,24 +47,24 @@ _FRAGMENTS: Final = (
 _RANDOM_TEXTS: Final = 60
 _SEED: Final = 1
 
-# Linux gives a program its arguments and environment as bytes with a NUL behind each. The shell runs under Argo's own
-# starter, so its own number is asked for, not 1; Kubernetes makes `$$` of `$$$$`. What Argo's starter writes stands
-# between these lines, so each is marked.
+# Linux gives a program its arguments and environment as bytes with a NUL after each. The shell runs under Argo's
+# executor, so it uses its own PID, not 1; Kubernetes converts `$$$$` to `$$`. The executor writes lines in between, so
+# each line is marked.
 SCRIPT: Final = "base64 /proc/$$$$/cmdline | sed 's/^/arguments /'; base64 /proc/$$$$/environ | sed 's/^/environment /'"
 _HEAD: Final = ("sh", "-c", SCRIPT, "probe")
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([^)]*)\)", re.DOTALL)
 
 
 def random_texts(seed: int, count: int = _RANDOM_TEXTS) -> tuple[str, ...]:
-    """Texts put together from fragments that mean something to one of the programs on the way."""
+    """Texts made of fragments that are special to one of the programs involved."""
     chance = random.Random(seed)  # noqa: S311 (no secret: the same seed makes the same texts)
     return tuple("".join(chance.choices(_FRAGMENTS, k=chance.randint(1, 9))) for _ in range(count))
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
-    """What Kubernetes itself makes of a text: `$(NAME)` of a known variable is replaced and `$$` is a dollar.
+    """Expand a text as Kubernetes does: `$(NAME)` of a known variable is replaced, and `$$` is a dollar sign.
 
-    That is Kubernetes' documented meaning and not Argo's, so a user of diflow gets it too.
+    This is documented behaviour of Kubernetes, so it applies to users of diflow, too.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -76,7 +76,7 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 
 def variables(texts: Sequence[str]) -> dict[str, str]:
-    """The environment that holds the texts, by name, as the container should see it."""
+    """The expected environment variables with the texts, by name."""
     seen: dict[str, str] = {}
     for i, text in enumerate(texts):
         seen[_variable(i)] = expand(text, seen)
@@ -84,7 +84,7 @@ def variables(texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse(lines: Sequence[str]) -> tuple[list[bytes], dict[str, bytes]]:
-    """The arguments and the environment that SCRIPT printed. Raises FactFailedError if the output is something else."""
+    """The arguments and the environment that SCRIPT printed. Raises FactFailedError if the output is invalid."""
     try:
         arguments, environment = (
             base64.b64decode("".join(line.removeprefix(mark) for line in lines if line.startswith(mark)), validate=True)
@@ -101,13 +101,13 @@ def parse(lines: Sequence[str]) -> tuple[list[bytes], dict[str, bytes]]:
 
 
 def differences(texts: Sequence[str], arguments: Sequence[bytes], environment: Mapping[str, bytes]) -> list[str]:
-    """Every text that did not arrive as it should, in words."""
+    """A message for each text that arrived changed."""
     env = variables(texts)
     wanted = [*_HEAD, *(expand(text, env) for text in (*texts, *texts))]
-    # The script is for our own reading, and is all Kubernetes' to expand; what follows is the user's text.
+    # The script is ours, expanded by Kubernetes; the rest is the user's text.
     wanted[2] = expand(SCRIPT, env)
     wrong = []
-    # Argo's starter looks the program up itself, so its name comes as a path; the rest is the user's text.
+    # Argo's executor resolves the program, so its name is a path; the rest is the user's text.
     for i, (text, given) in enumerate(zip(wanted[1:], arguments[1:], strict=False), start=1):
         if given != text.encode():
             wrong.append(f"argument {i}: {text!r} came as {given!r}")

@@ -1,1 +1,1 @@
-"""What can be done with a job on a cluster: submit, list, wait, follow, scale, retry, delete."""
+"""The operations on a job in a cluster: submit, list, wait, follow, scale, retry, delete."""

@@ -1,7 +1,7 @@
-"""Follows a job: the newest state of its Workflow and its pods, each time that something changes.
+"""Follows a job: the newest state of its Workflow and its pods after each change.
 
-Two watches run in threads of their own and write what they see into one place; the reader is given the newest state,
-never a queue of old ones, so a slow reader misses steps but is never late.
+Two watches run in threads and update one shared state. The reader gets the newest state, not a queue of events, so a
+slow reader misses steps but is never behind.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from diflow.state import chain
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
 
-# Changes come in bursts (Argo writes the Workflow, the pods follow): they are gathered for a moment.
+# Changes come in bursts (Argo writes the Workflow, then the pods change): wait a moment and report them together.
 _GATHER_SECONDS: Final = 0.1
 _IDLE_SECONDS: Final = 1.0
 
 
 def selector(name: str) -> str:
-    """The label selector for the pods of a job, those of its steps included."""
+    """The label selector for the pods of a job, including those of its steps."""
     return f"workflows.argoproj.io/workflow={name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A job at one time. `workflow` is None when it does not exist (any more).
+    """The state of a job at one time. `workflow` is None if it does not exist (any more).
 
-    With `trouble` it is an old state: it says why the cluster cannot be read at present.
+    `trouble`: why the cluster cannot be read now; the state is then an old one.
     """
 
     workflow: dict[str, Any] | None
@@ -44,7 +44,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Board:
-    """What the watches have seen last. Guarded by `changed`."""
+    """The last state that the watches have seen. Guarded by `changed`."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     number: int = 0
@@ -58,10 +58,10 @@ class _Board:
 def follow(
     cluster: Cluster, name: str, *, namespace: str | None = None, seconds: float | None = None
 ) -> Iterator[Snapshot]:
-    """The states of a job, beginning with the present one, until the reader stops, `seconds` have passed or it is gone.
+    """Yield the states of a job, starting with the current one, until `seconds` have passed or the job is deleted.
 
-    A job that goes on in another Workflow is followed there. Raises NotFoundError if there is no such job, and what the
-    cluster refuses.
+    A job that continues in another Workflow is followed there. Raises NotFoundError if there is no such job, and the
+    errors of the requests.
     """
     deadline = time.monotonic() + seconds if seconds is not None else None
     workflow = parts.newest(cluster, name, namespace=namespace)
@@ -70,7 +70,7 @@ def follow(
     while workflow is not None:
         job, uid, after = chain.job_name(workflow), workflow["metadata"].get("uid"), None
         for snapshot in _follow_one(cluster, workflow, namespace=namespace, deadline=deadline):
-            if snapshot.workflow is None:  # it may have gone on in between
+            if snapshot.workflow is None:  # it may have continued in another one since
                 after = parts.newest(cluster, job, namespace=namespace)
                 if after is None or after["metadata"].get("uid") == uid or not chain.continues(after)[0]:
                     yield snapshot
@@ -124,7 +124,7 @@ def _follow_one(
 
 
 def _pods(cluster: Cluster, name: str, namespace: str | None) -> tuple[list[dict[str, Any]], str | None]:
-    """The pods, or none where the user may not see them: the Workflow alone tells most."""
+    """The pods; none if the user may not list them, as the Workflow alone shows most."""
     try:
         return cluster.snapshot(POD, namespace=namespace, labels=selector(name))
     except UnauthorizedError:
@@ -154,7 +154,7 @@ def _watch(cluster: Cluster, board: _Board, kind: Kind, name: str, *, namespace:
                 board.number += 1
                 board.changed.notify_all()
     except UnauthorizedError as error:
-        if whole:  # a user who may not see the pods still follows the Workflow
+        if whole:  # a user without access to the pods still follows the Workflow
             _fail(board, error)
     except Exception as error:
         _fail(board, error)

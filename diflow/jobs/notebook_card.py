@@ -15,7 +15,7 @@ _SHOWN_COMMAND = 80
 
 
 def job_card(job: DIJob) -> str:
-    """The job's name, its terms and its tasks, as HTML. All text of the user's is escaped."""
+    """The job's name, settings and tasks, as HTML. All text from the user is escaped."""
     facts = [
         f"{job.priority} priority",
         "preemptible" if job.preemptible else "not preemptible",

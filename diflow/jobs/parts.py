@@ -1,4 +1,4 @@
-"""Finds the Workflows of a job that has gone on from one to another (see `diflow.state.chain`)."""
+"""Finds the Workflows of a job that continues from one to another (see `diflow.state.chain`)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-# Each step is a request. Users can edit what names the next part, so a chain may also be a circle.
+# Each step is a request. Users can edit the annotations that link the parts, so a chain may contain a cycle.
 _MOST: Final = 10_000
 
 
 def newest(cluster: Cluster, name: str, *, namespace: str | None = None) -> Json | None:
-    """The Workflow in which the job `name` is now, None if there is none. It may be any Workflow, also not diflow's.
+    """The current Workflow of the job `name`; None if there is none. It need not be one of diflow's.
 
-    The first part may be gone already. Raises NotFoundError for a namespace that is not there.
+    The first part may be deleted already. Raises NotFoundError for a namespace that does not exist.
     """
     try:
         found = cluster.get(WORKFLOW, name, namespace=namespace)
@@ -43,31 +43,31 @@ def newest(cluster: Cluster, name: str, *, namespace: str | None = None) -> Json
 
 
 def absent(name: str, namespace: str) -> NotFoundError:
-    """There is no such job, in words."""
+    """The error for a job that does not exist."""
     return NotFoundError(f"there is no job {name} in the namespace {namespace!r}: `diflow list -A` shows all jobs")
 
 
 def following(cluster: Cluster, workflow: Json, *, namespace: str | None = None) -> Json | None:
-    """The Workflow in which the job of this one has gone on, if it has and that one is there."""
+    """The Workflow that continues this one; None if there is none."""
     name = chain.continued_in(workflow)
     after = cluster.find(WORKFLOW, name, namespace=namespace) if name else None
     if after is None or chain.continues(after)[1] != workflow["metadata"].get("uid"):
         return None
-    return after if chain.part(after) > chain.part(workflow) else None  # else somebody has tied the chain into a ring
+    return after if chain.part(after) > chain.part(workflow) else None  # else the annotations were edited into a cycle
 
 
 def all_of(cluster: Cluster, job: str, *, namespace: str | None = None) -> list[Json]:
-    """The metadata of all parts of a job, the first one first; none for a job that never went on in a second one."""
-    if not names.is_label(job):  # nor may it say more than a name where it selects
+    """The metadata of all parts of a job, the first one first; empty for a job with a single Workflow."""
+    if not names.is_label(job):  # also, it must not inject anything into the label selector
         return []
     try:
         found = cluster.list_all(WORKFLOW, namespace=namespace, labels=f"{keys.CHAIN}={job}", metadata_only=True)
-    except UnauthorizedError:  # whoever may read one Workflow need not be allowed to list them
+    except UnauthorizedError:  # a user who may get Workflows may not be allowed to list them
         return []
     return sorted(found, key=chain.part)
 
 
 def may_go_on(workflow: Json) -> bool:
-    """The job may go on in another Workflow at any moment: the allocator does that, with preemptible ones alone."""
+    """Whether the allocator may continue the job in another Workflow at any time: it does so with preemptible jobs."""
     labels = workflow["metadata"].get("labels") or {}
     return labels.get(keys.SCHEDULING) == "gang" and labels.get(keys.PREEMPTIBLE) == "true"

@@ -1,4 +1,4 @@
-"""Finds out whether a cluster has what diflow's jobs need: Argo Workflows, accounts, priority classes."""
+"""Checks the prerequisites of diflow's jobs in a cluster: Argo Workflows, service accounts, priority classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONTROLLER: Final = "workflow-controller"
 
 
 def controller_version(cluster: Cluster) -> tuple[int, int, int] | None:
-    """The version of Argo's workflow controller, from its image; None where it cannot be told.
+    """The version of Argo's workflow controller, from its image; None if unknown.
 
     Raises UnauthorizedError if the user may not read Deployments.
     """
@@ -37,7 +37,7 @@ def image_version(image: str) -> tuple[int, int, int] | None:
 
 
 def is_too_old(version: tuple[int, int, int]) -> str:
-    """What to say of an Argo that is too old, or ""."""
+    """The message for an Argo that is too old, or ""."""
     if version >= OLDEST:
         return ""
     needed = f"{OLDEST[0]}.{OLDEST[1]}"
@@ -50,7 +50,7 @@ def version_text(version: tuple[int, int, int]) -> str:
 
 
 def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
-    """Check that a job can run in the namespace. What the user may not look at is taken to be in order.
+    """Check that a job can run in the namespace. Objects that the user may not read are assumed to exist.
 
     Raises UnavailableError that names what is missing, NotFoundError if it is the namespace.
     """

@@ -1,8 +1,8 @@
-"""With how many replicas a job may be run: as it was submitted, and as its user has asked since.
+"""The replica ranges of a job: as submitted, and as requested since.
 
-What a user asks stands in the Workflow: the parameter `replicas` (a number for each task) and the annotation
-`diflow/bounds` (a minimum and a maximum). A number of its own caps a preemptible job's task; one that is not
-preemptible is given exactly that number.
+A request is in the Workflow: the parameter `replicas` (a number for each task) and the annotation `diflow/bounds` (a
+minimum and a maximum). A number other than the submitted one is the maximum of a preemptible job's task, and exactly
+the number of another job's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bounds = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked for one task: `low`..`high` replicas, and the number `wanted` that stands beside them."""
+    """The request for one task: `low`..`high` replicas, and the number `wanted`."""
 
     task: str
     low: int
@@ -35,12 +35,12 @@ class Asked:
 
 
 def scales(job: DIJob, bounds: Bounds) -> bool:
-    """Some task names a minimum or a maximum: then no other is taken to scale."""
+    """Whether a task has a minimum or a maximum: then only tasks that have them scale."""
     return any(task.max_replicas or task.min_replicas for task in job.tasks) or bool(bounds)
 
 
 def submitted_range(job: DIJob, index: int, *, scaling: bool) -> tuple[int, int]:
-    """With how many replicas a task may be run: as it says, or the last one from 1 on if none says anything."""
+    """The range of a task as submitted. If no task has one, the last task scales from 1 replica."""
     task = job.tasks[index]
     if not job.preemptible:
         return task.replicas, task.replicas
@@ -50,13 +50,13 @@ def submitted_range(job: DIJob, index: int, *, scaling: bool) -> tuple[int, int]
 
 
 def asked(job: DIJob, index: int, *, wanted: Mapping[str, int], bounds: Bounds) -> Asked:
-    """What is asked for one task now."""
+    """The present request for one task."""
     task = job.tasks[index]
     low, high = bounds.get(task.name) or submitted_range(job, index, scaling=scales(job, bounds))
     number = wanted.get(task.name, task.replicas)
     if not job.preemptible:
         low = high = number
-    elif number != task.replicas:  # asked for a number of its own: no more than that
+    elif number != task.replicas:  # a requested number is also the maximum
         low, high = min(low, number), number
     return Asked(task.name, low, high, number)
 
@@ -64,25 +64,25 @@ def asked(job: DIJob, index: int, *, wanted: Mapping[str, int], bounds: Bounds) 
 def with_number(
     job: DIJob, index: int, number: int, *, wanted: Mapping[str, int], bounds: Bounds
 ) -> tuple[dict[str, int], Bounds]:
-    """(wanted, bounds) that ask for exactly, or of a preemptible job for at most, `number` replicas of a task."""
+    """(wanted, bounds) that request exactly `number` replicas of a task, or at most that for a preemptible job."""
     task = job.tasks[index]
     new = {**wanted, task.name: number}
     now = asked(job, index, wanted=new, bounds=bounds)
     if now.high != number:
-        # The number that was submitted caps nothing by itself: what caps the task then are its bounds.
+        # The submitted number is no maximum by itself, so the bounds set it.
         bounds = {**bounds, **all_ranges(job, bounds), task.name: (min(now.low, number), number)}
     return new, bounds
 
 
 def all_ranges(job: DIJob, bounds: Bounds) -> dict[str, tuple[int, int]]:
-    """The bounds of all tasks that scale now: where one has bounds, the others no longer scale by themselves."""
+    """The bounds of all tasks that scale now: once one task has bounds, the others need theirs to scale."""
     scaling = scales(job, bounds)
     ranges = {t.name: submitted_range(job, i, scaling=scaling) for i, t in enumerate(job.tasks)}
     return {**{name: pair for name, pair in ranges.items() if pair[0] < pair[1]}, **bounds}
 
 
 def check_size(job: DIJob, *, wanted: Mapping[str, int], bounds: Bounds, namespace: str, path: str) -> None:
-    """Raises InvalidError if the job would be larger than any job may be: its replicas, or the names of its hosts."""
+    """Raises InvalidError if the job would exceed a limit: its replicas, or the length of its host names."""
     most = [asked(job, i, wanted=wanted, bounds=bounds).high for i in range(len(job.tasks))]
     if sum(most) > MOST_REPLICAS:
         raise InvalidError(
@@ -100,9 +100,9 @@ def check_size(job: DIJob, *, wanted: Mapping[str, int], bounds: Bounds, namespa
 
 
 def choose_task(job: DIJob, name: str | None, bounds: Bounds) -> int:
-    """The index of the task that is meant: the one named, the only one, or the only one that scales.
+    """The index of the task to scale: the one named, the only one, or the only one that scales.
 
-    Raises InvalidError with the tasks there are.
+    Raises InvalidError that lists the tasks.
     """
     names = [task.name for task in job.tasks]
     if name is not None:

@@ -1,9 +1,9 @@
-"""Makes an ended Workflow ready to run again: what failed is forgotten, what succeeded is kept.
+"""Prepares a failed Workflow for a retry: failed nodes are removed, succeeded ones are kept.
 
-This does what `argo retry` does, for the shape that diflow's Workflows have, and one thing more: the step that makes
-the job's Service runs again too, in case somebody removed the Service since the job failed. It is a pure function of
-the Workflow, so that no Argo server and no `argo` command has to be at hand. Nodes are told apart by their names, which
-are paths in Argo's tree (`job.round(0:1).learner(0:0)(1).learner(0)`).
+It does what `argo retry` does, for diflow's Workflows, and also repeats the step that makes the job's Service, in case
+the Service was deleted since. It is a pure function of the Workflow and needs neither an Argo server nor the `argo`
+command. Nodes are identified by their names, which are paths in Argo's tree
+(`job.round(0:1).learner(0:0)(1).learner(0)`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PHASE = "workflows.argoproj.io/phase"
 
 
 def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[str]]:
-    """The Workflow to put in place of `workflow`, and the ids of the nodes whose pods must be deleted before.
+    """The Workflow that replaces `workflow`, and the ids of the nodes whose pods must be deleted first.
 
-    `now` is the present time (RFC 3339). Raises ConflictError if the Workflow did not fail.
+    `now` is the current time (RFC 3339). Raises ConflictError if the Workflow did not fail.
     """
     metadata, status = workflow["metadata"], workflow.get("status") or {}
     name = metadata["name"]
@@ -33,7 +33,7 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
     if phase not in ("Failed", "Error"):
         raise ConflictError(
             f"job {name} is {phase or 'Pending'}: only a failed job can be retried"
-            + (" (to run it again, delete it and submit it anew)" if phase == "Succeeded" else "")
+            + (" (to run it again, delete it and submit it again)" if phase == "Succeeded" else "")
         )
     nodes, offloaded = raw(workflow)
     if offloaded:
@@ -51,17 +51,17 @@ def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[
     for label in (_COMPLETED, _ARCHIVING, _PHASE):
         labels.pop(label, None)
     annotations = new["metadata"].get("annotations") or {}
-    for annotation in (keys.DECISION, keys.RESTARTS_BEFORE):  # why it was stopped, and what counted towards that
+    for annotation in (keys.DECISION, keys.RESTARTS_BEFORE):  # why it was stopped, and the restarts counted before
         annotations.pop(annotation, None)
     new["spec"].pop("shutdown", None)
     return new, {node_id for node_id, node in nodes.items() if node_id not in kept and node.get("type") == "Pod"}
 
 
 def _sort(root: str, nodes: dict[str, Any]) -> tuple[set[str], set[str]]:
-    """The names of the nodes to keep, and of those among them that must run on.
+    """The names of the nodes to keep, and of those among them that must run again.
 
-    From the top: what succeeded stays with all that is under it; a group of nodes that did not is opened again; a Retry
-    that did not, and any leaf, is forgotten with all that is under it.
+    From the root: a succeeded node is kept with its subtree; a group that did not succeed is kept and reset; a Retry
+    or leaf that did not succeed is removed with its subtree.
     """
     keep: set[str] = set()
     reset: set[str] = set()
@@ -81,7 +81,7 @@ def _sort(root: str, nodes: dict[str, Any]) -> tuple[set[str], set[str]]:
 
 
 def _above(name: str, names: set[str]) -> str | None:
-    """The longest of `names` that `name` lies under."""
+    """The longest of `names` that is an ancestor of `name`."""
     for end in range(len(name) - 1, 0, -1):
         if name[end] in ".(" and name[:end] in names:
             return name[:end]

@@ -1,6 +1,4 @@
-"""Asks for other numbers of replicas of a job that is there. Only what the user asks for is written; the allocator acts
-on it.
-"""
+"""Requests another number of replicas for an existing job. Only the request is written; the allocator acts on it."""
 
 from __future__ import annotations
 
@@ -26,10 +24,10 @@ _PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """What was asked for one task of a job, and what is asked for now.
+    """The earlier and the new request for one task of a job.
 
     `outdated`: the tasks whose running replicas keep the DI_RANK that they started with, though their rank changes.
-    Those of a preemptible job all start again.
+    All replicas of a preemptible job start again.
     """
 
     task: str
@@ -49,10 +47,10 @@ def scale(
     cluster: Cluster | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Scaled:
-    """Ask for `replicas`, or for `low` to `high` of a preemptible job (what is not given of the two stays).
+    """Request `replicas`, or `low` to `high` of a preemptible job (the one not given stays as it is).
 
-    The write names the version that was read, and is derived anew when somebody else was faster. Raises InvalidError
-    for what cannot be asked, NotFoundError, and ConflictError if the job has ended or changes all the time.
+    The write has the resourceVersion that was read and is repeated on a conflict. Raises InvalidError for an invalid
+    request, NotFoundError, and ConflictError if the job has ended or conflicts persist.
     """
     cluster = cluster or Cluster.connect()
     for attempt in range(1, _TRIES + 1):
@@ -86,7 +84,7 @@ def _change(
     else:
         new_wanted, new_bounds = _by_bounds(job, index, low, high, wanted=wanted, bounds=bounds)
     after = asked(job, index, wanted=new_wanted, bounds=new_bounds)
-    # What the server noted about the range of this task was so before somebody asked for bounds.
+    # The range that the server recorded for this task is obsolete once a user requests bounds.
     notes = Notes.read(stands.annotations.get(keys.REQUESTS) or "")
     forgotten = notes.without_range(before.task) if replicas is None else notes
     if (new_wanted, new_bounds, forgotten) == (wanted, bounds, notes):
@@ -116,7 +114,7 @@ def _by_bounds(
     if new_low > new_high:
         other = "" if low is not None and high is not None else f"; give {'--max' if high is None else '--min'}, too"
         raise InvalidError(f"the minimum {new_low} is above the maximum {new_high}{other}", path="--min")
-    # A number of its own would cap the bounds: with the submitted one, they alone count.
+    # Any other number would limit the bounds; the submitted one does not.
     return {**wanted, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (new_low, new_high)}
 
 

@@ -1,7 +1,7 @@
-"""What a job's user asks of it, as it stands in its Workflow, and the patch that asks for something else.
+"""Scale requests: the present one as read from a job's Workflow, and the patch for a new one.
 
-It is what `diflow scale` and the server share: both read a Workflow, think, and write only what a user may write (the
-parameter `replicas`, the annotation `diflow/bounds`). Neither of them is known here, nor is the cluster.
+Shared by `diflow scale` and the server. Both write only what users may write (the parameter `replicas`, the annotation
+`diflow/bounds`). This module knows neither of them, and does not access the cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What stands in one version of a job's Workflow: `wanted` replicas and `bounds` by task, all `parameters`."""
+    """The requests in one version of a job's Workflow: `wanted` replicas and `bounds` by task, all `parameters`."""
 
     name: str
     workflow: str
@@ -36,17 +36,17 @@ class Standing:
     annotations: Mapping[str, str]
 
     def asked(self, index: int) -> Asked:
-        """What is asked for one task now."""
+        """The present request for one task."""
         return asked(self.job, index, wanted=self.wanted, bounds=self.bounds)
 
     def parameter(self, name: str) -> str:
-        """A parameter of the Workflow, or ""."""
+        """The value of a parameter of the Workflow, or ""."""
         return next((value for known, value in self.parameters if known == name), "")
 
     def change(
         self, wanted: Mapping[str, int], bounds: Bounds, *, annotations: Mapping[str, str] | None = None
     ) -> Json:
-        """The merge patch that asks for these instead. It is meant for this version of the Workflow alone."""
+        """The merge patch that requests these instead. It is valid for this version of the Workflow only."""
         values = merged(self.parameters, live(replicas=wanted))
         change: Json = {
             "metadata": {"uid": self.uid, "resourceVersion": self.version},
@@ -66,10 +66,10 @@ class Standing:
 
 
 def standing(workflow: Mapping[str, Any]) -> Standing:
-    """What stands in a Workflow.
+    """Read the requests from a Workflow.
 
-    Raises NotFoundError if it is not diflow's, ConflictError if it has ended, InvalidError if nobody acts on what is
-    asked (`scheduling: none`), or if it cannot be understood any more.
+    Raises NotFoundError if it is not diflow's, ConflictError if it has ended, InvalidError if no allocator acts on it
+    (`scheduling: none`) or if it is unreadable.
     """
     state = JobState.parse(workflow)
     name = state.name

@@ -1,8 +1,7 @@
 """Whether a job's programs need the server's unproven mode, and whether the server of this cluster has it on.
 
-Each pod proves to the server whose it is by a token (docs/security.md). The clients of DI-engine know nothing of
-tokens: without `DIFLOW_SERVER_UNPROVEN_PODS` all that they ask for and report is answered with 401, and nobody who
-looks at the job sees it.
+A pod authenticates to the server with a token (docs/security.md). DI-engine's clients do not send tokens: without
+`DIFLOW_SERVER_UNPROVEN_PODS` all their requests are answered with 401, which the job's status does not show.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ _MOST_TEXT: Final = 100_000
 
 
 def why_needed(dijob: Mapping[str, Any]) -> str:
-    """Why the programs of a job send no token, "" if nothing says so. `dijob` is a manifest; nothing in it is believed.
+    """Why the programs of a job send no token; "" if they seem to. `dijob` is a manifest, possibly invalid.
 
-    What its annotation `diflow/sends-token` says holds ("true" or "false"); else it is told by DI-engine's launchers
-    and images.
+    The annotation `diflow/sends-token` ("true" or "false") decides, else the use of DI-engine's launchers or images.
     """
     said = _mapping(_mapping(dijob.get("metadata")).get("annotations")).get(keys.SENDS_TOKEN)
     if said == "true":
@@ -48,9 +46,9 @@ def why_needed(dijob: Mapping[str, Any]) -> str:
 
 
 def is_served(cluster: Cluster, server_url: str) -> bool | None:
-    """Whether the server at `server_url` serves pods without a token; None where that cannot be told.
+    """Whether the server at `server_url` serves pods without a token; None if unknown.
 
-    Its Deployment says it, or, to users who may not read that, the ConfigMap diflow-server in kube-public.
+    Read from its Deployment, or, for users without access, from the ConfigMap diflow-server in kube-public.
     """
     host = (urlsplit(server_url).hostname or "").split(".")
     if len(host) > 1:  # its Service and namespace, as inside the cluster

@@ -1,7 +1,7 @@
-"""What can be done with a job: submit it, look at it, wait for it, stop it.
+"""The operations on a job: submit, get, list, wait, stop, retry, delete.
 
-Each function works on a `Cluster` (by default that of the kubeconfig) and on the job's Workflow, which is all the state
-that there is. Errors are those of `diflow.errors`.
+Each function works on a `Cluster` (by default that of the kubeconfig) and on the job's Workflow, which holds all of its
+state. Errors are those of `diflow.errors`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TRIES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job in a cluster: its Workflow, its pods (none when they were not asked for) and its status."""
+    """A job in a cluster: its Workflow, its pods (none if not requested) and its status."""
 
     workflow: dict[str, Any]
     pods: tuple[dict[str, Any], ...]
@@ -47,7 +47,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Its name, which is that of its first Workflow."""
+        """The job's name: the name of its first Workflow."""
         return chain.job_name(self.workflow)
 
     @property
@@ -62,23 +62,24 @@ class Job:
 
     @property
     def dijob(self) -> dict[str, Any]:
-        """The manifest as it was submitted, without what cannot be read of it: its owner may have changed it since."""
+        """The manifest as submitted, without its unreadable parts: its owner may have edited it since."""
         return manifest(self.workflow)
 
     @property
     def round(self) -> str:
-        """The round that counts ("1", "2" ...), "" where its parameters cannot be read."""
+        """The current round ("1", "2" ...); "" if the parameters are unreadable."""
         state = JobState.parse(self.workflow)
         return "" if state.problem else state.current
 
 
 def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False) -> AnyJob:
-    """Create the job's Workflow. Returns the job with the namespace that it is in, and who schedules it.
+    """Create the job's Workflow. Returns the job with its namespace and scheduling set.
 
-    A job that does not say who does is left to the allocator if the cluster has one.
+    A job without `scheduling` is left to the allocator if the cluster has one.
 
-    All is checked before anything is made: what the cluster must have (accounts, priority class, Argo), and the whole
-    Workflow, by a dry run of the API server. So a refused job leaves nothing behind. `dry_run` ends there.
+    Everything is checked before an object is created: the prerequisites (accounts, priority class, Argo), and the
+    Workflow, by a dry run of the API server. So a rejected job leaves nothing behind. `dry_run` stops there.
+
     Raises ConflictError if the name is taken.
     """
     from diflow.workflows import render  # noqa: PLC0415 (Hera takes half a second to import)
@@ -90,7 +91,7 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
     body = render(placed)
     prerequisites.check_ready(cluster, namespace=namespace, priority=job.priority)
     _create(cluster, body, namespace=namespace, dry_run=True)
-    if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job, whose first part is gone
+    if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job whose first part was deleted
         raise _taken(job.name, left[-1]["metadata"]["name"], namespace)
     if not dry_run:
         _create(cluster, body, namespace=namespace, dry_run=False)
@@ -98,7 +99,7 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
 
 
 def _scheduling(cluster: Cluster) -> Scheduling | None:
-    """How jobs that do not say it are scheduled: the allocator puts that where everybody may read it."""
+    """The default scheduling, which the allocator publishes in a ConfigMap that all users may read."""
     try:
         found = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)
     except UnauthorizedError:
@@ -133,7 +134,7 @@ def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = No
 
 
 def _workflow(name: str, *, namespace: str | None, cluster: Cluster) -> dict[str, Any]:
-    """The Workflow in which the job is now. Raises NotFoundError, also for one that is not diflow's."""
+    """The current Workflow of the job. Raises NotFoundError, also for one that is not diflow's."""
     where = namespace or cluster.namespace
     workflow = parts.newest(cluster, name, namespace=namespace)
     if workflow is None:
@@ -153,8 +154,8 @@ def list_jobs(
 ) -> list[Job]:
     """All jobs of the namespace, or `everywhere`, the newest first. Pods are not read.
 
-    `brief`: where there are many, only the metadata is read of those that have ended (see `status.derive_ended`). A
-    whole Workflow is some 80 kB, and the API server needs most of the time of a long list to write it.
+    `brief`: of many ended jobs, only the metadata is read (see `status.derive_ended`). A Workflow has about 80 kB, and
+    the API server's serialisation takes most of the time of a long list.
     """
     cluster = cluster or Cluster.connect()
     chosen = f"{_MANAGED},{labels}" if labels else _MANAGED
@@ -193,7 +194,7 @@ def latest(*, namespace: str | None = None, cluster: Cluster | None = None) -> s
 
 
 def events(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> list[dict[str, Any]]:
-    """The events of the job's Workflow and pods, the oldest first; none if the user may not see them."""
+    """The events of the job's Workflow and pods, the oldest first; none if the user may not list them."""
     cluster = cluster or Cluster.connect()
     try:
         found = cluster.list_all(EVENT, namespace=namespace)
@@ -207,7 +208,7 @@ def events(name: str, *, namespace: str | None = None, cluster: Cluster | None =
 def allocator_events(
     name: str, *, namespace: str | None = None, cluster: Cluster | None = None
 ) -> list[dict[str, Any]] | None:
-    """What the allocator said of the job, the oldest first; None if the user may not see events."""
+    """The allocator's events about the job, the oldest first; None if the user may not list events."""
     cluster = cluster or Cluster.connect()
     workflows = _names(name, namespace=namespace, cluster=cluster)
     about = f"involvedObject.name={name}," if workflows == {name} else ""
@@ -220,7 +221,7 @@ def allocator_events(
 
 
 def is_allocators(event: dict[str, Any]) -> bool:
-    """The allocator wrote it."""
+    """Whether the allocator wrote this event."""
     component = (event.get("source") or {}).get("component") or event.get("reportingComponent")
     return bool(component == keys.ALLOCATOR)
 
@@ -254,10 +255,10 @@ def wait(
     cluster: Cluster | None = None,
     until: Callable[[JobStatus], bool] | None = None,
 ) -> JobStatus:
-    """Wait until the job has ended, or until what `until` asks for has come, and return its status.
+    """Wait until the job has ended, or until the condition `until` is met, and return its status.
 
-    Raises JobFailedError if the job failed (unless that is what `until` asked for), TimeoutError when
-    `timeout_seconds` have passed first, NotFoundError if it is deleted.
+    Raises JobFailedError if the job failed (unless `until` waits for that), TimeoutError after `timeout_seconds`,
+    NotFoundError if the job is deleted.
     """
     cluster = cluster or Cluster.connect()
     _workflow(name, namespace=namespace, cluster=cluster)
@@ -280,10 +281,9 @@ def wait(
 
 
 def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> bool:
-    """Delete the job's Workflow; Kubernetes then removes its pods and its Service. Returns whether it was there.
+    """Delete the job's Workflows; Kubernetes then removes its pods and its Service. Returns whether it existed.
 
-    A job that has gone on in other Workflows goes with all of them. Raises NotFoundError if the Workflow of that name
-    is not diflow's.
+    All parts of the job are deleted. Raises NotFoundError if the Workflow of that name is not diflow's.
     """
     cluster = cluster or Cluster.connect()
     workflow = cluster.find(WORKFLOW, name, namespace=namespace)
@@ -291,7 +291,7 @@ def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None =
         raise NotFoundError(f"the Workflow {name} is not a diflow job: use `argo delete` for it")
     job = chain.job_name(workflow) if workflow is not None else name
     gone = workflow is not None and cluster.delete(WORKFLOW, job, namespace=namespace)
-    # What the allocator has begun until now; of a Workflow that is gone it begins no other.
+    # Parts that the allocator has created until now; it does not continue a deleted Workflow.
     left = parts.all_of(cluster, job, namespace=namespace) if workflow is None or parts.may_go_on(workflow) else []
     for part in left:
         gone = cluster.delete(WORKFLOW, part["metadata"]["name"], namespace=namespace) or gone
@@ -301,7 +301,7 @@ def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None =
 def wait_deleted(
     name: str, *, namespace: str | None = None, timeout_seconds: float | None = None, cluster: Cluster | None = None
 ) -> None:
-    """Wait until there is no such job. Raises TimeoutError when `timeout_seconds` have passed first."""
+    """Wait until there is no such job. Raises TimeoutError after `timeout_seconds`."""
     cluster = cluster or Cluster.connect()
     try:
         for snapshot in follow(cluster, name, namespace=namespace, seconds=timeout_seconds):
@@ -313,7 +313,7 @@ def wait_deleted(
 
 
 def suspend(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> None:
-    """Let Argo start nothing more of the job; pods that run go on. Raises ConflictError if it has ended."""
+    """Let Argo start no more pods of the job; running pods continue. Raises ConflictError if it has ended."""
     _change(name, {"suspend": True}, namespace=namespace, cluster=cluster)
 
 
@@ -323,9 +323,9 @@ def resume(name: str, *, namespace: str | None = None, cluster: Cluster | None =
 
 
 def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = None, at_once: bool = False) -> None:
-    """End the job: its pods get SIGTERM and their grace period. `at_once` is what `argo terminate` does.
+    """Stop the job: its pods get SIGTERM and their grace period. `at_once` does what `argo terminate` does.
 
-    Its Service stays for a retry and goes with the Workflow.
+    Its Service remains for a retry and is deleted with the Workflow.
 
     Raises ConflictError if it has ended.
     """
@@ -333,7 +333,7 @@ def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = N
 
 
 def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: Cluster | None) -> dict[str, Any]:
-    """Change a job's spec. Returns the one that it had."""
+    """Change a job's spec. Returns the previous one."""
     cluster = cluster or Cluster.connect()
     attempt = 0
     while True:
@@ -344,7 +344,7 @@ def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: 
             raise ConflictError(f"job {name} has ended already ({now.phase})")
         metadata = workflow["metadata"]
         change: dict[str, Any] = {"spec": spec}
-        if parts.may_go_on(workflow):  # it must not go to a Workflow that the job has just left
+        if parts.may_go_on(workflow):  # the change must not go to a Workflow that was superseded meanwhile
             change["metadata"] = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         try:
             cluster.patch(WORKFLOW, metadata["name"], change, namespace=namespace)
@@ -363,9 +363,9 @@ def retry(
     cluster: Cluster | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Run the failed parts of a failed job again, with their whole backoffLimit. What succeeded is kept.
+    """Run the failed replicas of a failed job again, with their full backoffLimit. Succeeded ones are kept.
 
-    Raises ConflictError if the job has not failed, or changes meanwhile.
+    Raises ConflictError if the job has not failed, or is changed meanwhile.
     """
     cluster = cluster or Cluster.connect()
     workflow = _workflow(name, namespace=namespace, cluster=cluster)
@@ -379,7 +379,7 @@ def retry(
 
 
 def _wait_gone(cluster: Cluster, name: str, forgotten: set[str], *, namespace: str | None) -> None:
-    """New pods have the names of the old ones: those must be gone first."""
+    """Wait for the deletion of the old pods, as the new ones have the same names."""
     deadline = time.monotonic() + _PODS_GONE_SECONDS
     while any(_node(pod) in forgotten for pod in cluster.list_all(POD, namespace=namespace, labels=selector(name))):
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
-"""JSON as the API server sends it, however deep it is nested.
+"""Parses the API server's JSON, regardless of its nesting.
 
-A Workflow has fields of any content, and the API server takes 10,000 levels of it. Python's JSON library raises
-RecursionError before the thousandth, and that for a whole list: one object would hide all others from each reader. So
-what is nested deeper than any field that diflow reads is left out.
+Workflows have fields of arbitrary content, and the API server accepts 10,000 levels. Python's JSON library raises
+RecursionError before 1,000, and for a whole list: one object would hide all others from each reader. So values that are
+nested deeper than any field that diflow reads are left out.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 MOST_LEVELS: Final = 200
-"""Of lists and mappings inside each other. The deepest field of a pod template is on level 16."""
+"""Of nested lists and mappings. The deepest field of a pod template is at level 16."""
 _BRACKET: Final = re.compile(rb'[^"\[\]{}]*+(?:"(?:[^"\\]++|\\.)*+"[^"\[\]{}]*+)*+([\[\]{}])', re.DOTALL)
 
 
 def parse(data: bytes) -> Any:
-    """The value of an answer. What is nested too deep is null. Raises ValueError for what is no JSON."""
+    """Parse a response; values that are nested too deeply become null. Raises ValueError if it is not JSON."""
     try:
         return json.loads(data)
     except RecursionError:
@@ -26,7 +26,7 @@ def parse(data: bytes) -> Any:
 
 
 def _shallow(data: bytes) -> Iterator[bytes]:
-    """JSON text without what is nested more than so many levels deep."""
+    """The JSON text without values below MOST_LEVELS."""
     level = begin = 0
     for match in _BRACKET.finditer(data):
         at = match.start(1)

@@ -1,11 +1,10 @@
-"""Talks to Kubernetes: the one module that imports the `kubernetes` package.
+"""The Kubernetes client: the only module that imports the `kubernetes` package.
 
-Objects are plain dictionaries, as the API server sends them: a list of a thousand Workflows is read without building a
-model of each. The package itself only supplies what is hard to get right: kubeconfigs with their logins, TLS and the
-pool of connections. Every call has a time-out, only reads are tried again, and every error becomes one of
-`diflow.errors` with a line that says what to do.
+Objects are plain dictionaries, as the API server sends them: a list of a thousand Workflows is read without building
+models. The package supplies kubeconfigs with their authentication, TLS and connection pools. Every request has a
+timeout, only reads are retried, and every error becomes one of `diflow.errors` with a line that says what to do.
 
-It knows nothing of DIJobs.
+It does not know DIJobs.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Json = dict[str, Any]
 
 _CONNECT_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 30.0
-# The server sends a bookmark each minute: a stream that is silent for longer is dead.
+# The server sends a bookmark each minute: a stream that is silent for longer is broken.
 _WATCH_READ_SECONDS: Final = 75.0
 _WATCH_SERVER_SECONDS: Final = (240, 300)
 _READ_MARGIN_SECONDS: Final = 2.0
@@ -51,16 +50,16 @@ _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that a watch has seen: `kind` is ADDED, MODIFIED or DELETED (in `Cluster.stream` BOOKMARK, too)."""
+    """One event of a watch: `kind` is ADDED, MODIFIED or DELETED (in `Cluster.stream` BOOKMARK, too)."""
 
     kind: str
     object: Json
 
 
 class Cluster:
-    """A Kubernetes cluster, and the namespace that is meant when none is named.
+    """A Kubernetes cluster, and the default namespace.
 
-    `transport` has `request(method, url, ...)` like urllib3's PoolManager; `authorise` gives the headers of a login.
+    `transport` has `request(method, url, ...)` like urllib3's PoolManager; `authorise` returns authentication headers.
     """
 
     def __init__(
@@ -95,10 +94,10 @@ class Cluster:
     def connect(
         cls, *, kubeconfig: str | None = None, context: str | None = None, namespace: str | None = None
     ) -> Self:
-        """The cluster of a kubeconfig (by default $KUBECONFIG or ~/.kube/config), else the one that this runs in.
+        """The cluster of a kubeconfig (by default $KUBECONFIG or ~/.kube/config), else that of the service account.
 
-        Nothing is sent yet. Raises UnavailableError when there is no usable kubeconfig, InvalidError for a namespace
-        whose name no namespace can have.
+        No request is sent. Raises UnavailableError if there is no usable kubeconfig, InvalidError for an invalid
+        namespace name.
         """
         if namespace is not None:
             check_label(namespace, what="the namespace", path="--namespace")
@@ -145,8 +144,8 @@ class Cluster:
         client = ApiClient(configuration)
 
         def authorise() -> dict[str, str]:
-            # The kubelet renews a pod's token in place. The package reads it once a minute of wall-clock time: a token
-            # that was refused would be sent again, and errors of its own come from here while there is no such file.
+            # The kubelet renews a pod's token in place. The package rereads it once a minute of wall-clock time: it
+            # would resend a rejected token, and raises its own errors while the file is missing.
             if fresh := _token(token_file):
                 return {"Authorization": f"Bearer {fresh}"}
             token = configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -161,8 +160,8 @@ class Cluster:
             source=source,
         )
 
-    def asked_once(self, *, read_seconds: float | None = None, connect_seconds: float | None = None) -> Self:
-        """The same cluster over the same connections, for a caller that keeps its own pace: no read is tried again."""
+    def without_retries(self, *, read_seconds: float | None = None, connect_seconds: float | None = None) -> Self:
+        """The same cluster over the same connections, without retries of reads, for callers that retry themselves."""
         other = copy.copy(self)
         other._read_tries = 1
         other._read_seconds = read_seconds or self._read_seconds
@@ -193,7 +192,7 @@ class Cluster:
         limit: int | None = None,
         metadata_only: bool = False,
     ) -> list[Json]:
-        """All objects of a kind in the namespace (or `everywhere`) that the selectors choose, read in pages."""
+        """All objects of a kind in the namespace (or `everywhere`) that match the selectors, read in pages."""
         return self.snapshot(
             kind,
             namespace=namespace,
@@ -219,7 +218,7 @@ class Cluster:
         chosen: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere, "labels": labels, "fields": fields}
         try:
             return self._listed(kind, limit=limit, size=limit or _PAGE, metadata_only=metadata_only, **chosen)
-        except GoneError:  # the list changed too much while its pages were read: once more, in one piece
+        except GoneError:  # the continue token expired while the pages were read: once more, as one page
             return self._listed(kind, limit=limit, size=0, metadata_only=metadata_only, **chosen)
 
     def _listed(self, kind: Kind, *, limit: int | None, **options: Any) -> tuple[list[Json], str]:
@@ -244,7 +243,7 @@ class Cluster:
     ) -> Iterator[tuple[list[Json], str]]:
         """The pages of a list (of `size` objects; 0: all in one), each with the list's resourceVersion.
 
-        At most two pages are in memory at a time. Raises GoneError when the server has forgotten the list meanwhile.
+        At most two pages are in memory at a time. Raises GoneError if the continue token has expired.
         """
         path = kind.path(None if everywhere else self._space(kind, namespace))
         accept = _METADATA_ONLY if metadata_only else _JSON
@@ -254,14 +253,14 @@ class Cluster:
             return self._bytes("GET", path, query=query, accept=accept, about=kind.about())
 
         for page in pages.read(fetch, self._parse):
-            if "items" not in page:  # a proxy's page, say: it must not pass for an empty cluster
+            if "items" not in page:  # a proxy's page, for example, must not count as an empty cluster
                 raise UnavailableError(refusals.no_kubernetes(self.target))
             yield page["items"] or [], (page.get("metadata") or {}).get("resourceVersion") or ""
 
     def create(
         self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
     ) -> Json:
-        """Create an object. Raises ConflictError if its name is taken, InvalidError if the server refuses it."""
+        """Create an object. Raises ConflictError if its name is taken, InvalidError if the server rejects it."""
         name = (body.get("metadata") or {}).get("name") or ""
         return self._json(
             "POST",
@@ -286,10 +285,10 @@ class Cluster:
         manager: str = "",
         metadata_only: bool = False,
     ) -> Json:
-        """Change an object (or its `subresource`): a mapping is merged into it, a list is a JSON patch.
+        """Change an object (or its `subresource`): a mapping is a merge patch, a list a JSON patch.
 
-        `manager`: as whom the object's managedFields name the writer. `metadata_only`: of the changed object only that
-        comes back. A JSON patch one of whose tests fails is refused with InvalidError.
+        `manager`: the field manager in managedFields. `metadata_only`: only the object's metadata is returned. A JSON
+        patch with a failing test raises InvalidError.
         """
         content = "application/json-patch+json" if isinstance(body, list) else "application/merge-patch+json"
         return self._json(
@@ -311,7 +310,7 @@ class Cluster:
         foreground: bool = False,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Delete an object. Returns whether it was there. `foreground`: it goes after all that it owns."""
+        """Delete an object. Returns whether it existed. `foreground`: its dependents are deleted first."""
         options: Json = {"propagationPolicy": "Foreground" if foreground else "Background"}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
@@ -336,13 +335,13 @@ class Cluster:
         stop: Callable[[], bool] = lambda: False,
         troubled: Callable[[UnavailableError | None], None] = lambda _: None,
     ) -> Iterator[Change]:
-        """All changes of one object, or of those that the selectors choose, for as long as the caller reads them.
+        """Yield all changes of one object, or of those that match the selectors.
 
-        It begins with what is there (as ADDED), unless `since` is the resourceVersion of a list that the caller has. A
-        stream that breaks or goes silent is taken up again where it ended; when the server no longer knows that
-        place, everything is listed again, and what has gone meanwhile comes as DELETED. Errors that another try does
-        not mend are raised. It ends after `seconds`, or when `stop` says so. `troubled` is told of an error that
-        another try has not mended yet, and of None when all is well again.
+        It starts with the existing objects (as ADDED), unless `since` is the resourceVersion of a list that the caller
+        has. A stream that breaks or is silent is resumed; if its resourceVersion has expired, the objects are listed
+        again, and missed deletions are yielded as DELETED. Errors that are not transient are raised. It ends after
+        `seconds`, or when `stop` returns true. `troubled` is called with a transient error, and with None when it is
+        over.
         """
         deadline = time.monotonic() + seconds if seconds is not None else math.inf
         fields = f"metadata.name={name}" if name else ""
@@ -376,7 +375,7 @@ class Cluster:
                     if stop():
                         return
                 if time.monotonic() - began < 1.0:
-                    failures += 1  # a server that ends each stream at once is not asked in a tight loop
+                    failures += 1  # back off from a server that ends each stream at once
                     self._pause(failures)
             except GoneError:
                 version = None
@@ -404,11 +403,11 @@ class Cluster:
         silence_seconds: float | None = None,
         opened: Callable[[Callable[[], None]], None] = lambda _: None,
     ) -> Generator[Change, None, None]:
-        """What one connection of a watch says, bookmarks too, until the server ends it after about `seconds`.
+        """Yield the events of one watch, including bookmarks, until the server ends it after about `seconds`.
 
-        `since` is the resourceVersion to go on from. `opened` is told when the server has accepted the watch, and is
-        given a function that hangs up from any thread. Raises GoneError when the server no longer knows `since`, and
-        UnavailableError when the stream breaks, or is silent for `silence_seconds`.
+        `since` is the resourceVersion to start from. `opened` is called when the server has accepted the watch, with a
+        function that closes the connection from any thread. Raises GoneError if `since` has expired, and
+        UnavailableError if the stream breaks, or is silent for `silence_seconds`.
         """
         query = {
             "watch": "1",
@@ -450,7 +449,7 @@ class Cluster:
         timestamps: bool = False,
         read_seconds: float | None = None,
     ) -> Iterator[str]:
-        """The lines that a container wrote, without their line ends. With `follow`, also those to come."""
+        """The lines of a container's log, without line ends. With `follow`, also future ones."""
         query: dict[str, Any] = {
             "container": container,
             "follow": "true" if follow else "",
@@ -468,7 +467,7 @@ class Cluster:
 
     # --- the cluster itself -------------------------------------------------------------------------------------------
 
-    def may(
+    def can_i(
         self,
         verb: str,
         kind: Kind,
@@ -501,7 +500,7 @@ class Cluster:
         return str(self._json("GET", "/version").get("gitVersion") or "unknown")
 
     def clock_skew_seconds(self) -> float | None:
-        """How far the server's clock is ahead of ours, to a second, as of its last answer."""
+        """How far the server's clock is ahead of ours, to the second, as of its last response."""
         return self._clock_skew_seconds
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -520,7 +519,7 @@ class Cluster:
         return parsed if isinstance(parsed, dict) else {}
 
     def _bytes(self, method: str, path: str, **request: Any) -> bytes:
-        """The answer to a request. A read is tried again when that may help; a write never is."""
+        """The response to a request. Reads are retried after transient errors, writes never."""
         tries = self._read_tries if method == "GET" else 1
         for attempt in range(1, tries):
             try:
@@ -588,7 +587,7 @@ class Cluster:
                 _close(response)
 
     def _pause(self, failures: int, *, at_least: float | None = None) -> None:
-        """Wait before another try: full jitter, or what the server asked for."""
+        """Wait before a retry: full jitter, at least what the server asked for."""
         low, high = _BACKOFF_SECONDS
         pause = self._jitter(0.0, min(high, low * 2 ** min(failures, 10)))
         self._sleep(max(pause, min(at_least or 0.0, high)))
@@ -609,7 +608,7 @@ def _read_all(response: BaseHTTPResponse) -> bytes:
 
 
 def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """The lines of a stream as they come. An end in the middle of a line gives what there is of it."""
+    """The lines of a stream as they arrive. The last line may be incomplete."""
     rest = b""
     for chunk in response.stream(amt=None, decode_content=True) if _is_chunked(response) else _blocks(response):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -628,7 +627,7 @@ def _blocks(response: BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def _close(response: BaseHTTPResponse) -> None:
-    """Give a finished connection back; close one in the middle of a stream, as reading it out could take for ever."""
+    """Release a finished connection to the pool; close one with an unfinished stream, which may never end."""
     drained = response.closed or getattr(response, "_fp", None) is None or response.length_remaining == 0
     fp = getattr(response, "_fp", None)
     if drained or (fp is not None and getattr(fp, "closed", False)):
@@ -638,13 +637,13 @@ def _close(response: BaseHTTPResponse) -> None:
 
 
 def _hang_up(response: BaseHTTPResponse) -> None:
-    """End a stream that another thread is reading: there, it looks like a lost connection."""
-    with suppress(Exception):  # it may have ended at this moment, or be one of an urllib3 that cannot do this (< 2.3)
+    """Close a stream that another thread is reading, which sees a lost connection."""
+    with suppress(Exception):  # it may have just ended, or urllib3 cannot do this (< 2.3)
         response.shutdown()
 
 
 def _token(path: str) -> str:
-    """The token in a file, or "" where there is none (it may be being replaced)."""
+    """The token in a file; "" if it is missing, as while the kubelet replaces it."""
     if not path:
         return ""
     try:
@@ -655,7 +654,7 @@ def _token(path: str) -> str:
 
 
 def _differences(known: dict[str, Json], items: list[Json]) -> Iterator[Change]:
-    """What a new list says that is not known yet. Updates `known`."""
+    """The changes from `known` to a new list. Updates `known`."""
     present = {_key(item): item for item in items}
     for key in [key for key in known if key not in present]:
         yield Change("DELETED", known.pop(key))
@@ -667,7 +666,7 @@ def _differences(known: dict[str, Json], items: list[Json]) -> Iterator[Change]:
 
 
 def _remember(known: dict[str, Json], change: Change) -> bool:
-    """Note a change. False if nothing is new in it."""
+    """Record a change. False if it is known already."""
     key = _key(change.object)
     if change.kind == "DELETED":
         known.pop(key, None)

@@ -1,4 +1,4 @@
-"""The kinds of Kubernetes objects that diflow handles, and the paths under which an API server keeps them."""
+"""The kinds of Kubernetes objects that diflow uses, and their paths in the API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from diflow.errors import NotFoundError
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of object and where the API server keeps it."""
+    """One kind of object and its place in the API."""
 
     name: str
     group: str
@@ -20,9 +20,9 @@ class Kind:
     namespaced: bool = True
 
     def path(self, namespace: str | None, name: str = "", *parts: str) -> str:
-        """The URL's path of the objects of this kind, or of one of them. `namespace` None means all.
+        """The URL path of the objects of this kind, or of one of them. `namespace` None means all.
 
-        Raises NotFoundError for a name that no object can have: in a path, `..` would lead to other objects.
+        Raises NotFoundError for an invalid name, as `..` in a path would lead to other objects.
         """
         if namespace is not None:
             _check_segment(namespace, f"there is no namespace {namespace!r}: it is no name that a namespace can have")
@@ -35,17 +35,17 @@ class Kind:
         return "/".join(pieces)
 
     def about(self, name: str = "") -> str:
-        """How a message speaks of an object."""
+        """The name of an object in messages."""
         return f"{self.name} {name}" if name else f"{self.plural}"
 
     @property
     def resource(self) -> str:
-        """As RBAC and `kubectl` call it."""
+        """The name in RBAC and for `kubectl`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
 def _check_segment(name: str, message: str) -> None:
-    """As Kubernetes checks the names of all objects (IsValidPathSegmentName)."""
+    """Kubernetes' own check of object names (IsValidPathSegmentName)."""
     if name in {".", ".."} or "/" in name or "%" in name:
         raise NotFoundError(message)
 
@@ -64,7 +64,7 @@ PRIORITY_CLASS: Final = Kind("PriorityClass", "scheduling.k8s.io", "v1", "priori
 CRD: Final = Kind(
     "CustomResourceDefinition", "apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False
 )
-# Questions to the API server, which keeps none of them.
+# Requests for information, which the API server does not store.
 TOKEN_REVIEW: Final = Kind("TokenReview", "authentication.k8s.io", "v1", "tokenreviews", namespaced=False)
 ACCESS_REVIEW: Final = Kind(
     "SubjectAccessReview", "authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False

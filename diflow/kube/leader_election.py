@@ -1,11 +1,11 @@
-"""Sees to it that one process writes at a time: leader election with a Lease of Kubernetes.
+"""Leader election with a Kubernetes Lease: one process writes at a time.
 
-Time is judged on this process's own monotonic clock alone. A leader counts from before it sent its last successful
-renewal, and stops after `deadline_seconds`; a waiting process counts from after it first saw the leader's last renewal,
-and takes over after `lease_seconds`, which is longer. So the two never overlap, whatever the network delays, however
-long a process is stopped, and whatever the wall clocks say.
+Each process uses only its own monotonic clock. A leader counts from before it sent its last successful renewal, and
+stops after `deadline_seconds`; a candidate counts from after it first saw the leader's last renewal, and takes over
+after `lease_seconds`, which is longer. So two leaders never overlap, regardless of network delays, paused processes and
+wall clocks.
 
-A write that was on its way when its sender was stopped still arrives: writes need a resourceVersion test, too.
+A write that was in flight when its sender was paused still arrives: writes also need a resourceVersion precondition.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ Json = dict[str, Any]
 
 _NAME: Final = "diflow-allocator"
 _LONGEST_RETRY_AFTER_SECONDS: Final = 30.0
-# After a failure the next try comes sooner, so that several fit before the deadline.
+# Retries come sooner after a failure, so that several fit before the deadline.
 _SOONER: Final = 1 / 3
-# The guard's waits do not count the time for which the machine was suspended, so it looks at the clock this often.
+# The guard's waits do not include the time of a system suspend, so it checks the clock this often.
 _TICK_SECONDS: Final = 1.0
 
 
 def boottime() -> float:
-    """Monotonic seconds that also count the time for which the machine was suspended, where the system has them."""
+    """Monotonic seconds, including the time of a system suspend where the system supports that."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class Elector:
-    """One candidate. `identity` names its process: no two processes may share one (a host's name and a random part).
+    """One candidate. `identity` must be unique to its process (such as a host name and a random part).
 
-    `lease_seconds`: how long the others wait after the last sign of a leader. `deadline_seconds`: how long this process
-    trusts its last renewal; the difference is for clocks that run at different speeds and for writes on their way.
-    `renew_seconds`: the pause between renewals, and between looks at another's Lease. `request_seconds`: how long a
-    request may take, below half the deadline, so that one that hangs leaves time for another.
+    `lease_seconds`: how long candidates wait after a leader's last renewal. `deadline_seconds`: how long this process
+    trusts its last renewal; the difference allows for clock drift and for writes in flight. `renew_seconds`: the pause
+    between renewals, and between reads of another's Lease. `request_seconds`: the timeout of a request, below half the
+    deadline, so that a second attempt is possible.
 
-    `says` are annotations of the Lease that tell others about this process while it leads.
+    `says` are annotations of the Lease while this process leads.
+
     `on_lost` is called once, from a thread of the elector, when leadership was lost (not when it was released): the
-    process should end then. `clock` gives monotonic seconds; `wall` the Unix time that people read in the Lease.
+    process should exit then. `clock` gives monotonic seconds; `wall` the Unix time written into the Lease.
     """
 
     def __init__(
@@ -79,12 +80,12 @@ class Elector:
             )
         if not identity:
             raise ValueError("an elector needs an identity that no other process has")
-        self._cluster = cluster.asked_once(read_seconds=request * 0.75, connect_seconds=request * 0.25)
+        self._cluster = cluster.without_retries(read_seconds=request * 0.75, connect_seconds=request * 0.25)
         self.name, self.namespace, self.identity = name, namespace, identity
         self._lease_seconds, self._renew_seconds, self._deadline_seconds = lease_seconds, renew_seconds, deadline
         self._says, self._on_lost = dict(says), on_lost
         self._clock, self._wall, self._jitter = clock, wall, jitter
-        # Held during a request, so that a release never crosses a renewal; what `check` reads needs only `_lock`.
+        # Held during a request, so that a release never overlaps a renewal; `check` needs only `_lock`.
         self._asking = threading.Lock()
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -97,10 +98,10 @@ class Elector:
         self._record: object = None
         self._record_seen = -math.inf
 
-    # --- what callers ask ---------------------------------------------------------------------------------------------
+    # --- public interface ---------------------------------------------------------------------------------------------
 
     def acquire(self, stop: threading.Event) -> bool:
-        """Wait until this process leads, and renew from then on in a thread. False if `stop` was set before."""
+        """Wait until this process leads, then renew in a thread. False if `stop` was set first."""
         while not stop.is_set():
             retry_after = 0.0
             try:
@@ -118,7 +119,7 @@ class Elector:
         return False
 
     def is_leader(self) -> bool:
-        """Whether this process leads at this very moment. Once lost, it stays lost until it is acquired again."""
+        """Whether this process leads now. Lost leadership must be acquired again."""
         with self._lock:
             return self._still_leading()
 
@@ -134,31 +135,31 @@ class Elector:
 
     @property
     def epoch(self) -> int:
-        """How often the Lease had changed hands when this process last won it (leaseTransitions); 0 if it never did."""
+        """The Lease's leaseTransitions when this process last acquired it; 0 if it never did."""
         with self._lock:
             return self._epoch
 
     @property
     def trouble(self) -> str:
-        """The last error that is not over yet, in words; "" when all is well."""
+        """The message of the current error, or ""."""
         return self._trouble
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last seen; "" if nobody did."""
+        """The holder of the Lease when it was last read, or ""."""
         with self._lock:
             return str(_spec(self._lease).get("holderIdentity") or "")
 
     def lease_annotations(self) -> Mapping[str, str]:
-        """The annotations of the Lease as last seen: not older than `renew_seconds` while the server answers."""
+        """The annotations of the Lease when it was last read, at most `renew_seconds` ago if the server responds."""
         with self._lock:
             metadata = (self._lease or {}).get("metadata") or {}
             return dict(metadata.get("annotations") or {})
 
     def release(self) -> bool:
-        """Give leadership up, so that the next process takes over at once. Returns whether the server knows.
+        """Release the Lease, so that the next process takes over immediately. Returns whether that was written.
 
-        The caller has stopped writing before: a write on its way could meet those of the next leader.
+        The caller must have stopped writing: a write in flight could overlap those of the next leader.
         """
         with self._lock:
             led = self._still_leading()
@@ -169,14 +170,14 @@ class Elector:
                 return False
             try:
                 self._change({"holderIdentity": ""})
-            except Exception as error:  # the others then wait until the Lease has run out
+            except Exception as error:  # the candidates then wait until the Lease has expired
                 self._trouble = f"the Lease could not be released: {error or type(error).__name__}"
                 return False
             return True
 
     def abandon(self, why: str) -> None:
-        """Lead no more, without a word to the server: others wait until the Lease has run out. For a process that hangs
-        and may have a write under way."""
+        """Stop leading without releasing the Lease: candidates wait until it has expired. For a process that hangs and
+        may have a write in flight."""
         with self._lock:
             if self._leading:
                 self._leading, self._trouble = False, why
@@ -184,23 +185,23 @@ class Elector:
     # --- one step at a time -------------------------------------------------------------------------------------------
 
     def try_acquire(self) -> bool:
-        """Look at the Lease once, and take it if nobody holds it. Raises what the request raises."""
+        """Read the Lease once, and acquire it if it is free. Raises the errors of the requests."""
         if self.is_leader():
             return True
         with self._asking:
             lease = self._read()
             if lease is None:
-                # It may have been deleted a moment ago, under a leader who has not noticed: the wait begins with this.
+                # It may have been deleted under a leader that has not noticed yet: the wait starts now.
                 self._write({"leaseTransitions": 0})
                 lease = self._lease
-            now = self._clock()  # not before the answer is here: the leader may have renewed while it was on its way
+            now = self._clock()  # after the response: the leader may have renewed while it was in flight
             record = _record(lease)
             if record != self._record:
                 self._record, self._record_seen = record, now
             spec = _spec(lease)
             epoch = int(spec.get("leaseTransitions") or 0) + 1
             released = epoch > 1 and not spec.get("holderIdentity")
-            # A Lease with our own identity is another's, too: ours is what this object has won and not lost again.
+            # Even a Lease with our identity is another's, unless this object has acquired it and not lost it.
             lasts = max(self._lease_seconds, float(spec.get("leaseDurationSeconds") or 0))
             if not released and now - self._record_seen < lasts:
                 return False
@@ -220,7 +221,7 @@ class Elector:
                 return self._still_leading()
 
     def renew(self) -> bool:
-        """Renew once, if this process still leads. Whether it leads on is then up to `is_leader`."""
+        """Renew once, if this process still leads. `is_leader` has the result."""
         with self._asking:
             began = self._clock()
             if not self.is_leader():
@@ -239,16 +240,16 @@ class Elector:
                 return self._still_leading()
 
     def _change(self, fields: Json) -> None:
-        """Write these fields, with a new time, into the Lease that is ours. Raises _TakenError if it is not."""
+        """Write these fields, with a new time, into our Lease. Raises _TakenError if another process holds it."""
         for _ in range(2):
             try:
                 self._write({**_spec(self._lease), **fields, "renewTime": self._time()})
                 return
             except (ConflictError, NotFoundError):
-                # Somebody has annotated the Lease; or an answer was lost, and this is our own renewal; or it is taken.
+                # The Lease was annotated, or a response was lost and this is our own renewal, or another holds it.
                 spec = _spec(self._read())
                 if (spec.get("holderIdentity"), spec.get("leaseTransitions")) != (self.identity, self._epoch):
-                    raise _TakenError(f"{spec.get('holderIdentity') or 'nobody'} holds the Lease now") from None
+                    raise _TakenError(f"{spec.get('holderIdentity') or 'no process'} holds the Lease now") from None
         raise ConflictError("others change the Lease all the time")
 
     # --- threads ------------------------------------------------------------------------------------------------------
@@ -267,7 +268,7 @@ class Elector:
                 ended.set()
 
     def _guard(self, ended: threading.Event) -> None:
-        """Notice the loss even while a renewal hangs, and say it."""
+        """Detect the loss even while a renewal hangs, and report it."""
         while not ended.is_set() and self.is_leader():
             left = self._renewed + self._deadline_seconds - self._clock()
             ended.wait(min(max(left, 0.001), _TICK_SECONDS))
@@ -278,7 +279,7 @@ class Elector:
     # --- the Lease ----------------------------------------------------------------------------------------------------
 
     def _still_leading(self) -> bool:
-        """Call it with the lock held. A deadline that has passed once has passed for good."""
+        """Call with the lock held. Once the deadline has passed, leadership is lost."""
         if self._leading and not self._clock() - self._renewed < self._deadline_seconds:
             self._leading = False
         return self._leading
@@ -290,7 +291,7 @@ class Elector:
         return lease
 
     def _write(self, spec: Json) -> None:
-        """Put this into the Lease as it was last seen, with all that others have written there, or make it anew."""
+        """Update the Lease as last read, with all fields that others have written, or create it."""
         if self._lease is None:
             body: Json = {
                 "apiVersion": f"{LEASE.group}/{LEASE.version}",
@@ -309,7 +310,7 @@ class Elector:
             self._lease = lease
 
     def _time(self) -> str:
-        """The wall clock's time as a Lease has it, and in any case another one than the Lease has now."""
+        """The wall-clock time in the Lease's format, always different from the one in the Lease."""
         now = datetime.fromtimestamp(self._wall(), UTC)
         if _written(now) == _spec(self._lease).get("renewTime"):
             now += timedelta(microseconds=1)
@@ -317,7 +318,7 @@ class Elector:
 
 
 class _TakenError(Exception):
-    """The Lease belongs to somebody else, or to nobody."""
+    """Another process holds the Lease, or none."""
 
 
 def _spec(lease: Json | None) -> Json:
@@ -325,7 +326,7 @@ def _spec(lease: Json | None) -> Json:
 
 
 def _record(lease: Json | None) -> object:
-    """What a leader changes in the Lease when it renews, and nobody else: annotations do not keep it alive."""
+    """The fields that only a renewal changes: annotations do not extend a Lease."""
     if lease is None:
         return "absent"
     spec = _spec(lease)

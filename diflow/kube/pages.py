@@ -1,6 +1,6 @@
-"""Reads a long list page by page, and has the next page on its way while one is parsed.
+"""Reads a long list page by page, and fetches the next page while one is parsed.
 
-An API server needs as long to write a page of Workflows as Python needs to read it: side by side, they take half.
+The API server takes as long to write a page of Workflows as Python to parse it: in parallel, the list takes half.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _TAIL_BYTES: Final = 4096
 
 
 def read(fetch: Callable[[str], bytes], parse: Callable[[bytes], dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The pages of a list. `fetch` takes a continue token ("" for the first page) and gives the page as it came."""
+    """The pages of a list. `fetch` takes a continue token ("" for the first page) and returns the unparsed page."""
     raw = fetch("")
     while True:
         token = continuation(raw)
@@ -29,10 +29,10 @@ def read(fetch: Callable[[str], bytes], parse: Callable[[bytes], dict[str, Any]]
 
 
 def continuation(raw: bytes) -> str:
-    """The token for the page after this one, without parsing it all; "" if there is none or it is not found.
+    """The token for the next page, without parsing the whole page; "" if there is none or it is not found.
 
-    Lists of custom objects end with their metadata. In those of built-in kinds it stands in front: they are parsed
-    first, which is quick, as their objects are small.
+    Lists of custom objects end with their metadata. Lists of built-in kinds begin with it: they are parsed first, which
+    is fast, as their objects are small.
     """
     tail = raw[-_TAIL_BYTES:].rstrip()
     start = tail.rfind(b'"metadata":{')
@@ -46,7 +46,7 @@ def continuation(raw: bytes) -> str:
 
 
 class _Ahead:
-    """A page on its way. Its thread does not keep the process from ending."""
+    """A page that is being fetched, in a daemon thread."""
 
     def __init__(self, fetch: Callable[[str], bytes], token: str) -> None:
         self._raw = b""
@@ -61,7 +61,7 @@ class _Ahead:
             self._error = error
 
     def result(self) -> bytes:
-        """The page, once it is there. Raises what its fetching raised."""
+        """Wait for the page. Raises the errors of `fetch`."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -1,10 +1,10 @@
-"""Keeps a copy of all objects of one kind in memory: listed once, then kept up to date by a watch.
+"""A cache of all objects of one kind: listed once, then updated by a watch.
 
-The copy is for reading often without asking the server. It is always somewhat late, so it says how old it is, and what
-is written from it must be guarded by resourceVersions. Each object is cut down (`trim`) as soon as it is parsed: the
-Workflows of a busy cluster are larger than the memory of the process that reads them here.
+The cache is for frequent reads without requests. It lags behind the server, so it reports its age, and writes based on
+it need resourceVersions. Each object is reduced by `trim` as soon as it is parsed, as all Workflows of a busy cluster
+do not fit into the memory of the process.
 
-It knows nothing of what the objects mean.
+It does not know what the objects mean.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Json = dict[str, Any]
 Key = tuple[str, str]
 OnChange = Callable[[str, Key, Json | None, Json | None], None]
 
-# The server ends a watch after a time from this range; many clients of one server then do not come back together.
+# The server ends a watch after a random time from this range, so that many clients do not reconnect at once.
 _WATCH_SECONDS: Final = (240.0, 300.0)
 # Bookmarks come each minute: silence for longer means a dead connection.
 _SILENCE_SECONDS: Final = 75.0
 _BACKOFF_SECONDS: Final = (0.5, 30.0)
-# A server may ask for a longer pause than our own longest, but not put us to sleep for good.
+# A server may ask for a longer pause than our own maximum, up to this.
 _LONGEST_RETRY_AFTER_SECONDS: Final = 120.0
-# A stream that held for so long was well, and what breaks it begins a new count of failures.
+# A stream that lasted this long was healthy: its end is counted as a first failure.
 _HEALTHY_SECONDS: Final = 60.0
 # Small beside the 500 of client-go: a page of Workflows may have 100 KiB in each.
 _PAGE: Final = 100
@@ -43,7 +43,7 @@ _PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One object as it is kept. What tells it apart stands beside it: `trim` may take that away."""
+    """A cached object, with its identity, which `trim` may remove from the object."""
 
     uid: str
     version: str
@@ -51,15 +51,17 @@ class _Entry:
 
 
 class Reflector:
-    """The objects of a kind in a namespace (or `everywhere`) that the selectors choose.
+    """The objects of a kind in a namespace (or `everywhere`) that match the selectors.
 
-    `trim` is called with each object that comes in, without its managedFields, and gives what to keep of it, or None
-    for nothing. `on_change(kind, (namespace, name), old, new)` is told of each change of what is kept: ADDED (no old),
+    `trim` is called with each received object, without its managedFields, and returns what to cache, or None for
+    nothing. `on_change(kind, (namespace, name), old, new)` is called for each change of the cache: ADDED (no old),
     MODIFIED, or DELETED (no new); one call at a time, in the order of the changes, after `items()` shows them. It is
-    called in the reflector's thread, and in that of a caller of `observed`: it should be quick, as setting an event is.
+    called in the reflector's thread or in that of a caller of `apply_write`, so it should be fast, such as setting an
+    event.
 
-    An error never ends the thread: it is put into `trouble`, and there is another try after a pause.
-    `clock` gives monotonic seconds; `sleep` is given the seconds to wait (by default `stop` ends the wait).
+    An error never ends the thread: it is reported as `trouble`, and retried after a pause.
+
+    `clock` gives monotonic seconds; `sleep` waits for the given seconds (by default `stop` ends the wait).
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class Reflector:
         silence_seconds: float = _SILENCE_SECONDS,
         page: int = _PAGE,
     ) -> None:
-        self._cluster = cluster.asked_once()
+        self._cluster = cluster.without_retries()
         self._kind = kind
         self._chosen: dict[str, Any] = {
             "namespace": namespace, "everywhere": everywhere, "labels": labels, "fields": fields,
@@ -97,7 +99,7 @@ class Reflector:
         self._synced = threading.Event()
         self._thread: threading.Thread | None = None
         self._hang_up: Callable[[], None] = lambda: None
-        # Held while a change is put in and told, so that changes are told in their order; reading needs only `_lock`.
+        # Held while a change is stored and reported, so that reports are in order; reading needs only `_lock`.
         self._turn = threading.RLock()
         self._lock = threading.Lock()
         self._entries: dict[Key, _Entry] = {}
@@ -111,17 +113,17 @@ class Reflector:
         self._unreadable: dict[Key, str] = {}
         self._written: set[Key] | None = None
 
-    # --- what callers ask ---------------------------------------------------------------------------------------------
+    # --- public interface ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to list and to watch, in a thread of its own."""
+        """Start to list and watch, in a thread."""
         if self._thread is not None:
             raise RuntimeError(f"the reflector of {self._kind.plural} has been started already")
         self._thread = threading.Thread(target=self._run, name=f"reflector-{self._kind.plural}", daemon=True)
         self._thread.start()
 
     def stop(self, *, timeout: float = 5.0) -> None:
-        """End the thread, and wait for that for `timeout` seconds at most. What was read stays readable."""
+        """Stop the thread, and wait for that for at most `timeout` seconds. The cache stays readable."""
         self._stopping.set()
         self._hang_up()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -129,35 +131,35 @@ class Reflector:
 
     @property
     def kind(self) -> Kind:
-        """What is kept."""
+        """The kind of the cached objects."""
         return self._kind
 
     def wait_synced(self, timeout: float | None = None) -> bool:
-        """Wait until everything has been listed. False if that took longer than `timeout` seconds."""
+        """Wait for the first list. False after `timeout` seconds."""
         return self._synced.wait(timeout)
 
     @property
     def synced(self) -> bool:
-        """Whether everything has been listed, and no change is known to have been missed since."""
+        """Whether the objects were listed, and no change is known to have been missed since."""
         return self._synced.is_set()
 
     @property
     def age_seconds(self) -> float:
-        """Seconds since the server last said anything (a list, an event, a bookmark, that a watch may go on); infinite
+        """Seconds since the server's last sign of life (a list, an event, a bookmark, an accepted watch); infinite
         before the first."""
         said = self._said
         return math.inf if said is None else max(0.0, self._clock() - said)
 
     @property
     def trouble(self) -> str:
-        """The error that is not over yet, in words; "" when all is well."""
+        """The message of the current error, or ""."""
         with self._lock:
             return self._trouble or self._untold or next(iter(self._unreadable.values()), "")
 
     def items(self) -> Mapping[Key, Json]:
-        """All that is kept, by (namespace, name), as of this moment: later changes do not show in it.
+        """A snapshot of the cache by (namespace, name); later changes do not affect it.
 
-        The objects are shared: whoever wants to change one copies it first.
+        The objects are shared: copy one before changing it.
         """
         with self._lock:
             if self._view is None:
@@ -165,17 +167,18 @@ class Reflector:
             return self._view
 
     def get(self, namespace: str, name: str) -> Json | None:
-        """What is kept of one object, or None."""
+        """One cached object, or None."""
         with self._lock:
             entry = self._entries.get((namespace, name))
             return entry.object if entry is not None else None
 
-    def observed(self, obj: Json) -> None:
-        """Put in the server's answer to a write at once, so that the writer reads what it wrote.
+    def apply_write(self, obj: Json) -> None:
+        """Store the server's response to a write, so that the writer reads its own write.
 
-        An answer that is not newer than what is known is ignored, and so is one of an object that is not here: it may
-        have been deleted since, and nobody would ever take it out again. Events older than the answer are ignored when
-        they come.
+        A response that is not newer than the cached object is ignored, and so is one for an object that is not cached:
+        it may have been deleted since, and no event would remove it. Later events that are older than the response are
+        ignored.
+
         Call it without holding a lock that `on_change` takes.
         """
         key, uid, version = _identity(obj)
@@ -196,7 +199,7 @@ class Reflector:
                 self._sleep(pause)
 
     def _attempt(self) -> float:
-        """List if that is needed, then watch until the stream ends. Gives the seconds to wait before the next time."""
+        """List if needed, then watch until the stream ends. Returns the seconds to wait before the next attempt."""
         began = math.inf
         at_least = 0.0
         try:
@@ -232,17 +235,17 @@ class Reflector:
         return max(pause, min(at_least, _LONGEST_RETRY_AFTER_SECONDS))
 
     def _doubt(self) -> None:
-        """After a long stream: list again if it said nothing at all, not even a bookmark.
+        """After a long stream: list again if it sent nothing, not even a bookmark.
 
-        Either nothing has happened to this kind since the server was started, and the list is short work. Or the
-        server's history is behind ours, as after a restored backup of etcd: it takes a version from the future without
-        a word, and leaves out all events until it gets there (seen with Kubernetes 1.34).
+        Either this kind has not changed since the server was started, and the list is cheap. Or the server's
+        resourceVersion is behind ours, as after a restored etcd backup: it accepts a version from the future without an
+        error, and omits all events until it reaches it (observed with Kubernetes 1.34).
         """
         if not self._spoke:
             self._version = None
 
     def _list(self) -> None:
-        """Read everything, and tell what differs from what was known: what went away in a gap comes out here."""
+        """List all objects and report the differences, including deletions that the watch missed."""
         began = self._clock()
         version = ""
         fresh: dict[Key, _Entry] = {}
@@ -304,11 +307,11 @@ class Reflector:
             stream.close()
 
     def _opened(self, hang_up: Callable[[], None]) -> None:
-        # The server knows the place to go on from. Of a kind that nothing has happened to since the server was started
-        # it sends no bookmarks at all, and this is the only sign that it is there.
+        # The server has accepted the resourceVersion. It sends no bookmarks for a kind that has not changed since the
+        # server was started, so this is the only sign of life.
         self._said = self._clock()
         self._hang_up = hang_up
-        if self._stopping.is_set():  # stop() may have come before there was anything to hang up
+        if self._stopping.is_set():  # stop() may have been called before there was a stream to close
             hang_up()
         with self._lock:
             self._trouble = ""
@@ -318,7 +321,7 @@ class Reflector:
             key, uid, _ = _identity(change.object)
             with self._turn:
                 known = self._entries.get(key)
-                if known is None or known.uid == uid:  # whatever its version: the object of this UID is gone from here
+                if known is None or known.uid == uid:  # at any version: the object of this UID was deleted
                     with self._lock:
                         self._unreadable.pop(key, None)
                     self._put(key, None)
@@ -326,10 +329,10 @@ class Reflector:
             with self._turn:
                 self._take(change.object)
 
-    # --- the copy -----------------------------------------------------------------------------------------------------
+    # --- the cache ----------------------------------------------------------------------------------------------------
 
     def _take(self, obj: Json) -> None:
-        """Put an object in that the server has sent, unless a newer state of it is known."""
+        """Store an object that the server sent, unless a newer version of it is cached."""
         key, uid, version = _identity(obj)
         known = self._entries.get(key)
         if known is not None and known.uid == uid and not _newer(version, known.version):
@@ -347,7 +350,7 @@ class Reflector:
         self._put(key, entry)
 
     def _entry(self, obj: Json) -> _Entry | None:
-        """What to keep of an object; None for nothing. Raises whatever `trim` raises."""
+        """The cache entry of an object; None for nothing. Raises the errors of `trim`."""
         _, uid, version = _identity(obj)
         (obj.get("metadata") or {}).pop("managedFields", None)
         kept = self._trim(obj)
@@ -357,7 +360,7 @@ class Reflector:
         return f"{self._kind.about('/'.join(key))} cannot be read: {type(error).__name__}: {error}"
 
     def _put(self, key: Key, entry: _Entry | None) -> None:
-        """Change the copy, and tell it. An object in the place of another is a deletion and an addition."""
+        """Change the cache and report it. An object that replaces another is a deletion and an addition."""
         known = self._entries.get(key)
         if known is not None and entry is not None and known.uid != entry.uid:
             self._put(key, None)
@@ -370,7 +373,7 @@ class Reflector:
                 self._view = None
             elif known is not None and known.object == entry.object:
                 self._entries[key] = _Entry(entry.uid, entry.version, known.object)
-                return  # nothing that is kept has changed
+                return  # the cached part is unchanged
             else:
                 self._entries[key] = entry
                 self._view = None
@@ -385,7 +388,7 @@ class Reflector:
 
 
 def _identity(obj: Json) -> tuple[Key, str, str]:
-    """The key, UID and resourceVersion of an object as the server sent it."""
+    """The key, UID and resourceVersion of an object from the server."""
     metadata = obj.get("metadata") or {}
     return (
         (str(metadata.get("namespace") or ""), str(metadata.get("name") or "")),
@@ -397,7 +400,7 @@ def _identity(obj: Json) -> tuple[Key, str, str]:
 def _newer(version: str, known: str) -> bool:
     """Whether a resourceVersion of an object is newer than another of the same object.
 
-    Kubernetes allows the comparison as numbers since 1.35 and has always made them so. Others are taken as they come.
+    Kubernetes defines their order as numbers since 1.35, and has always used it. Other values count as newer.
     """
     with contextlib.suppress(ValueError):
         return int(version) > int(known)

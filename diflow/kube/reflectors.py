@@ -1,6 +1,6 @@
-"""Several reflectors as one: started and ended together, and good only when each of them is.
+"""Several reflectors as one: started and stopped together, and healthy only if each of them is.
 
-It knows nothing of what they keep.
+It does not know the kinds that they cache.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from diflow.kube.reflector import Reflector
 
 
 class Reflectors:
-    """A group of reflectors, in their order."""
+    """A group of reflectors, in order."""
 
     def __init__(self, members: Sequence[Reflector]) -> None:
         self.members = tuple(members)
 
     def start(self) -> None:
-        """Begin to list and to watch, in threads of its own."""
+        """Start to list and watch, in threads."""
         for reflector in self.members:
             reflector.start()
 
     def stop(self) -> None:
-        """End the threads. What was read stays readable, and becomes stale."""
+        """Stop the threads. The caches stay readable, and become stale."""
         for reflector in self.members:
             reflector.stop()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait until all have been listed. False if that took longer than `timeout` seconds each."""
+        """Wait until all have listed. False if one took longer than `timeout` seconds."""
         return all(reflector.wait_synced(timeout) for reflector in self.members)
 
     def trouble(self, stale_seconds: float) -> str:
-        """Why nothing may be done by these copies now; "" when all are good. `stale_seconds`: how old they may be."""
+        """Why the caches must not be used now; "" if all are healthy. `stale_seconds`: how old they may be."""
         return next((said for reflector in self.members if (said := _trouble(reflector, stale_seconds))), "")
 
 

@@ -1,6 +1,6 @@
-"""What a refused or lost request means: an error of `diflow.errors`, in one line that says what to do.
+"""Maps a rejected or failed request to an error of `diflow.errors`, with one line that says what to do.
 
-It knows the API server's answers, and nothing of how they are fetched.
+It knows the API server's responses, but not how they are fetched.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from diflow.errors import (
 )
 from diflow.kube.kinds import WORKFLOW
 
-# The words of etcd, and of the API server's own connection to it.
+# Messages of etcd, and of the API server's connection to it.
 _TOO_LARGE = ("etcdserver: request is too large", "trying to send message larger than max")
-# Longer answers of a server are cut: they are shown in one line.
+# Longer responses of a server are truncated, as they are shown in one line.
 _LONGEST_MESSAGE = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server that was asked, and the kubeconfig that names it."""
+    """The API server, and the kubeconfig that names it."""
 
     server: str
     source: str = ""
 
     @property
     def kubeconfig(self) -> str:
-        """How to speak of the kubeconfig."""
+        """The kubeconfig as messages name it."""
         return f"the kubeconfig {self.source}" if self.source else "the kubeconfig"
 
 
 class PassingError(UnavailableError):
-    """Another try may mend it."""
+    """A transient error: a retry may succeed."""
 
 
 class GoneError(UnavailableError):
-    """The place in the history that was asked for is not known (any more): list again."""
+    """The requested resourceVersion or continue token is unknown or has expired: list again."""
 
 
 def is_gone(status: Any, message: str) -> bool:
-    """Whether an answer means that: HTTP 410, or a version from the future, as after a restored backup of etcd."""
+    """Whether a response means GoneError: HTTP 410, or a version from the future, as after a restored etcd backup."""
     return status == 410 or (status == 504 and "Too large resource version" in message)
 
 
 def is_too_large(status: Any, message: str, details: Mapping[str, Any]) -> bool:
-    """Whether an answer means that the object would be too large: for etcd, for a request, or with its annotations."""
+    """Whether a response means that the object is too large: for etcd, for a request, or by its annotations."""
     if status == 413 or (status in (429, 500) and any(words in message for words in _TOO_LARGE)):
         return True
     causes = [cause for cause in details.get("causes") or [] if isinstance(cause, dict)]
@@ -68,7 +68,7 @@ def is_too_large(status: Any, message: str, details: Mapping[str, Any]) -> bool:
 def refused(
     target: Target, *, status: int, body: bytes, headers: Mapping[str, str], path: str, about: str
 ) -> DiflowError:
-    """The error for an answer that is not a success. `about` names the object, such as "Workflow cartpole"."""
+    """The error for an unsuccessful response. `about` names the object, such as "Workflow cartpole"."""
     message, reason, details = _read(body, status)
     error: DiflowError
     if status == 401:
@@ -103,7 +103,7 @@ def refused(
 
 
 def unreachable(target: Target, error: Exception, *, streaming: bool = False) -> UnavailableError:
-    """The error for a connection that failed, or that was lost when it was already `streaming`."""
+    """The error for a connection that failed, or that was lost while `streaming`."""
     text = _root_cause(error)
     name = type(error).__name__
     whose = target.kubeconfig[0].upper() + target.kubeconfig[1:]
@@ -123,14 +123,14 @@ def unreachable(target: Target, error: Exception, *, streaming: bool = False) ->
 
 
 def no_kubernetes(target: Target) -> str:
-    """What to say when an answer is none that Kubernetes gives."""
+    """The message for a response that is not Kubernetes'."""
     return (
         f"{target.server} does not answer as a Kubernetes API does: check the server's address in {target.kubeconfig}"
     )
 
 
 def no_kubeconfig(source: str, *, named: bool) -> str:
-    """What to say when the kubeconfig does not exist; `named`: the user gave its path."""
+    """The message for a kubeconfig that does not exist; `named`: the user gave its path."""
     if named or os.environ.get("KUBECONFIG"):
         return f"there is no kubeconfig at {source}: check --kubeconfig or $KUBECONFIG"
     return (
@@ -140,13 +140,13 @@ def no_kubeconfig(source: str, *, named: bool) -> str:
 
 
 def bad_kubeconfig(source: str, error: Exception) -> str:
-    """What to say when the kubeconfig cannot be used."""
+    """The message for an invalid kubeconfig."""
     text = " ".join(str(error).split()) or type(error).__name__
     return f"the kubeconfig {source} cannot be used: {text}"
 
 
 def _read(body: bytes, status: int) -> tuple[str, str, Mapping[str, Any]]:
-    """The message, reason and details of a Kubernetes Status, or what there is instead."""
+    """The message, reason and details of a Kubernetes Status; else the response's text."""
     try:
         answer = json.loads(body)
     except ValueError:
@@ -176,7 +176,7 @@ def _absent(path: str, about: str, message: str) -> DiflowError:
 
 
 def _forbidden(message: str, about: str) -> str:
-    """Name the missing right, out of the API server's own sentence."""
+    """Name the missing right, parsed from the API server's message."""
     match = re.search(
         r'User "(?P<user>[^"]*)" cannot (?P<verb>\w+) resource "(?P<resource>[^"]*)"'
         r'(?: in API group "(?P<group>[^"]*)")?(?: in the namespace "(?P<namespace>[^"]*)")?',
@@ -211,7 +211,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _root_cause(error: BaseException) -> str:
-    """The shortest telling text of an error of urllib3, which wraps others several times."""
+    """The shortest informative text of an error of urllib3, which wraps others several times."""
     reason = getattr(error, "reason", None)
     if isinstance(reason, BaseException):
         return _root_cause(reason)

@@ -1,1 +1,1 @@
-"""What a DIJob's manifest may say: documents, pod templates, and the rules of Kubernetes and Argo for them."""
+"""The validation of DIJob manifests: documents, pod templates, and the rules of Kubernetes and Argo for them."""

@@ -1,10 +1,10 @@
-"""Reads the manifests that people hand in, YAML or JSON, as plain data with the line that each part stands on.
+"""Reads users' manifests, YAML or JSON, as plain data with line numbers.
 
-A file is not trusted before it has been parsed: its size, depth and number of values are bounded, aliases counted as
-often as they are used, before the YAML library builds anything. (It builds by recursion in C: 100,000 brackets end the
-process.) Values are what `kubectl` makes of them where YAML 1.1 differs: a date, `12:30` and `=` are text.
+Files are untrusted: size, depth and number of values are limited before the YAML library builds any object, and each
+use of an alias counts. (The library recurses in C: 100,000 brackets would crash the process.) Where YAML 1.1 differs,
+values are those of `kubectl`: a date, `12:30` and `=` are text.
 
-It knows the shape of Kubernetes objects (kind, items of a List) and nothing of a DIJob's fields.
+It knows the shape of Kubernetes objects (kind, items of a List), but not the fields of a DIJob.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class DuplicateKeyWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object of a file. `line` is where it begins, 0 where that is not known.
+    """One object of a file. `line` is its first line, 0 if unknown.
 
-    `repeated` are the keys that are given twice in one mapping: the path, and the lines of the first and the last.
+    `repeated` are the duplicate keys of mappings: the path, and the lines of the first and the last.
     """
 
     data: Any
@@ -51,7 +51,7 @@ class Document:
 
     @property
     def is_job(self) -> bool:
-        """It is a DIJob, of whatever version."""
+        """Whether it is a DIJob, of any version."""
         return isinstance(self.data, dict) and self.data.get("kind") == keys.KIND
 
     @property
@@ -65,7 +65,7 @@ class Document:
         return f"{kind[:_SHOWN] if isinstance(kind, str) and kind else 'an object without a kind'}{named}"
 
     def line_of(self, path: str) -> int:
-        """The line of the field at `path` (such as `spec.tasks[0].name`), or of the part of the path that is there."""
+        """The line of the field at `path` (such as `spec.tasks[0].name`), or of its nearest existing parent."""
         node, line, rest = self._node, self.line, path
         while rest and node is not None:
             if isinstance(node, yaml.MappingNode):
@@ -85,7 +85,7 @@ class Document:
         return line
 
     def warnings(self) -> list[str]:
-        """What is doubtful about it, in words."""
+        """Warnings about duplicate keys."""
         return [
             f"{path} is given twice, in {f'lines {first} and' if last != first else 'line'} {last}: the last one counts"
             for path, first, last in sorted(self.repeated, key=lambda one: one[2])
@@ -123,7 +123,7 @@ def read_text(file: IO[bytes]) -> str:
 def read(text: str) -> tuple[Document, ...]:
     """The objects in YAML or JSON text: those of all its documents, and the items of a `List`.
 
-    Raises InvalidError, with line and column where they are known, if it cannot be read or exceeds a bound.
+    Raises InvalidError, with line and column if known, if the text is invalid or exceeds a limit.
     """
     text = text.removeprefix("\ufeff")
     try:
@@ -151,9 +151,9 @@ def read(text: str) -> tuple[Document, ...]:
 
 
 def only_job(documents: Sequence[Document], *, instead: str = "put each job in a file of its own") -> Document:
-    """The DIJob of a file that holds one, or its only object, whatever it is.
+    """The DIJob of a file that has one, or its only object, of any kind.
 
-    Raises InvalidError where there are several; `instead` says what to do then.
+    Raises InvalidError if there are several; `instead` says what to do then.
     """
     jobs = jobs_among(documents)
     if len(jobs) > 1:
@@ -162,7 +162,7 @@ def only_job(documents: Sequence[Document], *, instead: str = "put each job in a
 
 
 def jobs_among(documents: Sequence[Document]) -> list[Document]:
-    """The DIJobs of a file. Of a file with one object it is that, whatever it is. Raises InvalidError for none."""
+    """The DIJobs of a file, or its only object, of any kind. Raises InvalidError if there is none."""
     if not documents:
         raise InvalidError("the file is empty: it should hold one DIJob")
     if len(documents) == 1:
@@ -180,22 +180,24 @@ def _titles(documents: Sequence[Document]) -> str:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML as Kubernetes reads it: what JSON can hold, and nothing else."""
+    """YAML as Kubernetes reads it: values that JSON can represent, and nothing else."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """The value of a node. A text that is not of the type that its tag names is refused with its place."""
+        """The value of a node. Text that does not match its tag's type is rejected, with its position."""
         try:
             value = super().construct_object(node, deep=deep)
-            str(value if isinstance(value, int) else "")  # hexadecimal digits are read without a bound, but not written
+            str(
+                value if isinstance(value, int) else ""
+            )  # hexadecimal integers are parsed without a limit, but not printed
             return value
-        except (ValueError, KeyError, IndexError):  # `!!bool maybe`; and Python converts no 5,000 digits
+        except (ValueError, KeyError, IndexError):  # `!!bool maybe`; also, Python does not convert 5,000 digits
             kind = str(node.tag).removeprefix(_TAGS)
             written = str(node.value)
             shown = written if len(written) <= _SHOWN else f"{written[:_SHOWN]}..."
             raise _error(f"{shown} cannot be read as {kind}: put it in quotes if it is text", node) from None
 
     def construct_other(self, node: yaml.Node) -> Any:
-        """Refuse a tag."""
+        """Reject a tag."""
         tag = str(node.tag).replace(_TAGS, "!!", 1)
         raise _error(f"{tag} is a type that Kubernetes objects do not have: write the value without it", node)
 
@@ -213,7 +215,7 @@ _Loader.add_constructor(f"{_TAGS}value", _text_of)
 for _tag in ("binary", "set", "omap", "pairs"):
     _Loader.add_constructor(f"{_TAGS}{_tag}", _Loader.construct_other)
 _Loader.add_constructor(None, _Loader.construct_other)
-# Integers and numbers to the base 60, such as 12:30, are only YAML's: Go's libraries read text.
+# Integers and base-60 numbers, such as 12:30, exist only in YAML 1.1: Go's libraries read text.
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in given if tag not in (f"{_TAGS}int", f"{_TAGS}float")]
     for first, given in _Loader.yaml_implicit_resolvers.items()
@@ -235,7 +237,7 @@ _Loader.add_implicit_resolver(
 
 @dataclass(slots=True)
 class _Part:
-    """A list or mapping while its events come, or what an anchor names: what it holds, and how deep that goes."""
+    """The size and depth of a list or mapping whose events are being read, or of an anchor."""
 
     anchor: str | None
     values: int = 1
@@ -249,7 +251,7 @@ class _Part:
 
 
 def _check_bounds(text: str) -> None:
-    """Raise InvalidError for text that is too deep or too large to be built. Nothing is built here."""
+    """Raise InvalidError for text that is too deeply nested or too large, without building objects."""
     opened: list[_Part] = []
     named: dict[str, _Part] = {}
     values = characters = 0
@@ -271,7 +273,7 @@ def _check_bounds(text: str) -> None:
         elif isinstance(event, yaml.AliasEvent):
             if any(part.anchor == event.anchor for part in opened):
                 raise InvalidError(f"broken YAML at line {line}: *{event.anchor} is used inside of what it names")
-            part = named.get(event.anchor or "", _Part(None))  # the composer tells of one that is not there
+            part = named.get(event.anchor or "", _Part(None))  # the composer reports a missing one
             _check_depth(len(opened) + part.height, line)
             _close(_Part(None, part.values, part.characters, part.height), opened, named)
             values += part.values
@@ -303,7 +305,7 @@ def _check_size(size: int) -> None:
 
 
 def _read_json(text: str) -> list[Document] | None:
-    """The document of JSON text, None for text that is no JSON."""
+    """The document of JSON text; None if it is not JSON."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     depth = 0
@@ -316,9 +318,9 @@ def _read_json(text: str) -> list[Document] | None:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InvalidError("broken JSON: half of a surrogate pair is no character") from None
-    except ValueError:  # YAML may hold it, or say where it is broken
+    except ValueError:  # it may be YAML, whose parser has positions for errors
         return None
-    try:  # for the lines: what YAML does not understand of JSON are pairs of surrogates
+    try:  # for the lines: JSON is YAML except for surrogate pairs
         found = _read_yaml(_SURROGATES.sub(_character, text))
     except yaml.YAMLError:
         return [Document(data)]
@@ -341,7 +343,7 @@ def _read_yaml(text: str) -> list[Document]:
     try:
         while loader.check_node():
             node = loader.get_node()
-            repeated = tuple(islice(_repeated(node), _MOST_REPEATED))  # before merge keys are put among the others
+            repeated = tuple(islice(_repeated(node), _MOST_REPEATED))  # before merge keys are resolved
             data = loader.construct_document(node)
             if data is not None:
                 found.append(Document(data, node.start_mark.line + 1, repeated, node))
@@ -351,7 +353,7 @@ def _read_yaml(text: str) -> list[Document]:
 
 
 def _items(documents: Sequence[Document]) -> Iterator[Document]:
-    """The documents with the items of a `List` in its place."""
+    """The documents, where each `List` is replaced by its items."""
     for document in documents:
         data = document.data
         kind = data.get("kind") if isinstance(data, dict) else None
@@ -375,7 +377,7 @@ def _items(documents: Sequence[Document]) -> Iterator[Document]:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Where a node is: a link to the part above it, so that long keys are not copied for all that is below them."""
+    """The path of a node, linked to its parent's, so that long keys are not copied for each descendant."""
 
     above: _Path | None
     step: str
@@ -389,7 +391,7 @@ class _Path:
 
 
 def _repeated(root: yaml.Node) -> Iterator[tuple[str, int, int]]:
-    """Keys that stand twice in one mapping, as `Document.repeated` has them. Merge keys repeat nothing."""
+    """Duplicate keys of mappings, in the form of `Document.repeated`. Merge keys do not count."""
     waiting: list[tuple[_Path, yaml.Node]] = [(_Path(None, ""), root)]
     seen: set[int] = set()
     while waiting:
@@ -412,7 +414,7 @@ def _repeated(root: yaml.Node) -> Iterator[tuple[str, int, int]]:
 
 
 def _entry(node: yaml.MappingNode, path: str) -> tuple[yaml.ScalarNode, yaml.Node] | None:
-    """The last entry whose key the path begins with; of several keys the longest, as keys may have dots in them."""
+    """The last entry whose key is a prefix of the path; of several, the longest, as keys may have dots."""
     best: tuple[yaml.ScalarNode, yaml.Node] | None = None
     for key, value in node.value:
         if isinstance(key, yaml.ScalarNode) and key.value and path.startswith(key.value):

@@ -1,7 +1,7 @@
-"""Recognises the manifests of DI-orchestrator's older versions, which have the same kind and mean something else.
+"""Detects manifests of older versions of DI-orchestrator, which have the same kind and another meaning.
 
-Its users have three generations of DIJobs. diflow runs the one of v1.1; of the others it says what they are and how to
-write them today (docs/manifests.md).
+There are three generations of DIJobs. diflow runs that of v1.1, and says how to convert the others
+(docs/manifests.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SEE: Final = "docs/manifests.md shows how"
 
 
 def refuse_older(manifest: Mapping[str, Any]) -> None:
-    """Raise InvalidError for a manifest of DI-orchestrator v0.x or v1.0 that says what to do with it."""
+    """Raise InvalidError, with what to do, for a manifest of DI-orchestrator v0.x or v1.0."""
     kind, version = manifest.get("kind"), manifest.get("apiVersion")
     if version == _V1ALPHA1 and kind == "AggregatorConfig":
         raise InvalidError(

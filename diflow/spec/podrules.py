@@ -1,8 +1,8 @@
-"""What Kubernetes and Argo ask of a pod template beyond its types (ValidatePodSpec of the API server, v1.34).
+"""The rules of Kubernetes and Argo for pod templates beyond types (ValidatePodSpec of the API server, v1.34).
 
-A Workflow is accepted with any pod in it: what is wrong there shows only when Argo makes the pod, and the job waits or
-fails for no reason that its owner sees. So the rules are checked here, on a template whose types are right already. A
-rule that is Argo's or diflow's own says so in its message.
+The API server accepts a Workflow with invalid pods: errors appear only when Argo creates the pod, and the job waits or
+fails without a visible reason. So the rules are checked here, on a template whose types were checked already. A rule of
+Argo's or diflow's own says so in its message.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ _GRACE_SECONDS: Final = 30  # the pod's own default
 _MOST_DEADLINE: Final = 2**31 - 1
 _MOST_NAMESERVERS, _MOST_SEARCHES, _MOST_SEARCH_CHARACTERS = 3, 32, 2048
 _SYSCTL: Final = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?")
-# Kernel parameters that are the node's own where a pod shares its network or its interprocess communication.
+# Kernel parameters that belong to the node if a pod uses its network or IPC namespace.
 _NODES_SYSCTLS: Final = {"hostNetwork": ("net.",), "hostIPC": ("kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.")}
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([^)]*)\)")
 
 
 def work_container(containers: Sequence[Mapping[str, Any]]) -> int:
-    """The index of the container in which the work runs: the one named `di-container`, else the first."""
+    """The index of the main container: the one named `di-container`, else the first."""
     return next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
 
 
 def check_pod(spec: Mapping[str, Any], path: str) -> None:
-    """Check a pod's spec whose types are right. Raises InvalidError with the path of the first wrong field.
+    """Check a pod's spec of valid types. Raises InvalidError with the path of the first invalid field.
 
-    Whether the volumes that are mounted exist is left to `check_mounts`.
+    `check_mounts` checks whether the mounted volumes exist.
     """
     for name, why in _ADMITTED_BY_KUBERNETES.items():
         if name in spec:
@@ -73,7 +73,7 @@ def check_pod(spec: Mapping[str, Any], path: str) -> None:
 
 
 def check_mounts(spec: Mapping[str, Any], shared: Iterable[Mapping[str, Any]], path: str) -> None:
-    """Check that what the containers mount is a volume of the task or of the job (`shared`)."""
+    """Check that the mounted volumes are those of the task or of the job (`shared`)."""
     volumes = {v["name"]: v for v in (*shared, *spec.get("volumes", ()))}
     for kind in ("initContainers", "containers"):
         for i, container in enumerate(spec.get(kind, ())):
@@ -121,7 +121,7 @@ def _check_containers(spec: Mapping[str, Any], path: str, claims: frozenset[str]
         for i, container in enumerate(group):
             here = f"{path}.{kind}[{i}]"
             name = container.get("name", "")
-            is_work = kind == "containers" and i == work  # Argo calls it `main`, whatever its name is here
+            is_work = kind == "containers" and i == work  # Argo renames it to `main`
             if name or not is_work:
                 syntax.dns_label(name, f"{here}.name")
             if name in seen:
@@ -158,7 +158,7 @@ def _check_container(container: Mapping[str, Any], path: str, claims: frozenset[
 
 
 def _check_word(given: Mapping[str, Any], name: str, allowed: tuple[str, ...], path: str) -> None:
-    """A field that has a default: empty text asks for that, too."""
+    """Check a field with a default, which empty text selects, too."""
     if given.get(name):
         syntax.one_of(given[name], allowed, f"{path}.{name}")
 
@@ -325,7 +325,7 @@ def _check_resize(policies: Sequence[Mapping[str, Any]], path: str) -> None:
     seen: set[str] = set()
     for i, policy in enumerate(policies):
         syntax.one_of(policy.get("resourceName"), ("cpu", "memory"), f"{path}[{i}].resourceName")
-        # A pod of a job is never restarted in place, and Kubernetes allows nothing else to such a pod.
+        # A pod of a job is never restarted in place, and Kubernetes allows no other policy then.
         syntax.one_of(policy.get("restartPolicy"), ("NotRequired",), f"{path}[{i}].restartPolicy")
         if policy["resourceName"] in seen:
             raise InvalidError("is listed more than once", path=f"{path}[{i}].resourceName")
@@ -449,7 +449,7 @@ def _check_security(spec: Mapping[str, Any], path: str) -> None:
 
 
 def _check_ids(context: Mapping[str, Any], path: str) -> None:
-    """What the security contexts of pods and of containers have in common."""
+    """Check the common fields of the security contexts of pods and containers."""
     if "{{" in repr(context):
         raise InvalidError("cannot hold {{: Argo would read it as a template", path=path)
     if "windowsOptions" in context:
@@ -498,7 +498,7 @@ def _check_identity(spec: Mapping[str, Any], path: str) -> None:
 
 
 def _check_host(spec: Mapping[str, Any], path: str) -> None:
-    """What a pod shares with its node."""
+    """Check the node's namespaces that a pod uses."""
     if spec.get("hostUsers") is False:
         for name in ("hostNetwork", "hostPID", "hostIPC"):
             if spec.get(name):
@@ -644,7 +644,7 @@ def _check_label_keys(term: Mapping[str, Any], path: str) -> None:
             if selector is None:
                 raise InvalidError("needs a labelSelector", path=here)
             syntax.qualified_name(key, here)
-            # Kubernetes refuses these once the pod has such a label, and else they change nothing.
+            # Kubernetes rejects these if the pod has such a label; otherwise they have no effect.
             if key in seen or (kind == "matchLabelKeys" and key in selected):
                 raise InvalidError(f"the key {key!r} is named more than once", path=here)
             seen.add(key)

@@ -1,9 +1,9 @@
-"""Checks a pod template before anything is sent.
+"""Checks the types of a pod template before it is submitted.
 
-Argo Workflows does not check types itself when its minimal CRDs are installed: one Workflow with a boolean where text
-belongs (an env name `N` in YAML 1.1) stops its controller for everybody. So each template is held against the
-field types of Kubernetes here, unknown fields are taken out and reported, and quantities become text. Types are strict,
-as the API server's are: "30" is no number. What goes beyond types is in `podrules`.
+Argo Workflows with minimal CRDs does not check types: one Workflow with a boolean in place of text (an env name `N` in
+YAML 1.1) stops its controller for all users. So each template is checked against the field types of Kubernetes, unknown
+fields are removed and reported, and quantities become text. Types are strict, like the API server's: "30" is not a
+number. Rules beyond types are in `podrules`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from diflow.spec import syntax
 from diflow.spec.podrules import check_pod
 from diflow.spec.volumerules import check_volumes as check_volume_rules
 
-_MOST_LEVELS: Final = 32  # a pod's deepest field lies 13 levels down
+_MOST_LEVELS: Final = 32  # a pod's deepest field is at level 13
 # All other integers of a pod's spec have 32 bits.
 _INT64: Final = frozenset(
     {
@@ -41,7 +41,7 @@ _INT64: Final = frozenset(
 )
 _SYSTEM_DOMAINS: Final = ("argoproj.io", "diengine", "diflow", keys.API_GROUP)
 _FOR_USERS: Final = frozenset({keys.ADAPTDL, keys.SENDS_TOKEN, keys.TITLE, keys.DESCRIPTION})
-# Annotations of pods that Kubernetes acts on, and by which a pod is refused or is not what it seems.
+# Annotations of pods that Kubernetes acts on: they could get a pod rejected, or change it.
 _POD_ANNOTATIONS: Final = (
     "kubernetes.io/config.",
     "container.apparmor.security.beta.kubernetes.io/",
@@ -85,7 +85,7 @@ class _Named(_Typed):
 
 
 class PodMetadata(BaseModel):
-    """What a pod template may say about its pods' metadata."""
+    """The metadata of a pod template."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -157,7 +157,7 @@ def check_pod_template(data: Any, *, path: str) -> tuple[dict[str, Any], list[st
     """Check a PodTemplateSpec given as plain data.
 
     Returns a clean copy of `data` (unknown fields removed, quantities as text) and the paths that were removed.
-    Raises InvalidError with the path of the first wrong field.
+    Raises InvalidError with the path of the first invalid field.
     """
     clean, unknown = _check(PodTemplate, data, path)
     metadata = clean.get("metadata", {})
@@ -181,7 +181,7 @@ def check_volumes(data: Any, *, path: str) -> tuple[list[dict[str, Any]], list[s
 
 
 def check_labels(given: Mapping[str, str], *, path: str) -> None:
-    """Check a user's labels. Raises InvalidError for a form that Kubernetes refuses, and for a name that is not his."""
+    """Check a user's labels. Raises InvalidError if Kubernetes would reject one, and for reserved names."""
     syntax.labels(given, path)
     _check_owner(given, path)
     if keys.MANAGED_BY in given:
@@ -195,7 +195,7 @@ def check_annotations(given: Mapping[str, str], *, path: str) -> None:
 
 
 def _check_owner(given: Iterable[str], path: str) -> None:
-    """Argo and diflow act on what stands under their names: a user's own would make a job that is not what it seems."""
+    """Reject keys under the domains of Argo and diflow, which both act on."""
     for key in given:
         domain = key.rpartition("/")[0].lower()
         if any(domain == system or domain.endswith(f".{system}") for system in _SYSTEM_DOMAINS):
@@ -212,7 +212,7 @@ def _check(model: type[BaseModel], data: Any, path: str) -> tuple[dict[str, Any]
     unknown: list[str] = []
     clean: dict[str, Any] = _prune(data, model, path, unknown)
     try:
-        # As JSON, whose types are those that the API server sees; in strict mode nothing is converted.
+        # As JSON, whose types are those that the API server receives; strict mode converts nothing.
         model.model_validate_json(json.dumps(clean), strict=True)
     except ValidationError as error:
         wrong = [e for e in error.errors(include_url=False) if not _is_named_port(e)]
@@ -222,12 +222,12 @@ def _check(model: type[BaseModel], data: Any, path: str) -> tuple[dict[str, Any]
 
 
 def _is_named_port(error: Mapping[str, Any]) -> bool:
-    """Kubernetes takes the name of a port in an `httpGet`; Argo's Python model has only numbers there."""
+    """Whether the error is about a port name in an `httpGet`, which Argo's Python model lacks."""
     return error["loc"][-2:] == ("httpGet", "port") and isinstance(error["input"], str)
 
 
 def _prune(value: Any, shape: Any, path: str, unknown: list[str], level: int = 0) -> Any:
-    """Copy `value`, leaving out what `shape` (a model, or a list or mapping of models) does not know."""
+    """Copy `value` without the fields that `shape` (a model, or a list or mapping of models) does not have."""
     if level > _MOST_LEVELS:
         raise InvalidError(f"is more than {_MOST_LEVELS} levels deep", path=path)
     if isinstance(value, dict):
@@ -250,7 +250,7 @@ def _prune_mapping(value: dict[Any, Any], shape: Any, path: str, unknown: list[s
         unknown += [f"{path}.{key}" if path else key for key in value if key not in fields]
         known = {key: item for key, item in value.items() if key in fields and item is not None}
         if shape is m.Volume and set(known) <= {"name"} and value.keys() - fields.keys():
-            # Kubernetes would make an emptyDir of it.
+            # Kubernetes would use an emptyDir.
             strange = ", ".join(sorted(value.keys() - fields.keys()))
             raise InvalidError(f"has no source that diflow knows: {strange}", path=path)
         return {
@@ -262,7 +262,7 @@ def _prune_mapping(value: dict[Any, Any], shape: Any, path: str, unknown: list[s
 
 
 def _plain(value: Any, path: str) -> Any:
-    """A value that JSON and Kubernetes can carry."""
+    """A value that JSON and Kubernetes can represent."""
     if isinstance(value, str):
         if "\0" in value:
             raise InvalidError("has a NUL character, which no program can be given", path=path)
@@ -310,7 +310,7 @@ def _is_quantity(shape: Any) -> bool:
 
 
 def as_invalid(error: ValidationError, *, path: str = "", first: Mapping[str, Any] | None = None) -> InvalidError:
-    """Turn pydantic's first complaint (or the one given) into one line that names the field and says what to do."""
+    """Convert pydantic's first error (or the one given) to one line that names the field and says what to do."""
     first = first or error.errors(include_url=False)[0]
     where = path
     for part in first["loc"]:
@@ -322,7 +322,7 @@ def as_invalid(error: ValidationError, *, path: str = "", first: Mapping[str, An
 
 
 def _complaint(kind: str, value: Any, context: Mapping[str, Any], message: str) -> str:
-    """One complaint of pydantic in plain words."""
+    """The message of an error of pydantic."""
     if kind == "missing":
         return "is missing"
     if kind == "extra_forbidden":
@@ -359,7 +359,7 @@ _WANTED: Final = {
 
 
 def describe(value: Any) -> str:
-    """Name a value for a message: what it is and, when it is short, what it says."""
+    """A value in messages: its type and, if it is short, its text."""
     if value is None:
         return "empty"
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""The forms that Kubernetes gives to names, labels, paths and quantities, as checks with an error that says which.
+"""Checks the syntax of names, labels, paths and quantities by the rules of Kubernetes.
 
 Each check takes the text and the path of its field, and raises InvalidError. The rules are those of the API server
-(k8s.io/apimachinery, v1.34), so that what passes here passes there.
+(k8s.io/apimachinery, v1.34), so that it accepts what passes here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
 _SUBDOMAIN_WITH_UNDERSCORE: Final = re.compile(r"[a-z0-9_]([-_a-z0-9]*[a-z0-9_])?(\.[a-z0-9_]([-_a-z0-9]*[a-z0-9_])?)*")
 _QUALIFIED: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _CONFIG_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
-_ENV_NAME: Final = re.compile(r"[ -<>-~]+")  # printable ASCII but for the equals sign
+_ENV_NAME: Final = re.compile(r"[ -<>-~]+")  # printable ASCII without the equals sign
 _PORT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
 _QUANTITY: Final = re.compile(
@@ -57,7 +57,7 @@ def dns_subdomain(value: str, path: str) -> None:
 
 
 def search_domain(value: str, path: str) -> None:
-    """A domain in which a pod looks names up."""
+    """A DNS search domain of a pod."""
     name = value.removesuffix(".")
     if value != "." and (len(name) > _SUBDOMAIN_LIMIT or not _SUBDOMAIN_WITH_UNDERSCORE.fullmatch(name)):
         raise InvalidError(f"{_show(value)} is no domain name", path=path)
@@ -87,7 +87,7 @@ def label_value(value: str, path: str) -> None:
 
 
 def labels(given: Mapping[str, str], path: str) -> None:
-    """Labels, or a selector of labels."""
+    """Labels, or a label selector."""
     for key, value in given.items():
         qualified_name(key, f"{path}.{key}")
         label_value(value, f"{path}.{key}")
@@ -162,13 +162,13 @@ def file_mode(value: int, path: str) -> None:
 
 
 def no_steps_up(value: str, path: str) -> None:
-    """A path that has no `..` among its parts."""
+    """A path without `..` as one of its parts."""
     if ".." in value.split("/"):
         raise InvalidError(f"{_show(value)} cannot contain '..'", path=path)
 
 
 def relative_path(value: str, path: str) -> None:
-    """A path that stays below the folder it begins in."""
+    """A path that stays below its folder."""
     if value.startswith("/"):
         raise InvalidError(f"{_show(value)} must be a relative path", path=path)
     no_steps_up(value, path)
@@ -183,7 +183,7 @@ def file_in_volume(value: str, path: str) -> None:
 
 
 def quantity(value: str, path: str) -> Fraction:
-    """A Kubernetes quantity such as `500m` or `4Gi`, zero or more, as a number."""
+    """The value of a Kubernetes quantity such as `500m` or `4Gi`, at least zero."""
     match = _QUANTITY.fullmatch(value) if len(value) <= _LABEL_LIMIT else None
     if match is None:
         raise InvalidError(f"{_show(value)} is no quantity: write a number such as 2, 500m or 4Gi", path=path)
@@ -196,13 +196,13 @@ def quantity(value: str, path: str) -> Fraction:
 
 
 def one_of(value: Any, allowed: tuple[str, ...], path: str) -> None:
-    """One of a few words."""
+    """One of the allowed values."""
     if value not in allowed:
         raise InvalidError(f"must be {' or '.join(allowed)}, not {_show(value)}", path=path)
 
 
 def given(value: Any, path: str) -> None:
-    """Something that may not be missing or empty."""
+    """A value that must not be missing or empty."""
     if not value:
         raise InvalidError("is missing" if value is None else "is empty", path=path)
 

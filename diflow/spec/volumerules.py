@@ -1,4 +1,4 @@
-"""What Kubernetes asks of a pod's volumes beyond their types (ValidateVolumes of the API server, v1.34)."""
+"""The rules of Kubernetes for a pod's volumes beyond types (ValidateVolumes of the API server, v1.34)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DIVISORS: Final = frozenset({"0", "1", *(f"1{unit}" for unit in ("k", "M", "G",
     f"1{unit}i" for unit in "KMGTPE"
 }
 _TOKEN_SECONDS: Final = (600, 2**32)
-# Sources that are not looked into further, and what each may not leave empty.
+# Sources without further checks, and the fields that each requires.
 _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "awsElasticBlockStore": ("volumeID",),
     "azureDisk": ("diskName", "diskURI"),
@@ -60,7 +60,7 @@ _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def check_volumes(volumes: Sequence[Mapping[str, Any]], path: str) -> None:
-    """Check volumes whose types are right. Raises InvalidError with the path of the first wrong field."""
+    """Check volumes of valid types. Raises InvalidError with the path of the first invalid field."""
     seen: set[str] = set()
     for i, volume in enumerate(volumes):
         here = f"{path}[{i}]"
@@ -77,7 +77,7 @@ def check_volumes(volumes: Sequence[Mapping[str, Any]], path: str) -> None:
 def _check_source(sources: Mapping[str, Any], path: str) -> None:
     if len(sources) > 1:
         raise InvalidError(f"has more than one source: {', '.join(sorted(sources))}", path=path)
-    for kind, source in sources.items():  # with none, Kubernetes makes it an emptyDir
+    for kind, source in sources.items():  # without one, Kubernetes uses an emptyDir
         here = f"{path}.{kind}"
         for name in _REQUIRED.get(kind, ()):
             syntax.given(source.get(name), f"{here}.{name}")
@@ -148,7 +148,7 @@ def _downward_api(source: Mapping[str, Any], path: str) -> None:
 
 
 def check_field_ref(ref: Mapping[str, Any], allowed: tuple[str, ...], path: str) -> None:
-    """A field of the pod that becomes a file or a variable."""
+    """A field of the pod as a file or an environment variable."""
     if ref.get("apiVersion", "v1") not in ("v1", ""):
         raise InvalidError("must be v1", path=f"{path}.apiVersion")
     where = ref.get("fieldPath")
@@ -164,7 +164,7 @@ def check_field_ref(ref: Mapping[str, Any], allowed: tuple[str, ...], path: str)
 
 
 def check_resource_field_ref(ref: Mapping[str, Any], path: str) -> None:
-    """A resource of a container that becomes a file or a variable."""
+    """A resource of a container as a file or an environment variable."""
     resource = ref.get("resource", "")
     if not resource.startswith(("limits.hugepages-", "requests.hugepages-")):
         syntax.one_of(resource, _RESOURCES, f"{path}.resource")
@@ -192,7 +192,7 @@ def _projected(source: Mapping[str, Any], path: str) -> None:
 
 
 def _projected_files(kind: str, source: Mapping[str, Any], path: str) -> Iterable[tuple[str, str]]:
-    """The files that one source of a projected volume makes by their name, with the path of the field that says so."""
+    """The files of one source of a projected volume: (file name, path of the field that names it)."""
     if kind in ("configMap", "secret"):
         syntax.given(source.get("name"), f"{path}.name")
         _files(source, path)
@@ -262,7 +262,7 @@ def _claim(spec: Mapping[str, Any], path: str) -> None:
 
 
 def check_selector(selector: Mapping[str, Any], path: str) -> None:
-    """A selector of labels, as of other pods."""
+    """A label selector."""
     syntax.labels(selector.get("matchLabels", {}), f"{path}.matchLabels")
     for i, rule in enumerate(selector.get("matchExpressions", ())):
         here = f"{path}.matchExpressions[{i}]"

@@ -1,4 +1,4 @@
-"""Turns what Kubernetes and Argo write about a pod in trouble into a short line that also says what to do."""
+"""Shortens the messages of Kubernetes and Argo about a failing pod to one line, and adds what to do about it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 _IMAGE: Final = re.compile(r'image "?([^\s":]+(?::[^\s"]+)?)"?')
-# What Kubernetes writes after the part that a user can act on.
+# The part of the scheduler's message that a user cannot act on.
 _SCHEDULER_TAIL: Final = re.compile(r"\.? (no new claims to deallocate|preemption:).*", re.DOTALL)
 _ADVICE: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull"),
@@ -25,7 +25,7 @@ _LONGEST: Final = 240
 
 
 def tell(text: str) -> str:
-    """The text in one line of bounded length, with advice where there is some."""
+    """The message in one line of bounded length, followed by advice if there is any."""
     line = " ".join(text.split())
     advice = next((advice for pattern, advice in _ADVICE if pattern.search(line)), "")
     line = _pulling(line)
@@ -38,7 +38,7 @@ def tell(text: str) -> str:
 
 
 def _pulling(line: str) -> str:
-    """Of a failed pull only the image and the last cause matter; containerd writes each step that led there."""
+    """Keep the image and the last cause of a failed pull: containerd reports each intermediate step."""
     match = re.match(r"(ErrImagePull|ImagePullBackOff): ", line)
     image = _IMAGE.search(line)
     if not match or not image:

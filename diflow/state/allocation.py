@@ -1,4 +1,4 @@
-"""The allocation of a job's current round, as it stands in the Workflow's annotation `diflow/allocation`."""
+"""The allocation of a job's current round: the Workflow's annotation `diflow/allocation`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LONGEST_ASKED: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A node for each replica, by task and in the order of the index; "" where one has none yet.
+    """The node of each replica, by task and in the order of the index; "" where a replica has none yet.
 
-    No nodes at all: the job waits. `since`: when it became so; `first`: when the job got its first nodes (0: never);
-    seconds since 1970. `moves`: how often the job was given another allocation after its first. `asked`: what the job's
-    user asked for then (`JobRead.limits`); "" if an older version wrote it.
+    A job without any node waits. `since`: when the allocation was made; `first`: when the job got its first nodes (0:
+    never); both in seconds since 1970. `moves`: how often the allocation was replaced after the first. `asked`: the
+    user's limits at that time (`JobRead.limits`); "" if an older version wrote it.
     """
 
     round: str
@@ -55,8 +55,8 @@ class Allocation:
 
     @classmethod
     def parse(cls, given: Any) -> Self | None:
-        """What the annotation says; None if there is none, or somebody made it unreadable: then the job is placed
-        again, which is safe, as its pods count for what they hold all the same."""
+        """Parse the annotation; None if it is missing or invalid. Such a job is placed again, which is safe, as its
+        running pods count as usage in any case."""
         data = untrusted.mapping(given)
         nodes = data.get("nodes")
         since, first = _time(data.get("since", 0)), _time(data.get("first", 0))
@@ -80,7 +80,7 @@ class Allocation:
 
 
 def _is_nodes(nodes: Any) -> TypeGuard[dict[str, list[str]]]:
-    """A list of at most so many names of nodes by task, "" for none."""
+    """Whether this maps tasks to lists of node names ("" for none), with at most MOST_REPLICAS names in total."""
     return (
         isinstance(nodes, dict)
         and all(isinstance(names, list) and all(_is_name(name) for name in names) for names in nodes.values())
@@ -93,6 +93,6 @@ def _is_name(name: Any) -> bool:
 
 
 def _time(value: Any) -> float | None:
-    """Seconds since 1970, None for what is no time of this or the next centuries."""
+    """Seconds since 1970; None if out of range."""
     number = untrusted.number(value)
     return number if number is not None and 0 <= number <= _LATEST else None

@@ -1,13 +1,13 @@
-"""A job that goes on in another Workflow: which one is it, what is the job called, and what were its numbers before.
+"""A job that continues in another Workflow: the job's name, its parts and which of them is current.
 
-A Workflow has a size limit, and each round of a preemptible job adds to it. Before the limit is reached the allocator
-lets the job go on in a second Workflow, and so on (docs/decisions/0006). Each part names its neighbours:
+A Workflow has a size limit, and each round of a preemptible job adds to it. Before the limit is reached, the allocator
+continues the job in a second Workflow, and so on (docs/decisions/0006). Each part names its neighbours:
 
     long ──continued-in──> long-s2 ──continued-in──> long-s3
          <──continues────          <──continues────
 
-The switch is the annotation `continued-in`: a part that nobody names yet is not the job's. It is pure, and it imports
-neither Hera nor pydantic, because `diflow list` runs it over a thousand Workflows.
+The annotation `continued-in` switches from one part to the next: a part that it does not name yet is a pending
+successor. Pure; it imports neither Hera nor pydantic, because `diflow list` runs it on a thousand Workflows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST: Final = 253
 
 
 def job_name(workflow: Object) -> str:
-    """The job's name, which is that of its first Workflow."""
+    """The job's name: the name of its first Workflow."""
     return untrusted.string(_labels(workflow).get(keys.CHAIN), most=_LONGEST) or _name(workflow)
 
 
@@ -38,7 +38,7 @@ def part(workflow: Object) -> int:
 
 
 def continued_in(workflow: Object) -> str:
-    """The name of the Workflow in which the job goes on, or ""."""
+    """The name of the Workflow in which the job continues, or ""."""
     return untrusted.string(_annotations(workflow).get(keys.CONTINUED_IN), most=_LONGEST)
 
 
@@ -58,7 +58,7 @@ def continues(workflow: Object) -> tuple[str, str]:
 
 
 def link(workflow: Object) -> Object:
-    """As much of a Workflow as this module reads, for caches that keep it instead."""
+    """The fields of a Workflow that this module reads, for caches that do not keep the whole object."""
     metadata = untrusted.sub(workflow, "metadata")
     return {
         "metadata": {
@@ -74,20 +74,20 @@ def _some(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def newest(workflows: Iterable[Object]) -> list[Object]:
-    """One Workflow for each job, in the order given: of those that belong together, the one in which it goes on now."""
+    """The current Workflow of each job, in the order given: neither superseded parts nor pending successors."""
     found = list(workflows)
     by_name = {(_space(w), _name(w)): w for w in found}
-    return [w for w in found if not _is_passed(w, by_name) and not _is_unborn(w, by_name)]
+    return [w for w in found if not _is_superseded(w, by_name) and not _is_pending_successor(w, by_name)]
 
 
-def _is_passed(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
-    """The job has gone on in another one, which is there."""
+def _is_superseded(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
+    """The job continues in another Workflow of the list."""
     after = by_name.get((_space(workflow), continued_in(workflow)))
     return after is not None and continues(after)[1] == untrusted.sub(workflow, "metadata").get("uid")
 
 
-def _is_unborn(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
-    """It was made to continue another one, which is there and does not name it (yet)."""
+def _is_pending_successor(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> bool:
+    """It was created to continue another Workflow of the list, which does not name it (yet)."""
     name, uid = continues(workflow)
     before = by_name.get((_space(workflow), name)) if name else None
     if before is None or untrusted.sub(before, "metadata").get("uid") != uid:
@@ -95,24 +95,24 @@ def _is_unborn(workflow: Object, by_name: Mapping[tuple[str, str], Object]) -> b
     return continued_in(before) != _name(workflow)
 
 
-def part_name(job: str, number: int, *, room: int, salt: str = "") -> str:
+def part_name(job: str, number: int, *, most_characters: int, salt: str = "") -> str:
     """The name of a job's `number`th Workflow: `long-s2`, or `long-s2-1f3a` with a salt where that is taken.
 
-    `room` is how many characters it may have; of a long name the end is cut off, and a digest of it put there instead.
-    "" if there is no room for a name that tells the job from others.
+    `most_characters` is the length limit: the end of a longer name is replaced by a digest of the name. "" if the limit
+    is too small for a unique name.
     """
     end = f"-s{number}{f'-{salt}' if salt else ''}"
-    if len(job) + len(end) <= room:
+    if len(job) + len(end) <= most_characters:
         return job + end
     digest = hashlib.sha256(job.encode()).hexdigest()[:_DIGEST]
-    stem = job[: max(0, room - len(end) - _DIGEST - 1)].rstrip("-")
+    stem = job[: max(0, most_characters - len(end) - _DIGEST - 1)].rstrip("-")
     return f"{stem}-{digest}{end}" if stem else ""
 
 
-def room_for_name(tasks: Mapping[str, int]) -> int:
-    """How many characters the name of a Workflow may have, for tasks with at most so many replicas each.
+def longest_name(tasks: Mapping[str, int]) -> int:
+    """How many characters the name of a Workflow may have, given the largest number of replicas of each task.
 
-    It is part of the name of the job's Service and of each replica's host, and both are DNS labels.
+    The name is part of the names of the job's Service and of each replica's host, which are DNS labels.
     """
     longest = max((len(f"-{task}-") + max(4, len(str(count))) for task, count in tasks.items()), default=0)
     return min(keys.LABEL_LIMIT - len(keys.SERVICE_PREFIX), keys.LABEL_LIMIT - longest)

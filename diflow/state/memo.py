@@ -1,7 +1,7 @@
-"""Remembers what was read from a text, in a bounded number of bytes.
+"""A cache of parsed texts, bounded in bytes.
 
-`functools.lru_cache` bounds how many texts are remembered and not how long they are. Who may change a Workflow chooses
-the texts, and writes as many different ones as he likes: a thousand of them would fill the memory of the process.
+`functools.lru_cache` bounds the number of texts, not their length. A user who may change a Workflow chooses the texts
+and how many there are: a thousand long ones would exhaust the memory of the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 MIB = 2**20
 _SHARE = 16
-"""One key takes at most this part of the bytes; what is read from a larger one is not remembered."""
+"""One key may take at most 1/16 of the bytes; results of larger keys are not cached."""
 
 
 class _Decorator(Protocol):
@@ -26,9 +26,9 @@ class _Decorator(Protocol):
 
 
 def remembered(*, most_bytes: int, size: Callable[[Any], int] = sys.getsizeof) -> _Decorator:
-    """Keep what a function of one argument gave, for the arguments used last, of `most_bytes` together.
+    """Cache a function of one argument for the most recently used arguments, up to `most_bytes` in total.
 
-    `size` is how many bytes an argument takes. What the function raises is not kept.
+    `size` is the number of bytes that an argument takes. Exceptions are not cached.
     """
 
     def decorate(read: Callable[[Key], Result]) -> Callable[[Key], Result]:

@@ -1,4 +1,4 @@
-"""Says in one line what a job is doing, what it waits for, or why it failed."""
+"""The message of a job's status: what the job is doing, what it waits for, or why it failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Latest = Mapping[tuple[str, int], Attempt]
 
 
 def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
-    """Why a failed job failed: the allocator's reason, a replica with its exit code, a user's stop, or Argo's words."""
+    """Why a job failed: the allocator's reason, a replica with its exit code, a user's stop, or Argo's message."""
     shutdown = untrusted.sub(workflow, "spec").get("shutdown")
     if seen.is_left:
         return f"went on in the Workflow {continued_in(workflow)}, which is gone"
@@ -51,7 +51,7 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
     total = len(seen.wanted)
     text = f"{ready} of {counted(total, 'replica')} ready"
     if phase == "Pending":
-        text = untrusted.string(argo.get("message"), most=4096) or "no replica has a machine yet"
+        text = untrusted.string(argo.get("message"), most=4096) or "no replica has a node yet"
     elif phase == "Restarting":
         text = _restarting(seen, latest) or text
     elif phase == "Rescheduling":
@@ -69,7 +69,7 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
 
 
 def _culprit(seen: Observation, latest: Latest) -> Attempt | None:
-    """The replica that made the job fail: the first whose tries are used up, else the first that failed."""
+    """The replica that made the job fail: the first that reached the backoffLimit, else the first that failed."""
     failed = [a for a in latest.values() if a.phase in ("Failed", "Unknown") and not seen.was_released(a)]
     failed.sort(key=lambda a: (a.was_stopped, a.tries < seen.backoff_limit, a.finished or "~", a.task, a.index))
     return failed[0] if failed else None
@@ -111,7 +111,7 @@ def _running(seen: Observation, latest: Latest, *, ready: int, total: int) -> st
 
 
 def _restarting(seen: Observation, latest: Latest) -> str:
-    """Which replica failed last, and how much of the limit is used up."""
+    """Which replica failed last, and how much of the backoffLimit is used."""
     unready = {key for key, a in latest.items() if not (a.is_ready or a.phase == "Succeeded")}
     restart = max((a.restart for a in latest.values()), default=0)
     failed = [
@@ -138,7 +138,7 @@ def _moving(seen: Observation, latest: Latest) -> str:
 
 
 def _waits(seen: Observation, latest: Latest) -> str:
-    """Why replicas do not start: the most frequent reason, told once for all that have it."""
+    """Why replicas do not start: the most frequent reason, once for all replicas that share it."""
     reasons: dict[str, list[str]] = {}
     wanted = seen.wanted
     for key, attempt in latest.items():

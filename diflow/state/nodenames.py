@@ -1,7 +1,7 @@
-"""The names that Argo gives to the nodes of a diflow Workflow, taken apart.
+"""Parses the names that Argo gives to the nodes of a diflow Workflow.
 
 <job>.round(0:1)(2).collector(3:3.1)(0).collector(5)
-       round 1 ──┘   │            │   │           └ made anew 5 times, not counted
+       round 1 ──┘   │            │   │           └ made again 5 times, not counted
        restarted twice┘  member ──┘   └ counted attempt
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-# The words of Argo's expression language (expr-lang) that a task's name can be: its operators and literals.
+# Operators and literals of Argo's expression language (expr-lang) that are also valid task names.
 _WORDS = frozenset({"and", "contains", "else", "false", "if", "in", "let", "matches", "nil", "not", "or", "true"})
-# At most nine ASCII digits each: `\d` takes the digits of every script, and int() refuses very long texts.
+# At most nine ASCII digits each: `\d` matches the digits of every script, and int() rejects very long texts.
 _NUMBER = "[0-9]{1,9}"
 _NAME = re.compile(
     rf"(?P<round_index>{_NUMBER}):(?P<round>[^()]*)\)(?:\((?P<restart>{_NUMBER})\))?"
-    rf"(?:\.(?P<task>[a-z0-9-]+)\({_NUMBER}:(?P<member>(?P<index>{_NUMBER})(?:\.(?P<life>{_NUMBER}))?)\)"
+    rf"(?:\.(?P<task>[a-z0-9-]+)\({_NUMBER}:(?P<member>(?P<index>{_NUMBER})(?:\.(?P<incarnation>{_NUMBER}))?)\)"
     rf"(?:\((?P<counted>{_NUMBER})\))?"
     rf"(?P<pod>\.(?P=task)(?:\((?P<uncounted>{_NUMBER})\))?)?)?"
 )
@@ -24,7 +24,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NodeName:
-    """One node of the tree: a round, a member of a task's fan-out, an attempt of it, or one of its pods."""
+    """One node of the tree: a round, a member of a task's fan-out, an attempt of a member, or a pod of an attempt."""
 
     round: str
     round_index: int
@@ -33,7 +33,7 @@ class NodeName:
     task: str
     member: str
     index: int
-    life: int
+    incarnation: int
     counted: int
     is_counted_attempt: bool
     is_pod: bool
@@ -46,21 +46,21 @@ class NodeName:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """Later pods of one index and round are greater."""
-        return (self.restart, self.life, self.counted, self.uncounted)
+        """Sort key: of two pods of one index and round, the later one is greater."""
+        return (self.restart, self.incarnation, self.counted, self.uncounted)
 
 
 def dag_task(task: str) -> str:
     """The name of a task of the job in Argo's DAGs.
 
     The `depends` of a DAG task names others without quotes, and Argo evaluates it as an expression when they end.
-    A name that is a word of that language gets a dash at its end, which no task of a user has.
+    A name that is a keyword of that language gets a trailing dash, which users' task names cannot have.
     """
     return f"{task}-" if task in _WORDS else task
 
 
 def parse(job: str, name: str) -> NodeName | None:
-    """The parts of a node's name, or None if it is none of a round."""
+    """The parts of a node's name; None if the node is not part of a round."""
     prefix = f"{job}.round("
     if not name.startswith(prefix):
         return None
@@ -76,7 +76,7 @@ def parse(job: str, name: str) -> NodeName | None:
         task=(part["task"] or "").removesuffix("-"),
         member=part["member"] or "",
         index=int(part["index"] or 0),
-        life=int(part["life"] or 0),
+        incarnation=int(part["incarnation"] or 0),
         counted=int(part["counted"] or 0),
         is_counted_attempt=part["counted"] is not None,
         is_pod=part["pod"] is not None,

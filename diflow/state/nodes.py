@@ -1,7 +1,7 @@
 """The nodes of Argo's tree, typed and bounded.
 
-`status` of a Workflow is writable by its owner like all the rest, packed or not: a few kilobytes may unpack to
-gigabytes, and any field may be of any type.
+The owner of a Workflow can write its `status`, too, compressed or not: a few kilobytes may decompress to gigabytes, and
+any field may have any type.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from diflow.state.nodenames import NodeName
 
 Object = Mapping[str, Any]
 
-# Argo packs up to 1 MiB, which is some 14,700 nodes of 530 bytes and 25 values each (docs/decisions/0006).
+# Argo compresses up to 1 MiB, which is about 14,700 nodes of 530 bytes and 25 values each (docs/decisions/0006).
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _MOST_VALUES: Final = 800_000
 _MOST_NODES: Final = 25_000
-"""Of one Workflow. Packed they take 50 bytes each or more, and Argo packs up to 1 MiB. Others may be shorter: several
-hundred thousand take seconds to read, and tens of megabytes of whoever keeps what they say."""
+"""Of one Workflow. Compressed nodes take at least 50 bytes each, and Argo compresses up to 1 MiB. Forged nodes may be
+smaller: several hundred thousand of them would take seconds to read and tens of megabytes to keep."""
 _PIECE: Final = 1 << 20
 _LONGEST_NAME: Final = 1024
 _LONGEST_MESSAGE: Final = 4096
@@ -36,7 +36,7 @@ _NODE_NAME: Final = "workflows.argoproj.io/node-name"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. `place` is its place in the tree of rounds, None for one outside of it. Times are RFC 3339 or ""."""
+    """One node. `place` is its position in the tree of rounds, None if it is outside. Times are RFC 3339 or ""."""
 
     id: str
     name: str
@@ -51,20 +51,20 @@ class Node:
 
     @property
     def is_fulfilled(self) -> bool:
-        """Argo takes it for ended."""
+        """Argo considers it ended."""
         return self.phase in FULFILLED
 
     @property
     def had_host(self) -> bool:
-        """Its pod got a machine: Argo names it, or the pod has run."""
+        """Its pod was bound to a Kubernetes node: Argo names that node, or the pod has run."""
         return bool(self.host) or self.exit_code is not None or self.phase in ("Running", "Succeeded")
 
 
 def nodes(workflow: Object, pods: Sequence[Object] = ()) -> tuple[tuple[Node, ...], bool]:
-    """The Workflow's nodes, unpacked where Argo packed them.
+    """The Workflow's nodes, decompressed if needed.
 
-    The second value says that Argo keeps the nodes of this Workflow in its database: then they are put together from
-    the pods, as far as those go.
+    The second value says that Argo keeps the nodes of this Workflow in its database (node status offloading): then they
+    are reconstructed from the pods given.
     """
     name = untrusted.string(untrusted.sub(workflow, "metadata").get("name"))
     found, offloaded = raw(workflow, pods)
@@ -72,7 +72,7 @@ def nodes(workflow: Object, pods: Sequence[Object] = ()) -> tuple[tuple[Node, ..
 
 
 def raw(workflow: Object, pods: Sequence[Object] = ()) -> tuple[Mapping[str, Any], bool]:
-    """The nodes as they stand in the Workflow, by their id, for those who write them back."""
+    """The nodes as they are in the Workflow, by id, for code that writes them back."""
     status = untrusted.sub(workflow, "status")
     plain = status.get("nodes")
     if plain:
@@ -86,9 +86,9 @@ def raw(workflow: Object, pods: Sequence[Object] = ()) -> tuple[Mapping[str, Any
 
 
 def is_overfull(workflow: Object) -> bool:
-    """Its nodes are more than any job has or cannot be unpacked, as far as that is known without parsing them.
+    """Whether the nodes are more than any job has or cannot be decompressed, as far as is known without parsing them.
 
-    They count as no nodes at all."""
+    Such nodes are ignored."""
     status = untrusted.sub(workflow, "status")
     plain, packed = status.get("nodes"), status.get("compressedNodes")
     if plain:
@@ -119,14 +119,14 @@ def _node(workflow: str, key: str, node: Object) -> Node:
 
 
 def exit_code(code: Any) -> int | None:
-    """An exit code, which Argo writes as text and Kubernetes as a number; None for what is none."""
+    """An exit code, which Argo writes as text and Kubernetes as a number; None if invalid."""
     if untrusted.is_count(code, least=0, most=2**31 - 1):
         return int(code)
     return untrusted.whole(code)
 
 
 def _unpacked(packed: Any) -> Mapping[str, Any]:
-    """The nodes in `compressedNodes`; none where somebody wrote something else there, however small it was packed."""
+    """The nodes in `compressedNodes`; none if its content is invalid or too large when decompressed."""
     unzipped = _text_of(packed)
     try:
         found = json.loads(unzipped) if unzipped is not None else None
@@ -136,7 +136,7 @@ def _unpacked(packed: Any) -> Mapping[str, Any]:
 
 
 def _text_of(packed: Any) -> bytes | None:
-    """What was packed; None if it cannot be unpacked, or becomes too large or has too many values."""
+    """The decompressed text; None if it is invalid, too large or has too many values."""
     if not isinstance(packed, str):
         return None
     try:

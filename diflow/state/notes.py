@@ -1,10 +1,10 @@
-"""What the server notes in a job's Workflow about the requests for replicas that it carried out (`diflow/requests`).
+"""The server's record of the replica requests that it carried out, in a job's annotation `diflow/requests`.
 
     {"done": [[digest of an Idempotency-Key, digest of the request], ...],
      "ranges": {task: {"range": [1, 4], "bounds": [1, 2]}}}
 
-`diflow scale` reads it too: bounds that a person asks for end what was noted about a task's range. Whoever may patch
-the Workflow may write this text, so whatever cannot be true in it is left out.
+`diflow scale` reads it too: when a user sets bounds, the range recorded for that task is dropped. Users who may patch
+the Workflow can write this text, so invalid entries are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The range that a task had before the server made the number that was asked for its `bounds`."""
+    """The range that a task had before the server replaced its `bounds` by the requested number of replicas."""
 
     range: Range
     bounds: Range
@@ -34,14 +34,14 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Which requests were carried out (digest of the key → of the request), and what was noted about tasks."""
+    """The requests carried out (digest of the key → digest of the request), and the recorded range of each task."""
 
     done: Mapping[str, str] = field(default_factory=dict)
     ranges: Mapping[str, Noted] = field(default_factory=dict)
 
     @classmethod
     def read(cls, text: str) -> Notes:
-        """The notes in an annotation, without what cannot be true."""
+        """Parse the annotation, without invalid entries."""
         given = untrusted.mapping(text) if len(text) <= _LONGEST else {}
         done, ranges = given.get("done"), given.get("ranges")
         return cls(
@@ -52,16 +52,16 @@ class Notes:
         )
 
     def range_of(self, task: str, bounds: Range | None) -> Range | None:
-        """The range that was noted for a task, as long as its bounds are those that the server wrote with it."""
+        """The range recorded for a task, if its bounds are still those that the server wrote with it."""
         noted = self.ranges.get(task)
         return noted.range if noted is not None and noted.bounds == bounds else None
 
     def without_range(self, task: str) -> Notes:
-        """The notes without what was noted about this task's range: somebody has asked for bounds since."""
+        """The notes without the range of this task, for bounds that were set since."""
         return replace(self, ranges={name: noted for name, noted in self.ranges.items() if name != task})
 
     def text(self) -> str:
-        """As the annotation has it: the newest keys only."""
+        """The annotation's text, with the newest keys only."""
         ranges = {task: {"range": noted.range, "bounds": noted.bounds} for task, noted in self.ranges.items()}
         return canonical_json({"done": list(self.done.items())[-KEYS_KEPT:], "ranges": ranges})
 

@@ -1,7 +1,7 @@
-"""Reads what Argo's nodes and the pods show of a job: every attempt of every replica.
+"""Reads each attempt of each replica of a job from Argo's nodes and the pods.
 
-It is pure, and it imports neither Hera nor pydantic, because `diflow list` runs it over a thousand Workflows. Times
-stay the text that Kubernetes writes (`2026-11-21T09:40:44Z`), whose alphabetical order is the order in time.
+Pure; it imports neither Hera nor pydantic, because `diflow list` runs it on a thousand Workflows. Times stay text as
+Kubernetes writes it (`2026-11-21T09:40:44Z`), whose alphabetical order is chronological.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from diflow.state.tree import is_never_made, read_tree
 Object = Mapping[str, Any]
 
 _NODE_ID = "workflows.argoproj.io/node-id"
-_ARGO_MAIN = "main"  # the name that Argo gives to the container of the work
+_ARGO_MAIN = "main"  # Argo's name of the main container
 _STOP = "stop"  # the action of the allocator's decision to end a job
 _GATED = "SchedulingGated"
 _GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
@@ -30,7 +30,7 @@ _LONGEST_MESSAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One pod of one replica. `restart` and `counted` use the backoffLimit up, `uncounted` does not."""
+    """One pod of one replica. `restart` and `counted` count against the backoffLimit, `uncounted` does not."""
 
     round: str
     round_index: int
@@ -38,7 +38,7 @@ class Attempt:
     task: str
     index: int
     member: str  # its index, or "2.1" for one that was dropped from its round and came back
-    life: int  # how often it came back
+    incarnation: int  # how often it came back
     counted: int
     uncounted: int
     node_id: str
@@ -48,13 +48,13 @@ class Attempt:
     exit_code: int | None
     host: str
     created: str
-    placed: str  # when it got a machine, or ""
-    ready: str  # when it was ready, or "" if it never was
+    placed: str  # when it was bound to a node, or ""
+    ready: str  # when it became ready, or ""
     is_ready: bool
-    is_ending: bool  # the work has ended, and Argo is still collecting what it left
+    is_ending: bool  # the main container has ended, and Argo still saves its outputs
     finished: str
     is_lost: bool = False  # its pod is being deleted or is gone, and Argo has not noted that yet
-    is_uncounted: bool = False  # its message says that it ended for no fault of the job's own
+    is_uncounted: bool = False  # it failed for an external reason, which does not count
 
     @property
     def replica(self) -> str:
@@ -63,42 +63,42 @@ class Attempt:
 
     @property
     def order(self) -> tuple[int, int, int, int, int]:
-        """Later attempts of one replica are greater."""
-        return (self.round_index, self.restart, self.life, self.counted, self.uncounted)
+        """Sort key: of two attempts of one replica, the later one is greater."""
+        return (self.round_index, self.restart, self.incarnation, self.counted, self.uncounted)
 
     @property
     def key(self) -> str:
-        """As the parameter `released` names it."""
+        """Its name in the parameter `released`."""
         return f"{self.round}/{self.task}/{self.member}"
 
     @property
     def tries(self) -> int:
-        """How much of the backoffLimit was used up before it."""
+        """How much of the backoffLimit was used before it."""
         return self.counted + self.restart
 
     @property
     def was_stopped(self) -> bool:
-        """Argo ended it because the whole Workflow was stopped."""
+        """Argo ended it because the Workflow was stopped."""
         return "shutdown with strategy" in self.message
 
     @property
     def was_taken_away(self) -> bool:
-        """It ended by eviction, preemption, a lost machine or the like, as Argo's expressions see it: what a program
-        writes into its message does not make it so."""
+        """It ended by eviction, preemption, a lost node or the like, by the rule of Argo's expressions. A program's own
+        message has no influence."""
         return self.phase == "Failed" and self.is_uncounted
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """All that can be seen of a job.
+    """The observed state of a job.
 
-    `attempts` are in the order of `Attempt.order`. `granted` is what may run in the current round, `initial` what the
-    first one began with; `again` has the suffixes of replicas that came back, by "round/task/index". `closing`: Argo
-    starts nothing more, because the Workflow has ended or was told to stop; `gave_up`: the job itself told it so, as
-    its tries are used up. `restarts` and `reschedules` are the whole job's: over all replicas and rounds, and over the
-    Workflows that this one continues. `past` is what the job went through in those, each phase with the times at which
-    it last began and ended; `started` when the first one began. `problem`: why the Workflow cannot be read, or "".
-    `running`: how many replicas of each task are meant to run now (`JobState.running`).
+    `attempts` are in the order of `Attempt.order`. `granted` has the replicas of the current round by task, `initial`
+    those of the first round; `incarnations` the suffixes of replicas that came back, by "round/task/index". `closing`:
+    Argo starts no more pods, because the Workflow has ended or is being stopped; `gave_up`: the job stopped it, as its
+    backoffLimit is used up. `restarts` and `reschedules` count over all replicas, rounds and Workflows of the job.
+    `past` has the phases of the earlier Workflows, each with the times at which it last began and ended; `started` is
+    the start of the first one. `problem`: why the Workflow cannot be read, or "". `running`: how many replicas of each
+    task should run now (`JobState.running`).
     """
 
     name: str
@@ -108,7 +108,7 @@ class Observation:
     granted: dict[str, int]
     initial: dict[str, int]
     released: frozenset[str]
-    again: dict[str, str]
+    incarnations: dict[str, str]
     backoff_limit: int
     attempts: tuple[Attempt, ...]
     restarts: int
@@ -128,15 +128,15 @@ class Observation:
 
     @property
     def wanted(self) -> frozenset[tuple[str, int]]:
-        """The replicas that should run now, each as (task, index): what is granted, less the released tail."""
+        """The replicas that should run now, each as (task, index): those granted, less the released tail."""
         return frozenset((task, index) for task, count in self.running.items() for index in range(count))
 
     def member(self, round_: str, task: str, index: int) -> str:
-        """The name by which a replica goes in its newest life in this round: its index, or "2.1"."""
-        return f"{index}{self.again.get(f'{round_}/{task}/{index}', '')}"
+        """The name of a replica's newest incarnation in this round: its index, or "2.1"."""
+        return f"{index}{self.incarnations.get(f'{round_}/{task}/{index}', '')}"
 
     def was_released(self, attempt: Attempt) -> bool:
-        """It was stopped on purpose: `released` says so, or it was dropped since, or has come back in another life."""
+        """It was stopped on purpose: it is in `released`, was dropped since, or came back as another incarnation."""
         return (
             attempt.key in self.released
             or attempt.member != self.member(attempt.round, attempt.task, attempt.index)
@@ -149,7 +149,7 @@ class Observation:
         return self.decision.why if self.closing and self.decision and self.decision.action == _STOP else ""
 
     def latest(self) -> dict[tuple[str, int], Attempt]:
-        """The newest attempt of each replica in the current round and in its present life, by (task, index)."""
+        """The newest attempt of each replica in the current round and in its present incarnation, by (task, index)."""
         current = [a for a in self.attempts if a.round == self.round]
         restart = max((a.restart for a in current), default=0)
         return {
@@ -160,12 +160,12 @@ class Observation:
 
 
 def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
-    """Read a Workflow and, where they are given, its pods. Of one that cannot be read, only `problem` and the names."""
+    """Read a Workflow and, if given, its pods. An unreadable Workflow yields only `problem` and the names."""
     return observe_state(JobState.parse(workflow), workflow, pods)
 
 
 def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()) -> Observation:
-    """As `observe`, where the Workflow's `state` has been read already."""
+    """As `observe`, for a Workflow whose `state` is already parsed."""
     decision = state.decision
     seen = Observation(
         name=state.name,
@@ -175,7 +175,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         granted={},
         initial={},
         released=state.released,
-        again=dict(state.again),
+        incarnations=dict(state.incarnations),
         backoff_limit=state.backoff_limit,
         attempts=(),
         restarts=state.restarts_before,
@@ -229,9 +229,9 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
 
 
 def waiting_reason(pod: Object, *, gated: str = "") -> str:
-    """Why a pod does not start and what to do, or "" when it is on its way.
+    """Why a pod does not start and what to do about it, or "" if it is starting.
 
-    `gated` is what the allocator says of a pod that it has not admitted.
+    `gated` is the allocator's reason for a pod that it has not admitted.
     """
     status = pod.get("status") or {}
     if status.get("phase") not in (None, "", "Pending"):
@@ -265,7 +265,7 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
     waiting = tell(message) if phase == "Pending" and not _is_on_its_way(message) else ""
     if gated and waiting and message.startswith(_GATED):
         waiting = gated
-    # Of a pod that is gone, only what Argo kept: with an exit code it has run; taken away from a machine, most likely.
+    # If the pod is gone, only Argo's node is left: with an exit code it has run; else it was probably taken away.
     told = exit_code is not None or "exit code" in message or (host != "" and failures.is_uncounted(argos))
     ran = phase == "Running" or (ended and (phase == "Succeeded" or told))
     placed = created if host or ran else ""
@@ -300,7 +300,7 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
         task=place.task,
         index=place.index,
         member=place.member,
-        life=place.life,
+        incarnation=place.incarnation,
         counted=place.counted,
         uncounted=place.uncounted,
         node_id=node.id,
@@ -333,10 +333,10 @@ def _is_on_its_way(message: str) -> bool:
 
 
 def _has_given_up(node: Node) -> bool:
-    """The step that stops a failed job has got a machine.
+    """The step that stops a failed job was bound to a node.
 
-    It may end as Failed all the same: by its own condition, or because Argo stops it with the rest. After a user's stop
-    it fails too, as Argo then starts nothing more, but it never gets a machine.
+    It may still end as Failed: by its own condition, or because Argo stops it with the rest. After a user's stop it
+    fails, too, as Argo then starts no more pods, but it is never bound to a node.
     """
     if _GIVE_UP not in node.name or node.phase in ("Skipped", "Omitted"):
         return False
@@ -344,7 +344,7 @@ def _has_given_up(node: Node) -> bool:
 
 
 def _read_step(node: Node, pod: Object | None) -> tuple[str, str]:
-    """(why a step of diflow's own failed, why it waits); "" where it does not."""
+    """(why a step of diflow's own failed, why it waits); "" if it does not."""
     if node.phase in ("Failed", "Error") and node.type == "Retry" and "with strategy '" not in node.message:
         return node.message or "it failed", ""
     if node.phase == "Pending" and node.type == "Pod":

@@ -1,18 +1,17 @@
-"""What a job's Workflow says of the job: read once, by one rule, for everybody.
+"""Reads the state of a job from its Workflow, with one rule for all readers.
 
-Two kinds of text stand there, and what does not hold has two consequences:
+Invalid text has one of three consequences:
 
-- What only diflow writes (`rounds`, `current`, `granted`, `released`, `again`, the DIJob): if it does not hold, nobody
-  can say what the job is, so the whole job is unreadable. `problem` is one sentence for its owner; nothing is decided
-  for the job, and what runs runs on.
-- What users and programs write (`replicas`, `diflow/bounds`, `profilings`): if it does not hold, it is ignored as if it
-  had not been said. `complaints` has a sentence for each.
+- Text that only diflow writes (`rounds`, `current`, `granted`, `released`, `incarnations`, the DIJob): the state of the
+  job is unknown, so the whole job is unreadable. `problem` is one sentence for its owner; the allocator takes no
+  decision for the job, and its pods keep running.
+- Text that users and programs write (`replicas`, `diflow/bounds`, `profilings`): it is ignored, and `complaints` has a
+  sentence for each.
+- Annotations that diflow writes for its own use (`diflow/allocation`, `diflow/decision`, counts of earlier Workflows):
+  they count as missing, as they can be derived again or are history.
 
-An annotation that diflow writes for its own use (`diflow/allocation`, `diflow/decision`, counts of earlier Workflows)
-and that does not hold counts as absent: all of that can be found again or is history.
-
-A replica that is granted and released at the same time does not run: `running` is what is granted less the released
-tail, and that is the number which every reader shows.
+A replica that is granted and released at the same time does not run: `running` is the number granted less the released
+tail, and every reader shows that number.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from diflow.errors import InvalidError
 from diflow.state import chain, untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.memo import MIB, remembered
+from diflow.state.patches import incarnations_name
 
 Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
@@ -36,12 +36,12 @@ STOPS: Final = ("Stop", "Terminate")
 ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
 DEFAULT_BACKOFF: Final = 3
 LONGEST_PROFILINGS: Final = 65_536
-"""Characters of what a job reports: twice what the server writes."""
+"""Characters of a job's reports: twice what the server writes."""
 MOST_ROUNDS: Final = 10_000
-"""In one Workflow. A job goes on in another one long before (docs/decisions/0006)."""
+"""In one Workflow. A job continues in another one long before that (docs/decisions/0006)."""
 _MOST_RELEASED: Final = 100_000
 _LONGEST_WHY: Final = 2000
-_LIFE: Final = re.compile(r"(\.[1-9][0-9]{0,8})?", re.ASCII)
+_INCARNATION: Final = re.compile(r"(\.[1-9][0-9]{0,8})?", re.ASCII)
 _TASK: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _REPLICA: Final = re.compile(r"([1-9][0-9]{0,8})/([a-z0-9-]{1,63})/([0-9]{1,6})", re.ASCII)
 _RELEASED: Final = re.compile(r"[1-9][0-9]{0,8}/([0-9]{1,9}|[a-z0-9-]{1,63}/[0-9]{1,6}(\.[1-9][0-9]{0,8})?)", re.ASCII)
@@ -49,7 +49,7 @@ _RELEASED: Final = re.compile(r"[1-9][0-9]{0,8}/([0-9]{1,9}|[a-z0-9-]{1,63}/[0-9
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The allocator's last word on a job: what it does (such as `wait` or `stop`), why, and when (RFC 3339)."""
+    """The allocator's last decision on a job: an action (such as `wait` or `stop`), why, and when (RFC 3339)."""
 
     action: str
     why: str
@@ -58,7 +58,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """One task as it was submitted: `low` and `high` are its minReplicas and maxReplicas, if it names them."""
+    """One task as submitted: `low` and `high` are its minReplicas and maxReplicas, if set."""
 
     name: str
     replicas: int
@@ -68,12 +68,12 @@ class TaskState:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """All that a Workflow says of its job. `name` is the job's, `workflow` that of this Workflow.
+    """The state of a job as its Workflow has it. `name` is the job's, `workflow` this Workflow's.
 
-    `granted` has what may run by round and task, `wanted` and `bounds` what the user asks for since the submission.
-    `dijob` is the text of the annotation, of which `diflow.job.read_annotation` makes a DIJob with its templates.
-    `parameters` has all parameters in their order, as they are written back. `is_job`: diflow made the Workflow. Times
-    are RFC 3339, or "" for what is none.
+    `granted` has the replicas that may run by round and task, `wanted` and `bounds` what the user requested since the
+    submission. `dijob` is the text of the annotation, which `diflow.job.read_annotation` parses with its templates.
+    `parameters` has all parameters in order, to be written back. `is_job`: diflow made the Workflow. Times are RFC
+    3339, or "" if missing or invalid.
     """
 
     namespace: str
@@ -102,7 +102,7 @@ class JobState:
     current: str = "1"
     granted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     released: frozenset[str] = frozenset()
-    again: Mapping[str, str] = field(default_factory=dict)
+    incarnations: Mapping[str, str] = field(default_factory=dict)
     wanted: Mapping[str, int] = field(default_factory=dict)
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     profilings: str = ""
@@ -116,7 +116,7 @@ class JobState:
 
     @property
     def has_ended(self) -> bool:
-        """Argo is done with the Workflow."""
+        """The Workflow has ended."""
         return self.phase in ENDED
 
     @property
@@ -125,15 +125,15 @@ class JobState:
         return self.shutdown in STOPS
 
     def parameter(self, name: str) -> str:
-        """A parameter of the Workflow, or ""."""
+        """The value of a parameter of the Workflow, or ""."""
         return next((value for known, value in self.parameters if known == name), "")
 
     def member(self, round_: str, task: str, index: int) -> str:
-        """The name by which a replica goes in its newest life in this round: its index, or "2.1"."""
-        return f"{index}{self.again.get(f'{round_}/{task}/{index}', '')}"
+        """The name of a replica's newest incarnation in this round: its index, or "2.1"."""
+        return f"{index}{self.incarnations.get(f'{round_}/{task}/{index}', '')}"
 
     def running(self, task: str) -> int:
-        """How many replicas of the current round are meant to run: what is granted, less the released tail."""
+        """How many replicas of the current round should run: those granted, less the released tail."""
         count = self.granted.get(self.current, {}).get(task, 0)
         while (
             count > 0
@@ -145,14 +145,14 @@ class JobState:
 
     @classmethod
     def parse(cls, workflow: Object) -> JobState:
-        """Read a Workflow. It never raises: what does not hold is in `problem` and `complaints`."""
+        """Read a Workflow. It never raises: errors are in `problem` and `complaints`."""
         state = _frame(workflow)
         try:
             _check_bytes(state.parameters)
             state = _submitted(state)
             state = _live(state)
         except TooLargeParametersError as error:
-            return replace(state, problem=str(error), parameters=())  # nobody keeps them
+            return replace(state, problem=str(error), parameters=())  # too large to keep
         except InvalidError as error:
             return replace(state, problem=str(error))
         return _asked(state, workflow)
@@ -172,7 +172,7 @@ def _check_bytes(given: Pairs) -> None:
 
 
 def _frame(workflow: Object) -> JobState:
-    """What holds whatever the texts say: names, labels, and how Argo stands to it."""
+    """The fields that need no validation: names, labels and Argo's phase."""
     metadata, spec, status = (untrusted.sub(workflow, name) for name in ("metadata", "spec", "status"))
     labels, annotations = untrusted.sub(metadata, "labels"), untrusted.sub(metadata, "annotations")
     before, before_uid = chain.continues(workflow)
@@ -213,25 +213,25 @@ def parameters(workflow: Object) -> Pairs:
 
 
 def replicas_text(given: Pairs) -> str:
-    """What the user asks for, as it stands in these parameters; "" if nothing does."""
+    """The replicas that the user requests, as the parameter's text; "" if there is none."""
     return dict(given).get(keys.PARAM_REPLICAS, "")
 
 
 def manifest(workflow: Object) -> dict[str, Any]:
-    """The DIJob as it was submitted, without what cannot be read of it: its owner may have changed it since."""
+    """The DIJob as submitted, without its unreadable parts: its owner may have edited it since."""
     found = untrusted.mapping(untrusted.sub(workflow, "metadata", "annotations").get(keys.DIJOB))
     parts = {"metadata": dict, "spec": dict, "apiVersion": str, "kind": str}
     return {key: value for key, value in found.items() if isinstance(value, parts.get(key, object))}
 
 
 def _value(value: Any) -> str:
-    """Argo takes numbers and truth values for text, too."""
+    """Argo accepts numbers and booleans as text, too."""
     return value if isinstance(value, str) else "" if value is None else untrusted.string(str(value))
 
 
 def _submitted(state: JobState) -> JobState:
-    """What was submitted holds, and not the labels that say some of it again for `kubectl get -l`; but for the queue,
-    which may be changed by its label while the job waits."""
+    """The submitted DIJob takes precedence over the labels that repeat parts of it for `kubectl get -l`, except for the
+    queue, which may be changed by its label while the job waits."""
     found = _read_dijob(state.dijob)
     return replace(
         state,
@@ -303,13 +303,14 @@ def _no_job(path: str) -> InvalidError:
 
 
 def _live(state: JobState) -> JobState:
-    """The parameters that only the allocator writes. Raises InvalidError if somebody else did."""
+    """The parameters that only the allocator writes. Raises InvalidError if they were edited."""
     values = dict(state.parameters)
     rounds = _json(values, keys.PARAM_ROUNDS, list)
     current = values.get(keys.PARAM_CURRENT, "")
     granted = _json(values, keys.PARAM_GRANTED, dict)
     released = _json(values, keys.PARAM_RELEASED, list)
-    again = _json(values, keys.PARAM_AGAIN, dict, missing="{}")
+    name = incarnations_name(values)
+    incarnations = _json(values, name, dict, missing="{}")
     tasks = {task.name for task in state.tasks}
     if (
         not rounds
@@ -330,15 +331,22 @@ def _live(state: JobState) -> JobState:
         raise _edited(keys.PARAM_GRANTED, f"replicas of each task of round {current}")
     if len(released) > _MOST_RELEASED or not all(isinstance(r, str) and _RELEASED.fullmatch(r) for r in released):
         raise _edited(keys.PARAM_RELEASED, 'a list of texts such as ["1/learner/2"]')
-    if len(again) > _MOST_RELEASED or not all(_is_life(key, life, tasks) for key, life in again.items()):
-        raise _edited(keys.PARAM_AGAIN, 'a mapping from members to lives, such as {"1/learner/2":".1"}')
+    if len(incarnations) > _MOST_RELEASED or not all(
+        _is_incarnation(key, suffix, tasks) for key, suffix in incarnations.items()
+    ):
+        raise _edited(name, 'a mapping from members to their suffixes, such as {"1/learner/2":".1"}')
     return replace(
-        state, rounds=tuple(rounds), current=current, granted=granted, released=frozenset(released), again=again
+        state,
+        rounds=tuple(rounds),
+        current=current,
+        granted=granted,
+        released=frozenset(released),
+        incarnations=incarnations,
     )
 
 
 def _check_size(numbers: Iterable[Any], *, what: str) -> None:
-    """Raises InvalidError if these are more replicas than a job may have. What is no number is none."""
+    """Raises InvalidError if these are more replicas than a job may have. Other values than numbers are ignored."""
     total = sum(n for n in numbers if isinstance(n, int) and n > 0)
     if total > MOST_REPLICAS:
         shown = f"{total:,}" if total < 10**9 else "more than 1,000,000,000"
@@ -356,9 +364,9 @@ def _is_grant(counts: Any, tasks: set[str]) -> bool:
     )
 
 
-def _is_life(key: str, life: Any, tasks: set[str]) -> bool:
+def _is_incarnation(key: str, suffix: Any, tasks: set[str]) -> bool:
     found = _REPLICA.fullmatch(key)
-    return found is not None and found[2] in tasks and isinstance(life, str) and _LIFE.fullmatch(life) is not None
+    return found is not None and found[2] in tasks and isinstance(suffix, str) and bool(_INCARNATION.fullmatch(suffix))
 
 
 def _json(values: Mapping[str, str], name: str, kind: type, *, missing: str = "") -> Any:
@@ -378,7 +386,7 @@ def _edited(name: str, wanted: str) -> InvalidError:
 
 
 def _asked(state: JobState, workflow: Object) -> JobState:
-    """What users and programs have written since the submission."""
+    """The parameters and annotations that users and programs write after the submission."""
     complaints: list[str] = []
     tasks = {task.name for task in state.tasks}
     wanted = _wanted(state.parameter(keys.PARAM_REPLICAS), tasks)
@@ -445,7 +453,7 @@ def _decision(given: Any) -> Decision | None:
 
 
 def past_phases(state: JobState) -> Iterator[tuple[str, str, str]]:
-    """(phase, when it last began, when it last ended) of what the job went through in the Workflows before this one."""
+    """(phase, when it last began, when it last ended) for the phases of the job in its earlier Workflows."""
     phases = state.history_before.get("phases")
     for item in phases[:20] if isinstance(phases, list) else []:
         if (

@@ -1,21 +1,21 @@
-"""What changes a job's state: the texts and the lists of parameters that go into a patch of its Workflow."""
+"""The parameters that go into a patch of a job's Workflow."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from diflow import keys
 
 
 def canonical_json(data: Any) -> str:
-    """Plain data as JSON with no spaces, in the order given: the same data is the same bytes."""
+    """Plain data as JSON without spaces, in the order given: equal data gives equal bytes."""
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
 
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Parameters as they are written: always text, as Argo's controller stumbles over other types."""
+    """Parameters as they are written: always text, as Argo's controller fails on other types."""
     return {name: value if isinstance(value, str) else canonical_json(value) for name, value in values.items()}
 
 
@@ -25,24 +25,34 @@ def live(
     current: str | None = None,
     granted: Mapping[str, Mapping[str, int]] | None = None,
     released: Sequence[str] | None = None,
-    again: Mapping[str, str] | None = None,
+    incarnations: Mapping[str, str] | None = None,
     replicas: str | Mapping[str, int] | None = None,
 ) -> dict[str, str]:
-    """Those parameters of a job that are given, as they are written; `replicas` may be a text that was read."""
+    """The given parameters of a job's live state as text; `replicas` may be text already."""
     given = {
         keys.PARAM_ROUNDS: rounds,
         keys.PARAM_CURRENT: current,
         keys.PARAM_GRANTED: None if granted is None else {name: dict(counts) for name, counts in granted.items()},
         keys.PARAM_RELEASED: released,
-        keys.PARAM_AGAIN: None if again is None else dict(again),
+        keys.PARAM_INCARNATIONS: None if incarnations is None else dict(incarnations),
         keys.PARAM_REPLICAS: replicas if replicas is None or isinstance(replicas, str) else dict(replicas),
     }
     return texts({name: value for name, value in given.items() if value is not None})
 
 
+def incarnations_name(parameters: Container[str]) -> str:
+    """What the parameter `incarnations` is called in a Workflow with these parameters.
+
+    The expressions of a Workflow from before 0.2.0 read `again`, which is therefore what is read and written there.
+    """
+    return keys.PARAM_INCARNATIONS_OLD if keys.PARAM_INCARNATIONS_OLD in parameters else keys.PARAM_INCARNATIONS
+
+
 def merged(parameters: Sequence[tuple[str, str]], changes: Mapping[str, str]) -> list[dict[str, str]]:
-    """All parameters with these changes. A list in a merge patch is replaced as a whole: the others go along."""
+    """All parameters with these changes, as a merge patch replaces the whole list."""
     known = {name for name, _ in parameters}
+    new, present = keys.PARAM_INCARNATIONS, incarnations_name(known)
+    changes = {present if name == new else name: value for name, value in changes.items()}
     return [
         *({"name": name, "value": changes.get(name, value)} for name, value in parameters),
         *({"name": name, "value": changes[name]} for name in sorted(changes.keys() - known)),

@@ -1,7 +1,7 @@
-"""The model of a step's time that clients of AdaptDL report (`perfParams`), as far as all rooms need it.
+"""The performance model that clients of AdaptDL report (`perfParams`), for one job and one allocation.
 
-The seven numbers are those of Pollux (OSDI 2021), which the policy `goodput` works with as well. Its arithmetic over
-whole tables is in `diflow.allocator.policies.goodput.model`; this is one job at one place.
+The seven parameters are those of Pollux (OSDI 2021), which the policy `goodput` uses as well; its vectorised form is
+`diflow.allocator.policies.goodput.model`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from diflow.state import untrusted
 NAMES: Final = ("alpha_c", "beta_c", "alpha_n", "beta_n", "alpha_r", "beta_r", "gamma")
 """In the order of the policy's parameters."""
 MOST_SECONDS: Final = 1e6
-"""Of each number of seconds: a step of eleven days. Beyond it, sums and powers of them mean nothing any more."""
+"""Of each parameter in seconds: a step of eleven days. Sums and powers of larger values are meaningless."""
 _LEAST_SECONDS: Final = 1e-7
 _GAMMA: Final = (1.0, 10.0)
 _MOST_COUNT: Final = 1e9
 
 
 def parameters(given: Any) -> tuple[float, ...] | None:
-    """The seven numbers in the order of NAMES, None if one of them is missing or cannot be true."""
+    """The seven parameters in the order of NAMES; None if one of them is missing or invalid."""
     if not isinstance(given, Mapping):
         return None
     found = [number for name in NAMES if (number := untrusted.number(given.get(name))) is not None]
@@ -31,14 +31,14 @@ def parameters(given: Any) -> tuple[float, ...] | None:
     *seconds, gamma = found
     if not all(0 <= number <= MOST_SECONDS for number in seconds) or not _GAMMA[0] <= gamma <= _GAMMA[1]:
         return None
-    # A step that takes no time is no measurement.
+    # A step of zero seconds is not a measurement.
     return tuple(found) if seconds[0] + seconds[1] > _LEAST_SECONDS else None
 
 
 def speed(profilings: Mapping[str, Any]) -> float | None:
-    """Samples a second that follow from the reported model, for the `replicas` and `nodes` that stand beside it.
+    """Samples per second by the reported model, for the `replicas` and `nodes` reported with it.
 
-    The batch is the one that the job says it uses, else the one that it began with. None if something is missing.
+    The batch size is the job's current one if it reports it, else its initial one. None if a value is missing.
     """
     model = parameters(profilings.get("perfParams"))
     replicas = _count(profilings.get("replicas"))

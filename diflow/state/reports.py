@@ -1,11 +1,11 @@
-"""What a job reports of its speed and progress (the parameter `profilings`), for every reader alike.
+"""The speed and progress that a job reports (the parameter `profilings`), for all readers.
 
-Of several things that a report can say, the first one that can be true counts:
+The speed is the first valid one of:
 
-1. `speed`, samples a second of the whole job: what the job says, or what the server has worked out from its ranks;
-2. the newest row of `observed`: replicas x samples a replica / seconds a step;
-3. the speeds of the ranks, added up, where nobody has done that yet;
-4. the model of AdaptDL's clients (`diflow.state.perfmodel`), for the replicas and nodes that stand beside it.
+1. `speed`, samples per second of the whole job, from the job or computed by the server from its ranks;
+2. the newest row of `observed`: replicas x samples per replica / seconds per step;
+3. the sum of the speeds of the ranks;
+4. the model of AdaptDL's clients (`diflow.state.perfmodel`), for the replicas and nodes reported with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STEP_SECONDS: Final = (1e-7, 1e6)
 
 
 def speed(profilings: Mapping[str, Any]) -> float | None:
-    """Samples a second that the job does now; None if it says nothing that can be true."""
+    """The job's current speed in samples per second; None if it reports no valid one."""
     return (
         _positive(profilings.get("speed"))
         or _of_rows(profilings.get("observed"))
@@ -32,7 +32,7 @@ def speed(profilings: Mapping[str, Any]) -> float | None:
 
 
 def progress(profilings: Mapping[str, Any]) -> float | None:
-    """The part of its work that the job has done, from 0 to 1; None if it does not say."""
+    """The completed fraction of the job's work, from 0 to 1; None if it does not report it."""
     said = untrusted.number(profilings.get("progress"))
     return said if said is not None and 0 <= said <= 1 else None
 
@@ -42,7 +42,7 @@ def _of_rows(rows: Any) -> float | None:
 
 
 def _believable(rows: list[Any]) -> Iterator[float]:
-    """The speeds of the rows that can be true, the newest first."""
+    """The speeds of the valid rows, the newest first."""
     for row in reversed(rows):
         numbers = [untrusted.number(value) for value in row] if isinstance(row, list) and len(row) in (5, 6) else []
         if not numbers or any(number is None for number in numbers):
@@ -60,8 +60,8 @@ def _believable(rows: list[Any]) -> Iterator[float]:
 
 
 def _of_ranks(ranks: Any) -> float | None:
-    told = ranks.values() if isinstance(ranks, Mapping) else ()
-    each = [_positive(rank.get("speed")) for rank in told if isinstance(rank, Mapping)]
+    reported = ranks.values() if isinstance(ranks, Mapping) else ()
+    each = [_positive(rank.get("speed")) for rank in reported if isinstance(rank, Mapping)]
     try:
         total = math.fsum(speed for speed in each if speed is not None)
     except OverflowError:

@@ -1,7 +1,7 @@
-"""Who is who in a job: the ranks and hosts of its replicas, for given numbers of them.
+"""The roster of a job: the ranks and hosts of its replicas, for given numbers of replicas.
 
-The expressions that Argo evaluates when it makes a pod (`diflow.workflows.expressions`) say the same; this is for those
-who must say it again later, when the numbers have changed.
+Argo computes the same when it makes a pod (`diflow.workflows.expressions`); this module is for the updates after
+the numbers have changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from diflow import names
 class Roster:
     """The replicas of a job. `hosts` are full host names in the order of the ranks; `first` is each task's first rank.
 
-    Only tasks with a known number are in it.
+    Only tasks with a known number of replicas are in it.
     """
 
     hosts: tuple[str, ...]
@@ -24,11 +24,11 @@ class Roster:
 
     @property
     def nodes(self) -> str:
-        """The hosts as DI_NODES has them: comma-joined."""
+        """The hosts as in DI_NODES, comma-joined."""
         return ",".join(self.hosts)
 
     def rank_of(self, task: str, index: int) -> int:
-        """The rank over the whole job of replica `index` of `task`. Raises KeyError for a task that is not there."""
+        """The rank over the whole job of replica `index` of `task`. Raises KeyError for an unknown task."""
         return self.first[task] + index
 
 

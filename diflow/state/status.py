@@ -1,17 +1,17 @@
-"""The status of a DIJob: one pure function of its Workflow and its pods.
+"""The status of a DIJob: a pure function of its Workflow and its pods.
 
-No clock and no stored state: the phases that a job went through are found again, each time, from the times that Argo
-and Kubernetes wrote down. It knows nothing of a cluster, and it imports neither Hera nor pydantic.
+It uses neither a clock nor stored state: the past phases of a job are derived each time from the timestamps of Argo and
+Kubernetes. It does not access the cluster, and it imports neither Hera nor pydantic.
 
     phase           when
-    Pending         submitted, nothing placed yet
+    Pending         submitted, no replica has a node yet
     Starting        replicas are created, and not all are ready
     Running         all replicas are ready (or have succeeded already)
-    Restarting      a replica failed and the limit allows another try
-    Rescheduling    the number of replicas or the allocation changed, and pods are on the way
+    Restarting      a replica failed, and backoffLimit allows another try
+    Rescheduling    the number of replicas or the allocation changed, and new pods are starting
     Succeeded       the Workflow succeeded
     Failed          the Workflow failed
-    Unknown         the cluster cannot be read, or somebody has made the Workflow unreadable (the message says what)
+    Unknown         the cluster is not reachable, or the Workflow was made unreadable (see the message)
 
 A job ends when its Workflow ends, never before: `argo list` and `diflow list` agree.
 """
@@ -57,10 +57,10 @@ _PASSED: Final[Mapping[Phase, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One phase that the job has been in. Its `status` is "True" for the present one, "False" for those that passed.
+    """One phase that the job has been in. `status` is "True" for the current phase, "False" for earlier ones.
 
-    `last_transition_time` is when the job last came into this phase, `last_update_time` when it left it again (of the
-    present phase: when something last happened).
+    `last_transition_time` is when the job last entered this phase, `last_update_time` when it left it (for the current
+    phase: when something last changed).
     """
 
     type: str
@@ -71,7 +71,7 @@ class Condition:
     last_update_time: str
 
     def to_dict(self) -> dict[str, str]:
-        """As in a DIJob's manifest."""
+        """The condition as in a DIJob's manifest."""
         return {
             "type": self.type,
             "status": self.status,
@@ -84,10 +84,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What a job is doing. Times are RFC 3339 text, "" when there is none.
+    """The status of a job. Times are RFC 3339 text, "" if there is none.
 
-    `allocation` names a machine for each replica, by task and in the order of the index ("" where none is given yet).
-    `restarts` and `reschedules` are None where only the Workflow's metadata was read (`derive_ended`).
+    `allocation` has the node of each replica, by task and in the order of the index ("" if it has none yet).
+    `restarts` and `reschedules` are None if only the Workflow's metadata was read (`derive_ended`).
     """
 
     phase: Phase
@@ -106,7 +106,7 @@ class JobStatus:
 
     @property
     def ended(self) -> bool:
-        """The job has come to its end, whichever."""
+        """The job has succeeded or failed."""
         return self.phase in ENDED
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,21 +132,21 @@ class JobStatus:
 
 
 def unknown(message: str) -> JobStatus:
-    """The status of a job whose cluster cannot be read."""
+    """The status of a job whose cluster is not reachable."""
     return JobStatus(phase="Unknown", reason=_reason("Unknown"), message=message)
 
 
 def derive(workflow: Object, pods: Sequence[Object] = ()) -> JobStatus:
     """The status of the job that `workflow` runs.
 
-    `pods` are the job's pods, if at hand: they tell when a replica is ready, and why one does not start. Without them
+    `pods` are the job's pods, if available: they show when a replica is ready and why one does not start. Without them
     a replica counts as ready when Argo saw it running.
     """
     return derive_seen(workflow, observe(workflow, pods))
 
 
 def _unreadable(workflow: Object, seen: Observation) -> JobStatus:
-    """The status of a job whose Workflow somebody has made unreadable: what Argo says of it, and why."""
+    """The status of a job whose Workflow is unreadable: Argo's phase, and the problem."""
     argo = untrusted.sub(workflow, "status")
     phase = _ENDS.get(untrusted.string(argo.get("phase"))) or "Unknown"
     created = untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp"))
@@ -166,7 +166,7 @@ def _unreadable(workflow: Object, seen: Observation) -> JobStatus:
 def derive_ended(workflow: Object) -> JobStatus | None:
     """The status of a job that has ended, from its Workflow's metadata alone; None for one that may still run.
 
-    Argo writes the outcome into labels when it is done with a Workflow. How often the job was restarted is not there.
+    Argo writes the outcome into labels when a Workflow ends. They do not have the number of restarts.
     """
     labels = untrusted.sub(workflow, "metadata", "labels")
     phase = _ENDS.get(untrusted.string(labels.get(_ARGO_PHASE)))
@@ -189,7 +189,7 @@ def _submitted_replicas(workflow: Object) -> int:
 
 
 def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
-    """As `derive`, of what has been observed already."""
+    """As `derive`, from an existing observation."""
     if seen.problem:
         return _unreadable(workflow, seen)
     argo = untrusted.sub(workflow, "status")
@@ -197,7 +197,7 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
     steps = history(seen, created=untrusted.time(untrusted.sub(workflow, "metadata").get("creationTimestamp")))
     ended = _ENDS.get(untrusted.string(argo.get("phase")))
     if ended and seen.is_left:
-        ended = "Failed"  # whoever asks for the job is shown the Workflow in which it goes on, while that is there
+        ended = "Failed"  # while the next part exists, readers see that one instead
     if ended:
         steps.append((ended, untrusted.time(argo.get("finishedAt"))))
     phase = steps[-1][0]

@@ -1,7 +1,7 @@
-"""The phases that a job went through, found again from the times that Argo and Kubernetes wrote down.
+"""The phases of a job so far, derived from the timestamps of Argo and Kubernetes.
 
-It replays what happened to each replica (its pod was created, got a machine, was ready, ended) and says after each step
-what the job is called then.
+It replays the events of each replica (its pod was created, bound to a node, ready, ended) and derives the job's phase
+after each of them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 
 def history(seen: Observation, *, created: str) -> list[tuple[Phase, str]]:
-    """The phases of a job so far, each with the time at which it began. What ended the job is not among them."""
+    """The phases of a job so far, each with the time at which it began, without the final one."""
     replay = _Replay(seen)
     steps: list[tuple[Phase, str]] = [("Pending", created)]
     events = _events(seen)
     for i, (time, what, attempt) in enumerate(events):
         replay.apply(what, attempt)
         if i + 1 < len(events) and events[i + 1][0] == time:
-            continue  # all that happened within the same second counts as one step
+            continue  # events within the same second count as one step
         phase = replay.phase()
         if phase == "Running" and steps[-1][0] == "Pending":
             steps.append(("Starting", time))  # it was over within a second
@@ -32,12 +32,12 @@ def history(seen: Observation, *, created: str) -> list[tuple[Phase, str]]:
     phase = replay.phase(now=True)
     if phase != steps[-1][0]:
         steps.append((phase, events[-1][0] if events else created))
-    # As within one Workflow: a job of which nothing ever got a machine starts for the first time.
+    # As within one Workflow: a job of which no pod was ever bound starts for the first time.
     return _on_its_way(steps) if any(name != "Pending" for name, _, _ in seen.past) else steps
 
 
 def _on_its_way(steps: list[tuple[Phase, str]]) -> list[tuple[Phase, str]]:
-    """Of a job that goes on in another Workflow: what would be its start is its way to a new place."""
+    """For a job that continues in another Workflow: its start there is a reschedule."""
     out: list[tuple[Phase, str]] = []
     begun = False
     for phase, time in steps:
@@ -51,7 +51,7 @@ def _on_its_way(steps: list[tuple[Phase, str]]) -> list[tuple[Phase, str]]:
 def _events(seen: Observation) -> list[tuple[str, str, Attempt]]:
     events: list[tuple[str, tuple[int, int, int, int, int], int, str, Attempt]] = []
     for attempt in seen.attempts:
-        # A time that is missing or that runs behind (the clocks of two machines) is taken to be the one before it.
+        # A time that is missing or earlier than the one before it (clock skew) is replaced by that one.
         time = attempt.created
         events.append((time, attempt.order, 0, "created", attempt))
         for step, (at, what) in enumerate(
@@ -72,7 +72,7 @@ class _Replay:
         first = seen.rounds[0]
         existing = {(a.task, a.index) for a in seen.attempts if a.round == first}
         now = seen.wanted if seen.round == first else frozenset[tuple[str, int]]()
-        # What the first round began with; a replica that never came (it was taken back first) is left out.
+        # The replicas of the first round; one that was dropped before it was created is left out.
         self.wanted: set[tuple[str, int]] = {
             (task, index)
             for task, count in seen.initial.items()
@@ -87,7 +87,7 @@ class _Replay:
         self.has_moved = False
         self.all_were_ready = False
         self.present: Phase = "Pending"
-        # For each attempt that was followed by another one of the same replica in the same round: whether that counts.
+        # For each attempt followed by another one of the same replica in the same round: the cause.
         self.retried: dict[int, Phase] = {}
         before: dict[tuple[str, str, int], Attempt] = {}
         for attempt in seen.attempts:
@@ -100,7 +100,7 @@ class _Replay:
     def apply(self, what: str, attempt: Attempt) -> None:
         where = (attempt.round_index, attempt.restart)
         if where < self.where:
-            return  # an old round on its way out
+            return  # a pod of an earlier round
         if where > self.where:
             self._enter(where, attempt)
         key = (attempt.task, attempt.index)
@@ -126,12 +126,12 @@ class _Replay:
             self._finish(key, attempt)
 
     def _enter(self, where: tuple[int, int], attempt: Attempt) -> None:
-        """A new round, or the same round from its beginning."""
+        """Begin a new round, or restart the same round."""
         if self.where[0] >= 0:
             is_new = where[0] > self.where[0]
             if is_new:
                 self.wanted = set(self.seen.wanted) if attempt.round == self.seen.round else set()
-                # A job of which nothing ever got a machine starts for the first time, in whichever round.
+                # A job of which no pod was ever bound starts for the first time, in any round.
                 self.has_moved = self.placed
             cause: Phase = "Rescheduling" if is_new else "Restarting"
             self.cause = dict.fromkeys(self.wanted, cause) if self.has_moved or not is_new else {}
@@ -160,11 +160,11 @@ class _Replay:
         elif not self.seen.closing and attempt.tries < self.seen.backoff_limit:
             self.cause[key] = "Restarting"
         else:
-            # Nobody brings it back: the job is about to end, and until then it stays in the phase that it has.
+            # It is not retried: the job is about to end, and keeps its phase until then.
             self.cause.pop(key, None)
 
     def phase(self, *, now: bool = False) -> Phase:
-        """The phase that this state of the replicas is called by."""
+        """The job's phase for the present state of its replicas."""
         missing = [key for key in self.wanted if self.stage.get(key) not in ("ready", "succeeded", "failed")]
         failed = [key for key in self.wanted if self.stage.get(key) == "failed"]
         moving = len(self.seen.rounds) > 1 and now and self.placed and self._between_rounds()
@@ -197,6 +197,6 @@ class _Replay:
 
 
 def _cause(old: Attempt, new: Attempt) -> Phase:
-    """What brings a job from one attempt of a replica to the next: a failure that counts, or a move."""
-    counts = new.restart > old.restart or (new.life == old.life and new.counted > old.counted)
+    """Why a replica went from one attempt to the next: a failure that counts, or a reschedule."""
+    counts = new.restart > old.restart or (new.incarnation == old.incarnation and new.counted > old.counted)
     return "Restarting" if counts else "Rescheduling"

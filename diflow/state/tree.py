@@ -1,8 +1,8 @@
-"""What Argo's nodes say of the replicas of a job: who is done, and how often the job was restarted and rescheduled.
+"""The replicas of a job in Argo's nodes: the phase of each, and the job's restarts and reschedules.
 
-The counts are worked out here and nowhere else, so that the allocator ends a job at the number that `diflow list`
-shows. A restart is a counted attempt of one replica, or of a whole round; a reschedule is a pod that was made again
-without being counted, or a round that had a node and was given up for another one.
+The counts are computed only here, so that the allocator ends a job at the number that `diflow list` shows. A restart is
+a counted attempt of one replica, or of a whole round; a reschedule is a pod that was made again without being counted,
+or a round that had a node and was replaced by another one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST_SAID: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The phase of each member ("round/task/member") in the latest restart of its round, and what follows from it."""
+    """The phase of each member ("round/task/member") in the latest restart of its round, and derived counts."""
 
     members: Mapping[str, str] = field(default_factory=dict)
     restart_of: Mapping[str, int] = field(default_factory=dict)
@@ -28,22 +28,22 @@ class Tree:
     recreated: frozenset[str] = frozenset()
     """Members of which a pod was taken away and made again, in the latest restart of their round."""
     restarts: int = 0
-    """How often the backoffLimit was drawn on, over all replicas and rounds."""
+    """The restarts that count against the backoffLimit, over all replicas and rounds."""
     moves: int = 0
-    """How many pods were made again without drawing on it."""
+    """How many pods were made again without counting against it."""
     idle: frozenset[str] = frozenset()
     """Rounds whose pods never got a node."""
     count: int = 0
     is_offloaded: bool = False
     says: str = ""
-    """What Argo says of a pod that it could not make yet."""
+    """Argo's message about a pod that it could not create yet."""
 
     def is_done(self, member: str) -> bool:
-        """Argo takes this member for ended."""
+        """Argo considers this member ended."""
         return self.members.get(member, "") in FULFILLED
 
     def failed(self, round_: str) -> list[str]:
-        """Members of a round whose tries are over."""
+        """Members of a round that failed finally."""
         prefix = f"{round_}/"
         return [m for m, phase in self.members.items() if phase in _FAILED and m.startswith(prefix)]
 
@@ -52,10 +52,9 @@ class Tree:
         return self.members.get(member, "") == "Succeeded"
 
     def rounds_left(self, rounds: Sequence[str]) -> int:
-        """How many of these rounds were given up for another one; not those of which no pod ever got a node.
+        """How many of these rounds were replaced by another one, without those of which no pod ever got a node.
 
-        A job that is given another number of replicas than it was submitted with at its first start is in its second
-        round.
+        A job that starts with another number of replicas than it was submitted with starts in its second round.
         """
         return sum(name not in self.idle for name in rounds[:-1])
 
@@ -81,7 +80,7 @@ def read_tree(nodes: Sequence[Node], *, is_offloaded: bool = False) -> Tree:
         if is_pod:
             moves += place.uncounted > 0
             idle[place.round] = idle.get(place.round, True) and not node.had_host
-            # After an end Argo notes further tries of the round, of which it makes no pod.
+            # After a stop, Argo adds nodes for further attempts of the round, without pods.
             together[place.round] = max(together.get(place.round, 0), place.restart)
         if not place.task:
             if not place.is_attempt_of_round:
@@ -112,7 +111,7 @@ def read_tree(nodes: Sequence[Node], *, is_offloaded: bool = False) -> Tree:
 
 
 def is_never_made(node: Node) -> bool:
-    """Argo noted another try of a pod that it had stopped itself, and never made it: no try was used up."""
+    """Argo added a node for another attempt of a pod that it had stopped, without a pod: it is not counted."""
     place: NodeName | None = node.place
     return (
         place is not None

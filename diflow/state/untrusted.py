@@ -1,6 +1,6 @@
-"""Reads plain data that anybody may have written: JSON, numbers, counts, times. What is no such thing is none.
+"""Parses untrusted plain data: JSON, numbers, counts, times. Invalid input yields None or an empty value.
 
-All of it is bounded: a text has so many bytes, a number so many digits, a value so many levels.
+Everything is bounded: the length of a text, the digits of a number, the nesting of a value.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from datetime import datetime
 from typing import Any, Final, TypeGuard
 
 MOST_CHARACTERS: Final = 1_048_576
-"""Of one text. etcd takes 1.5 MiB for a whole object, so no honest text is longer."""
+"""Of one text. etcd limits a whole object to 1.5 MiB, so no valid text is longer."""
 MOST_LEVELS: Final = 64
-"""Of lists and mappings inside each other: code that writes a value back would recurse as deep."""
+"""Of nested lists and mappings: code that serialises a value recurses as deep."""
 _ROUND: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
-# As Kubernetes and Argo write it. Alphabetical order is the order in time, so nothing else may pass.
+# As Kubernetes and Argo write it. Times are compared as text, so no other form may pass.
 _TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?Z", re.ASCII)
 
 
 def load(text: Any) -> Any:
-    """The value of a JSON text. Raises ValueError for what is none, or is too long or too deep."""
+    """Parse a JSON text. Raises ValueError if it is invalid, too long or too deeply nested."""
     if not isinstance(text, str):
         raise ValueError("no text")
     if len(text) > MOST_CHARACTERS:
@@ -37,7 +37,7 @@ def load(text: Any) -> Any:
 
 
 def mapping(text: Any) -> Mapping[str, Any]:
-    """A JSON object; an empty one for "" and for text that is something else."""
+    """Parse a JSON object; an empty one for "" and for anything else."""
     try:
         value = load(text) if text else {}
     except ValueError:
@@ -46,7 +46,7 @@ def mapping(text: Any) -> Mapping[str, Any]:
 
 
 def number(value: Any) -> float | None:
-    """A finite number; None for everything else: a truth value, NaN, infinity, an integer that no float can hold."""
+    """A finite number; None for anything else: a boolean, NaN, infinity, an integer that no float can hold."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -57,15 +57,15 @@ def number(value: Any) -> float | None:
 
 
 def is_count(value: Any, *, most: int, least: int = 1) -> TypeGuard[int]:
-    """A whole number from `least` to `most`; a truth value is none."""
+    """Whether this is an integer from `least` to `most`; a boolean is not."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def whole(text: Any, *, digits: int = 9, most: int | None = None) -> int | None:
-    """The number in a text of 1 to `digits` ASCII digits, None for all else and for one above `most`.
+    """The number in a text of 1 to `digits` ASCII digits; None for anything else and for a number above `most`.
 
-    Not `int()` or `str.isdigit`, which take blanks, underscores, signs and the digits of every script; `isdigit` takes
-    some that `int` does not, and `int` raises from 4,300 digits on.
+    `int()` and `str.isdigit` accept blanks, underscores, signs and the digits of every script; `isdigit` accepts some
+    that `int` does not, and `int` raises from 4,300 digits on.
     """
     if not isinstance(text, str) or not 1 <= len(text) <= digits or not (text.isascii() and text.isdigit()):
         return None
@@ -74,17 +74,17 @@ def whole(text: Any, *, digits: int = 9, most: int | None = None) -> int | None:
 
 
 def is_round(text: Any) -> bool:
-    """The name of a round: a number from 1 to 999999999, with no leading zero."""
+    """Whether this is the name of a round: a number from 1 to 999999999 without a leading zero."""
     return isinstance(text, str) and _ROUND.fullmatch(text) is not None
 
 
 def time(text: Any) -> str:
-    """A time as Kubernetes writes it (`2026-11-21T09:40:44Z`), "" for everything else."""
+    """A time as Kubernetes writes it (`2026-11-21T09:40:44Z`); "" for anything else."""
     return text if isinstance(text, str) and _TIME.fullmatch(text) and _seconds(text) is not None else ""
 
 
 def seconds(text: Any) -> float:
-    """Such a time in seconds since 1970; 0 for none, and for one before."""
+    """Such a time in seconds since 1970; 0 if it is invalid or earlier."""
     return max(0.0, _seconds(text) or 0.0) if time(text) else 0.0
 
 
@@ -96,7 +96,7 @@ def _seconds(text: str) -> float | None:
 
 
 def sub(value: Any, *names: str) -> Mapping[str, Any]:
-    """The mapping at the end of a path of names; an empty one if there is none."""
+    """The mapping at a path of keys; an empty one if there is none."""
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) else {}
@@ -109,7 +109,7 @@ def mappings(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def string(value: Any, *, most: int = MOST_CHARACTERS) -> str:
-    """A text, cut off after `most` characters; "" for what is no text."""
+    """A text, truncated to `most` characters; "" for anything else."""
     return value[:most] if isinstance(value, str) else ""
 
 

@@ -95,7 +95,7 @@ def make_core(
     waiters: int = 4096,
 ) -> Core:
     """Create and connect the parts of the API."""
-    cluster_once = cluster.asked_once(read_seconds=5.0, connect_seconds=3.0)
+    cluster_once = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
     reviews = Pool("reviews", threads=_REVIEWERS, waiting=_WAITING)
     writes = Pool("writes", threads=settings.writers, waiting=_WAITING)
     reports = Pool("reports", threads=settings.writers, waiting=4 * _WAITING)

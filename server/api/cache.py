@@ -234,7 +234,7 @@ class Cache:
 
     def observed(self, obj: Json) -> None:
         """Apply the Workflow in the response to a write, ahead of the watch."""
-        self.workflows.observed(obj)
+        self.workflows.apply_write(obj)
 
     # --- indexing -----------------------------------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ class Reporter:
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Any] = asyncio.sleep,
     ) -> None:
-        self._cluster = cluster.asked_once(read_seconds=5.0, connect_seconds=3.0)
+        self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._pool = pool
         self._between_seconds = between_seconds

@@ -138,7 +138,7 @@ class ScaleRequests:
         sleep: Callable[[float], object] = time.sleep,
         jitter: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self._cluster = cluster.asked_once(read_seconds=5.0, connect_seconds=3.0)
+        self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
         self._cache = cache
         self._tries = tries
         self._longest_seconds = longest_seconds

@@ -121,7 +121,7 @@ class _Live:
     rounds: tuple[str, ...]
     current: str
     granted: Mapping[str, Mapping[str, int]]
-    again: Mapping[str, str]
+    incarnations: Mapping[str, str]
     released: str
     round_limit: int | None
     replica_limit: int | None
@@ -133,7 +133,7 @@ class _Live:
 
     def members(self, round_: str, task: str) -> list[str]:
         count = int((self.granted.get(round_) or {}).get(task, 1))
-        return [f"{i}{self.again.get(f'{round_}/{task}/{i}', '')}" for i in range(count)]
+        return [f"{i}{self.incarnations.get(f'{round_}/{task}/{i}', '')}" for i in range(count)]
 
 
 class _BrokenError(Exception):
@@ -750,8 +750,8 @@ def _read(obj: Json) -> _Live:
     try:
         rounds = json.loads(parameters["rounds"])
         granted = json.loads(parameters["granted"])
-        again = json.loads(parameters["again"])
-        if not isinstance(rounds, list) or not isinstance(granted, dict) or not isinstance(again, dict):
+        incarnations = json.loads(parameters["incarnations"])
+        if not isinstance(rounds, list) or not isinstance(granted, dict) or not isinstance(incarnations, dict):
             raise ValueError
     except ValueError:
         raise _BrokenError("failed to evaluate expression") from None
@@ -764,7 +764,7 @@ def _read(obj: Json) -> _Live:
         rounds=tuple(rounds),
         current=parameters["current"],
         granted=granted,
-        again=again,
+        incarnations=incarnations,
         released=parameters["released"],
         round_limit=_limit(templates[keys.TEMPLATE_ROUND]),
         replica_limit=_limit(templates[f"replicaOf-{fans[0]}"]),

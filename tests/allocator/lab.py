@@ -352,7 +352,9 @@ class Lab:
             jobs = dict(self.api.objects.get(WORKFLOW.path("default"), {}))
         for name, obj in jobs.items():
             parameters = self.cluster.parameters(name)
-            shown = {k: v for k, v in parameters.items() if k in ("rounds", "current", "granted", "released", "again")}
+            shown = {
+                k: v for k, v in parameters.items() if k in ("rounds", "current", "granted", "released", "incarnations")
+            }
             out.append(
                 f"{name}: {self.cluster.phase(name)} {shown} {obj['metadata']['annotations'].get('diflow/allocation')}"
             )

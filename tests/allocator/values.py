@@ -33,7 +33,13 @@ def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fie
         "current": current,
         "granted": {current: {r.name: r.submitted for r in roles}},
         "allocation": None if nodes is None else Allocation(current, nodes, since=NOW - 1000, first=NOW - 1000),
-        "parameters": (("rounds", '["1"]'), ("current", "1"), ("granted", "{}"), ("released", "[]"), ("again", "{}")),
+        "parameters": (
+            ("rounds", '["1"]'),
+            ("current", "1"),
+            ("granted", "{}"),
+            ("released", "[]"),
+            ("incarnations", "{}"),
+        ),
     }
     return JobRead(Identity("ns", "job", "uid-job", "7"), NOW - 2000, **{**given, **fields})
 

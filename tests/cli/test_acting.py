@@ -88,7 +88,7 @@ def test_a_retry_keeps_what_succeeded_and_forgets_what_failed(diflow: Cli) -> No
     ("job", "text"),
     [
         (SeenJob("job", learner=1).all_ready(), "job job is Running: only a failed job can be retried"),
-        (SeenJob("job", learner=1).ended(3), "delete it and submit it anew"),
+        (SeenJob("job", learner=1).ended(3), "delete it and submit it again"),
     ],
 )
 def test_only_a_failed_job_can_be_retried(diflow: Cli, job: SeenJob, text: str) -> None:
@@ -233,7 +233,7 @@ def test_doctor_shows_what_the_probe_measured(diflow: Cli, monkeypatch: pytest.M
     result = diflow("doctor", "--probe", "--probe-image", "shell:1")
     assert result.code == 5
     assert "✓ Argo, fact 1: a group grows: in 3 s" in result.out
-    assert "✗ Argo, fact 2: names stay: they changed\n    → this Argo behaves otherwise" in result.out
+    assert "✗ Argo, fact 2: names stay: they changed\n    → this Argo does not behave as diflow needs" in result.out
     assert asked[0][0] == "default"
     assert asked[0][1].image == "shell:1"
 

@@ -59,7 +59,7 @@ def test_a_replica_that_was_dropped_comes_back_and_runs_anew(either: Live) -> No
     change(either, name, granted={"1": {"evaluator": 1, "worker": 1}})
     assert status(either, name).restarts == 0
 
-    change(either, name, granted={"1": {"evaluator": 1, "worker": 2}}, again={"1/worker/1": ".1"})
+    change(either, name, granted={"1": {"evaluator": 1, "worker": 2}}, incarnations={"1/worker/1": ".1"})
     again = running(either, name, ("worker", 1), unlike=second)
     assert again["metadata"]["annotations"]["workflows.argoproj.io/node-name"].startswith(
         f"{name}.round(0:1).worker(1:1.1)"

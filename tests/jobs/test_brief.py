@@ -1,4 +1,4 @@
-"""A long list reads only the metadata of jobs that have ended, and says the same about them as far as it goes."""
+"""A long list reads only the metadata of jobs that have ended, and shows the same values as far as it has them."""
 
 from __future__ import annotations
 

@@ -172,20 +172,20 @@ def test_the_name_of_any_part_stands_for_the_job(diflow: Cli, long: Long) -> Non
     ],
 )
 def test_names_of_parts_keep_to_the_room_there_is(job_name: str, number: int, room: int, salt: str, name: str) -> None:
-    made = chain.part_name(job_name, number, room=room, salt=salt)
+    made = chain.part_name(job_name, number, most_characters=room, salt=salt)
     assert re.fullmatch(name, made), made
     assert len(made) <= room
 
 
 def test_long_names_that_begin_alike_stay_apart() -> None:
-    names = {chain.part_name("x" * 50 + end, 2, room=40) for end in ("a", "b", "c")}
+    names = {chain.part_name("x" * 50 + end, 2, most_characters=40) for end in ("a", "b", "c")}
     assert len(names) == 3
 
 
 def test_what_a_name_has_room_for_is_what_hosts_and_the_service_leave() -> None:
-    assert chain.room_for_name({"worker": 8}) == 63 - len("-worker-0000")
-    assert chain.room_for_name({"w": 100_000}) == 63 - len("-w-100000")
-    assert chain.room_for_name({}) == 60
+    assert chain.longest_name({"worker": 8}) == 63 - len("-worker-0000")
+    assert chain.longest_name({"w": 100_000}) == 63 - len("-w-100000")
+    assert chain.longest_name({}) == 60
 
 
 # --- what it went through ---------------------------------------------------------------------------------------------

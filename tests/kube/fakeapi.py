@@ -1,6 +1,6 @@
-"""A small Kubernetes API server on a real socket, which can be told to fail in the ways that real ones do.
+"""A small Kubernetes API server on a real socket, with injected failures.
 
-It keeps objects in memory, speaks lists in pages, watches, logs, patches and dry runs, and records each request.
+It keeps objects in memory, supports paged lists, watches, logs, patches and dry runs, and records each request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """What to give to one request: a status with a body, lines of a stream, or a broken connection."""
+    """The response to one request: a status with a body, lines of a stream, or a broken connection."""
 
     status: int = 200
     body: Any = None
@@ -54,7 +54,7 @@ Rule = Callable[[Request], Answer | None]
 
 
 class FakeApi:
-    """The server. `rules` are asked first, newest first; a rule that gives None lets the request through."""
+    """The server. `rules` are called first, newest first; a rule that returns None lets the request through."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Json]] = {}
@@ -69,13 +69,13 @@ class FakeApi:
         self._lists: dict[tuple[str, str], list[Json]] = {}
         self.closing = False
         self.most_bytes = 0
-        """What etcd takes of one object; 0: anything."""
+        """The size limit of an object in etcd; 0: none."""
         self.url = ""
 
-    # --- what tests put in and ask --------------------------------------------------------------------------------
+    # --- for tests ------------------------------------------------------------------------------------------------
 
     def add(self, kind: Kind, body: Json, *, namespace: str = "default") -> Json:
-        """Put an object in, or in the place of the one of that name."""
+        """Add or replace an object."""
         collection = kind.path(namespace if kind.namespaced else None)
         name = body["metadata"]["name"]
         with self.changed:
@@ -92,7 +92,7 @@ class FakeApi:
         return stored
 
     def remove(self, kind: Kind, name: str, *, namespace: str = "default") -> None:
-        """Take an object out."""
+        """Remove an object."""
         collection = kind.path(namespace if kind.namespaced else None)
         with self.changed:
             self.version += 1
@@ -101,18 +101,18 @@ class FakeApi:
             self._happened("DELETED", collection, gone)
 
     def bookmark(self) -> None:
-        """Tell all watches that nothing they do not know has happened so far."""
+        """Send a bookmark to all watches."""
         with self.changed:
             self.version += 1
             self.events.append((self.version, "BOOKMARK", "", {"metadata": {"resourceVersion": str(self.version)}}))
             self.changed.notify_all()
 
     def rule(self, rule: Rule) -> None:
-        """Ask this first."""
+        """Add a rule in front of the others."""
         self.rules.insert(0, rule)
 
     def fail(self, answer: Answer, *, method: str = "", path: str = "", times: int = 1) -> None:
-        """Give this answer to so many requests of the method whose path holds `path`."""
+        """Give this answer to the next `times` requests of the method whose path contains `path`."""
         left = [times]
 
         def rule(request: Request) -> Answer | None:
@@ -124,11 +124,11 @@ class FakeApi:
         self.rule(rule)
 
     def seen(self, method: str, path: str = "") -> list[Request]:
-        """The requests so far of a method whose path holds `path`."""
+        """The requests so far of a method whose path contains `path`."""
         return [r for r in self.requests if r.method == method and path in r.path]
 
     def cluster(self, **options: Any) -> Cluster:
-        """A client of this server that waits no time between tries."""
+        """A client of this server that does not wait between retries."""
         given = {"sleep": lambda _: None, "jitter": lambda low, _: low, "read_seconds": 2.0, "connect_seconds": 1.0}
         return Cluster(
             server=self.url,
@@ -169,7 +169,7 @@ class FakeApi:
             write(self._plain(request))
 
     def _watch(self, request: Request) -> Iterator[str]:
-        """What happens to the objects that the request chooses. An empty line is a sign of life, and is not sent."""
+        """The changes of the objects that match the request. An empty line is a sign of life, and is not sent."""
         sent = int(request.query.get("resourceVersion") or 0)
         ends = time.monotonic() + float(request.query.get("timeoutSeconds") or 60)
         labels, fields = request.query.get("labelSelector", ""), request.query.get("fieldSelector", "")
@@ -276,7 +276,7 @@ class FakeApi:
         return Answer(body=self.add(kind, new, namespace=obj["metadata"]["namespace"]))
 
     def _size(self, new: Json, name: str) -> Answer | None:
-        """Annotations have a limit of their own, and are looked at whatever it was that changed."""
+        """Annotations have a limit of their own, which every change is checked against."""
         annotations: Json = new["metadata"].get("annotations") or {}
         if sum(len(key.encode()) + len(str(value).encode()) for key, value in annotations.items()) > MOST_ANNOTATIONS:
             text = f"Too long: may not be more than {MOST_ANNOTATIONS} bytes"
@@ -289,7 +289,7 @@ class FakeApi:
 
 
 def _precondition(given: Json, known: Json) -> Answer | None:
-    """A patch that names a version or a uid is meant for that object alone (the version is looked at first)."""
+    """A patch with a resourceVersion or a uid applies to that object only (the resourceVersion is checked first)."""
     version = given.get("resourceVersion")
     if version is not None and version != known["resourceVersion"]:
         return status(409, "the object has been modified", reason="Conflict")
@@ -299,7 +299,7 @@ def _precondition(given: Json, known: Json) -> Answer | None:
 
 
 def pod_fault(old: Json, new: Json) -> str:
-    """What the API server would not take of a change of a pod's spec, "" if it takes all of it."""
+    """Why the API server rejects a change of a pod's spec, or ""."""
     left = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
     gates = [gate["name"] for gate in old.get("schedulingGates") or []]
     for name in left:
@@ -317,7 +317,7 @@ def pod_fault(old: Json, new: Json) -> str:
 
 
 def is_inside(collection: str, path: str) -> bool:
-    """Whether objects kept under `collection` are among those of `path`, which may be those of all namespaces."""
+    """Whether objects of `collection` are among those of `path`, which may be all namespaces."""
     return collection == path or re.sub(r"/namespaces/[^/]+(?=/)", "", collection) == path
 
 
@@ -334,7 +334,7 @@ def _selector(text: str) -> Iterator[tuple[str, bool, str]]:
 
 
 def _told(what: str, was: bool, is_now: bool) -> str | None:
-    """How a watch with a selector is told: an object that it no longer chooses is gone, as far as it can see."""
+    """The event for a watch with a selector: an object that no longer matches is deleted for it."""
     if what == "DELETED":
         return what if was else None
     if is_now:
@@ -349,7 +349,7 @@ def _field(obj: Any, path: str) -> Any:
 
 
 def status(code: int, message: str, *, reason: str = "", details: Json | None = None, **headers: str) -> Answer:
-    """A refusal, as Kubernetes puts it."""
+    """An error response of Kubernetes."""
     body = {"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": code}
     if details:
         body["details"] = details

@@ -51,7 +51,7 @@ def elector(api: FakeApi, identity: str, clock: Time, **options: Any) -> Elector
 
 def patient(found: Elector) -> Elector:
     """One that waits for answers however busy this machine is: only the tests' own clocks count."""
-    found._cluster = found._cluster.asked_once(read_seconds=60.0, connect_seconds=60.0)
+    found._cluster = found._cluster.without_retries(read_seconds=60.0, connect_seconds=60.0)
     return found
 
 
@@ -314,7 +314,7 @@ def test_a_lease_that_is_deleted_or_emptied_is_lost(api: FakeApi) -> None:
     api.remove(LEASE, NAME)
     assert not found.renew()
     assert not found.is_leader()
-    assert "nobody holds the Lease now" in found.trouble
+    assert "no process holds the Lease now" in found.trouble
     again = leading(api, "b", clock)
     api.cluster().patch(LEASE, NAME, {"spec": {"holderIdentity": None}})
     assert not again.renew()

@@ -1,4 +1,4 @@
-"""The reflector keeps a true copy through every fault of a server that it is worth being prepared for."""
+"""The reflector's cache stays correct under each fault of a server."""
 
 from __future__ import annotations
 
@@ -493,7 +493,7 @@ def test_the_answer_to_a_write_is_in_the_copy_at_once_and_older_events_do_not_un
     api.rule(first_watch(lambda: Answer(lines=lines())))  # type: ignore[arg-type]
     with Seen(client(api), trim=lambda obj: {"x": obj["x"]}).synced() as seen:
         answer = json.loads(event("", "a", 200, x=2))["object"]
-        seen.reflector.observed({**answer, "metadata": {**answer["metadata"], "managedFields": [1]}})
+        seen.reflector.apply_write({**answer, "metadata": {**answer["metadata"], "managedFields": [1]}})
         assert seen.reflector.get("default", "a") == {"x": 2}
         go.set()
         eventually(lambda: seen.reflector.get("default", "a") == {"x": 3})
@@ -504,7 +504,7 @@ def test_an_answer_that_is_older_or_of_another_object_or_of_none_is_ignored(api:
     api.add(POD, pod("a", x=0, metadata={"uid": "one"}))
     with Seen(client(api)).synced() as seen:
         for name, version, uid in (("a", 90, "one"), ("a", 101, "one"), ("a", 200, "other"), ("gone", 200, "x")):
-            seen.reflector.observed(json.loads(event("", name, version, uid=uid, x=9))["object"])
+            seen.reflector.apply_write(json.loads(event("", name, version, uid=uid, x=9))["object"])
         assert {key: obj["x"] for key, obj in seen.reflector.items().items()} == {("default", "a"): 0}
         assert seen.told == [("ADDED", "a")]
 
@@ -514,7 +514,7 @@ def test_an_object_that_is_deleted_after_an_own_write_is_gone(api: FakeApi) -> N
     api.rule(first_watch(lambda: Answer(lines=[event("DELETED", "a", 150)])))
     with Seen(client(api)) as seen:
         eventually(lambda: seen.told == [("ADDED", "a"), ("DELETED", "a")])
-        seen.reflector.observed(json.loads(event("", "a", 149))["object"])
+        seen.reflector.apply_write(json.loads(event("", "a", 149))["object"])
         assert seen.names == set(), "an answer that comes late does not bring it back"
 
 
@@ -528,7 +528,7 @@ def test_a_write_during_a_list_is_not_undone_by_the_list(api: FakeApi) -> None:
             relists[0] += 1
             if relists[0] == 2:
                 made = api._plain(request)
-                seen.reflector.observed(json.loads(event("", "a", 500, x=5))["object"])
+                seen.reflector.apply_write(json.loads(event("", "a", 500, x=5))["object"])
                 return made
         return None
 
@@ -679,7 +679,7 @@ def test_through_any_faults_the_copy_becomes_what_the_server_has(api: FakeApi, s
             else:
                 answer = api.add(POD, {**stored[name], "x": step})
                 if chance.random() < 0.3:
-                    seen.reflector.observed(answer)
+                    seen.reflector.apply_write(answer)
                     at_once = seen.reflector.get("default", name)
                     assert at_once is None or at_once["uid"] != answer["metadata"]["uid"] or at_once["x"] == step
             if step % 3 == 0:

@@ -270,13 +270,13 @@ def test_the_login_goes_with_each_request(api: FakeApi) -> None:
 def test_a_right_is_asked_for_as_it_is_needed(api: FakeApi) -> None:
     api.denied.add(("delete", "workflows"))
     cluster = api.cluster()
-    assert cluster.may("create", WORKFLOW)
-    assert not cluster.may("delete", WORKFLOW)
+    assert cluster.can_i("create", WORKFLOW)
+    assert not cluster.can_i("delete", WORKFLOW)
     attributes = api.requests[0].body["spec"]["resourceAttributes"]
     assert attributes == {
         "verb": "create", "group": "argoproj.io", "resource": "workflows", "subresource": "", "namespace": "default",
     }  # fmt: skip
-    cluster.may("get", CRD)
+    cluster.can_i("get", CRD)
     assert api.requests[-1].body["spec"]["resourceAttributes"]["namespace"] == ""
 
 

@@ -148,7 +148,7 @@ class MadeJob:
             keys.PARAM_ROUNDS: json.dumps(list(self.rounds)),
             keys.PARAM_CURRENT: current,
             keys.PARAM_GRANTED: json.dumps({current: dict(self.granted or counts)}),
-            keys.PARAM_AGAIN: "{}",
+            keys.PARAM_INCARNATIONS: "{}",
             keys.PARAM_RELEASED: "[]",
             keys.PARAM_REPLICAS: json.dumps(counts),
             keys.PARAM_PROFILINGS: json.dumps(dict(self.profilings)),

@@ -45,7 +45,7 @@ def test_the_most_replicas_are_accepted_where_their_names_are_short() -> None:
 def test_names_of_hosts_that_fit_in_no_variable_are_refused() -> None:
     error = why(task("none", name="worker" * 4, replicas=1500), name="a-rather-long-name-of-a-job", namespace="team")
     assert error.path == "spec.tasks"
-    assert "bytes of host names, which every container is told in one variable" in error.message
+    assert "bytes of host names, which every container has in one variable" in error.message
 
 
 def test_a_pod_whose_containers_are_all_told_the_hosts_must_still_fit() -> None:

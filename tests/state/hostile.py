@@ -40,7 +40,7 @@ VALUES: Any = st.recursive(
     ),
     max_leaves=8,
 )
-PARAMETERS = ["rounds", "current", "granted", "released", "again", "replicas", "profilings"]
+PARAMETERS = ["rounds", "current", "granted", "released", "incarnations", "replicas", "profilings"]
 ANNOTATIONS = [
     f"diflow/{name}"
     for name in (

@@ -52,7 +52,7 @@ class SeenPod:
         self._created = created
 
     def placed(self, seconds: float, *, on: str = "node-a") -> Self:
-        """It gets a machine."""
+        """It is bound to a node."""
         self.node["hostNodeName"] = on
         if self.pod:
             self.pod["spec"]["nodeName"] = on
@@ -91,7 +91,7 @@ class SeenPod:
         return self
 
     def gone(self, seconds: float, *, message: str = "pod deleted", phase: str = "Error") -> Self:
-        """Its pod is taken away: evicted, preempted, or lost with its machine."""
+        """Its pod is taken away: evicted, preempted, or lost with its node."""
         self.node.update(phase=phase, finishedAt=at(seconds), message=message)
         self.node.pop("outputs", None)
         self.pod = None
@@ -116,7 +116,7 @@ class SeenPod:
         return self
 
     def unschedulable(self, message: str, *, reason: str = "Unschedulable") -> Self:
-        """No machine has room for it."""
+        """No node has free capacity for it."""
         if self.pod:
             self.pod["status"]["conditions"] = [
                 {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
@@ -154,7 +154,7 @@ class SeenJob:
         self.granted: dict[str, dict[str, int]] = {"1": dict(tasks)}
         self.rounds = ["1"]
         self.released: list[str] = []
-        self.again: dict[str, str] = {}
+        self.incarnations: dict[str, str] = {}
         self.profilings = "{}"
         self.annotations: dict[str, str] = {}
         self.labels: dict[str, str] = {}
@@ -172,14 +172,14 @@ class SeenJob:
         uncounted: int = 0,
         restart: int = 0,
         round: str = "1",  # noqa: A002 (it is what the thing is called)
-        life: int = 0,
+        incarnation: int = 0,
     ) -> SeenPod:
-        """An attempt of a replica such as "collector-1"; `life` says how often it has come back after a drop."""
+        """An attempt of a replica such as "collector-1"; `incarnation` says how often it has come back after a drop."""
         task, _, index = replica.rpartition("-")
         place = f"{self.name}.round({self.rounds.index(round)}:{round})"
         if self.preemptible and self.backoff_limit:
             place += f"({restart})"
-        place += f".{task}({index}:{index}{f'.{life}' if life else ''})"
+        place += f".{task}({index}:{index}{f'.{incarnation}' if incarnation else ''})"
         if not self.preemptible and self.backoff_limit:
             place += f"({counted})"
         made = SeenPod(f"{place}.{task}({uncounted})", task=task, created=created)
@@ -202,7 +202,7 @@ class SeenJob:
     def node(
         self, name: str, *, kind: str = "Retry", phase: str = "Succeeded", message: str = "", host: str = ""
     ) -> Self:
-        """Another node of the Workflow, such as ".service"; `host` is the machine that its pod got."""
+        """Another node of the Workflow, such as ".service"; `host` is the Kubernetes node of its pod."""
         full = f"{self.name}{name}"
         self.others[f"id-{full}"] = {
             "id": f"id-{full}", "name": full, "type": kind, "phase": phase, "message": message, "startedAt": at(0),
@@ -243,7 +243,7 @@ class SeenJob:
             "rounds": json.dumps(self.rounds),
             "current": self.rounds[-1],
             "granted": json.dumps(self.granted),
-            "again": json.dumps(self.again),
+            "incarnations": json.dumps(self.incarnations),
             "released": json.dumps(self.released),
             "replicas": json.dumps(self.tasks),
             "profilings": self.profilings,

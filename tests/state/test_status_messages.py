@@ -143,7 +143,7 @@ def test_a_pending_job_says_that_no_machine_has_room() -> None:
     status = job.derive()
     assert status.phase == "Pending"
     assert status.message == (
-        "no replica has a machine yet; learner-0: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu "
+        "no replica has a node yet; learner-0: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu "
         "(ask for less, or wait until there is room)"
     )
 

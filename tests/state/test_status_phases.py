@@ -252,7 +252,7 @@ def dropped_and_wanted_again() -> SeenJob:
     job = all_ready()
     job.pods[2].ends(20, code=143)
     job.released = ["1/collector/1"]
-    job.again = {"1/collector/1": ".1"}
+    job.incarnations = {"1/collector/1": ".1"}
     return job
 
 
@@ -261,7 +261,7 @@ def test_a_replica_that_comes_back_after_a_drop_is_not_the_one_that_was_stopped(
     waits = job.derive()
     assert (waits.phase, waits.replicas, waits.ready_replicas, waits.restarts) == ("Rescheduling", 3, 2, 0)
     assert waits.task_status["collector"] == {"Running": 1}
-    job.pod("collector-1", created=30, life=1).ready(36, on="node-b")
+    job.pod("collector-1", created=30, incarnation=1).ready(36, on="node-b")
     status = job.derive()
     assert history(status)[-2:] == [("Rescheduling", 30), ("Running", 36)]
     assert (status.ready_replicas, status.restarts, status.reschedules) == (3, 0, 0)
@@ -273,9 +273,9 @@ def test_each_life_of_a_replica_has_its_own_tries_and_all_count_as_the_jobs_rest
     job.pods[2].ends(10, code=1)
     job.pod("collector-1", created=12, counted=1).ready(14).ends(20, code=143)
     job.released = ["1/collector/1"]
-    job.again = {"1/collector/1": ".1"}
-    job.pod("collector-1", created=30, life=1).ready(31).ends(40, code=1)
-    job.pod("collector-1", created=42, life=1, counted=1).ready(45)
+    job.incarnations = {"1/collector/1": ".1"}
+    job.pod("collector-1", created=30, incarnation=1).ready(31).ends(40, code=1)
+    job.pod("collector-1", created=42, incarnation=1, counted=1).ready(45)
     status = job.derive()
     assert (status.phase, status.restarts) == ("Running", 2)
     assert history(status)[-2:] == [("Restarting", 40), ("Running", 45)]
@@ -283,11 +283,11 @@ def test_each_life_of_a_replica_has_its_own_tries_and_all_count_as_the_jobs_rest
 
 def test_a_replica_whose_second_life_is_released_is_no_longer_wanted() -> None:
     job = dropped_and_wanted_again()
-    job.pod("collector-1", created=30, life=1).ready(36)
+    job.pod("collector-1", created=30, incarnation=1).ready(36)
     job.released.append("1/collector/1.1")
     assert (job.derive().phase, job.derive().replicas) == ("Running", 2)
-    job.again["1/collector/1"] = ".10"
-    job.pod("collector-1", created=60, life=10).ready(66)
+    job.incarnations["1/collector/1"] = ".10"
+    job.pod("collector-1", created=60, incarnation=10).ready(66)
     assert (job.derive().phase, job.derive().replicas, job.derive().ready_replicas) == ("Running", 3, 3)
 
 
@@ -322,7 +322,7 @@ def test_a_new_round_counts_as_a_reschedule_and_old_pods_no_longer_count() -> No
 
 
 def starts_with_more_than_its_replicas() -> SeenJob:
-    """What was made for the number that it was submitted with waited for the allocator, and was refused a machine."""
+    """The pods of the submitted number of replicas waited for the allocator and were never bound to a node."""
     job = SeenJob(worker=2, preemptible=True)
     for index in range(2):
         job.pod(f"worker-{index}").unschedulable("gated", reason="SchedulingGated")

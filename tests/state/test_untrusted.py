@@ -48,7 +48,7 @@ def test_odd_digits_in_labels_annotations_and_names_are_read_as_none(text: str) 
     assert chain.part({"metadata": {"name": "a", "labels": {keys.PART: text}}}) == 1
     assert read_pod({"metadata": {"name": "a", "annotations": {keys.TASK_RANK: text}}}).index == -1
     found = nodenames.parse("job", f"job.round(0:1)(0).worker(0:{text})")
-    assert found is None or found.index == 1  # `1.0` is the first life of member 1
+    assert found is None or found.index == 1  # `1.0` is the first incarnation of member 1
     shape = Shape("1", "worker", 1, {"worker": 1})
     said = json.dumps({"round": "1", "ranks": {text: {"task": "worker", "step": 3}}})
     assert json.loads(fold(said, {}, shape, now=0))["ranks"] == {}

@@ -56,7 +56,7 @@ def test_the_live_state_is_text_parameters() -> None:
         "rounds": '["1"]',
         "current": "1",
         "granted": '{"1":{"learner":1,"collector":3}}',
-        "again": "{}",
+        "incarnations": "{}",
         "tasks": '["learner","collector"]',
         "released": "[]",
         "replicas": '{"learner":1,"collector":3}',
@@ -75,7 +75,7 @@ def test_a_member_of_a_fan_out_has_its_index_and_its_name() -> None:
     fan_out = named(wf, "round")["dag"]["tasks"][0]
     given = {item["name"]: item["value"] for item in fan_out["arguments"]["parameters"]}
     assert (given["index"], given["member"]) == ("{{=split(item, '.')[0]}}", "{{item}}")
-    assert "workflow.parameters.again" in fan_out["withParam"]
+    assert "workflow.parameters.incarnations" in fan_out["withParam"]
     for name in ("replicaOf-collector", "collector"):
         assert {"round", "index", "member"} <= {item["name"] for item in named(wf, name)["inputs"]["parameters"]}
         shown = named(wf, name)["annotations"]["workflows.argoproj.io/display-name"]

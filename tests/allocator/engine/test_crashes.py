@@ -84,7 +84,7 @@ def state(at: Lab, name: str) -> dict[str, Any]:
         "rounds": len(parameters["rounds"]),
         "granted": parameters["granted"][current],
         "released": parameters["released"],
-        "again": sorted(parameters["again"]),
+        "incarnations": sorted(parameters["incarnations"]),
         "allocation": at.allocation(name),
         "decision": at.decision(name).get("action"),
     }

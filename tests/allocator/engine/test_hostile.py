@@ -105,7 +105,7 @@ parameters = st.fixed_dictionaries(
             st.dictionaries(st.sampled_from(["1", "2", "²"]), st.dictionaries(st.just("w"), counts)).map(json.dumps),
         ),
         keys.PARAM_RELEASED: st.one_of(texts, st.lists(words, max_size=3).map(json.dumps)),
-        keys.PARAM_AGAIN: st.one_of(texts, st.dictionaries(st.just("1/w/0"), words).map(json.dumps)),
+        keys.PARAM_INCARNATIONS: st.one_of(texts, st.dictionaries(st.just("1/w/0"), words).map(json.dumps)),
         keys.PARAM_REPLICAS: st.one_of(texts, st.dictionaries(st.just("w"), counts).map(json.dumps)),
         keys.PARAM_PROFILINGS: texts,
     },

@@ -278,7 +278,7 @@ def test_a_job_that_may_not_be_moved_grows_behind_what_it_has() -> None:
     _, (write,) = plan_writes(looked, plan(looked.snapshot, w={"a": 3, "b": 1}), now=NOW)
     parameters, at = written(write)
     assert parameters["granted"] == {"1": {"w": 4}}
-    assert parameters["again"] == {}
+    assert parameters["incarnations"] == {}
     assert at["nodes"] == {"w": ["a", "b", "a", "a"]}
     assert at["first"] == NOW - 1000
 
@@ -287,7 +287,7 @@ def test_a_replica_that_lived_before_comes_back_under_another_name() -> None:
     doing = read(role(wanted=4), nodes=PLACED, tree=tree(**{"w_2": "Succeeded", "w_3": "Succeeded", "w_3.1": "Failed"}))
     looked = shown(job(doing, pod("w-0", on="a"), pod("w-1", on="b")))
     _, (write,) = plan_writes(looked, plan(looked.snapshot, w={"a": 3, "b": 1}), now=NOW)
-    assert written(write)[0]["again"] == {"1/w/2": ".1", "1/w/3": ".2"}
+    assert written(write)[0]["incarnations"] == {"1/w/2": ".1", "1/w/3": ".2"}
 
 
 def test_a_place_that_was_lost_is_filled_again_without_touching_the_others() -> None:

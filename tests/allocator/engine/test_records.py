@@ -49,7 +49,7 @@ NONSENSE = {
         '{"1":{}}', '{"1":{"other":2}}', '{"1":{"worker":2},"0":7}', DEEP,
     ],
     "released": ["", "{}", "[1]", "null", DEEP],
-    "again": ["", "[]", '{"1/worker/0":1}', '{"1/worker/0":"zzz"}', '{"1/worker/0":".0"}', '{"a":null}', DEEP],
+    "incarnations": ["", "[]", '{"1/worker/0":1}', '{"1/worker/0":"zzz"}', '{"1/worker/0":".0"}', '{"a":null}', DEEP],
 }  # fmt: skip
 
 
@@ -124,7 +124,7 @@ ANYTHING: Any = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["1", "worker", "x"]), inner),
     max_leaves=5,
 )
-PARAMETERS = ["rounds", "current", "granted", "released", "again", "replicas", "profilings"]
+PARAMETERS = ["rounds", "current", "granted", "released", "incarnations", "replicas", "profilings"]
 ANNOTATIONS = [f"diflow/{name}" for name in ("dijob", "allocation", "decision", "bounds", "restarts-before")]
 
 

@@ -127,7 +127,7 @@ def test_resizing_touches_only_the_difference(at: Lab) -> None:
     at.cluster.scale("one", worker=3)
     runs(at, "one", 4)
     assert uids(at, "one")["worker-0"] == before["worker-0"]
-    assert json.loads(at.cluster.parameters("one")["again"]) == {"1/worker/1": ".1", "1/worker/2": ".1"}
+    assert json.loads(at.cluster.parameters("one")["incarnations"]) == {"1/worker/1": ".1", "1/worker/2": ".1"}
     at.rest()
     for rank, name in enumerate(["head-0", "worker-0", "worker-1", "worker-2"]):
         annotations = at.cluster.of("one")[name]["metadata"]["annotations"]

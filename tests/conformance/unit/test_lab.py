@@ -146,7 +146,7 @@ def test_what_fails_once_is_tried_again_and_the_run_that_held_counts(monkeypatch
     scenario = Moody(FactFailedError("too slow"))
     found = _probe(scenario, monkeypatch)
     assert found[4].ok
-    assert found[4].detail == "grown (at the second try; at the first: too slow)"
+    assert found[4].detail == "grown (at the second attempt; at the first: too slow)"
     assert [found[fact].measured["run"] for fact in (2, 4)] == [2, 2]
     assert len(set(scenario.ids)) == 2, "each try has names of its own"
 
@@ -155,7 +155,7 @@ def test_what_fails_twice_has_failed_and_both_reasons_are_told(monkeypatch: pyte
     found = _probe(Moody(FactFailedError("too slow"), UnavailableError("gone")), monkeypatch)
     assert found[2].ok
     assert not found[4].ok
-    assert found[4].detail == "it could not be measured: gone (at the first try: too slow)"
+    assert found[4].detail == "it could not be measured: gone (at the first attempt: too slow)"
 
 
 def test_what_would_fail_again_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

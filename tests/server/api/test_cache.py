@@ -194,7 +194,13 @@ TEXTS = ANYTHING.map(json.dumps) | st.text(max_size=10) | st.just("[" * 5000)
 @given(
     parameters=st.dictionaries(
         st.sampled_from(
-            [keys.PARAM_CURRENT, keys.PARAM_GRANTED, keys.PARAM_AGAIN, keys.PARAM_RELEASED, keys.PARAM_PROFILINGS]
+            [
+                keys.PARAM_CURRENT,
+                keys.PARAM_GRANTED,
+                keys.PARAM_INCARNATIONS,
+                keys.PARAM_RELEASED,
+                keys.PARAM_PROFILINGS,
+            ]
         ),
         TEXTS | ANYTHING,
     ),

@@ -106,7 +106,7 @@ LIKELY: dict[str, st.SearchStrategy[Any]] = {
     keys.PARAM_GRANTED: st.dictionaries(st.sampled_from(["1", "2", "²"]), COUNTS, max_size=2),
     keys.PARAM_REPLICAS: COUNTS,
     keys.PARAM_ROUNDS: st.lists(st.sampled_from(["1", "2", "²", "٣", "9" * 5000]), max_size=3),
-    keys.PARAM_AGAIN: st.dictionaries(st.sampled_from(["1/worker/0", "1/worker/1", "x"]), SCALARS, max_size=2),
+    keys.PARAM_INCARNATIONS: st.dictionaries(st.sampled_from(["1/worker/0", "1/worker/1", "x"]), SCALARS, max_size=2),
     keys.PARAM_RELEASED: st.lists(st.sampled_from(["1/worker/1", "1/worker/0", "1/learner/0"]) | SCALARS, max_size=3),
     keys.PARAM_PROFILINGS: PROFILINGS,
     keys.BOUNDS: st.dictionaries(TASKS, some(min=NUMBERS, max=NUMBERS), max_size=3),
@@ -130,7 +130,7 @@ def texts(names: tuple[str, ...]) -> st.SearchStrategy[dict[str, str]]:
 
 
 PARAMETERS = (
-    keys.PARAM_ROUNDS, keys.PARAM_CURRENT, keys.PARAM_GRANTED, keys.PARAM_AGAIN, keys.PARAM_RELEASED,
+    keys.PARAM_ROUNDS, keys.PARAM_CURRENT, keys.PARAM_GRANTED, keys.PARAM_INCARNATIONS, keys.PARAM_RELEASED,
     keys.PARAM_REPLICAS, keys.PARAM_PROFILINGS,
 )  # fmt: skip
 ANNOTATIONS = (

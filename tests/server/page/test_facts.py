@@ -129,7 +129,7 @@ def test_a_workflow_of_somebody_else_is_not_kept() -> None:
         (keys.PARAM_REPLICAS, '{"w":-4,"x":true}'),
         (keys.PARAM_PROFILINGS, '{"speed":NaN,"progress":1e999,"ranks":7}'),
         (keys.PARAM_PROFILINGS, '{"speed":"<b>"}'),
-        (keys.PARAM_AGAIN, "[1]"),
+        (keys.PARAM_INCARNATIONS, "[1]"),
     ],
 )
 def test_what_somebody_wrote_into_a_parameter_makes_no_error(name: str, value: str) -> None:
