@@ -19,17 +19,17 @@ from typing import Any
 import structlog
 
 from diflow.allocator.engine import control_channel, planning, reports
-from diflow.allocator.engine.cluster_state import Caches, World
+from diflow.allocator.engine.cluster_state import Caches, ClusterState
 from diflow.allocator.engine.control_channel import PAUSED, REPLAN
-from diflow.allocator.engine.executor import Applier
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.guard import Guard, has_raised
 from diflow.allocator.engine.isolation import MOST_CULPRITS, TooLongError, culprit
 from diflow.allocator.engine.missing_nodes import MissingNodes
 from diflow.allocator.engine.patches import Note, Write, touch
 from diflow.allocator.engine.planning import Lapsed, Picture
 from diflow.allocator.engine.promises import Promises
-from diflow.allocator.engine.reconcile import Job, Pace, carry_out, end_pods, next_names
+from diflow.allocator.engine.reconcile import Job, Pace, end_pods, next_names, reconcile
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead
 from diflow.allocator.engine.seal import Seal
 from diflow.allocator.engine.sequence import Holdings, write_in_order
@@ -107,11 +107,11 @@ class Allocator:
         self._wake = threading.Condition()
         self._reasons = Reasons()
         self.seal = Seal(cluster, namespace=settings.namespace)
-        self.caches = Caches(cluster, settings, told=self._told, seal=self.seal, **(reflecting or {}))
-        self.applier = Applier(
+        self.caches = Caches(cluster, settings, on_change=self._on_cache_change, seal=self.seal, **(reflecting or {}))
+        self.executor = Executor(
             cluster,
             elector,
-            observed=self.caches.observed,
+            on_response=self.caches.apply_write_response,
             progress=self._progress,
             sign=self.seal.sign,
             workers=settings.writers,
@@ -129,10 +129,10 @@ class Allocator:
         self._later = math.inf
         self._cycled = clock()
         self._lost: frozenset[str] = frozenset()
-        self._timed: World | None = None
+        self._timed: ClusterState | None = None
         self._times: Set[float] = frozenset()
         self._ahead: dict[float, float] = {}
-        self._counted: tuple[Room, tuple[PodRead, ...]] = Room({}), ()
+        self._counted: tuple[FreeCapacity, tuple[PodRead, ...]] = FreeCapacity({}), ()
         self._avoided: dict[str, tuple[float, float]] = {}
         self._in_trouble = False
         self._told_problems: dict[str, str] = {}
@@ -163,17 +163,17 @@ class Allocator:
                     stop.wait(1.0)
         finally:
             self.caches.stop()
-            self.applier.close()
+            self.executor.close()
 
     def has_work(self) -> bool:
         """Whether something has happened since the last turn, or the time for something has come."""
         with self._wake:
-            return self._heed_lease() or self._reasons.is_dirty or self._clock() >= self._due()
+            return self._read_lease_requests() or self._reasons.is_dirty or self._clock() >= self._due()
 
     def turn(self) -> Cycle:
         """Do what there is to do, now. Raises LostLeadershipError."""
         with self._wake:
-            self._heed_lease()
+            self._read_lease_requests()
             reasons, self._reasons = self._reasons, Reasons()
         self.elector.check()
         if self._clock() - self._planned >= self.settings.period_seconds:
@@ -197,28 +197,28 @@ class Allocator:
     def cycle(self, planned: str) -> Cycle:
         """Carry out what was decided; if `planned` names a reason, plan too. Changes nothing on caches that are old."""
         self.woke = self._cycled = began = self._clock()
-        made = self.applier.made
+        made = self.executor.made
         trouble = self.caches.trouble()
-        world = self._world() if not trouble else World({}, {}, ())
+        state = self._state() if not trouble else ClusterState({}, {}, ())
         spent = 0.0
         if not trouble:
-            self.applier.keep(world.jobs)
-            planned = ", ".join([*filter(None, [planned]), *self._time_has_come(world)])
-            world = self._take_over(world)
-            self._say_problems(world)
-            world = self._settle(world)
+            self.executor.keep(state.jobs)
+            planned = ", ".join([*filter(None, [planned]), *self._time_has_come(state)])
+            state = self._take_over(state)
+            self._say_problems(state)
+            state = self._settle(state)
             if planned and self.paused():
                 planned = ""
             if planned:
-                spent, changed = self._plan_safely(world)
+                spent, changed = self._plan_safely(state)
                 if not self.last_trouble:
                     self._failing = None
                 elif self._failing is None:
                     self._failing = self._clock()
                 if self._memory.left_out.texts():
-                    self._say_problems(world)
+                    self._say_problems(state)
                 if changed:
-                    self._settle(self._world())
+                    self._settle(self._state())
         else:
             if not self._in_trouble:
                 log.warning("nothing is decided", why=trouble)
@@ -229,8 +229,8 @@ class Allocator:
             planned=planned if not trouble else "",
             seconds=self._clock() - began,
             policy_seconds=spent,
-            writes=self.applier.made - made,
-            jobs=len(world.jobs),
+            writes=self.executor.made - made,
+            jobs=len(state.jobs),
             trouble=trouble,
             policy_trouble=self.last_trouble if planned and not trouble else "",
         )
@@ -273,7 +273,7 @@ class Allocator:
 
     def _due(self) -> float:
         """When there is something to do though nothing happens, on the clock."""
-        release = self.applier.next_release()
+        release = self.executor.next_retry()
         return min(
             self._planned + self.settings.period_seconds,
             self._later,
@@ -282,7 +282,7 @@ class Allocator:
             self._planned + _AGAIN_SECONDS if self._failing is not None else math.inf,
         )
 
-    def _heed_lease(self) -> bool:
+    def _read_lease_requests(self) -> bool:
         """Note what others have written into the Lease. Returns whether there is news."""
         said = self.elector.lease_annotations()
         asked, pause = said.get(REPLAN, ""), said.get(PAUSED, "")
@@ -316,7 +316,7 @@ class Allocator:
         shown, plan = self.last
         return plan_text.plan_text(shown.snapshot, plan, trouble=self.last_trouble)
 
-    def _told(self, kind: Kind, key: str, old: Any, new: Any) -> None:
+    def _on_cache_change(self, kind: Kind, key: str, old: Any, new: Any) -> None:
         """A cache has changed: is it a reason to plan, or only to carry out?"""
         if old == new:
             return  # a node's heartbeat, of which nothing is read: some come each second where there are hundreds
@@ -335,52 +335,52 @@ class Allocator:
 
     # --- carrying out -------------------------------------------------------------------------------------------------
 
-    def _world(self) -> World:
+    def _state(self) -> ClusterState:
         """What the caches show now. A node whose object is missing under pods of jobs counts as one that is silent."""
-        world = self.caches.world()
-        nodes = self._missing.among(world.nodes, world.pods, now=self._wall())
-        return world if nodes is world.nodes else replace(world, nodes=nodes)
+        state = self.caches.state()
+        nodes = self._missing.among(state.nodes, state.pods, now=self._wall())
+        return state if nodes is state.nodes else replace(state, nodes=nodes)
 
-    def _room(self, world: World) -> Room:
+    def _capacity(self, state: ClusterState) -> FreeCapacity:
         """How the nodes are, and what is free on them beside all pods: counted anew when one of them has changed."""
-        room, pods = self._counted
-        if room.nodes is not world.nodes or pods is not world.pods:
-            room = Room.of(world.nodes, world.pods)
-            self._counted = room, world.pods
+        capacity, pods = self._counted
+        if capacity.nodes is not state.nodes or pods is not state.pods:
+            capacity = FreeCapacity.of(state.nodes, state.pods)
+            self._counted = capacity, state.pods
         now = self._wall()
-        return room.at(now, lost_after_seconds=self.settings.lost_after_seconds, ages=self._ages(world, now))
+        return capacity.at(now, lost_after_seconds=self.settings.lost_after_seconds, ages=self._ages(state, now))
 
-    def _ages(self, world: World, now: float) -> dict[float, float]:
+    def _ages(self, state: ClusterState, now: float) -> dict[float, float]:
         """How long ago times were that lie in the future: since they were first seen. Our clock may have been set back,
         and what writes of nodes has another one."""
-        if world is not self._timed:
-            self._timed = world
-            known = (job.read.allocation for job in world.jobs.values())
+        if state is not self._timed:
+            self._timed = state
+            known = (job.read.allocation for job in state.jobs.values())
             self._times = {
-                *(node.not_ready_since for node in world.nodes.values() if node.not_ready_since is not None),
+                *(node.not_ready_since for node in state.nodes.values() if node.not_ready_since is not None),
                 *(time for at in known if at is not None for time in (at.since, at.first)),
             }
         clock = self._clock()
         self._ahead = {time: self._ahead.get(time, clock) for time in self._times if time > now}
         return {time: clock - seen for time, seen in self._ahead.items()}
 
-    def _time_has_come(self, world: World) -> list[str]:
+    def _time_has_come(self, state: ClusterState) -> list[str]:
         """Reasons to plan that only the time has made, and when there will be another one."""
-        room = self._room(world)
-        lost = frozenset(name for name in world.nodes if room.is_lost(name))
+        capacity = self._capacity(state)
+        lost = frozenset(name for name in state.nodes if capacity.is_lost(name))
         reasons = [f"node {name} is silent" for name in sorted(lost - self._lost)]
         self._lost = lost
-        reasons += [f"{job} is tried again" for job in self.applier.release()]
+        reasons += [f"{job} is tried again" for job in self.executor.end_backoffs()]
         if self._clock() >= self._promises.due():
             reasons.append("a place was not taken")
         silent = (
-            self.settings.lost_after_seconds - room.age(node.not_ready_since)
-            for node in world.nodes.values()
+            self.settings.lost_after_seconds - capacity.age(node.not_ready_since)
+            for node in state.nodes.values()
             if node.not_ready_since is not None and node.name not in lost
         )
         young = (
-            self.settings.between_rounds_seconds - room.age(job.read.allocation.since)
-            for job in world.jobs.values()
+            self.settings.between_rounds_seconds - capacity.age(job.read.allocation.since)
+            for job in state.jobs.values()
             if job.read.tree.recreated and job.read.allocation is not None
         )
         left = min((seconds for seconds in (*silent, *young) if seconds > 0), default=math.inf)
@@ -389,60 +389,60 @@ class Allocator:
             self._later = min(self._later, self._promises.due())
         return reasons
 
-    def _take_over(self, world: World) -> World:
+    def _take_over(self, state: ClusterState) -> ClusterState:
         """As a new leader, change each job once, by the epoch in it alone. What a leader before us has decided and not
         yet sent (a process may be stopped between its look at the Lease and its write) names the version that it read,
         and is refused from now on. Who was first has nobody before."""
         epoch = self.elector.epoch
         if self._epoch != epoch:
             self._epoch = epoch
-            live = world.jobs.values() if epoch > 1 else ()
+            live = state.jobs.values() if epoch > 1 else ()
             self._not_ours = {job.key: job.read.identity.version for job in live if not job.read.has_ended}
         self._not_ours = {
             key: version
             for key, version in self._not_ours.items()
-            if key in world.jobs and world.jobs[key].read.identity.version == version
+            if key in state.jobs and state.jobs[key].read.identity.version == version
         }
-        out = [touch(world.jobs[key].read) for key in self._not_ours if not self.applier.is_held(key)]
+        out = [touch(state.jobs[key].read) for key in self._not_ours if not self.executor.is_backing_off(key)]
         if not out:
-            return world
+            return state
         log.info("takes over", jobs=len(out), epoch=epoch)
-        self.applier.apply(out, world.jobs)
-        return self._world()
+        self.executor.apply(out, state.jobs)
+        return self._state()
 
-    def _settle(self, world: World) -> World:
+    def _settle(self, state: ClusterState) -> ClusterState:
         """Carry out, as often as that leads to more of it. Returns what the caches show then."""
         for _ in range(_SETTLE):
-            if not self._carry_out(world):
+            if not self._reconcile(state):
                 break
-            world = self._world()
-        return world
+            state = self._state()
+        return state
 
-    def _carry_out(self, world: World) -> bool:
+    def _reconcile(self, state: ClusterState) -> bool:
         """Make the next writes of all jobs. Returns whether any was made."""
         now = self._wall()
-        room = self._room(world)
+        capacity = self._capacity(state)
         pace = Pace(self.settings.between_rounds_seconds)
-        overdue = self._overdue(world)
-        unwritable = self.applier.unwritable(world.jobs)
-        lost = {host for host in {pod.host for pod in world.pods} if host and room.is_lost(host)}
+        overdue = self._overdue(state)
+        unwritable = self.executor.unwritable(state.jobs)
+        lost = {host for host in {pod.host for pod in state.pods} if host and capacity.is_lost(host)}
         out: list[Write] = []
         quiet: dict[str, Job] = {}
-        order = sorted(world.jobs.values(), key=_turn)
+        order = sorted(state.jobs.values(), key=_turn)
         for job in order:
             if job.key in unwritable:
-                out += end_pods(job, room)
+                out += end_pods(job, capacity)
                 continue
             if self._is_quiet(job, lost, overdue):
                 quiet[job.key] = job
                 continue
-            if self.applier.is_held(job.key):
+            if self.executor.is_backing_off(job.key):
                 continue
             try:
-                writes = carry_out(job, room, now=now, pace=pace, overdue=overdue)
+                writes = reconcile(job, capacity, now=now, pace=pace, overdue=overdue)
             except Exception as error:  # whatever is wrong with one job must not stop the others
                 log.error("cannot be carried out", job=job.key, trace=traceback.format_exc(limit=-4))
-                self.applier.hold(job.key, error)
+                self.executor.back_off(job.key, error)
                 continue
             out += writes
             if not writes and not any(pod.is_gated for pod in job.pods):
@@ -450,9 +450,9 @@ class Allocator:
         self._quiet = quiet
         if not out:
             return False
-        before = self.applier.made
-        self.applier.apply(out, world.jobs)
-        return self.applier.made > before
+        before = self.executor.made
+        self.executor.apply(out, state.jobs)
+        return self.executor.made > before
 
     def _is_quiet(self, job: Job, lost: Set[str], overdue: Set[str]) -> bool:
         if self._quiet.get(job.key) is not job:
@@ -462,22 +462,22 @@ class Allocator:
             return False
         return not (lost or overdue) or not any(pod.identity.uid in overdue or pod.host in lost for pod in job.pods)
 
-    def _overdue(self, world: World) -> frozenset[str]:
+    def _overdue(self, state: ClusterState) -> frozenset[str]:
         """Pods that were admitted and that kube-scheduler has not bound for too long."""
         now = self._clock()
         waiting = {
             pod.identity.uid: pod
-            for pod in world.pods
-            if not (pod.gates or pod.host or pod.is_terminating) and pod.place is not None and pod.job in world.jobs
+            for pod in state.pods
+            if not (pod.gates or pod.host or pod.is_terminating) and pod.place is not None and pod.job in state.jobs
         }
         self._unbound = {uid: self._unbound.get(uid, now) for uid in waiting}
         # One that was not tried yet waits behind others: kube-scheduler binds some 50 a second.
         patience = {True: self.settings.bind_seconds, False: _UNTRIED * self.settings.bind_seconds}
         late = frozenset(uid for uid, since in self._unbound.items() if now - since > patience[waiting[uid].is_refused])
-        self._avoided = {node: known for node, known in self._avoided.items() if node in world.nodes}
+        self._avoided = {node: known for node, known in self._avoided.items() if node in state.nodes}
         # Whoever may create pods can make one that waits for any node: only what was sent there tells of the node.
-        sent = {pod.pinned for pod in (waiting[uid] for uid in late) if _was_sent(pod, world.jobs[pod.job])}
-        for node in sent & world.nodes.keys():
+        sent = {pod.pinned for pod in (waiting[uid] for uid in late) if _was_sent(pod, state.jobs[pod.job])}
+        for node in sent & state.nodes.keys():
             until, pause = self._avoided.get(node, (-math.inf, 0.0))
             if now >= until:
                 pause = pause if now - until < _AVOID_SECONDS[1] else 0.0
@@ -485,33 +485,33 @@ class Allocator:
                 self._avoided[node] = (now + pause, pause)
         return late
 
-    def _say_problems(self, world: World) -> None:
+    def _say_problems(self, state: ClusterState) -> None:
         """Tell once why a job is held, and what of it was ignored."""
         problems = {}
         left_out = self._memory.left_out.texts()
-        for job in world.jobs.values():
+        for job in state.jobs.values():
             read = job.read
             held = read.problem or left_out.get(job.key, "")
             text = held or read.complaint or _complaint(read.profilings)
             if read.tree.is_offloaded and not read.has_ended:
                 text = text or "Argo keeps its nodes in a database, where the allocator cannot read them"
-            if job.is_full and not job.is_passed and not next_names(job):
+            if job.is_full and not job.is_superseded and not next_names(job):
                 text = text or "its Workflow is full, and the names of its tasks leave no room for that of a next one"
             if text and not read.has_ended:
                 problems[job.key] = text
                 if self._told_problems.get(job.key) != text:
                     log.warning("held" if held else "ignored", job=job.key, why=text)
-                    self.applier.tell(job, Note("Refused", text, is_warning=True), salt=text)
+                    self.executor.record_event(job, Note("Refused", text, is_warning=True), salt=text)
         self._told_problems = problems
-        if world.queue_trouble:
-            log.warning("the queues stay as they were", why=world.queue_trouble)
+        if state.queue_trouble:
+            log.warning("the queues stay as they were", why=state.queue_trouble)
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
-    def _plan_safely(self, world: World) -> tuple[float, bool]:
+    def _plan_safely(self, state: ClusterState) -> tuple[float, bool]:
         """As `_plan`; a mistake of ours in it leaves everything as it is, and what runs runs on."""
         try:
-            return self._plan(world)
+            return self._plan(state)
         except Exception as error:
             if isinstance(error, DiflowError) and not isinstance(error, InvalidError):
                 raise
@@ -520,33 +520,33 @@ class Allocator:
             log.error("there is no plan", trace=traceback.format_exc(limit=-4))
             return 0.0, False
 
-    def _plan(self, world: World) -> tuple[float, bool]:
+    def _plan(self, state: ClusterState) -> tuple[float, bool]:
         """Ask the policy and write what it says. Returns (its seconds, whether anything was written)."""
         now = self._wall()
-        self._reported = {job.key: job.read.profilings for job in world.jobs.values()}
-        world = self._give_back(world, now)
-        lapsed = self._promises.lapsed(world.jobs, self._room(world), now=self._clock())
+        self._reported = {job.key: job.read.profilings for job in state.jobs.values()}
+        state = self._withdraw_unused(state, now)
+        lapsed = self._promises.lapsed(state.jobs, self._capacity(state), now=self._clock())
         spent = 0.0
         at_fault: list[Job] = []
         for turn in range(MOST_CULPRITS + 1):
-            shown = self._picture(world, now, lapsed)
+            shown = self._picture(state, now, lapsed)
             if not shown.standings:
                 self.last, self.last_trouble = None, ""
                 return spent, False
             plan, more, trouble = self._ask(shown.snapshot)
             spent += more
             if not trouble and planning.left_in_place(shown, plan):
-                shown = self._picture(world, now, lapsed, keep_cordoned=True)
+                shown = self._picture(state, now, lapsed, keep_cordoned=True)
                 plan, more, trouble = self._ask(shown.snapshot)
                 spent += more
             worst, is_known = None, True
             if has_raised(trouble, self.policy.name):
-                worst, is_known = self._at_fault(world, shown, now, lapsed)
+                worst, is_known = self._at_fault(state, shown, now, lapsed)
             if worst is not None:
                 at_fault.append(worst)
                 self._leave_out(worst, trouble, now)
             elif trouble and is_known:
-                self._memory.left_out.take_back(at_fault)  # the policy fails whichever jobs there are
+                self._memory.left_out.remove(at_fault)  # the policy fails whichever jobs there are
             if trouble and (worst is None or turn == MOST_CULPRITS):
                 self.last, self.last_trouble = (shown, plan), trouble
                 self._record(shown.snapshot, plan)
@@ -580,34 +580,34 @@ class Allocator:
             seconds=round(spent, 4),
         )
         rows = {standing.job.key: row for row, standing in enumerate(shown.standings)}
-        use.sort(key=lambda write: _turn(world.jobs[write.job]))
-        free.sort(key=lambda write: _turn(world.jobs[write.job]))
+        use.sort(key=lambda write: _turn(state.jobs[write.job]))
+        free.sort(key=lambda write: _turn(state.jobs[write.job]))
         done = write_in_order(
-            free, use, Holdings(shown.snapshot, plan, rows), lambda some: self.applier.apply(some, world.jobs)
+            free, use, Holdings(shown.snapshot, plan, rows), lambda some: self.executor.apply(some, state.jobs)
         )
         if done.refused:
             log.info("conflict", refused=sorted({w.job for w in done.refused})[:4], waiting=len(done.waiting))
             self.ask("conflict")
         return spent, bool(done.tried)
 
-    def _give_back(self, world: World, now: float) -> World:
+    def _withdraw_unused(self, state: ClusterState, now: float) -> ClusterState:
         """Take back the places that were not taken in time. Returns what the caches show then."""
-        room = self._room(world)
-        planned = self._memory.left_out.without([*world.jobs.values()], now=now)
-        standings = self._memory.stand(planned, room, now=now, keep_cordoned=False)
-        expired = self._promises.look(standings, world.pods, room, now=self._clock())
-        out = [planning.give_back(one.standing, one.why, now=now, most=one.most) for one in expired]
-        writes = [write for write in out if write is not None and not self.applier.is_held(write.job)]
+        capacity = self._capacity(state)
+        planned = self._memory.left_out.without([*state.jobs.values()], now=now)
+        standings = self._memory.stand(planned, capacity, now=now, keep_cordoned=False)
+        expired = self._promises.expire(standings, state.pods, capacity, now=self._clock())
+        out = [planning.withdraw(one.standing, one.why, now=now, most=one.most) for one in expired]
+        writes = [write for write in out if write is not None and not self.executor.is_backing_off(write.job)]
         if not writes:
-            return world
-        self.applier.apply(writes, world.jobs)
-        return self._world()
+            return state
+        self.executor.apply(writes, state.jobs)
+        return self._state()
 
     def _leave_out(self, job: Job, error: Exception | str, now: float) -> None:
         log.error("left out of plans", job=job.key, why=str(error))
         self._memory.left_out.add(job, error, now=now)
 
-    def _at_fault(self, world: World, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
+    def _at_fault(self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
         """The job with which the policy fails and without which it does not, if there is one; and whether there was
         time enough to know that."""
         ends = self._clock() + self.settings.policy_seconds
@@ -616,7 +616,7 @@ class Allocator:
         def fails(some: Sequence[Job]) -> bool:
             if self._clock() > ends:
                 raise TooLongError
-            part = replace(world, jobs={job.key: job for job in some})
+            part = replace(state, jobs={job.key: job for job in some})
             snapshot = self._picture(part, now, lapsed, memory=memory).snapshot
             return has_raised(self._ask(snapshot)[2], self.policy.name)
 
@@ -630,7 +630,7 @@ class Allocator:
         trouble, however often it comes."""
         log.error("the policy changes nothing", why=trouble)
         text = f"the policy {self.policy.name} changes nothing: {trouble}"
-        self.applier.tell_all(Note("PolicyFailed", text, is_warning=True), salt=str(self.elector.epoch))
+        self.executor.record_own_event(Note("PolicyFailed", text, is_warning=True), salt=str(self.elector.epoch))
 
     def _ask(self, snapshot: Snapshot) -> tuple[Plan, float, str]:
         began = self._clock()
@@ -641,7 +641,7 @@ class Allocator:
 
     def _picture(
         self,
-        world: World,
+        state: ClusterState,
         now: float,
         lapsed: Lapsed,
         *,
@@ -649,20 +649,20 @@ class Allocator:
         memory: planning.Memory | None = None,
     ) -> Picture:
         return planning.picture(
-            world.jobs.values(),
-            world.nodes,
-            world.pods,
-            world.queues,
-            self._room(world),
+            state.jobs.values(),
+            state.nodes,
+            state.pods,
+            state.queues,
+            self._capacity(state),
             now=now,
             pools=self.settings.pools,
             keep_cordoned=keep_cordoned,
-            fixed=self.applier.held(),
-            ending=self.applier.unwritable(world.jobs),
+            fixed=self.executor.in_backoff(),
+            ending=self.executor.unwritable(state.jobs),
             avoid=frozenset(node for node, (until, _) in self._avoided.items() if self._clock() < until),
             memory=memory or self._memory,
             lapsed=lapsed,
-            rules=world.rules,
+            rules=state.rules,
         )
 
 

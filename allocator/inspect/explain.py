@@ -48,8 +48,8 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
     if row.granted and row.state == "starting":
         yield "its places are as its Workflow names them: only the allocator can verify that it gave them"
     yield from _last_word(seen, row)
-    if seen.world.queue_trouble:
-        yield f"note: {seen.world.queue_trouble}"
+    if seen.state.queue_trouble:
+        yield f"note: {seen.state.queue_trouble}"
     yield seen.allocator.text()
     if row.state == "held":
         yield f"held: {row.why}; until that is mended it keeps what it has, and nothing is decided about it"

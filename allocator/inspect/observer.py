@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diflow.allocator.engine import planning
-from diflow.allocator.engine.cluster_state import LIVE, MANAGED, QUEUES_KEY, World, assemble
-from diflow.allocator.engine.control_channel import Presence, home, presence
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.cluster_state import LIVE, MANAGED, QUEUES_KEY, ClusterState, assemble
+from diflow.allocator.engine.control_channel import AllocatorStatus, home, read_status
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.guard import guarded, has_raised
-from diflow.allocator.engine.isolation import MOST_CULPRITS, culprit, told
+from diflow.allocator.engine.isolation import MOST_CULPRITS, culprit, message
 from diflow.allocator.engine.missing_nodes import MissingNodes
 from diflow.allocator.engine.planning import Picture
-from diflow.allocator.engine.pools import Pools, heard
+from diflow.allocator.engine.pools import Pools, parse_pools
 from diflow.allocator.engine.queues import QueueFile, read_file
 from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.records import read_node, read_pod, read_workflow
@@ -36,16 +36,16 @@ _NOT_COMPLETED = "workflows.argoproj.io/completed!=true"
 class Seen:
     """The cluster at one moment, as the policy sees it, and the allocator that works on it."""
 
-    world: World
+    state: ClusterState
     picture: Picture
-    allocator: Presence
+    allocator: AllocatorStatus
     now: float
     settings: AllocatorSettings
 
     def job(self, title: str) -> Job:
         """A job by what people know it by. Raises NotFoundError."""
-        for job in self.world.jobs.values():
-            if job.title == title and not job.is_passed:
+        for job in self.state.jobs.values():
+            if job.title == title and not job.is_superseded:
                 return job
         raise NotFoundError(f"there is no job {title} under the allocator")
 
@@ -78,16 +78,16 @@ def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], f
             trouble,
             rules=queues.rules,
         ),
-        presence(cluster, namespace=namespace, now=wall()),
+        read_status(cluster, namespace=namespace, now=wall()),
         settings,
         now=wall(),
     )
 
 
-def see(world: World, allocator: Presence, settings: AllocatorSettings, *, now: float) -> Seen:
+def see(state: ClusterState, allocator: AllocatorStatus, settings: AllocatorSettings, *, now: float) -> Seen:
     """A world as the policy sees it. A node that is missing under pods of jobs counts as missing since now."""
-    world = replace(world, nodes=MissingNodes().among(world.nodes, world.pods, now=now))
-    return Seen(world, _picture(world, settings, _pools(allocator, settings), now), allocator, now, settings)
+    state = replace(state, nodes=MissingNodes().among(state.nodes, state.pods, now=now))
+    return Seen(state, _picture(state, settings, _pools(allocator, settings), now), allocator, now, settings)
 
 
 def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
@@ -107,13 +107,13 @@ def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
         )
         if worst is None:
             break
-        out[worst.key] = told(trouble)
-        shown = _shown({key: job for key, job in seen.world.jobs.items() if key not in out}, seen)
+        out[worst.key] = message(trouble)
+        shown = _shown({key: job for key, job in seen.state.jobs.items() if key not in out}, seen)
         plan, trouble = _ask(asked, shown, seen)
     if trouble:
         raise InvalidError(trouble)
     if planning.left_in_place(shown, plan):
-        shown = _shown({key: job for key, job in seen.world.jobs.items() if key not in out}, seen, keep_cordoned=True)
+        shown = _shown({key: job for key, job in seen.state.jobs.items() if key not in out}, seen, keep_cordoned=True)
         plan, trouble = _ask(asked, shown, seen)
         if trouble:
             raise InvalidError(trouble)
@@ -126,11 +126,11 @@ def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
     if read.problem:
         raise InvalidError(read.problem)
     read = replace(read, created_seconds=seen.now)
-    world = replace(seen.world, jobs={**seen.world.jobs, read.key: Job(read, ())})
-    return see(world, seen.allocator, seen.settings, now=seen.now)
+    state = replace(seen.state, jobs={**seen.state.jobs, read.key: Job(read, ())})
+    return see(state, seen.allocator, seen.settings, now=seen.now)
 
 
-def used(seen: World) -> dict[str, dict[str, int]]:
+def used(seen: ClusterState) -> dict[str, dict[str, int]]:
     """What pods take on each node now, ours and others', those that are terminating too."""
     out: dict[str, dict[str, int]] = {name: {} for name in seen.nodes}
     for pod in seen.pods:
@@ -148,29 +148,29 @@ def _ask(policy: Any, shown: Picture, seen: Seen) -> tuple[Plan, str]:
 def _shown(jobs: Mapping[str, Job], seen: Seen, *, keep_cordoned: bool = False) -> Picture:
     """What the policy is shown of these jobs alone; the pods of all others hold what they hold."""
     pools = _pools(seen.allocator, seen.settings)
-    world = replace(seen.world, jobs=jobs)
-    return _picture(world, seen.settings, pools, seen.now, keep_cordoned=keep_cordoned)
+    state = replace(seen.state, jobs=jobs)
+    return _picture(state, seen.settings, pools, seen.now, keep_cordoned=keep_cordoned)
 
 
-def _pools(allocator: Presence, settings: AllocatorSettings) -> Pools:
+def _pools(allocator: AllocatorStatus, settings: AllocatorSettings) -> Pools:
     """Those of who leads; where it says none, those of here."""
-    return heard(allocator.pools) or settings.pools
+    return parse_pools(allocator.pools) or settings.pools
 
 
 def _picture(
-    world: World, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
+    state: ClusterState, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
 ) -> Picture:
-    room = Room.of(world.nodes, world.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
+    capacity = FreeCapacity.of(state.nodes, state.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
     return planning.picture(
-        world.jobs.values(),
-        world.nodes,
-        world.pods,
-        world.queues,
-        room,
+        state.jobs.values(),
+        state.nodes,
+        state.pods,
+        state.queues,
+        capacity,
         now=now,
         pools=pools,
         keep_cordoned=keep_cordoned,
-        rules=world.rules,
+        rules=state.rules,
     )
 
 

@@ -193,8 +193,8 @@ def job_rows(seen: Seen) -> list[JobRow]:
     out = seen.picture.left_out
     rows = [
         _job(job, shares.get(job.title, 0.0), out.get(job.key, ""))
-        for job in seen.world.jobs.values()
-        if not job.is_passed
+        for job in seen.state.jobs.values()
+        if not job.is_superseded
     ]
     return sorted(rows, key=lambda row: (order.get(row.key, len(order)), row.created, row.key))
 
@@ -206,15 +206,15 @@ def waiting_rows(seen: Seen) -> list[JobRow]:
 
 def node_rows(seen: Seen) -> list[NodeRow]:
     """The nodes by name."""
-    taken = used(seen.world)
+    taken = used(seen.state)
     holders: dict[str, dict[str, int]] = {}
-    for job in seen.world.jobs.values():
+    for job in seen.state.jobs.values():
         for where, count in _places(job).items():
             at = holders.setdefault(where, {})
             at[job.title] = at.get(job.title, 0) + count
     out = []
-    for name in sorted(seen.world.nodes):
-        node = seen.world.nodes[name]
+    for name in sorted(seen.state.nodes):
+        node = seen.state.nodes[name]
         state = "ready"
         if node.not_ready_since is not None:
             state = "not ready"

@@ -79,7 +79,7 @@ def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simu
     """
     where = job.namespace or namespace
     key = f"{where}/{job.name}"
-    if key in seen.world.jobs:
+    if key in seen.state.jobs:
         raise ConflictError(f"there is a job {key} already: give this one another name with --name")
     workflow = render(job.model_copy(update={"namespace": where, "scheduling": "gang"}))
     workflow["metadata"] = {**workflow["metadata"], "namespace": where, "uid": "simulated"}

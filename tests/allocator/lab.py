@@ -182,7 +182,7 @@ class Daemon:
         caches = self.allocator.caches
         for reflector in (caches.nodes, caches.queues, caches.workflows, caches.pods):
             reflector.stop()
-        self.allocator.applier.close()
+        self.allocator.executor.close()
 
     def lead(self) -> None:
         """Try once to be the leader, or to stay it; every third second, as the elector's own thread does it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diflow import keys
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.records import Identity, JobRead, NodeRead, PodRead, Role
 from diflow.allocator.model.predicates import Where
@@ -76,9 +76,9 @@ def node(name: str, *, cpu: int = 8000, is_schedulable: bool = True, not_ready_s
     return NodeRead(name, {"cpu": cpu, "pods": 110}, is_schedulable, not_ready_since, {}, ())
 
 
-def room(*nodes: NodeRead, pods: tuple[PodRead, ...] = (), lost_after_seconds: float = 60.0) -> Room:
+def capacity(*nodes: NodeRead, pods: tuple[PodRead, ...] = (), lost_after_seconds: float = 60.0) -> FreeCapacity:
     known = {n.name: n for n in nodes or (node("a"), node("b"))}
-    return Room.of(known, pods, now_seconds=NOW, lost_after_seconds=lost_after_seconds)
+    return FreeCapacity.of(known, pods, now_seconds=NOW, lost_after_seconds=lost_after_seconds)
 
 
 def tree(restarts: int = 0, restart: int = 0, recreated: tuple[str, ...] = (), **phases: str) -> Tree:

@@ -78,7 +78,7 @@ def test_a_job_that_may_not_be_in_its_queue_waits_and_keeps_what_it_has(
     policy: str, queues: tuple[QueueView, ...]
 ) -> None:
     rules = (NamespaceRule("ns", queues=("team",)),)
-    at = values.room()
+    at = values.capacity()
     waiting = values.job(values.read())
     shown = picture([waiting], at.nodes, (), queues, at, now=values.NOW, rules=rules)
     plan = load_policy(policy).optimize(shown.snapshot)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from diflow import keys
 from diflow.allocator.engine import cluster_state
-from diflow.allocator.engine.cluster_state import World, assemble
+from diflow.allocator.engine.cluster_state import ClusterState, assemble
 from diflow.allocator.engine.records import Identity, JobRead, PodRead, read_workflow
 from diflow.bounds import MOST_PARTS
 from diflow.kube.kinds import WORKFLOW
@@ -63,7 +63,7 @@ def pod(of: str, name: str = "") -> PodRead:
     )  # fmt: skip
 
 
-def seen(workflows: Sequence[JobRead], pods: Sequence[PodRead]) -> World:
+def seen(workflows: Sequence[JobRead], pods: Sequence[PodRead]) -> ClusterState:
     with bounded(len(workflows) + len(pods)):
         return assemble(workflows, [values.node("a")], pods)
 
@@ -130,7 +130,7 @@ def test_whatever_they_name_titles_are_their_own_and_no_pod_is_left_behind_twice
 ) -> None:
     pods = [pod(owner, f"p{i}") for i, owner in enumerate(owners)]
     shown = seen(found, pods)
-    planned = [made.title for made in shown.jobs.values() if not made.is_passed]
+    planned = [made.title for made in shown.jobs.values() if not made.is_superseded]
     assert len(planned) == len(set(planned)), "a snapshot needs one of each name"
     for made in shown.jobs.values():
         assert made.before is not made.read

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from diflow.allocator.engine.control_channel import PAUSED
 from diflow.allocator.engine.daemon import Allocator, lead
-from diflow.allocator.engine.reconcile import carry_out
+from diflow.allocator.engine.reconcile import reconcile
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.model.plan import Plan, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
@@ -400,7 +400,7 @@ def test_a_job_that_is_gone_is_not_tried_for_ever() -> None:
         at.rest()
         assert at.daemon is not None
         assert not at.daemon.allocator.has_work()
-        assert at.daemon.allocator.applier.next_release() is None
+        assert at.daemon.allocator.executor.next_retry() is None
 
 
 @pytest.mark.parametrize("answer", [status(410, "too old resource version"), Answer(lines=["{"]), Answer(lines=[])])
@@ -418,9 +418,9 @@ def test_a_mistake_with_one_job_does_not_stop_the_others(monkeypatch: pytest.Mon
     def trips(what: Any, *given: Any, **options: Any) -> Any:
         if what.read.identity.name == "bad":
             raise KeyError("a mistake of ours")
-        return carry_out(what, *given, **options)
+        return reconcile(what, *given, **options)
 
-    monkeypatch.setattr(daemon, "carry_out", trips)
+    monkeypatch.setattr(daemon, "reconcile", trips)
     with lab() as at:
         two_nodes(at)
         at.cluster.submit(job("bad"))

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from diflow import keys
 from diflow.allocator.engine.cluster_state import assemble
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.guard import guarded
 from diflow.allocator.engine.planning import Picture, picture, plan_writes
-from diflow.allocator.engine.reconcile import carry_out
+from diflow.allocator.engine.reconcile import reconcile
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, read_pod, read_workflow
 from diflow.allocator.model.plan import Action
 from diflow.allocator.model.snapshot import Snapshot
@@ -252,16 +252,16 @@ def _pods(at: str) -> list[PodRead]:
 
 def _shown(*reads: JobRead, pods: tuple[PodRead, ...] = ()) -> Picture:
     there = assemble([HONEST, *reads], NODES, pods, (QueueView("default"),))
-    room = Room.of(there.nodes, there.pods, now_seconds=NOW)
+    capacity = FreeCapacity.of(there.nodes, there.pods, now_seconds=NOW)
     for job in there.jobs.values():
-        carry_out_safely(job, room)
-    return picture(there.jobs.values(), there.nodes, there.pods, there.queues, room, now=NOW)
+        reconcile_safely(job, capacity)
+    return picture(there.jobs.values(), there.nodes, there.pods, there.queues, capacity, now=NOW)
 
 
-def carry_out_safely(job: Any, room: Room) -> None:
+def reconcile_safely(job: Any, capacity: FreeCapacity) -> None:
     """As the daemon does it: what raises holds that job alone."""
     try:
-        carry_out(job, room, now=NOW)
+        reconcile(job, capacity, now=NOW)
     except Exception:
         assert job.key != HONEST.key, "the honest job is not at fault"
         raise

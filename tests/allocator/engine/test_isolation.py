@@ -249,7 +249,7 @@ def test_a_job_by_itself_is_told_from_the_others_at_once(monkeypatch: pytest.Mon
         made = values.read()
         identity = replace(made.identity, name=f"{'evil' if i % 2 else 'good'}-{i}", uid=f"u{i}")
         jobs.append(values.job(replace(made, identity=identity)))
-    at = values.room()
+    at = values.capacity()
     shown = planning.picture(jobs, at.nodes, (), (), at, now=values.NOW)
     assert shown.snapshot.jobs == 150
     assert len(shown.left_out) == 150

@@ -16,12 +16,12 @@ from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.records import NodeRead
 from diflow.allocator.model.plan import Plan, Why, make_plan
 from diflow.allocator.model.snapshot import Snapshot
-from tests.allocator.values import NOW, job, node, pod, read, role, room, tree
+from tests.allocator.values import NOW, capacity, job, node, pod, read, role, tree
 
 
 def shown(*jobs: Job, nodes: tuple[NodeRead, ...] = (), **options: Any) -> Picture:
     pods = [p for j in jobs for p in j.pods] + options.pop("others", [])
-    at = room(*nodes, pods=tuple(pods))
+    at = capacity(*nodes, pods=tuple(pods))
     return picture(jobs, at.nodes, pods, (), at, now=NOW, **options)
 
 
@@ -189,7 +189,7 @@ CORDONED = (node("a"), node("b", is_schedulable=False))
 def test_what_a_job_keeps_when_a_node_goes(
     nodes: tuple[NodeRead, ...], is_preemptible: bool, held: dict[int, str]
 ) -> None:
-    standing = stand(job(read(nodes=PLACED, is_preemptible=is_preemptible)), room(*nodes))
+    standing = stand(job(read(nodes=PLACED, is_preemptible=is_preemptible)), capacity(*nodes))
     assert dict(standing.held.get("w", {})) == held
     assert standing.is_displaced is (held == {})
 
@@ -218,7 +218,7 @@ def test_a_job_that_could_leave_a_cordoned_node_only_for_nothing_stays() -> None
     assert not left_in_place(looked, plan(looked.snapshot, w={"a": 2}))
     assert bounds(shown(doing, nodes=CORDONED, keep_cordoned=True).snapshot) == [("w", 2, 2, 2)]
     finishing = job(replace(doing.read, tree=tree(w_0="Succeeded", w_1="Running")))
-    assert stand(finishing, room(*CORDONED)).is_placed, "it is about to end"
+    assert stand(finishing, capacity(*CORDONED)).is_placed, "it is about to end"
 
 
 # --- what a plan becomes ----------------------------------------------------------------------------------------------

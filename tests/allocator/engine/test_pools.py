@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.engine.pools import MOST_POOLS, Pools, heard
+from diflow.allocator.engine.pools import MOST_POOLS, Pools, parse_pools
 from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
 from diflow.allocator.policies.base import load_policy
 from diflow.errors import InvalidError
@@ -43,10 +43,10 @@ def test_a_speed_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, text: st
 
 def test_what_is_said_is_heard_and_what_was_said_otherwise_is_not() -> None:
     pools = Pools(label=_LABEL, speed={f"p{i}": 0.1 + i / 3 for i in range(MOST_POOLS)})
-    assert heard(pools.said()) == pools
-    assert len(pools.said()) < 64 * 1024, "a Lease has room for it"
+    assert parse_pools(pools.to_json()) == pools
+    assert len(pools.to_json()) < 64 * 1024, "a Lease has room for it"
     for text in ("", "fast", "[]", '{"speed": {"A100": -1}}', '{"label": ""}'):
-        assert heard(text) is None
+        assert parse_pools(text) is None
 
 
 def _node(cluster: FakeCluster, name: str, pool: str) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Write
-from diflow.allocator.engine.reconcile import Job, Pace, carry_out, timestamp
+from diflow.allocator.engine.reconcile import Job, Pace, reconcile, timestamp
 from diflow.state.failures import UNCOUNTED_MESSAGES
 from diflow.state.roster import roster
-from tests.allocator.values import CPU, NOW, job, node, pod, read, role, room, tree
+from tests.allocator.values import CPU, NOW, capacity, job, node, pod, read, role, tree
 
 
-def out(what: Job, at: Room | None = None, **options: Any) -> list[Write]:
-    return carry_out(what, at or room(pods=tuple(what.pods)), now=NOW, **options)
+def out(what: Job, at: FreeCapacity | None = None, **options: Any) -> list[Write]:
+    return reconcile(what, at or capacity(pods=tuple(what.pods)), now=NOW, **options)
 
 
 def told(writes: list[Write]) -> list[tuple[str, str]]:
@@ -99,17 +99,17 @@ def test_a_gang_waits_for_its_last_pod() -> None:
 
 def test_a_gang_waits_for_room_for_all_of_it() -> None:
     pods = (pod("w-0"), pod("w-1"))
-    full = room(node("a"), node("b", cpu=500))
+    full = capacity(node("a"), node("b", cpu=500))
     assert out(job(read(nodes=PLACED), *pods), full) == []
-    assert out(job(read(nodes=PLACED), *pods), room(node("a"), node("b", is_schedulable=False))) == []
+    assert out(job(read(nodes=PLACED), *pods), capacity(node("a"), node("b", is_schedulable=False))) == []
     assert full.free["a"]["cpu"] == 8000, "what was not admitted has taken nothing"
 
 
 def test_two_gangs_do_not_get_the_same_room() -> None:
-    small = room(node("a", cpu=3000), node("b"))
+    small = capacity(node("a", cpu=3000), node("b"))
     doing = job(read(nodes={"w": ("a", "a")}), pod("w-0"), pod("w-1"))
-    assert len(carry_out(doing, small, now=NOW)) == 2
-    assert carry_out(doing, small, now=NOW) == []
+    assert len(reconcile(doing, small, now=NOW)) == 2
+    assert reconcile(doing, small, now=NOW) == []
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_gates_of_others_stay() -> None:
 def test_the_rest_of_a_gang_follows_what_was_admitted_before_a_crash() -> None:
     pods = (pod("w-0", on="a"), pod("w-1"))
     assert told(out(job(read(nodes=PLACED), *pods))) == [(pods[1].identity.name, "to b")]
-    full = room(node("a"), node("b", cpu=500))
+    full = capacity(node("a"), node("b", cpu=500))
     assert out(job(read(nodes=PLACED), *pods), full) == []
 
 
@@ -293,7 +293,7 @@ def test_a_job_that_is_stopped_is_rid_of_the_pods_that_argo_cannot_end(problem: 
 def test_pods_on_a_node_that_is_gone_or_silent_for_too_long_are_written_off(is_terminating: bool) -> None:
     doing = read(nodes={"w": ("gone", "silent", "quiet")}, roles=(role(replicas=3),))
     pods = [pod(f"w-{i}", on=n, is_terminating=is_terminating) for i, n in enumerate(("gone", "silent", "quiet"))]
-    at = room(node("silent", not_ready_since=NOW - 61), node("quiet", not_ready_since=NOW - 59))
+    at = capacity(node("silent", not_ready_since=NOW - 61), node("quiet", not_ready_since=NOW - 59))
     writes = out(job(doing, *pods), at)
     assert told(writes) == [
         (pods[0].identity.name, "status: Failed: The node was lost: gone"),
@@ -306,7 +306,7 @@ def test_what_is_written_off_ends_with_its_containers_or_argo_would_wait_for_the
     doing = read(nodes={"w": ("silent", "gone")})
     began = pod("w-0", on="silent", containers=(("main", "my/image:1"), ("wait", "argoexec:4")))
     never_began = pod("w-1", on="gone")
-    at = room(node("silent", not_ready_since=NOW - 61))
+    at = capacity(node("silent", not_ready_since=NOW - 61))
     first, second = out(job(doing, began, never_began), at)
     ends = first.body["status"]["containerStatuses"]
     assert [(status["name"], status["image"]) for status in ends] == [("main", "my/image:1"), ("wait", "argoexec:4")]

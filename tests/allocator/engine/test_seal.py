@@ -105,7 +105,7 @@ def test_the_allocation_of_another_job_is_not_believed(at: Lab) -> None:
     at.cluster.annotate("two", allocation=given[keys.ALLOCATION], **{"allocation-proof": given[keys.PROOF]})
     assert at.daemon is not None
     at.daemon.catch_up()
-    jobs = at.daemon.allocator.caches.world().jobs
+    jobs = at.daemon.allocator.caches.state().jobs
     assert jobs["default/one"].read.allocation is not None
     assert jobs["default/two"].read.allocation is None
 
@@ -138,7 +138,7 @@ def test_a_lost_key_costs_running_jobs_nothing_and_waiting_ones_a_new_decision(a
 
 
 def test_who_only_looks_neither_reads_nor_makes_the_key(api: FakeApi) -> None:
-    caches = Caches(api.cluster(), AllocatorSettings(), told=lambda *_: None)
+    caches = Caches(api.cluster(), AllocatorSettings(), on_change=lambda *_: None)
     caches.start()
     try:
         assert caches.wait_synced(10.0)
