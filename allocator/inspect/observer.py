@@ -1,4 +1,4 @@
-"""Reads the cluster once, with the reader's own rights, and shows it as the allocator would: for the command line.
+"""Reads the cluster once, with the user's own rights, and plans as the allocator would: for the command line.
 
 Nothing is written, and no daemon has to run.
 """
@@ -34,7 +34,7 @@ _NOT_COMPLETED = "workflows.argoproj.io/completed!=true"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The cluster at one moment, as the policy sees it, and the allocator that works on it."""
+    """The cluster at one moment, as the policy sees it, and the status of its allocator."""
 
     state: ClusterState
     picture: Picture
@@ -43,7 +43,7 @@ class Seen:
     settings: AllocatorSettings
 
     def job(self, title: str) -> Job:
-        """A job by what people know it by. Raises NotFoundError."""
+        """The job with this "namespace/name". Raises NotFoundError."""
         for job in self.state.jobs.values():
             if job.title == title and not job.is_superseded:
                 return job
@@ -58,9 +58,9 @@ class Seen:
 
 
 def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], float] = time.time) -> Seen:
-    """Read nodes, pods, jobs and queues, with one list of each. `namespace`: the allocator's, where it is not known.
+    """Read nodes, pods, jobs and queues, each with one list. `namespace`: the allocator's, if known.
 
-    Raises UnauthorizedError that names the right which is missing.
+    Raises UnauthorizedError that names the missing right.
     """
     place = namespace or home(cluster)[0]
     settings = allocator_settings(namespace=place)
@@ -85,15 +85,15 @@ def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], f
 
 
 def see(state: ClusterState, allocator: AllocatorStatus, settings: AllocatorSettings, *, now: float) -> Seen:
-    """A world as the policy sees it. A node that is missing under pods of jobs counts as missing since now."""
+    """A cluster state as the policy sees it. A missing node with pods of jobs counts as missing since now."""
     state = replace(state, nodes=MissingNodes().among(state.nodes, state.pods, now=now))
     return Seen(state, _picture(state, settings, _pools(allocator, settings), now), allocator, now, settings)
 
 
 def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
-    """What a policy (by default that of the cluster's allocator) would decide now, asked as the daemon asks it.
+    """What a policy (by default that of the cluster's allocator) would decide now, by the daemon's procedure.
 
-    Raises InvalidError when it gives no usable plan.
+    Raises InvalidError if it returns no usable plan.
     """
     name = policy or seen.allocator.policy or seen.settings.policy
     asked = load_policy(name)
@@ -121,7 +121,7 @@ def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
 
 
 def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
-    """The same moment with one job more: a Workflow as it would be submitted."""
+    """The same moment with one more job: a Workflow as it would be submitted."""
     read = read_workflow(workflow)
     if read.problem:
         raise InvalidError(read.problem)
@@ -131,7 +131,7 @@ def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
 
 
 def used(seen: ClusterState) -> dict[str, dict[str, int]]:
-    """What pods take on each node now, ours and others', those that are terminating too."""
+    """The requests of all pods on each node, diflow's and others', terminating ones included."""
     out: dict[str, dict[str, int]] = {name: {} for name in seen.nodes}
     for pod in seen.pods:
         at = out.get(pod.where)
@@ -146,14 +146,14 @@ def _ask(policy: Any, shown: Picture, seen: Seen) -> tuple[Plan, str]:
 
 
 def _shown(jobs: Mapping[str, Job], seen: Seen, *, keep_cordoned: bool = False) -> Picture:
-    """What the policy is shown of these jobs alone; the pods of all others hold what they hold."""
+    """The picture with these jobs alone; the pods of all others count as foreign."""
     pools = _pools(seen.allocator, seen.settings)
     state = replace(seen.state, jobs=jobs)
     return _picture(state, seen.settings, pools, seen.now, keep_cordoned=keep_cordoned)
 
 
 def _pools(allocator: AllocatorStatus, settings: AllocatorSettings) -> Pools:
-    """Those of who leads; where it says none, those of here."""
+    """The leader's pools; if it has published none, those of the settings here."""
     return parse_pools(allocator.pools) or settings.pools
 
 
