@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from diflow.allocator.engine import cluster_state, planning
-from diflow.allocator.engine.daemon import Allocator
+from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.model.snapshot import Snapshot
 from tests.allocator.lab import Lab, lab
@@ -31,7 +31,7 @@ def at() -> Iterator[Lab]:
 def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each cluster state, free capacity and picture that reuses parts of the last one is compared with one that
     is made of the same objects alone."""
-    of_caches, of_pods, picture = cluster_state.Caches.state, Allocator._capacity, planning.picture
+    of_caches, of_pods, picture = cluster_state.Caches.state, ClusterView.capacity, planning.picture
     states = 0
     wrong: list[str] = []
 
@@ -46,8 +46,8 @@ def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             wrong.append(f"{made} is {afresh}")
         return made
 
-    def compared_capacity(allocator: Allocator, there: cluster_state.ClusterState) -> FreeCapacity:
-        made = of_pods(allocator, there)
+    def compared_capacity(view: ClusterView, there: cluster_state.ClusterState) -> FreeCapacity:
+        made = of_pods(view, there)
         if made.free != FreeCapacity.of(there.nodes, there.pods).free:
             wrong.append(f"{made.free} is free of {there}")
         return made
@@ -61,7 +61,7 @@ def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return made
 
     monkeypatch.setattr(cluster_state.Caches, "state", compared_state)
-    monkeypatch.setattr(Allocator, "_capacity", compared_capacity)
+    monkeypatch.setattr(ClusterView, "capacity", compared_capacity)
     monkeypatch.setattr(planning, "picture", compared_picture)
     yield
     assert not wrong

@@ -89,9 +89,9 @@ def test_nothing_is_kept_of_times_that_are_past() -> None:
         at.step()
         assert at.daemon is not None
         allocator = at.daemon.allocator
-        allocator._capacity(allocator.caches.state())
-        assert len(allocator._ahead) in (1, 2)
+        allocator._view.capacity(allocator.caches.state())
+        assert len(allocator._view._ahead) in (1, 2)
         at.cluster.set_back_seconds = 0.0
-        allocator._capacity(allocator.caches.state())
-        assert allocator._ahead == {}
+        allocator._view.capacity(allocator.caches.state())
+        assert allocator._view._ahead == {}
         assert values.capacity().age(0.0) == values.NOW

@@ -413,14 +413,14 @@ def test_watches_that_end_are_taken_up_again(answer: Answer) -> None:
 
 
 def test_a_mistake_with_one_job_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from diflow.allocator.engine import daemon
+    from diflow.allocator.engine import reconciler
 
     def trips(what: Any, *given: Any, **options: Any) -> Any:
         if what.read.identity.name == "bad":
             raise KeyError("a mistake of ours")
         return reconcile(what, *given, **options)
 
-    monkeypatch.setattr(daemon, "reconcile", trips)
+    monkeypatch.setattr(reconciler, "reconcile", trips)
     with lab() as at:
         two_nodes(at)
         at.cluster.submit(job("bad"))
