@@ -1,5 +1,4 @@
-"""A small cluster with an allocator; and for tests that ask for it a watch over what is remembered from cycle to cycle,
-which must be what would be made afresh."""
+"""Fixtures: a small cluster with an allocator, and a check that values kept between cycles equal recomputed ones."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ def at() -> Iterator[Lab]:
 
 @pytest.fixture
 def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each cluster state, free capacity and picture that reuses parts of the last one is compared with one that
-    is made of the same objects alone."""
+    """Compare each cluster state, free capacity and picture that reuses parts of the last one with a recomputed one."""
     of_caches, of_pods, picture = cluster_state.Caches.state, ClusterView.capacity, planning.picture
     states = 0
     wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""Which namespaces may use which queues and priorities, and what a job is told that may not."""
+"""Which namespaces may use which queues and priorities, and the message to a job that may not use them."""
 
 from __future__ import annotations
 

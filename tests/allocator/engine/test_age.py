@@ -1,4 +1,4 @@
-"""How old a job is: what orders it before others is proven by the Workflows that are there, and never its own word."""
+"""The age of a job, which orders it: proven by existing Workflows, never taken from its own annotation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def state(*reads: JobRead) -> ClusterState:
     return assemble(reads, [node("a")], ())
 
 
-def test_a_jobs_own_word_on_when_it_was_submitted_is_not_believed() -> None:
+def test_the_submitted_annotation_of_a_job_does_not_count() -> None:
     made = workflow(annotations={keys.SUBMITTED: "1970-01-01T00:00:00Z"})
     made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     plain = workflow()

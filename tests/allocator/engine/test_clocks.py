@@ -26,13 +26,13 @@ def evict(at: Lab) -> None:
     at.until(lambda: len(at.cluster.running("one")) == 2, "it runs again")
 
 
-def test_an_evicted_replica_is_back_as_soon_as_ever(at: Lab) -> None:
+def test_an_evicted_replica_is_back_without_delay(at: Lab) -> None:
     elastic(at)
     at.cluster.set_back_seconds = HOUR
     evict(at)
 
 
-def test_an_evicted_replica_is_back_as_soon_as_ever_under_another_process(at: Lab) -> None:
+def test_an_evicted_replica_is_back_without_delay_under_another_process(at: Lab) -> None:
     elastic(at)
     at.end()
     at.cluster.set_back_seconds = HOUR

@@ -1,4 +1,4 @@
-"""What the caches show at one moment: what has not changed is the same object, whatever has changed beside it."""
+"""The cluster state of the caches: unchanged parts are the same objects, whatever else has changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.allocator import values
 
 @dataclass
 class Kept:
-    """What a reflector keeps: another mapping after each change."""
+    """A fake reflector: it returns another mapping after each change."""
 
     kept: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
@@ -39,7 +39,7 @@ def _name(read: JobRead | PodRead | NodeRead) -> str:
 
 @dataclass
 class Shown:
-    """Caches over what the tests put in."""
+    """Caches with the objects of the tests."""
 
     nodes: Kept
     queues: Kept
@@ -106,7 +106,7 @@ def test_a_node_is_gone(shown: Shown) -> None:
     assert after.jobs == before.jobs
 
 
-def test_pods_of_an_earlier_job_of_the_name_are_nobodys_though_no_pod_has_changed(shown: Shown) -> None:
+def test_pods_of_an_earlier_job_of_the_name_are_foreign_though_no_pod_has_changed(shown: Shown) -> None:
     assert len(shown.caches.state().jobs["ns/one"].pods) == 1
     shown.workflows.put(job("one", uid="another"))
     after = shown.caches.state()

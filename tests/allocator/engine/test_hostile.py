@@ -1,6 +1,6 @@
-"""Whatever a tenant writes into a Workflow, another job is still placed, and it costs no more than an honest one does.
+"""Whatever a tenant writes into a Workflow, other jobs are placed, and it costs no more than an honest one.
 
-Hypothesis invents the Workflows. `make test` looks at few of them; DIFLOW_HOSTILE_EXAMPLES=100000 at many.
+Hypothesis generates the Workflows. `make test` tries few of them, DIFLOW_HOSTILE_EXAMPLES=100000 many.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Json = dict[str, Any]
 EXAMPLES = int(os.environ.get("DIFLOW_HOSTILE_EXAMPLES", "40"))
 POLICIES = {name: load_policy(name) for name in ("fit", "fair", "goodput", "fair+goodput")}
 HOME = "home"
-"""A node on which only the honest job may run: whatever others take, there is room for it."""
+"""A node on which only the honest job may run, so that it always has free capacity."""
 _DEDICATED = {"key": "dedicated", "operator": "Equal", "value": "honest", "effect": "NoSchedule"}
 _NODE_NAME = "workflows.argoproj.io/node-name"
 
@@ -220,7 +220,7 @@ BASE = {
 
 
 def hostile(made: Mapping[str, Any], *, is_preemptible: bool = True, name: str = "evil") -> Json:
-    """A Workflow that somebody edited in all these ways."""
+    """A Workflow with all these edits."""
     body = BASE[is_preemptible]
     given = made.get("parameters", {})
     arguments = [{**p, "value": given.get(p["name"], p.get("value"))} for p in body["spec"]["arguments"]["parameters"]]
@@ -236,7 +236,7 @@ def hostile(made: Mapping[str, Any], *, is_preemptible: bool = True, name: str =
 
 
 def _pods(at: str) -> list[PodRead]:
-    """Pods that the hostile job has: on a node, promised to one, and gated."""
+    """Pods of the hostile job: bound, pinned, and gated."""
     out = []
     for i, spec in enumerate(({"nodeName": "a"}, {"nodeSelector": {"kubernetes.io/hostname": "b"}},
                               {"schedulingGates": [{"name": keys.GATE}]})):  # fmt: skip
@@ -259,7 +259,7 @@ def _shown(*reads: JobRead, pods: tuple[PodRead, ...] = ()) -> Picture:
 
 
 def reconcile_safely(job: Any, capacity: FreeCapacity) -> None:
-    """As the daemon does it: what raises holds that job alone."""
+    """As the daemon does: an error affects that job alone."""
     try:
         reconcile(job, capacity, now=NOW)
     except Exception:

@@ -1,4 +1,4 @@
-"""What `kubectl apply -k manifests/allocator` installs fits the code that it starts."""
+"""The objects of `kubectl apply -k manifests/allocator` match the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from diflow.workflows.reoptimise import DEFAULT_IMAGE, render_cron
 from tests.allocator.manifests import FOLDER, objects, one
 from tests.cli.runner import Cli, cli
 
-_APART = {"kustomization.yaml", "queues.yaml"}  # the queues are an example, and an administrator's own afterwards
+_APART = {"kustomization.yaml", "queues.yaml"}  # the queues are an example, which administrators change
 
 
 @pytest.fixture

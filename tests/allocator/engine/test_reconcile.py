@@ -1,4 +1,4 @@
-"""Carrying out, line by line of the table in docs/decisions/0005: from a job and its pods to the next writes."""
+"""Reconciliation, line by line of the table in docs/decisions/0005: from a job and its pods to the next writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def out(what: Job, at: FreeCapacity | None = None, **options: Any) -> list[Write
 
 
 def told(writes: list[Write]) -> list[tuple[str, str]]:
-    """(which object, what is done to it)."""
+    """(object, change)."""
     return [(write.target.name, _what(write)) for write in writes]
 
 
@@ -42,7 +42,7 @@ def parameters(write: Write) -> dict[str, Any]:
 
 
 def _is_uncounted(write: Write) -> bool:
-    """An attempt that ends with this write's message uses no limit up, even if Argo takes the replica for wanted."""
+    """An attempt that ends with this write's message is no failure, even if Argo still wants the replica."""
     return any(re.search(pattern, write.body["status"]["message"]) for pattern in UNCOUNTED_MESSAGES)
 
 
@@ -69,7 +69,7 @@ def test_a_pod_that_runs_and_should_not_is_stopped_with_its_grace_period(why: st
 
 
 @pytest.mark.parametrize("old", [pod("w-0", round="1"), pod("w-0", round="1", pinned="a")])
-def test_a_pod_that_no_machine_has_fails_by_its_status(old: Any) -> None:
+def test_an_unbound_pod_is_ended_by_its_status(old: Any) -> None:
     (write,) = out(job(read(current="2"), old))
     assert write.subresource == "status"
     assert write.body["status"]["phase"] == "Failed"
@@ -85,7 +85,7 @@ def test_no_kubelet_is_asked_on_a_node_that_is_lost() -> None:
 # --- admission --------------------------------------------------------------------------------------------------------
 
 
-def test_a_gang_is_admitted_when_all_of_it_is_there_and_there_is_room() -> None:
+def test_a_gang_is_admitted_when_all_its_pods_exist_and_fit() -> None:
     pods = (pod("w-0"), pod("w-1"))
     assert told(out(job(read(nodes=PLACED), *pods))) == [
         (pods[0].identity.name, "to a"),
@@ -97,7 +97,7 @@ def test_a_gang_waits_for_its_last_pod() -> None:
     assert out(job(read(nodes=PLACED), pod("w-0"))) == []
 
 
-def test_a_gang_waits_for_room_for_all_of_it() -> None:
+def test_a_gang_waits_for_capacity_for_all_of_it() -> None:
     pods = (pod("w-0"), pod("w-1"))
     full = capacity(node("a"), node("b", cpu=500))
     assert out(job(read(nodes=PLACED), *pods), full) == []
@@ -105,7 +105,7 @@ def test_a_gang_waits_for_room_for_all_of_it() -> None:
     assert full.free["a"]["cpu"] == 8000, "what was not admitted has taken nothing"
 
 
-def test_two_gangs_do_not_get_the_same_room() -> None:
+def test_two_gangs_do_not_get_the_same_capacity() -> None:
     small = capacity(node("a", cpu=3000), node("b"))
     doing = job(read(nodes={"w": ("a", "a")}), pod("w-0"), pod("w-1"))
     assert len(reconcile(doing, small, now=NOW)) == 2
@@ -127,7 +127,7 @@ def test_a_job_without_a_place_or_that_is_held_is_not_admitted(waits: dict[str, 
     assert out(job(read(**waits), pod("w-0"), pod("w-1"))) == []
 
 
-def test_an_allocation_of_another_round_admits_nobody() -> None:
+def test_an_allocation_of_another_round_admits_no_pod() -> None:
     stale = read(nodes=PLACED, current="2")
     assert stale.allocation is not None
     stale = replace(stale, allocation=replace(stale.allocation, round="1"))
@@ -167,7 +167,7 @@ def test_a_new_round_waits_until_the_pods_of_the_old_one_are_gone() -> None:
     assert len(out(job(doing, lost, *new))) == 3, "a pod on a lost node is not waited for"
 
 
-def test_a_restarted_round_waits_for_the_pods_of_its_last_try() -> None:
+def test_a_restarted_round_waits_for_the_pods_of_its_last_restart() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, tree=tree(restart=1, restarts=1))
     new = (pod("w-0", restart=1), pod("w-1", restart=1))
     assert out(job(doing, pod("w-0", restart=0, on="a", is_stopping=True), *new)) == []
@@ -201,7 +201,7 @@ def test_a_released_member_is_dropped_when_it_has_come_to_its_end_and_its_pod_is
     assert parameters(write)["released"] == []
 
 
-def test_a_live_group_never_falls_to_nothing() -> None:
+def test_a_live_group_never_shrinks_to_zero() -> None:
     doing = read(role(replicas=2, wanted=1), released=frozenset({"1/w/0", "1/w/1"}),
                  tree=tree(w_0="Succeeded", w_1="Succeeded"))  # fmt: skip
     (write,) = out(job(doing))
@@ -236,7 +236,7 @@ def test_a_failed_replica_of_another_job_is_argos_own_to_retry() -> None:
     assert out(job(doing, pod("w-1", on="b"))) == []
 
 
-def test_a_replica_that_was_taken_away_means_a_new_round_in_the_same_place() -> None:
+def test_an_evicted_replica_leads_to_a_new_round_in_the_same_place() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Running"))
     again = pod("w-0", made=1, restart=0)
     writes = out(job(doing, again, pod("w-1", on="b", restart=0)))
@@ -246,7 +246,7 @@ def test_a_replica_that_was_taken_away_means_a_new_round_in_the_same_place() -> 
     assert json.loads(writes[0].body["metadata"]["annotations"][keys.ALLOCATION])["nodes"] == {"w": ["a", "b"]}
 
 
-def test_the_lost_node_of_a_replica_that_has_finished_keeps_nobody_waiting() -> None:
+def test_the_lost_node_of_a_finished_replica_delays_no_other() -> None:
     phases = {"w_0": "Running", "w_1": "Succeeded"}
     doing = read(nodes={"w": ("a", "gone")}, is_preemptible=True, tree=tree(recreated=("1/w/0",), **phases))
     (write,) = out(job(doing, pod("w-0", made=1, restart=0)))
@@ -255,7 +255,7 @@ def test_the_lost_node_of_a_replica_that_has_finished_keeps_nobody_waiting() -> 
     assert out(job(both, pod("w-0", made=1, restart=0))) == [], "and here it finds one anyway"
 
 
-def test_evictions_come_in_waves_so_a_young_round_is_left_alone() -> None:
+def test_evictions_come_in_bursts_so_a_young_round_is_not_replaced() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Running"))
     assert doing.allocation is not None
     young = replace(doing, allocation=replace(doing.allocation, since=NOW - 5))
