@@ -300,7 +300,7 @@ def _on_real_time(at: Lab, **settings: Any) -> Daemon:
     assert daemon.elector.is_leader()
     old = daemon.allocator
     daemon.allocator = Allocator(
-        old._cluster, at.settings, at.policy, daemon.elector, on_cycle=daemon.cycles.append,
+        old.executor._cluster, at.settings, at.policy, daemon.elector, on_cycle=daemon.cycles.append,
         wall=at.cluster.wall,
     )  # fmt: skip
     daemon.elector._clock = lambda: 0.0  # this process leads for as long as the test takes
