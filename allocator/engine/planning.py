@@ -758,7 +758,7 @@ def _note(standing: Standing, counts: Mapping[str, int], why: str) -> Note:
     before = sum(len(places) for places in standing.held.values())
     after = sum(counts.values())
     if standing.is_displaced:
-        return Note("Rescheduled", f"placed anew with {counted(after, 'replica')}, as {standing.displaced}; {why}")
+        return Note("Rescheduled", f"placed again with {counted(after, 'replica')}, as {standing.displaced}; {why}")
     if not before:
         return Note("Admitted", f"{counted(after, 'replica')}: {_spread(counts)}; {why}")
     if before == after:

@@ -436,7 +436,7 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
     read, at = job.read, job.read.allocation
     names = ", ".join(pod.identity.name for pod in late)
     where = ", ".join(sorted({pod.pinned for pod in late}))
-    note = Note("Refused", f"kube-scheduler does not bind {names} to {where}: placed anew", is_warning=True)
+    note = Note("Refused", f"kube-scheduler does not bind {names} to {where}: placed again", is_warning=True)
     if at is None or at.round != read.current:
         return []
     if read.is_preemptible:

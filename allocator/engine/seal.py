@@ -52,7 +52,7 @@ class Seal:
         except (NotFoundError, UnauthorizedError) as error:
             self._keys = ()
             log.warning(
-                "allocations are not verified: whoever may patch a job can hold places for it; apply "
+                "allocations are not verified: users who may patch a job can take places for it; apply "
                 "manifests/allocator, which has the Secret and the right to read it",
                 secret=f"{self._namespace}/{NAME}",
                 why=str(error),

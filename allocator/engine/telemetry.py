@@ -61,7 +61,7 @@ class Telemetry:
         self._waiting = Gauge("waiting_jobs", "Jobs that waited for room after the last plan.", **here)
         self._refused = Gauge("refused_jobs", "Jobs left alone for now, as writes for them were refused.", **here)
         self._leader = Gauge("leader", "1 while this process leads.", **here)
-        self._paused = Gauge("paused", "1 while somebody has paused the allocator.", **here)
+        self._paused = Gauge("paused", "1 while the allocator is paused.", **here)
         self._failing = Gauge(
             "failing_seconds", "How long no plan has succeeded, though one was asked for; 0 while all is well.", **here
         )

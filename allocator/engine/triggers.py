@@ -66,5 +66,5 @@ def _of_pod(old: PodRead | None, new: PodRead | None) -> str:
     if new is None:
         return f"pod {old.identity.name} is gone" if old is not None and old.where else ""
     if new.place is None and (old is None or old.where != new.where) and new.where:
-        return "a pod of somebody else came"
+        return "a foreign pod came"
     return ""
