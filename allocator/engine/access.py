@@ -5,8 +5,8 @@
       - {name: research, queues: ["*"]}
       - {name: "*", queues: [default], priorities: [normal]}
 
-The first rule whose name matches a job's namespace decides; what a rule leaves out is not limited. With any rule at
-all, a namespace that no rule matches may use nothing; with none, everybody may use everything.
+The first rule whose name matches a job's namespace decides; a field that the rule omits is
+unlimited. If there are rules and none matches, the namespace may use nothing; without rules there are no restrictions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIELDS: Final = ("name", "priorities", "queues")
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRule:
-    """What the namespaces of this name (`*` is for any text) may use. None: anything."""
+    """What the namespaces that match `name` (`*` matches any text) may use. None: anything."""
 
     name: str
     queues: tuple[str, ...] | None = None
@@ -35,7 +35,7 @@ class NamespaceRule:
 
 
 def refusal(rules: Sequence[NamespaceRule], *, namespace: str, queue: str, priority: int) -> str:
-    """Why a job may not be placed by these rules, in one clause; "" if it may."""
+    """Why these rules forbid a job, in one clause; "" if they allow it."""
     if not rules:
         return ""
     rule = next((rule for rule in rules if fnmatchcase(namespace, rule.name)), None)

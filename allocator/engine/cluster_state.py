@@ -1,4 +1,4 @@
-"""The caches of the daemon, and what they show at one moment."""
+"""The caches of the allocator, and the cluster state that they show at one moment."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from diflow.kube.reflectors import Reflectors
 MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE},{keys.SCHEDULING}=gang"
 QUEUES_KEY = "queues.yaml"
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
-"""Field selector. Pods that have ended hold nothing; the server need not send them."""
+"""Field selector: pods that have ended hold no resources, so the server need not send them."""
 
 _NO_JOBS: Mapping[str, Job] = MappingProxyType({})
 
 _SPARE = 1000
 
-Told = Callable[[Kind, str, Any, Any], None]
-"""(kind, key, what was read before, what is read now): None where there was or is nothing."""
+OnChange = Callable[[Kind, str, Any, Any], None]
+"""(kind, key, old record, new record): None where the object did not exist or does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """All that the allocator sees at one moment. `queue_trouble`: why the queues' text was not taken, or "". `rules`:
-    which namespaces may use which queues."""
+class ClusterState:
+    """The records of all objects at one moment. `queue_trouble`: why `queues.yaml` was rejected, or "". `rules`: which
+    namespaces may use which queues."""
 
     jobs: Mapping[str, Job]
     nodes: Mapping[str, NodeRead]
@@ -52,11 +52,17 @@ class World:
 class Caches:
     """Local copies of the jobs' Workflows, all live pods, the nodes and the queues, kept by list and watch.
 
-    `seal`: what tells the allocator's own allocations; without it all are believed, as for those who only look.
+    `seal` verifies which allocations the allocator wrote; without it all are accepted, as read-only commands do.
     """
 
     def __init__(
-        self, cluster: Cluster, settings: AllocatorSettings, *, told: Told, seal: Seal | None = None, **options: Any
+        self,
+        cluster: Cluster,
+        settings: AllocatorSettings,
+        *,
+        on_change: OnChange,
+        seal: Seal | None = None,
+        **options: Any,
     ) -> None:
         self._settings = settings
         self._seal = seal
@@ -65,10 +71,10 @@ class Caches:
         )
 
         def reflector(kind: Kind, trim: Callable[[Json], Json | None], **chosen: Any) -> Reflector:
-            def on_change(_: str, key: Key, old: Json | None, new: Json | None) -> None:
-                told(kind, "/".join(key), old and old["read"], new and new["read"])
+            def changed(_: str, key: Key, old: Json | None, new: Json | None) -> None:
+                on_change(kind, "/".join(key), old and old["read"], new and new["read"])
 
-            return Reflector(cluster, kind, trim=trim, on_change=on_change, **chosen, **options)
+            return Reflector(cluster, kind, trim=trim, on_change=changed, **chosen, **options)
 
         self.workflows = reflector(WORKFLOW, self._trim_workflow, labels=MANAGED, **space)
         self.pods = reflector(POD, records.trim_pod, everywhere=True, fields=LIVE)
@@ -82,7 +88,7 @@ class Caches:
         self._all = Reflectors((self.nodes, self.queues, self.workflows, self.pods))
         self._kept: Sequence[Mapping[Key, Json] | None] = (None,) * len(self._all.members)
         self._pods = Pods((), {}, {})
-        self._world = World({}, {}, ())
+        self._state = ClusterState({}, {}, ())
         self._good_queues = QueueFile()
 
     def start(self) -> None:
@@ -94,11 +100,11 @@ class Caches:
         self._all.stop()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Wait until all have been listed. False if that took longer than `timeout` seconds each."""
+        """Wait until every cache has been listed. False if one took longer than `timeout` seconds."""
         return self._all.wait_synced(timeout)
 
     def _trim_workflow(self, obj: Json) -> Json | None:
-        """As `records.trim_workflow`. An allocation that somebody else wrote is not there."""
+        """As `records.trim_workflow`, without an allocation that the allocator did not write."""
         kept = records.trim_workflow(obj)
         if self._seal is None or kept is None or kept["read"].allocation is None:
             return kept
@@ -111,27 +117,27 @@ class Caches:
         return {**kept, "read": replace(read, allocation=None, complaint=read.complaint or told)}
 
     def trouble(self) -> str:
-        """Why nothing may be decided now; "" when all caches are good."""
+        """Why no decision may be based on the caches now; "" when they are synced and fresh."""
         return self._all.trouble(self._settings.stale_seconds)
 
-    def observed(self, kind: Kind, obj: Json) -> None:
-        """Take the answer to a write into the cache at once."""
+    def apply_write_response(self, kind: Kind, obj: Json) -> None:
+        """Put the response to a write into the cache at once."""
         {WORKFLOW: self.workflows, POD: self.pods}[kind].apply_write(obj)
 
-    def world(self) -> World:
-        """What the caches show now. A job of which nothing has changed is the same object as the last time, and so are
-        the nodes and the pods if none of them has."""
+    def state(self) -> ClusterState:
+        """What the caches show now. An unchanged job is the same object as in the last call, and so are the nodes and
+        the pods if none of them has changed."""
         kept = nodes, _, workflows, pods = [reflector.items() for reflector in self._all.members]
-        # Each reflector gives the same mapping until something in it changes.
+        # A reflector returns the same mapping until one of its objects changes.
         is_new = [now is not then for now, then in zip(kept, self._kept, strict=True)]
         if not any(is_new):
-            return self._world
-        former, (queues, queue_trouble) = self._world, self._queues()
+            return self._state
+        former, (queues, queue_trouble) = self._state, self._queues()
         reads: dict[str, JobRead] = {item["read"].key: item["read"] for item in workflows.values()}
         owners = _owners(reads)
         if is_new[3] or owners != self._pods.owners:
             self._pods = Pods.of((item["read"] for item in pods.values()), owners)
-        self._world = World(
+        self._state = ClusterState(
             _jobs(reads, self._pods, most_nodes=self._settings.most_nodes, former=former.jobs),
             {item["read"].name: item["read"] for item in nodes.values()} if is_new[0] else former.nodes,
             self._pods.all,
@@ -142,7 +148,7 @@ class Caches:
         self._kept = kept
         if self._seal is not None and len(self._seal) > 2 * len(reads) + _SPARE:
             self._seal.keep({read.identity.uid for read in reads.values()})
-        return self._world
+        return self._state
 
     def _queues(self) -> tuple[QueueFile, str]:
         for item in self.queues.items().values():
@@ -157,7 +163,7 @@ class Caches:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Live pods, and by the job (its key) that they are of. `owners`: the uid of each Workflow that was there then."""
+    """Live pods: all, and by the key of their job. `owners`: the uid of each existing Workflow, by key."""
 
     all: tuple[PodRead, ...]
     by_job: Mapping[str, tuple[PodRead, ...]]
@@ -171,8 +177,8 @@ class Pods:
             if pod.place is None:
                 seen.append(pod)
             elif pod.job in owners and pod.owner != owners[pod.job]:
-                # What is left of an earlier job of this name is nobody's, as is what only carries a job's labels. It
-                # holds its room all the same.
+                # A pod of an earlier job of this name, or one that only has a job's labels, belongs to no job. It
+                # still uses its node's capacity.
                 seen.append(replace(pod, job="", place=None))
             else:
                 seen.append(pod)
@@ -190,16 +196,16 @@ def assemble(
     rules: tuple[NamespaceRule, ...] = (),
     most_nodes: int = 0,
     former: Mapping[str, Job] = _NO_JOBS,
-) -> World:
-    """The world of these objects: each job with its own pods.
+) -> ClusterState:
+    """The cluster state of these objects: each job with its own pods.
 
-    A preemptible job whose Workflow has `most_nodes` of Argo's nodes or more is full (0: none is). A job that is made
-    of the same objects as in `former` is taken from there: what was derived from it holds on.
+    A preemptible job whose Workflow has at least `most_nodes` of Argo's nodes is full (0: none is). A job that consists
+    of the same objects as in `former` is reused, with the values that it has cached.
     """
     reads = {read.key: read for read in workflows}
     sorted_pods = Pods.of(pods, _owners(reads))
     jobs = _jobs(reads, sorted_pods, most_nodes=most_nodes, former=former)
-    return World(jobs, {node.name: node for node in nodes}, sorted_pods.all, queues, queue_trouble, rules)
+    return ClusterState(jobs, {node.name: node for node in nodes}, sorted_pods.all, queues, queue_trouble, rules)
 
 
 def _owners(reads: Mapping[str, JobRead]) -> dict[str, str]:
@@ -212,7 +218,7 @@ def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: 
     jobs: dict[str, Job] = {}
     for key, read in reads.items():
         mine, old = pods.by_job.get(key, ()), former.get(key)
-        # Most jobs have changed in nothing, and have only ever been in one Workflow.
+        # Fast path: most jobs are unchanged and have only one Workflow.
         alone = not read.continues and read.name in ("", read.identity.name) and key not in after
         if alone and old is not None and old.read is read and old.pods is mine and old.after is None:
             jobs[key] = old
@@ -232,16 +238,16 @@ def _jobs(reads: Mapping[str, JobRead], pods: Pods, *, most_nodes: int, former: 
 
 
 class _Chains:
-    """Which Workflow continues which, and what the jobs are called.
+    """Which Workflow continues which, and the names of the jobs.
 
-    The annotations that say so can be edited by users, so they may form circles and forks. Of several Workflows that
-    name one predecessor, one is its successor; and a chain is followed only where both ends name each other, and only
-    from its newest Workflow. Each Workflow is then visited once, however the annotations are written.
+    Users can edit the annotations that say so, so these may form cycles and forks. If several Workflows name the same
+    predecessor, one of them is its successor. A chain is followed only from its newest Workflow and only where both
+    ends name each other, so each Workflow is visited once whatever the annotations contain.
     """
 
     def __init__(self, reads: Mapping[str, JobRead], pods: Mapping[str, Sequence[PodRead]]) -> None:
         self._reads, self._pods = reads, pods
-        self._orphans: dict[str, dict[str, list[PodRead]]] = {}
+        self._detached: dict[str, dict[str, list[PodRead]]] = {}
         self.before = {key: found for key, read in reads.items() if (found := _before(read, reads)) is not None}
         self.after = {
             found.key: reads[key]
@@ -250,7 +256,7 @@ class _Chains:
         }
         claims = sorted((read.continues, read.continues_uid, key) for key, read in reads.items() if read.continues)
         self._heirs = {(continued, uid): key for continued, uid, key in claims if continued not in reads}
-        current = [read for read in reads.values() if not self._is_passed(read)]
+        current = [read for read in reads.values() if not self._is_superseded(read)]
         self._keys = {read.key for read in current}
         self._names = Counter(_named(read) for read in current)
 
@@ -262,7 +268,7 @@ class _Chains:
             before = self.before.get(at.key)
             if before is None:
                 if self._heirs.get((at.continues, at.continues_uid)) == at.key:
-                    out += self._orphaned(at.continues).get(at.continues_uid, ())
+                    out += self._detached_pods(at.continues).get(at.continues_uid, ())
                 break
             if self.after.get(before.key) is not at:
                 break
@@ -275,8 +281,8 @@ class _Chains:
     def submitted(self, read: JobRead) -> float | None:
         """When the first Workflow of this one's chain was created; None if that is this one.
 
-        A Workflow's own word (`diflow/submitted`) is not believed, as who writes it writes himself to the front. Only
-        a predecessor that is there and names this one proves an age; without it the job is as old as its Workflow.
+        The annotation `diflow/submitted` does not count, as a user could write an early time to move ahead in the
+        queue. Only an existing predecessor that names this Workflow proves an age.
         """
         at: JobRead = read
         oldest: float | None = None
@@ -289,29 +295,29 @@ class _Chains:
         return oldest
 
     def known_as(self, read: JobRead) -> str:
-        """The key of the job that has gone on in this Workflow, or "": also when another job has that name by now. No
-        two Workflows in which jobs are now have the same."""
+        """The key of the job that continues in this Workflow; "" if it is this Workflow's own key, or if another job
+        has that key now. It is unique among the Workflows that are current."""
         if read.name in ("", read.identity.name):
             return ""
         title = "/".join(_named(read))
-        if self._is_passed(read):
+        if self._is_superseded(read):
             return title
         return "" if title in self._keys or self._names[_named(read)] > 1 else title
 
-    def _is_passed(self, read: JobRead) -> bool:
+    def _is_superseded(self, read: JobRead) -> bool:
         return bool(read.continued_in) or read.key in self.after
 
-    def _orphaned(self, key: str) -> Mapping[str, Sequence[PodRead]]:
-        """Live pods of a Workflow that is gone, by the uid that it had."""
-        if key not in self._orphans:
-            by_owner = self._orphans[key] = {}
+    def _detached_pods(self, key: str) -> Mapping[str, Sequence[PodRead]]:
+        """Live pods of a deleted Workflow, by its uid."""
+        if key not in self._detached:
+            by_owner = self._detached[key] = {}
             for pod in self._pods.get(key, ()):
                 by_owner.setdefault(pod.owner, []).append(pod)
-        return self._orphans[key]
+        return self._detached[key]
 
 
 def _before(read: JobRead, reads: Mapping[str, JobRead]) -> JobRead | None:
-    """The Workflow that this one continues, if it is there: the same, and not another one of its name."""
+    """The Workflow that this one continues, if it exists with the same uid."""
     found = reads.get(read.continues) if read.continues and read.continues != read.key else None
     return found if found is not None and found.identity.uid == read.continues_uid else None
 

@@ -1,12 +1,13 @@
-"""Whether an allocator runs, whether it is paused, and how others speak to it: through its Lease and one ConfigMap.
+"""The control channel of the allocator: its Lease and one ConfigMap, with which other processes read its status, pause
+it and request plans.
 
-    Lease diflow-allocator   annotation diflow/paused   who paused it, when, why: no new decisions while it is there
-                             annotation diflow/policy   by which policy the one who leads decides
-                             annotation diflow/pools    which pools of nodes it knows, and their speeds (pools.py)
-                             annotation diflow/replan   another id asks for a plan of the whole cluster
-    ConfigMap diflow-plan    id, text                   the answer to the last id
+    Lease diflow-allocator   annotation diflow/paused   who paused it, when, why: no new decisions while it is set
+                             annotation diflow/policy   the policy of the leader
+                             annotation diflow/pools    the node pools of the leader, and their speeds (pools.py)
+                             annotation diflow/replan   a new id requests a plan of the whole cluster
+    ConfigMap diflow-plan    id, text                   the response to the last id
 
-It needs none of the packages of the policies.
+It does not import the packages that policies need.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, LEASE, Kind
 
 PAUSED: Final = "diflow/paused"
-"""Annotation of the Lease: no new decisions are made while it is there."""
+"""Annotation of the Lease: the allocator makes no new decisions while it is set."""
 REPLAN: Final = "diflow/replan"
-"""Annotation of the Lease: another value asks for a plan."""
+"""Annotation of the Lease: a new value requests a plan."""
 POLICY: Final = "diflow/policy"
-"""Annotation of the Lease: the policy of the one who holds it."""
+"""Annotation of the Lease: the policy of its holder."""
 POOLS: Final = "diflow/pools"
-"""Annotation of the Lease: the pools of nodes of the one who holds it."""
+"""Annotation of the Lease: the node pools of its holder."""
 ANSWER: Final = "diflow-plan"
-"""The ConfigMap with the answer."""
+"""The ConfigMap with the response to a plan request."""
 NAMESPACE: Final = "diflow-system"
 MOST_TEXT_BYTES: Final = 200 * 1024
-"""Of a plan as text: it must fit into a ConfigMap, and into a Workflow as an output parameter."""
+"""Limit of a plan as text, which must fit into a ConfigMap and into an output parameter of a Workflow."""
 
 _SELF: Final = Kind("SelfSubjectReview", "authentication.k8s.io", "v1", "selfsubjectreviews", namespaced=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
-    """The allocator as its Lease and its ConfigMap show it.
+class AllocatorStatus:
+    """The allocator's status, as its Lease and its ConfigMap show it.
 
-    `unknown`: why its Lease cannot be read (""). `holder` is "" when nobody leads. `silent_seconds`: since the last
-    sign of life of a holder that has let its Lease run out. `pools`: as the holder says them. `is_only_here`: no other
-    namespace could be looked into.
+    `unknown`: why its Lease cannot be read, or "". `holder`: "" when there is no leader. `silent_seconds`: since the
+    last renewal, if the Lease has expired; else 0. `pools`: the holder's annotation. `is_only_here`: the user may not
+    list Leases of other namespaces.
     """
 
     namespace: str
@@ -65,7 +66,7 @@ class Presence:
 
     @property
     def where(self) -> str:
-        """Where was looked for one, if that is not everywhere: for the end of a sentence."""
+        """The namespace searched, if it was not all of them: for the end of a sentence."""
         return (
             f" in the namespace {self.namespace} (DIFLOW_ALLOCATOR_NAMESPACE names another)"
             if self.is_only_here
@@ -97,27 +98,27 @@ class Presence:
 
 
 def home(cluster: Cluster, *, elsewhere: bool = True) -> tuple[str, Mapping[str, str]]:
-    """(the allocator's namespace, what it says of itself where everybody may read it).
+    """(the allocator's namespace, the data of its public ConfigMap).
 
-    That is where DIFLOW_ALLOCATOR_NAMESPACE says, else where one leads (if it may be `elsewhere`); where none does,
-    where it was installed.
+    The namespace is DIFLOW_ALLOCATOR_NAMESPACE if set, else that of the leader (with `elsewhere`, in any namespace),
+    else the one in which the allocator was installed.
     """
     seen, said = _look(cluster, now=time.time(), elsewhere=elsewhere)
     return seen.namespace, said
 
 
-def presence(cluster: Cluster, *, namespace: str | None = None, now: float) -> Presence:
-    """Look once. `now`: seconds since 1970. Raises what the cluster refuses, but for the right to read the Lease.
+def read_status(cluster: Cluster, *, namespace: str | None = None, now: float) -> AllocatorStatus:
+    """Read the allocator's status. `now`: seconds since 1970. Without the right to read the Lease it is `unknown`.
 
-    Without a `namespace`, an allocator that leads in another one than it was installed in is found, too, by a user who
-    may list Leases.
+    Without a `namespace`, a leader in another namespace than that of the installation is found too, if the user may
+    list Leases.
     """
     return _look(cluster, namespace=namespace, now=now)[0]
 
 
 def _look(
     cluster: Cluster, *, namespace: str | None = None, now: float, elsewhere: bool = True
-) -> tuple[Presence, Mapping[str, str]]:
+) -> tuple[AllocatorStatus, Mapping[str, str]]:
     try:
         found = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)
     except UnauthorizedError:
@@ -129,7 +130,7 @@ def _look(
     try:
         lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=place)
     except UnauthorizedError as error:
-        seen = Presence(place, policy, bool(said), unknown=str(error))
+        seen = AllocatorStatus(place, policy, bool(said), unknown=str(error))
     else:
         seen = _of_lease(cluster, lease, place, said, now=now)
     if named or seen.is_running or seen.unknown or not elsewhere:
@@ -144,19 +145,19 @@ def _look(
 
 def _of_lease(
     cluster: Cluster, lease: Mapping[str, Any] | None, place: str, said: Mapping[str, str], *, now: float
-) -> Presence:
+) -> AllocatorStatus:
     policy = said.get("policy") or ""
     if lease is None:
-        return Presence(place, policy, bool(said))
+        return AllocatorStatus(place, policy, bool(said))
     spec = lease.get("spec") or {}
-    # The holder wrote its own clock's time: what the server's clock says is nearer to that than ours.
+    # The holder wrote the time of its own clock, to which the server's clock is closer than this one.
     late = now + (cluster.clock_skew_seconds() or 0.0) - _seconds(spec.get("renewTime") or "")
     over = late > float(spec.get("leaseDurationSeconds") or 15) + _CLOCKS_SECONDS
     annotations = lease["metadata"].get("annotations") or {}
     holder = spec.get("holderIdentity") or ""
-    return Presence(
+    return AllocatorStatus(
         place,
-        # What stands where everybody may read it is what an administrator wrote there, and may be another one.
+        # The public ConfigMap has the policy of the installation, which may differ from the leader's.
         (annotations.get(POLICY) if holder else "") or policy,
         is_installed=True,
         holder=holder,
@@ -170,7 +171,7 @@ _CLOCKS_SECONDS: Final = 5.0
 
 
 def pause(cluster: Cluster, *, namespace: str, reason: str, now: float) -> tuple[str, str]:
-    """Let the allocator decide nothing new. Returns what stands in the Lease (who, when, why), and what stood there."""
+    """Pause the allocator. Returns (the annotation: who, when, why; the annotation before)."""
     before = _paused(cluster, namespace=namespace)
     moment = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = f"{whoami(cluster)} at {moment}" + (f": {' '.join(reason.split())}" if reason.strip() else "")
@@ -178,17 +179,17 @@ def pause(cluster: Cluster, *, namespace: str, reason: str, now: float) -> tuple
     return text, before
 
 
-HEEDED_SECONDS: Final = 10.0
-"""How long a leader may go without a renewal and be one."""
+RENEWAL_SECONDS: Final = 10.0
+"""The longest time between two renewals of a leader."""
 _LOOK_SECONDS: Final = 0.25
 
 
-def await_heeded(cluster: Cluster, *, namespace: str) -> bool:
-    """Wait until the leader has read what stands in its Lease now: a renewal overwrites nothing that it has not read.
+def await_renewal(cluster: Cluster, *, namespace: str) -> bool:
+    """Wait until the leader has read its Lease as it is now: it renews only the version that it has read.
 
-    False if that takes longer than `HEEDED_SECONDS`, if nobody leads, or if the Lease may be changed but not read.
+    False if that takes longer than `RENEWAL_SECONDS`, if there is no leader, or if the user may not read the Lease.
     """
-    until, renewed = time.monotonic() + HEEDED_SECONDS, ""
+    until, renewed = time.monotonic() + RENEWAL_SECONDS, ""
     while True:
         try:
             spec = (cluster.find(LEASE, keys.ALLOCATOR, namespace=namespace) or {}).get("spec") or {}
@@ -206,7 +207,7 @@ def await_heeded(cluster: Cluster, *, namespace: str) -> bool:
 
 
 def resume(cluster: Cluster, *, namespace: str) -> str:
-    """Let it decide again. Returns who had paused it, "" if nobody had."""
+    """Resume the allocator. Returns who paused it, "" if it was not paused."""
     paused = _paused(cluster, namespace=namespace)
     if paused:
         annotate(cluster, PAUSED, None, namespace=namespace)
@@ -219,7 +220,7 @@ def _paused(cluster: Cluster, *, namespace: str) -> str:
 
 
 def annotate(cluster: Cluster, key: str, value: str | None, *, namespace: str) -> None:
-    """Put an annotation into the Lease, or take it away. A Lease that is not there yet is made, held by nobody."""
+    """Set an annotation of the Lease, or remove it (None). A missing Lease is created without a holder."""
     change = {"metadata": {"annotations": {key: value}}}
     try:
         cluster.patch(LEASE, keys.ALLOCATOR, change, namespace=namespace)
@@ -234,7 +235,7 @@ def annotate(cluster: Cluster, key: str, value: str | None, *, namespace: str) -
         }
         try:
             cluster.create(LEASE, body, namespace=namespace)
-        except ConflictError:  # made in this moment
+        except ConflictError:  # created by another process meanwhile
             cluster.patch(LEASE, keys.ALLOCATOR, change, namespace=namespace)
         except NotFoundError:
             raise NotFoundError(
@@ -243,7 +244,7 @@ def annotate(cluster: Cluster, key: str, value: str | None, *, namespace: str) -
 
 
 def answer(cluster: Cluster, *, namespace: str, asked: str, text: str) -> None:
-    """Answer the one who asked for a plan."""
+    """Write the response to a plan request with the id `asked`."""
     data = {"id": asked, "text": clipped(text)}
     try:
         cluster.patch(CONFIG_MAP, ANSWER, {"data": data}, namespace=namespace)
@@ -258,14 +259,14 @@ def answer(cluster: Cluster, *, namespace: str, asked: str, text: str) -> None:
 
 
 def answer_to(cluster: Cluster, asked: str, *, namespace: str) -> str | None:
-    """The answer to this question, None while there is none."""
+    """The response to the request with the id `asked`, None while there is none."""
     found = cluster.find(CONFIG_MAP, ANSWER, namespace=namespace)
     data = (found or {}).get("data") or {}
     return str(data.get("text") or "") if data.get("id") == asked else None
 
 
 def clipped(text: str) -> str:
-    """Whole lines, as many as fit, and how many were left out."""
+    """As many whole lines as fit into `MOST_TEXT_BYTES`, and the number of omitted lines."""
     data = text.encode()
     if len(data) <= MOST_TEXT_BYTES:
         return text
@@ -274,7 +275,7 @@ def clipped(text: str) -> str:
 
 
 def whoami(cluster: Cluster) -> str:
-    """Who the API server takes this user for; else who the machine does."""
+    """The user's name as the API server knows it, else that of the operating system."""
     try:
         made = cluster.create(_SELF, {"apiVersion": "authentication.k8s.io/v1", "kind": _SELF.name})
         name = ((made.get("status") or {}).get("userInfo") or {}).get("username")

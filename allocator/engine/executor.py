@@ -1,4 +1,4 @@
-"""Makes writes happen: the only part of the allocator that changes anything in the cluster."""
+"""Sends the writes: the only part of the allocator that changes objects in the cluster."""
 
 from __future__ import annotations
 
@@ -32,26 +32,25 @@ from diflow.state import chain
 from diflow.workflows.successor import successor
 
 COMPONENT = "diflow-allocator"
-# A message of an Event may have 1024 bytes.
+# Kubernetes allows 1024 bytes.
 _LONGEST_MESSAGE = 1000
 _BACKOFF_SECONDS = (0.5, 60.0)
-# Objects that are known to be full, each in one version: what is forgotten is tried once more.
+# Objects known to be at their size limit, by uid and version; a forgotten one costs one more refused request.
 _MOST_FULL = 10_000
-# A Workflow that was changed between the read and the write is read and written once more, so many times.
+# How often a write to a Workflow that has changed meanwhile is rebased on the newest version and retried.
 _REBASES = 2
-# So many writes for a job in a row that others overtook: argo and the kubelets change its objects, too.
+# Conflicts in a row after which a job is backed off: Argo and the kubelets change its objects too.
 _CONFLICTS = 4
 
 log = structlog.get_logger("diflow.allocator")
 
 
-class Applier:
-    """Sends writes, several at a time, each only while this process leads; tells of them in Events.
+class Executor:
+    """Sends writes, several at a time and only while this process leads, and records Events.
 
-    A write to a Workflow that has changed meanwhile, but in nothing that the write was decided by, is made for the
-    Workflow as it is now. Other writes that are refused because their object has changed are dropped: the caches will
-    show why, and the next cycle derives them again. A job of which writes are refused for other reasons, or all the
-    time, is left alone for a while, longer each time.
+    If a Workflow has changed meanwhile, but in no field that the write depends on, the write is rebased on its newest
+    version. Other writes that conflict are dropped: the next cycle derives them again from the updated caches. A job
+    whose writes are refused for other reasons, or conflict repeatedly, is backed off, longer each time.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Applier:
         cluster: Cluster,
         elector: Elector,
         *,
-        observed: Callable[[Kind, Json], None],
+        on_response: Callable[[Kind, Json], None],
         progress: Callable[[], None] = lambda: None,
         sign: Callable[[str, str], str] = lambda _uid, _text: "",
         workers: int = 16,
@@ -68,15 +67,15 @@ class Applier:
     ) -> None:
         self._cluster = cluster.without_retries()
         self._elector = elector
-        self._observed, self._progress = observed, progress
+        self._on_response, self._progress = on_response, progress
         self._sign = sign
         self._clock, self._wall = clock, wall
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="write")
-        self._held: dict[str, float] = {}
+        self._backoff_until: dict[str, float] = {}
         self._tries: dict[str, tuple[int, float]] = {}
         self._conflicts: dict[str, int] = {}
         self.refusals: dict[str, str] = {}
-        """Why the last write for a job was refused, for those that are held."""
+        """Why the last write was refused, by job in back-off."""
         self._full: dict[str, str] = {}
         self._unwritable: dict[str, Identity] = {}
         self.made = 0
@@ -84,44 +83,49 @@ class Applier:
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def is_held(self, job: str) -> bool:
-        """The job is left alone for now, because writes for it were refused."""
-        return self._clock() < self._held.get(job, -math.inf)
+    def is_backing_off(self, job: str) -> bool:
+        """Whether the job is in back-off, because writes for it were refused."""
+        return self._clock() < self._backoff_until.get(job, -math.inf)
 
     def unwritable(self, jobs: Mapping[str, Job]) -> frozenset[str]:
-        """The jobs into whose Workflows nothing can be written, as these are too large: only their pods can be ended.
-        A Workflow that has changed is tried again, as it may be smaller now."""
+        """The jobs whose Workflows are too large for any write: only their pods can be ended. A Workflow that has
+        changed is tried again, as it may be smaller now."""
         self._unwritable = {
             key: known for key, known in self._unwritable.items() if key in jobs and jobs[key].read.identity == known
         }
         return frozenset(self._unwritable)
 
     def keep(self, jobs: Container[str]) -> None:
-        """Forget what was refused for all other jobs: they are gone."""
-        tables: tuple[MutableMapping[str, Any], ...] = self._held, self._tries, self._conflicts, self.refusals
+        """Forget the refusals of all other jobs, which do not exist any more."""
+        tables: tuple[MutableMapping[str, Any], ...] = (
+            self._backoff_until,
+            self._tries,
+            self._conflicts,
+            self.refusals,
+        )
         for table in tables:
             for job in [job for job in table if job not in jobs]:
                 del table[job]
 
-    def held(self) -> frozenset[str]:
-        """The jobs that are left alone for now."""
-        return frozenset(self._held)
+    def in_backoff(self) -> frozenset[str]:
+        """The jobs in back-off."""
+        return frozenset(self._backoff_until)
 
-    def next_release(self) -> float | None:
-        """When the first held job may be tried again, on the clock; None if there is none."""
-        return min(self._held.values(), default=None)
+    def next_retry(self) -> float | None:
+        """When the first back-off ends, on the clock; None if there is none."""
+        return min(self._backoff_until.values(), default=None)
 
-    def release(self) -> list[str]:
-        """Take the jobs that may be tried again off the list: there may be nothing left to write for them."""
+    def end_backoffs(self) -> list[str]:
+        """End the back-offs that are over. Returns their jobs."""
         now = self._clock()
-        out = [job for job, until in self._held.items() if until <= now]
+        out = [job for job, until in self._backoff_until.items() if until <= now]
         for job in out:
-            del self._held[job]
+            del self._backoff_until[job]
             self.refusals.pop(job, None)
         return out
 
     def apply(self, writes: Sequence[Write], jobs: Mapping[str, Job]) -> list[Write]:
-        """Make these writes. Returns those that were refused. Raises LostLeadershipError, and then makes no more."""
+        """Send these writes. Returns the refused ones. Raises LostLeadershipError, after which no write is sent."""
         results = [self._pool.submit(self._one, write, jobs.get(write.job)) for write in writes]
         refused = []
         lost: LostLeadershipError | None = None
@@ -138,7 +142,7 @@ class Applier:
 
     def _one(self, write: Write, job: Job | None) -> bool:
         try:
-            answer = self._send_for_now(write, job)
+            answer = self._send_rebased(write, job)
         except ConflictError as error:
             log.debug("changed meanwhile", job=write.job, object=write.target.name, why=str(error))
             self._count_conflict(write.job, job)
@@ -147,11 +151,11 @@ class Applier:
             log.debug("gone meanwhile", job=write.job, object=write.target.name, why=str(error))
             return False
         except InvalidError as error:
-            # Merge patches name the uid: another object of that name makes the server call the patch invalid.
-            self.hold(write.job, error)
+            # Patches contain the uid: the server calls one invalid if another object has that name now.
+            self.back_off(write.job, error)
             return False
         except UnavailableError as error:
-            self.hold(write.job, error)
+            self.back_off(write.job, error)
             return False
         if answer is None:
             return True
@@ -159,16 +163,16 @@ class Applier:
         self._unwritable.pop(write.target.key, None)
         self._conflicts.pop(write.job, None)
         self.made += 1
-        self._observed(write.kind, answer)
+        self._on_response(write.kind, answer)
         if write.note is not None:
             log.info(write.note.reason.lower(), job=write.job, message=write.note.message)
             if job is not None:
-                self.tell(job, write.note, salt=write.target.version)
+                self.record_event(job, write.note, salt=write.target.version)
         return True
 
-    def _send_or_less(self, write: Write, epoch: str, job: Job | None) -> Json | None:
-        """Make the write; of an object that is full, with the fewest bytes that do the same. None if it is not made and
-        nothing is lost by that: a text about the job, or a pod's roster."""
+    def _send_or_minimal(self, write: Write, epoch: str, job: Job | None) -> Json | None:
+        """Send the write, in its minimal form if the object is at its size limit. None if it was dropped without loss,
+        as it holds only the text of a decision or a pod's roster."""
         target, less = write.target, write.minimal()
         is_known = self._full.get(target.uid) == target.version
         if not is_known:
@@ -181,7 +185,7 @@ class Applier:
                 self._full[target.uid] = target.version
                 if job is not None and write.part is None:
                     text = f"no annotation can be added to {write.kind.name} {target.name}: {error}"
-                    self.tell(job, Note("Refused", text, is_warning=True), salt=target.uid)
+                    self.record_event(job, Note("Refused", text, is_warning=True), salt=target.uid)
         if less is None:
             if write.is_only_told:
                 return None
@@ -192,15 +196,15 @@ class Applier:
             if write.kind is WORKFLOW and job is not None and job.read.identity.uid == target.uid:
                 self._unwritable[target.key] = target
                 text = "its Workflow is too large to be changed: its replicas are ended, and it is not placed again"
-                self.tell(job, Note("Refused", text, is_warning=True), salt=f"{target.uid} unwritable")
+                self.record_event(job, Note("Refused", text, is_warning=True), salt=f"{target.uid} unwritable")
             raise
 
-    def _send_for_now(self, write: Write, job: Job | None) -> Json | None:
-        """Send the write; if its Workflow has changed in what it does not depend on, for the Workflow as it is now."""
+    def _send_rebased(self, write: Write, job: Job | None) -> Json | None:
+        """Send the write; if its Workflow has changed in fields that it does not depend on, rebase it and retry."""
         read = job.read if job is not None else None
         for _ in range(_REBASES):
             try:
-                return self._send_or_less(write, str(self._elector.check()), job)
+                return self._send_or_minimal(write, str(self._elector.check()), job)
             except ConflictError:
                 patches = write.kind is WORKFLOW and write.part is None and bool(write.body)
                 if read is None or not patches or not self._elector.is_leader():
@@ -210,17 +214,17 @@ class Applier:
                 if again is None:
                     raise
                 write, read = again, now
-        return self._send_or_less(write, str(self._elector.check()), job)
+        return self._send_or_minimal(write, str(self._elector.check()), job)
 
     def _count_conflict(self, job: str, of: Job | None) -> None:
-        """Hold a job whose objects change all the time: each plan would be made for it, and refused, again."""
+        """Back off a job whose objects change all the time, as the writes of each plan would conflict again."""
         count = self._conflicts[job] = self._conflicts.get(job, 0) + 1
         if count < _CONFLICTS:
             return
         text = "its Workflow or its pods are changed by others all the time, so nothing can be decided for it"
-        self.hold(job, ConflictError(f"{text}: {count} writes were refused"))
+        self.back_off(job, ConflictError(f"{text}: {count} writes were refused"))
         if of is not None:
-            self.tell(of, Note("Refused", text, is_warning=True), salt="conflicts")
+            self.record_event(of, Note("Refused", text, is_warning=True), salt="conflicts")
 
     def _send(self, write: Write, epoch: str) -> Json:
         if write.part is not None:
@@ -228,13 +232,13 @@ class Applier:
         return self._cluster.patch(
             write.kind,
             write.target.name,
-            self._proven(write.patch(epoch), write.target.uid),
+            self._with_proof(write.patch(epoch), write.target.uid),
             namespace=write.target.namespace,
             subresource=write.subresource,
         )
 
-    def _proven(self, body: Json, uid: str) -> Json:
-        """With the proof of the allocation that it writes, if it writes one."""
+    def _with_proof(self, body: Json, uid: str) -> Json:
+        """The body with the proof of its allocation, if it has one."""
         annotations = (body.get("metadata") or {}).get("annotations") or {}
         if keys.ALLOCATION not in annotations:
             return body
@@ -243,9 +247,9 @@ class Applier:
         return {**body, "metadata": {**body["metadata"], "annotations": {**annotations, keys.PROOF: proof}}}
 
     def _begin_part(self, write: Write, part: NextPart, epoch: str) -> Json:
-        """Make the Workflow in which a job is to go on, of the one that it has now. If it is there already, that is it.
+        """Create the next Workflow of a job from the current one. Returns an existing one if it continues this one.
 
-        Raises ConflictError if the job is not what it was when this was decided, InvalidError if all names are taken.
+        Raises ConflictError if the job has changed since the decision, InvalidError if all names are taken.
         """
         target = write.target
         workflow = self._cluster.get(WORKFLOW, target.name, namespace=target.namespace)
@@ -265,8 +269,8 @@ class Applier:
         raise InvalidError(f"the names {' and '.join(part.names)} are taken: the job cannot go on in another Workflow")
 
     def _prove(self, made: Json) -> Json:
-        """Sign the allocation of a Workflow that was just made, as its uid is known only now. If this process is killed
-        before, the job is placed again."""
+        """Sign the allocation of a Workflow after its creation, as the uid is unknown before. If this process is killed
+        in between, the job is placed again."""
         metadata = made["metadata"]
         text = (metadata.get("annotations") or {}).get(keys.ALLOCATION)
         proof = self._sign(metadata["uid"], text) if text else ""
@@ -279,19 +283,19 @@ class Applier:
             log.debug("not signed", object=metadata["name"], why=str(error))
             return made
 
-    def tell(self, job: Job, note: Note, *, salt: str) -> None:
-        """Make an Event on the job's Workflow. A second one of the same name is the same Event: no harm."""
+    def record_event(self, job: Job, note: Note, *, salt: str) -> None:
+        """Create an Event on the job's Workflow. Its name is a digest, so that repeating it creates no second one."""
         identity = job.read.identity
         on = {"apiVersion": "argoproj.io/v1alpha1", "kind": WORKFLOW.name, "uid": identity.uid}
-        self._tell({**on, "namespace": identity.namespace, "name": identity.name}, note, salt=salt)
+        self._record({**on, "namespace": identity.namespace, "name": identity.name}, note, salt=salt)
 
-    def tell_all(self, note: Note, *, salt: str) -> None:
-        """Make an Event that concerns no job but the allocator, on its Lease."""
+    def record_own_event(self, note: Note, *, salt: str) -> None:
+        """Create an Event that concerns the allocator itself, on its Lease."""
         elector = self._elector
         on = {"apiVersion": "coordination.k8s.io/v1", "kind": LEASE.name}
-        self._tell({**on, "namespace": elector.namespace, "name": elector.name}, note, salt=salt)
+        self._record({**on, "namespace": elector.namespace, "name": elector.name}, note, salt=salt)
 
-    def _tell(self, on: dict[str, str], note: Note, *, salt: str) -> None:
+    def _record(self, on: dict[str, str], note: Note, *, salt: str) -> None:
         digest = hashlib.sha256(f"{on.get('uid', '')} {salt} {note.reason} {note.message}".encode()).hexdigest()[:16]
         now = timestamp(self._wall())
         event = {
@@ -312,11 +316,11 @@ class Applier:
         try:
             self._elector.check()
             self._cluster.create(EVENT, event, namespace=on["namespace"])
-        except DiflowError as error:  # a story that is not told must not stop what it is about
+        except DiflowError as error:  # a missing Event must not stop the write
             log.debug("no event", on=on["name"], why=str(error))
 
-    def hold(self, job: str, error: Exception) -> None:
-        """Leave a job alone for a while, longer each time."""
+    def back_off(self, job: str, error: Exception) -> None:
+        """Start a back-off of the job, longer each time."""
         low, high = _BACKOFF_SECONDS
         now = self._clock()
         before, at = self._tries.get(job, (0, now))
@@ -325,6 +329,6 @@ class Applier:
         if isinstance(error, UnavailableError) and error.retry_after_seconds:
             pause = max(pause, min(error.retry_after_seconds, high))
         self._tries[job] = (tries, now)
-        self._held[job] = max(self._held.get(job, 0.0), now + pause)
+        self._backoff_until[job] = max(self._backoff_until.get(job, 0.0), now + pause)
         self.refusals[job] = str(error)
         log.warning("refused", job=job, why=str(error), again_seconds=round(pause, 1))

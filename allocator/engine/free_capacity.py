@@ -1,4 +1,4 @@
-"""What is free on the nodes at this instant, counted from the pods that are there, ours and others'."""
+"""The free capacity of the nodes now: allocatable resources less the requests of all pods, diflow's and others'."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ _NO_AGES: Mapping[float, float] = {}
 
 
 def trouble(node: NodeRead | None) -> str:
-    """What is wrong with a node, for people; "" if new pods may go there."""
+    """Why no new pods may go to a node, for people; "" if they may."""
     return "is gone" if node is None else node.trouble
 
 
 @dataclass(slots=True)
-class Room:
-    """The working copy that admissions of one cycle draw from. `lost`: nodes that are gone or silent for too long.
+class FreeCapacity:
+    """The free capacity that the admissions of one cycle reserve from.
 
-    `ages`: how long ago times were that lie in the future, as another clock wrote them or ours has been set back.
+    `ages`: the age in seconds of timestamps that are in the future, because another clock wrote them or this one was
+    set back.
     """
 
     nodes: Mapping[str, NodeRead]
@@ -38,27 +39,29 @@ class Room:
         *,
         now_seconds: float = 0.0,
         lost_after_seconds: float = 60.0,
-    ) -> Room:
+    ) -> FreeCapacity:
         free = {name: dict(node.allocatable) for name, node in nodes.items()}
         for pod in pods:
             at = free.get(pod.where)
             if at is not None:
                 for name, amount in pod.request.items():
-                    if name in at:  # of what the node does not have nothing is free anyway
+                    if name in at:  # a resource that the node does not offer has no free amount
                         at[name] -= amount
         return cls(nodes, free, lost_after_seconds, now_seconds)
 
-    def at(self, now_seconds: float, *, lost_after_seconds: float, ages: Mapping[float, float] = _NO_AGES) -> Room:
-        """A copy to draw from at this time."""
+    def at(
+        self, now_seconds: float, *, lost_after_seconds: float, ages: Mapping[float, float] = _NO_AGES
+    ) -> FreeCapacity:
+        """A copy to reserve from at this time."""
         free = {name: dict(amounts_) for name, amounts_ in self.free.items()}
-        return Room(self.nodes, free, lost_after_seconds, now_seconds, ages)
+        return FreeCapacity(self.nodes, free, lost_after_seconds, now_seconds, ages)
 
     def age(self, time: float) -> float:
-        """How many seconds ago this time was."""
+        """Seconds since `time`."""
         return self.now_seconds - time if time <= self.now_seconds else self.ages.get(time, 0.0)
 
     def is_lost(self, name: str) -> bool:
-        """The node's object is gone, or the node has been silent for so long that its pods count as lost."""
+        """The node was deleted, or has been not ready for `lost_after_seconds`, so that its pods count as lost."""
         node = self.nodes.get(name)
         if node is None:
             return True
@@ -66,7 +69,7 @@ class Room:
         return silent is not None and self.age(silent) >= self.lost_after_seconds
 
     def trouble(self, name: str) -> str:
-        """What is wrong with a node, for people; "" if new pods may go there."""
+        """Why no new pods may go to a node, for people; "" if they may."""
         node = self.nodes.get(name)
         if node is not None and not node.is_missing and node.not_ready_since is not None and self.is_lost(name):
             return f"has been silent for {self.age(node.not_ready_since):.0f} s"
@@ -78,13 +81,14 @@ class Room:
         return node is not None and node.is_open
 
     def fits(self, needs: Mapping[str, Mapping[str, int]]) -> bool:
-        """Whether so much is free on each of these nodes, and all of them are open."""
+        """Whether each of these nodes is open and has the needed amounts free (node → resource → amount)."""
         return all(
             self.is_open(node) and all(amount <= self.free[node].get(r, 0) for r, amount in need.items() if amount)
             for node, need in needs.items()
         )
 
     def take(self, needs: Mapping[str, Mapping[str, int]]) -> None:
+        """Reserve these amounts."""
         for node, need in needs.items():
             for name, amount in need.items():
                 self.free[node][name] = self.free[node].get(name, 0) - amount

@@ -1,4 +1,4 @@
-"""Calls a policy so that the call can do no harm: it has a time limit, and its plan is checked."""
+"""Calls a policy with a time limit, and validates its plan."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from diflow.allocator.model.validate import faults
 
 
 class Guard:
-    """Calls a policy so that it cannot do harm. A call that does not come back in time is left behind; until it has
-    come back no other one is begun, so there is one thread of them at most."""
+    """Calls a policy with a time limit. A call that exceeds it is abandoned, and no other call starts before it has
+    returned, so there is at most one such thread."""
 
     def __init__(self, name: str, *, limit_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._name, self._limit_seconds, self._clock = name, limit_seconds, clock
@@ -22,11 +22,11 @@ class Guard:
 
     @property
     def stuck_seconds(self) -> float:
-        """How long ago the call began that was left behind and has not come back; 0 if there is none."""
+        """Seconds since the start of an abandoned call that has not returned; 0 if there is none."""
         return self._clock() - self._since if self._left is not None and self._left.is_alive() else 0.0
 
     def ask(self, call: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, str]:
-        """(plan, "") or (the plan that changes nothing, what went wrong)."""
+        """(plan, ""), or (a plan without changes, what went wrong)."""
         name = self._name
         if self.stuck_seconds:
             return _nothing(snapshot, name), f"policy {name} has not come back from an earlier plan; nothing is changed"
@@ -36,7 +36,7 @@ class Guard:
         def run() -> None:
             try:
                 box.append(call(snapshot))
-            except Exception as error:  # a policy may be anybody's code; nothing it raises may stop the allocator
+            except Exception as error:  # policies are plugins: nothing that they raise may stop the allocator
                 trouble.append(f"{type(error).__name__}: {error}")
 
         began = self._clock()
@@ -52,7 +52,7 @@ class Guard:
             return _nothing(snapshot, name), f"policy {name} failed ({trouble[0]}); nothing is changed"
         try:
             wrong = faults(snapshot, box[0])
-        except Exception as error:  # an object that is no plan at all
+        except Exception as error:  # not a Plan at all
             wrong = [f"{type(error).__name__}: {error}"]
         if wrong:
             return _nothing(snapshot, name), f"policy {name} returned a bad plan ({wrong[0]}); nothing is changed"
@@ -62,12 +62,12 @@ class Guard:
 def guarded(
     call: Callable[[Snapshot], Plan], snapshot: Snapshot, *, name: str, limit_seconds: float
 ) -> tuple[Plan, str]:
-    """Call a policy once so that it cannot do harm: as `Guard.ask`."""
+    """Call a policy once, as `Guard.ask`."""
     return Guard(name, limit_seconds=limit_seconds).ask(call, snapshot)
 
 
 def has_raised(trouble: str, name: str) -> bool:
-    """Whether what `guarded` says is that the policy raised: not that it was late, nor that its plan was a bad one."""
+    """Whether the trouble that `guarded` returned is that the policy raised, not a timeout or an invalid plan."""
     return trouble.startswith(f"policy {name} failed ")
 
 

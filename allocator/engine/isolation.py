@@ -1,8 +1,8 @@
-"""Keeps what is wrong with one job from stopping the plan of all others.
+"""Isolates faulty jobs, so that one job cannot prevent the plan for all others.
 
-A job whose standing, view, plan or write raises is left out: it keeps the pods that it has, gets nothing, and its owner
-is told. It is tried again when something of it has changed, and not sooner than a pause that doubles each time, so that
-a job which is edited all the time does not cost more than one that rests.
+A job whose standing, view, plan or write raises is left out: it keeps its pods, gets nothing more, and an Event tells
+its owner. It is tried again when it has changed, but not before a back-off that doubles each time, so that a job which
+is edited all the time costs no more than an unchanged one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from diflow.allocator.engine.reconcile import Job
 
 MOST_CULPRITS: Final = 4
-"""So many jobs with which a plan fails are looked for in one plan. Those that are found are left out of later ones."""
+"""The most faulty jobs that are searched for in one cycle. Those found are left out of later plans."""
 _PAUSE_SECONDS: Final = (1.0, 600.0)
 _LONGEST: Final = 200
 
@@ -41,21 +41,21 @@ class LeftOut:
         self._pauses: dict[str, tuple[float, float]] = {}
 
     def add(self, job: Job, error: Exception | str, *, now: float) -> None:
-        """Leave a job out from now on."""
+        """Leave a job out of plans from now on."""
         low, high = _PAUSE_SECONDS
         pause, at = self._pauses.get(job.key, (0.0, now))
         pause = min(high, 2 * pause) if pause and abs(now - at) < 10 * high else low
         self._pauses[job.key] = pause, now
-        self._out[job.key] = _Out(job, told(error), now, pause)
+        self._out[job.key] = _Out(job, message(error), now, pause)
 
-    def take_back(self, jobs: Sequence[Job]) -> None:
-        """It was not these jobs."""
+    def remove(self, jobs: Sequence[Job]) -> None:
+        """Plan these jobs again, as they were not the cause."""
         for job in jobs:
             self._out.pop(job.key, None)
             self._pauses.pop(job.key, None)
 
     def without(self, jobs: Sequence[Job], *, now: float) -> list[Job]:
-        """The jobs that are planned. One that has changed since it was left out is one of them after its pause."""
+        """The jobs that are planned: a job that has changed since it was left out is included after its back-off."""
         there = {job.key: job for job in jobs}
         for key in [*self._out]:
             out, job = self._out[key], there.get(key)
@@ -70,8 +70,8 @@ class LeftOut:
         return {key: out.text for key, out in self._out.items()}
 
 
-def told(error: Exception | str) -> str:
-    """One sentence for the owner of a job that is left out."""
+def message(error: Exception | str) -> str:
+    """The message to the owner of a job that is left out."""
     what = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     return (
         f"nothing can be planned for it ({what[:_LONGEST]}); it keeps what it has: "
@@ -80,9 +80,9 @@ def told(error: Exception | str) -> str:
 
 
 def culprit(items: Sequence[_T], fails: Callable[[Sequence[_T]], bool]) -> _T | None:
-    """The item without which `items` would not fail; None if it is none of them.
+    """The item without which `items` would not fail; None if there is none.
 
-    Where two fail together it is the one that fails with others too. It asks at most 2 log2(n) + 4 times.
+    If two fail only together, the one that also fails with others. `fails` is called at most 2 log2(n) + 4 times.
     """
     if not items or fails(()) or not fails(items):
         return None
@@ -96,7 +96,7 @@ def culprit(items: Sequence[_T], fails: Callable[[Sequence[_T]], bool]) -> _T | 
 
 
 def _shortest(items: Sequence[_T], fails: Callable[[Sequence[_T]], bool]) -> Sequence[_T]:
-    """The shortest beginning of `items` that fails, where all of them fail and none of them does not."""
+    """The shortest prefix of `items` that fails; all of `items` fail, and the empty prefix does not."""
     good, bad = 0, len(items)
     while bad - good > 1:
         middle = (good + bad) // 2

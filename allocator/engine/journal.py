@@ -1,7 +1,7 @@
-"""A journal of the real allocator: each snapshot that it planned on, with what it decided, and the replay of one.
+"""The journal of the allocator, one entry for each plan, and its replay.
 
-One JSON object a line (JSON Lines): the snapshot as plain data, the policy's name, and the plan's bytes. The daemon
-appends, to files of bounded size; replaying asks a policy again, and tells where its answer differs from what was done.
+An entry is a line of JSON: the snapshot as plain data, the policy's name and the decisions. The daemon appends to files
+of bounded size. A replay runs a policy on the snapshots and reports where its decisions differ from the recorded ones.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from diflow.errors import InvalidError
 from diflow.figures import counted
 
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""A cycle with 1,000 jobs on 200 nodes takes some 250 KiB: a file holds about 250 of them."""
+"""Size of one file. An entry of 1,000 jobs on 200 nodes has about 250 KiB: a file holds about 250 of them."""
 _BLOCK: Final = 65536
 _FIELDS: Final = tuple(f for f in fields(Snapshot) if f.name != "memo")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cycle of the journal."""
+    """One entry of the journal."""
 
     snapshot: Snapshot
     policy: str
@@ -41,7 +41,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a replayed policy decides otherwise for one job at one time."""
+    """A job for which a replayed policy decides differently: `then` in the journal, `now` in the replay."""
 
     policy: str
     now_seconds: float
@@ -52,18 +52,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What policies decide otherwise than a journal of so many cycles: by policy, in the order of the journal."""
+    """The differences between a journal of `cycles` entries and its replay, by policy, in the order of the journal."""
 
     cycles: int
     differences: Mapping[str, Sequence[Difference]]
 
 
 class Journal:
-    """Appends to a journal that is bounded: `keep` files of `most_bytes` each, the present one and FILE.1, FILE.2, ...
+    """Appends to a journal of at most `keep` files of `most_bytes` each: the current one, FILE.1, FILE.2, ...
 
-    It never raises: whatever goes wrong (a full disk, a folder that is not there) is told once to `report`, in words,
-    until it works again; meanwhile entries are lost. A line that was cut by a crash or a full disk is taken off before
-    the next one is written.
+    It never raises: an error (a full disk, a missing folder) is passed to `report` once until a write succeeds again,
+    and entries are lost meanwhile. A line that was cut by a crash or a full disk is removed before the next write.
     """
 
     def __init__(
@@ -84,10 +83,10 @@ class Journal:
         """Append one entry."""
         try:
             self._append(f"{line(snapshot, plan)}\n".encode())
-        except Exception as error:  # a journal is for looking back: nothing about it may stop the allocator
+        except Exception as error:  # the journal is for diagnosis: it must never stop the allocator
             self._ends_well = False
             words = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-            self._tell(f"the journal {self._path} cannot be written: {words}")
+            self._report_once(f"the journal {self._path} cannot be written: {words}")
         else:
             self.trouble = ""
 
@@ -95,11 +94,11 @@ class Journal:
         if len(data) > self._most_bytes:
             raise InvalidError(f"an entry of {len(data)} bytes is more than a file may have ({self._most_bytes})")
         if not self._ends_well:
-            _take_off_cut_line(self._path)
+            _remove_cut_line(self._path)
         with suppress(FileNotFoundError):
             if self._path.stat().st_size + len(data) > self._most_bytes:
                 self._rotate()
-        # Unbuffered, so that a disk that is full is noticed here and not when the file is closed.
+        # Unbuffered, so that a full disk raises here and not when the file is closed.
         with self._path.open("ab", buffering=0) as file:
             written = file.write(data)
         if written != len(data):
@@ -117,14 +116,14 @@ class Journal:
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
 
-    def _tell(self, words: str) -> None:
+    def _report_once(self, words: str) -> None:
         if words != self.trouble:
             self.trouble = words
             self._report(words)
 
 
-def _take_off_cut_line(path: Path) -> None:
-    """Shorten the file to the end of its last whole line."""
+def _remove_cut_line(path: Path) -> None:
+    """Truncate the file after its last whole line."""
     with suppress(FileNotFoundError), path.open("r+b") as file:
         end = file.seek(0, os.SEEK_END)
         kept = end
@@ -141,22 +140,22 @@ def _take_off_cut_line(path: Path) -> None:
 
 
 def line(snapshot: Snapshot, plan: Plan) -> str:
-    """One line for the journal, without the newline."""
+    """An entry as text, without the newline."""
     data = {f.name: _plain(getattr(snapshot, f.name)) for f in _FIELDS}
     decided = json.loads(plan.to_bytes(snapshot))
     return json.dumps({"snapshot": data, "policy": plan.policy, "decided": decided["jobs"]}, separators=(",", ":"))
 
 
 def read(path: Path) -> Iterator[Entry]:
-    """The entries of one file of a journal, the oldest first. A last line that was cut is left out.
+    """The entries of one file of a journal, oldest first. A cut last line is skipped.
 
-    Raises InvalidError if it cannot be read, with the number of the line for one that is no entry.
+    Raises InvalidError if the file cannot be read, with the line's number if a line is not an entry.
     """
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             for number, content in enumerate(file, 1):
                 if not content.endswith("\n"):
-                    return  # the writer was stopped in the middle of it
+                    return  # cut: the process ended during the write
                 try:
                     data = json.loads(content)
                     entry = Entry(_snapshot(data["snapshot"]), str(data["policy"]), _decided(data["decided"]))
@@ -168,17 +167,17 @@ def read(path: Path) -> Iterator[Entry]:
 
 
 def _decided(data: dict[str, Any]) -> dict[str, Any]:
-    """What was decided; TypeError or AttributeError for what `_short` could not tell."""
+    """The decisions. Raises TypeError or AttributeError for one that `_short` could not format."""
     for decision in data.values():
         _short(decision)
     return data
 
 
 def compare(path: Path, policies: Sequence[str] = ()) -> Comparison:
-    """Ask these policies at every snapshot of a journal; with none named, at each the one that decided there.
+    """Run these policies on every snapshot of a journal; by default, on each the policy of its entry.
 
-    All of it is read before anything is told. Raises InvalidError for a journal that cannot be read or holds no whole
-    entry, for a line that is no entry and for a policy that is not there.
+    Raises InvalidError for a journal that cannot be read or has no whole entry, for a line that is not an entry and for
+    an unknown policy.
     """
     loaded = {name: load_policy(name) for name in policies}
     found: dict[str, list[Difference]] = {name: [] for name in policies}
@@ -195,13 +194,13 @@ def compare(path: Path, policies: Sequence[str] = ()) -> Comparison:
 
 
 def differences(entry: Entry, policy: Policy) -> Iterator[Difference]:
-    """Ask the policy at one snapshot of a journal; yield each job that it would treat otherwise."""
+    """Run the policy on the snapshot of one entry; yield each job for which it decides differently."""
     plan = json.loads(policy.optimize(entry.snapshot).to_bytes(entry.snapshot))["jobs"]
     for name in entry.snapshot.job_names:
         then, now = entry.decided.get(name, {}), plan[name]
         if then.get("pods", {}) != now["pods"]:
             before, after = _short(then), _short(now)
-            if before == after:  # as many replicas, elsewhere
+            if before == after:  # the same number of replicas on other nodes
                 before, after = f"{before} on {_where(then)}", f"{after} on {_where(now)}"
             yield Difference(policy.name, entry.snapshot.now_seconds, name, before, after)
 
@@ -212,7 +211,7 @@ def _short(decision: dict[str, Any]) -> str:
 
 
 def _where(decision: dict[str, Any]) -> str:
-    """Nodes with their replicas; the task as well where there are several."""
+    """Nodes with their replicas; with the task's name if there are several tasks."""
     roles = decision["pods"]
     return ", ".join(
         f"{f'{role}: ' if len(roles) > 1 else ''}{node} ({count})"
@@ -243,10 +242,10 @@ def _array(value: Any) -> Any:
 
 
 def _snapshot(data: dict[str, Any]) -> Snapshot:
-    if "class_preference" not in data:  # a journal of before it was read
+    if "class_preference" not in data:  # a journal from before this field
         mask = data["class_nodes"]
         data = {**data, "class_preference": {**mask, "kind": "i", "data": [0] * len(mask["data"])}}
-    data = {"job_refusal": [], **data}  # a journal of before there were any
+    data = {"job_refusal": [], **data}  # a journal from before this field
     values: dict[str, Any] = {}
     for f in _FIELDS:
         value = _array(data[f.name])

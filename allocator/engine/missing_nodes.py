@@ -1,8 +1,8 @@
 """Nodes whose objects are missing although pods of jobs are bound to them.
 
-An object may be away for an instant: a kubelet registers again, somebody restores a deleted node. So such a node counts
-as one that has gone silent, from when it was first missed, and becomes lost after the same time as a silent one. That
-time is kept in memory alone: another leader counts it again from the beginning.
+An object may be missing for a moment: a kubelet registers again, an administrator restores a deleted node. So such a
+node counts as not ready since it was first missed, and becomes lost after the same time as one that is not ready. That
+time is kept in memory only: a new leader starts it again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from diflow.allocator.model import amounts
 from diflow.allocator.model.amounts import NATIVE
 
 MOST_UNKNOWN: Final = 256
-"""Missing nodes that this process has never seen, of which pods say that they are bound to them. A pod can be created
-with any node's name: without a bound, invented names would grow the snapshot. Namespaces share them alike: of each its
-first one counts before the second one of any other, so that a namespace which names many pushes out its own."""
+"""The most unknown nodes: nodes that this process has never seen, though pods are bound to them. A pod can be created
+with any node's name: without a bound, invented names would grow the snapshot. Namespaces take turns, so that one which
+names many nodes displaces only its own."""
 
 
 class MissingNodes:
-    """The nodes that are missed, and since when."""
+    """The missing nodes, and since when."""
 
     def __init__(self) -> None:
         self._nodes: Mapping[str, NodeRead] = {}
@@ -32,9 +32,9 @@ class MissingNodes:
         self._shown: Mapping[str, NodeRead] = {}
 
     def among(self, nodes: Mapping[str, NodeRead], pods: Sequence[PodRead], *, now: float) -> Mapping[str, NodeRead]:
-        """`nodes`, and those that are missing as nodes that are not ready (`now`: seconds since 1970).
+        """`nodes`, with the missing ones as nodes that are not ready (`now`: seconds since 1970).
 
-        The same mapping as the last time as long as nothing has changed.
+        Returns the same mapping as the last call if nothing has changed.
         """
         if nodes is self._nodes and pods is self._pods:
             return self._shown
@@ -67,8 +67,8 @@ class MissingNodes:
         return self._shown
 
     def _in_turn(self, strange: Mapping[str, Sequence[PodRead]]) -> list[str]:
-        """Nodes that were never seen: one of each namespace, then the next of each. Within a namespace those come first
-        that are counted already, whose time would begin again."""
+        """Unknown nodes, round-robin over the namespaces of their pods. Within a namespace those that are tracked
+        already come first, as their time would start again."""
         turns: dict[str, int] = {}
         taken: dict[str, int] = {}
         for name in sorted(strange, key=lambda name: (name not in self._unknown, name)):
@@ -83,8 +83,8 @@ def _offered(nodes: Mapping[str, NodeRead]) -> frozenset[str]:
 
 
 def _unknown(name: str, pods: Sequence[PodRead], now: float, *, offered: Set[str]) -> NodeRead:
-    """A node of which only its `pods` are known: it has room for them and for nothing else. Of resources that no other
-    node has it has none, as a pod can be created with any."""
+    """A node of which only the `pods` are known: its allocatable resources are their requests, but for resources that
+    no other node offers, as a pod can request any."""
     allocatable: amounts.Amounts = {}
     for pod in pods:
         amounts.add(allocatable, {r: value for r, value in pod.request.items() if r in offered or r in NATIVE})

@@ -1,4 +1,4 @@
-"""One decision for the whole cluster, by the allocator that runs, or else by this process under the same Lease."""
+"""One plan for the whole cluster, by the running allocator, or by this process if it gets the Lease."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def decide_once(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> str:
-    """The plan as text. `note` is told whom it asks. Raises TimeoutError when nobody has decided within `seconds`."""
+    """The plan as text. `note` gets progress messages. Raises TimeoutError if there is no plan within `seconds`."""
     policy = load_policy(settings.policy)
     elector = candidate(cluster, settings)
     ends = clock() + seconds
     asked = ""
     while clock() < ends:
         if elector.try_acquire():
-            # A second time, which renews from now on: a plan may take longer than the Lease lasts.
+            # `acquire` starts the renewals: a plan may take longer than the Lease's duration.
             elector.acquire(threading.Event())
             allocator = Allocator(cluster, settings, policy, elector)
             return _one_cycle(allocator, elector, seconds=max(1.0, ends - clock()))
@@ -71,5 +71,5 @@ def _one_cycle(allocator: Allocator, elector: Elector, *, seconds: float) -> str
         return allocator.account()
     finally:
         allocator.caches.stop()
-        allocator.applier.close()
+        allocator.executor.close()
         elector.release()

@@ -1,8 +1,8 @@
-"""The daemon's small HTTP server: a bounded number of connections, threads and seconds, whoever asks.
+"""The daemon's HTTP server, with bounds on connections, threads and the time of a connection.
 
-The standard library's server takes a thread for each connection and waits for a request as long as the client likes.
-Here a connection has some seconds for all that it does, and when there are too many the oldest one makes room: the
-kubelet's probes get through beside clients that say nothing.
+The standard library's threading server has one thread for each connection and waits for a request indefinitely. Here
+each connection has a deadline, and beyond the most connections the oldest one is closed, so that the kubelet's probes
+get through while other clients keep connections open.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from diflow.errors import InvalidError
 
 MOST_CONNECTIONS: Final = 32
-"""At once, with a thread each, so that none waits for another: Prometheus and the kubelet have one or two each."""
+"""At a time, each with a thread of its own. Prometheus and the kubelet need one or two each."""
 CONNECTION_SECONDS: Final = 10.0
-"""For a connection from its first packet to its end, however slowly it sends or takes."""
+"""The longest time of a connection, from accepting it to closing it."""
 _LOOK_SECONDS: Final = 0.25
 
 
@@ -48,13 +48,13 @@ class _Server(WSGIServer):
         super().__init__(*given)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's own looks the host's name up, which takes seconds without DNS
+        TCPServer.server_bind(self)  # HTTPServer.server_bind resolves the host's name, which takes seconds without DNS
         self.server_name, self.server_port = "", self.server_address[1]
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            # A mapping keeps the order in which they came.
+            # Insertion order: the oldest connections come first.
             excess = list(self._open)[: max(0, len(self._open) + 1 - MOST_CONNECTIONS)]
             self._open[request] = self._clock()
         for oldest in excess:
@@ -62,7 +62,7 @@ class _Server(WSGIServer):
         self._threads.submit(self._answer, request, client_address)
 
     def service_actions(self) -> None:
-        """Called a few times a second, and after each connection that comes."""
+        """Called by `serve_forever` every `_LOOK_SECONDS` and after each new connection."""
         ends = self._clock() - CONNECTION_SECONDS
         with self._lock:
             late = [request for request, since in self._open.items() if since <= ends]
@@ -78,7 +78,7 @@ class _Server(WSGIServer):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news."""
+        """Ignore errors of a connection, as when a client has closed it."""
 
     def _answer(self, request: socket.socket, client_address: Any) -> None:
         try:
@@ -94,7 +94,7 @@ class _Server(WSGIServer):
             self.shutdown_request(request)
 
     def _hang_up(self, request: socket.socket) -> None:
-        """Whoever reads from it or writes to it goes on at once, and closes it."""
+        """Shut the connection down; the thread that reads or writes it then ends and closes it."""
         with self._lock:
             self._open.pop(request, None)
         with suppress(OSError):
@@ -111,13 +111,13 @@ class _DualServer(_Server):
 
 class _Silent(WSGIRequestHandler):
     def log_message(self, *_: Any) -> None:
-        """Probes come every few seconds: they are no news."""
+        """Log nothing: probes come every few seconds."""
 
 
 def _bound(port: int, app: Any) -> WSGIServer:
     kinds: list[type[_Server]] = [_DualServer, _Server] if socket.has_dualstack_ipv6() else [_Server]
     why = ""
-    for kind in kinds:  # a machine may have IPv6 built in and switched off
+    for kind in kinds:  # the kernel may have IPv6 compiled in but disabled
         try:
             return make_server("", port, app, server_class=kind, handler_class=_Silent)
         except (OSError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""The writes that the allocator makes, as plain values; each is refused when its object has changed meanwhile."""
+"""The writes of the allocator, as plain values. The API server refuses one whose object has changed meanwhile."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Reason = Literal[
 
 
 KILLED = 137
-"""The exit code of a container that was killed, or of which nothing is left."""
+"""The exit code of a container that was killed (SIGKILL), or whose state is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What to tell about a job, as an Event on its Workflow."""
+    """An Event on a job's Workflow."""
 
     reason: Reason
     message: str
@@ -45,9 +45,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class NextPart:
-    """The Workflow in which a job is to go on: what of it is not as in the one before.
+    """The next Workflow of a job: how it differs from the one before.
 
-    `names` are tried in turn, until one is free. `parameters` and `annotations` are as they are to stand in it.
+    `names` are tried in order until one is free. `parameters` and `annotations` are those of the new Workflow.
     """
 
     names: tuple[str, ...]
@@ -59,7 +59,7 @@ class NextPart:
 class Write:
     """One merge patch of one object, for one job; or, with `part`, the creation of a Workflow that continues `target`.
 
-    `note` is told when it was made.
+    `note` becomes an Event when the write has succeeded.
     """
 
     kind: Kind
@@ -71,14 +71,14 @@ class Write:
     why: str = ""
     part: NextPart | None = None
     frees: bool = False
-    """It gives room to others: rather no place for its job than none of this."""
+    """It frees capacity for other jobs: on a full object it is written even if its job then has no place."""
     is_optional: bool = False
-    """It is as well not made: what it says is found again from the pods."""
+    """It may be dropped: its content can be derived from the pods again."""
     is_minimal: bool = False
-    """Nothing is added to the object's annotations, not even the writer's epoch."""
+    """It adds no annotations, not even the leader's epoch."""
 
     def patch(self, epoch: str) -> Json:
-        """The body with what makes it fail if the object is another one by now, and with the writer's epoch."""
+        """The body with the uid and resourceVersion, so that it fails on a changed object, and the leader's epoch."""
         metadata = {"uid": self.target.uid, "resourceVersion": self.target.version, **(self.body.get("metadata") or {})}
         annotations = {**(metadata.get("annotations") or {}), keys.EPOCH: epoch}
         if not self.subresource and not self.is_minimal:
@@ -87,7 +87,7 @@ class Write:
 
     @property
     def is_only_told(self) -> bool:
-        """Nothing depends on it: a text about the job, the roster of a pod, or what its pods show."""
+        """Nothing depends on it: the text of a decision, a pod's roster, or what can be derived from the pods."""
         if self.is_optional:
             return True
         if self.part is not None or self.body.keys() - {"metadata"}:
@@ -96,8 +96,8 @@ class Write:
         return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION}
 
     def minimal(self) -> Write | None:
-        """The same for an object that has no room left: without annotations, and of a Workflow without those that the
-        allocator wrote before. None if nothing would be left, or if an annotation is what matters: a place is one."""
+        """The same write for an object at its size limit: without new annotations, and for a Workflow without those
+        of the allocator. None if nothing would be left, or if an annotation is what matters, as a new allocation."""
         metadata: Json = dict(self.body.get("metadata") or {})
         given: Mapping[str, str | None] = metadata.pop("annotations", None) or {}
         body = {key: value for key, value in self.body.items() if key != "metadata"}
@@ -118,14 +118,14 @@ class Write:
 
 
 def rebased(write: Write, read: JobRead, now: JobRead) -> Write | None:
-    """A write that was decided for a Workflow as `read`, for the Workflow as it is `now`; None if what it was decided
-    by is different. Annotations, reports and Argo's notes on pods that run come all the time."""
+    """A write that was decided for the Workflow as `read`, rebased on the Workflow as it is `now`; None if the fields
+    that the decision depends on differ. Other fields change all the time: annotations, reports, Argo's node status."""
     if write.target.uid != read.identity.uid or _decided_by(read) != _decided_by(now):
         return None
     body = dict(write.body)
     arguments = (body.get("spec") or {}).get("arguments")
     if arguments:
-        # A merge patch replaces the whole list: what others have written into it meanwhile goes along.
+        # A merge patch replaces the whole list, so parameters that others have changed meanwhile are included.
         before = dict(read.parameters)
         ours = {p["name"]: p["value"] for p in arguments["parameters"] if before.get(p["name"]) != p["value"]}
         body["spec"] = {**body["spec"], "arguments": {"parameters": merged(now.parameters, ours)}}
@@ -144,7 +144,7 @@ def _decided_by(read: JobRead) -> tuple[object, ...]:
 
 
 def admit(pod: PodRead, node: str, job: str) -> Write:
-    """Take our gate away and pin the pod to its node, in one patch."""
+    """Remove diflow's scheduling gate and pin the pod to its node, in one patch."""
     gates = [{"name": gate} for gate in pod.gates if gate != keys.GATE]
     body = {
         "metadata": {"annotations": {keys.NODE: node}},
@@ -154,11 +154,11 @@ def admit(pod: PodRead, node: str, job: str) -> Write:
 
 
 def stop(pod: PodRead, job: str, why: str, at: str) -> Write:
-    """End a pod: one that runs with TERM and its grace period; one that no kubelet knows by its status, as Argo would
-    make a pod that was deleted before it ran once more. Only the latter shows Argo `why`.
+    """End a pod. A running pod gets TERM and its grace period, by `activeDeadlineSeconds`.
 
-    One that a kubelet has and that never ran has nothing to save, and its kubelet heeds no deadline while it waits for
-    a volume: it is written off (`at`: the time in RFC 3339)."""
+    An unbound pod is ended by its status, which also shows Argo `why`: Argo would create it again if it were deleted.
+    A bound pod that never ran has nothing to save, and its kubelet ignores the deadline while it waits for a volume: it
+    is written off (`at`: the time in RFC 3339)."""
     if not pod.host:
         return fail(pod, job, why)
     if not pod.has_run:
@@ -167,8 +167,8 @@ def stop(pod: PodRead, job: str, why: str, at: str) -> Write:
 
 
 def fail(pod: PodRead, job: str, message: str, *, note: Note | None = None) -> Write:
-    """End a pod by its status alone. Argo takes the message for that of the attempt."""
-    # kubectl would go on to show the pod as SchedulingGated, which the condition says.
+    """End a pod by its status alone. Argo takes `message` as the message of the attempt."""
+    # Without this condition kubectl would still show the pod as SchedulingGated.
     condition = {"type": "PodScheduled", "status": "False", "reason": "Released", "message": message}
     status: Json = {"phase": "Failed", "reason": "Released", "message": message}
     if not pod.host:
@@ -178,9 +178,9 @@ def fail(pod: PodRead, job: str, message: str, *, note: Note | None = None) -> W
 
 
 def write_off(pod: PodRead, job: str, message: str, at: str, *, note: Note | None = None) -> Write:
-    """End a pod of which its kubelet says nothing, and its containers with it, as a kubelet does that finds nothing of
-    them (`at`: the time in RFC 3339). Argo waits for ever for what the executor of a pod has to report, if
-    the container of the executor has not come to an end; nobody else would ever say that it has."""
+    """End a pod that its kubelet does not report on, and its containers, as a kubelet does for containers that it
+    cannot find (`at`: the time in RFC 3339). Argo waits for the report of a pod's executor until the status says that
+    the executor's container has terminated."""
     write = fail(pod, job, message, note=note)
     end = {"exitCode": KILLED, "reason": "ContainerStatusUnknown", "message": message, "finishedAt": at}
     ended = {"imageID": "", "ready": False, "restartCount": 0, "state": {"terminated": end}}
@@ -191,13 +191,13 @@ def write_off(pod: PodRead, job: str, message: str, at: str, *, note: Note | Non
     return write
 
 
-def tell_roster(pod: PodRead, job: str, values: Mapping[str, str]) -> Write:
-    """Bring a running pod's annotations up to date; the kubelet copies them into its files."""
+def update_roster(pod: PodRead, job: str, values: Mapping[str, str]) -> Write:
+    """Update the roster in a running pod's annotations; the kubelet copies them into its files."""
     return Write(POD, pod.identity, job, {"metadata": {"annotations": dict(values)}}, why="roster")
 
 
 def touch(job: JobRead) -> Write:
-    """Change nothing of a job but who has written last."""
+    """Change only the leader's epoch in a job's Workflow."""
     return Write(WORKFLOW, job.identity, job.key, {}, why="taken over")
 
 
@@ -213,10 +213,9 @@ def change_job(
     note: Note | None = None,
     of: str = "",
 ) -> Write:
-    """Change the Workflow of a job. `parameters` are as `diflow.state.patches` makes them (a list in a merge patch is
-    replaced as a whole, so the others go along, as they were). `of`: the job for which it is done, by its key, if that
-    is another one."""
-    given: dict[str, str | None] = {**(annotations or {}), **_said(allocation, decision)}
+    """Change the Workflow of a job. `parameters`: from `diflow.state.patches`; the unchanged ones are included, as a
+    merge patch replaces a list as a whole. `of`: the key of the job for which this is done, if it is another one."""
+    given: dict[str, str | None] = {**(annotations or {}), **_annotations(allocation, decision)}
     metadata: Json = {}
     if given:
         metadata["annotations"] = given
@@ -231,7 +230,7 @@ def change_job(
     return Write(WORKFLOW, job.identity, of or job.key, body, note=note, why=note.reason if note else "decision")
 
 
-def _said(allocation: Allocation | None, decision: Mapping[str, Any] | None) -> dict[str, str]:
+def _annotations(allocation: Allocation | None, decision: Mapping[str, Any] | None) -> dict[str, str]:
     out: dict[str, str] = {}
     if allocation is not None:
         out[keys.ALLOCATION] = allocation.to_json()
@@ -254,7 +253,7 @@ def new_round(
     decision: Mapping[str, Any] | None = None,
     note: Note | None = None,
 ) -> Write:
-    """Append a round that supersedes the current one, and say where its replicas go (nowhere yet: `nodes` is empty)."""
+    """Append a round that supersedes the current one, with the nodes of its replicas (empty: no place yet)."""
     allocation = _next_allocation(job, nodes, now)
     name = allocation.round
     parameters = live(rounds=[*job.rounds, name], current=name, granted={**job.granted, name: counts})
@@ -271,11 +270,11 @@ def new_part(
     decision: Mapping[str, Any] | None = None,
     note: Note | None = None,
 ) -> Write:
-    """As `new_round`, in a Workflow of its own, which continues this one."""
+    """As `new_round`, in a new Workflow that continues this one."""
     allocation = _next_allocation(job, nodes, now)
     name = allocation.round
     parameters = live(rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[])
-    part = NextPart(names, parameters, _said(allocation, decision))
+    part = NextPart(names, parameters, _annotations(allocation, decision))
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
 
 

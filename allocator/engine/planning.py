@@ -1,6 +1,6 @@
-"""Planning: from the caches to a snapshot for the policy, and from its plan to one patch for each job that changes.
+"""Planning: from the caches to a snapshot for the policy, and from its plan to one write for each job that changes.
 
-Which replica (index) goes to which node is settled here; policies only count replicas on nodes.
+Policies return numbers of replicas on nodes; which replica (index) goes to which node is decided here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 
 from diflow.allocator.engine import patches, reports
 from diflow.allocator.engine.access import NamespaceRule, refusal
-from diflow.allocator.engine.free_capacity import Room, trouble
+from diflow.allocator.engine.free_capacity import FreeCapacity, trouble
 from diflow.allocator.engine.isolation import MOST_CULPRITS, LeftOut, culprit
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.pools import Pools
@@ -29,7 +29,7 @@ from diflow.state import untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.patches import live
 
-# A decision's text changes with the numbers in it; people need not see each of them.
+# A decision's text changes with its numbers: the least time between two updates of the text.
 _REPEAT_SECONDS = 60.0
 _NODES_NAMED = 3
 
@@ -39,24 +39,25 @@ Places = dict[str, dict[int, str]]
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one job stands for the next plan. `held`: task → index → node, of what it keeps unless it is moved.
+    """The state of one job for the next plan. `held`: task → index → node, the places that it keeps unless it is moved.
+    `done`: the finished indices by task.
 
-    What follows from it is worked out once: it is the same in the next plan as long as nothing of the job changes.
+    Derived values are cached, as a standing is reused until the job changes.
     """
 
     job: Job
     held: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     done: Mapping[str, frozenset[int]] = field(default_factory=dict)
     displaced: str = ""
-    """It had a place and lost it: what happened to its nodes, for people."""
+    """What happened to its nodes, if it had a place and lost it; else ""."""
     may_stay: bool = False
-    """Displaced only to empty a node that still works: it stays if there is nowhere to go."""
+    """Displaced only because of cordoned nodes: it stays if no other place is free."""
     is_fixed: bool = False
-    """Nothing can be written for it now: others are planned around it."""
+    """It cannot be written now: others are planned around it."""
     most: Mapping[str, int] | None = None
-    """By task: it gets no more than this for now, as more pods were not made."""
+    """The most replicas by task for now, as more pods were not created."""
     is_barred: bool = False
-    """It gets nothing more for now: a place that it was given was not taken."""
+    """It gets nothing more for now, as it did not use an earlier place in time."""
 
     @property
     def is_displaced(self) -> bool:
@@ -69,7 +70,7 @@ class Standing:
 
     @cached_property
     def unused(self) -> Mapping[str, Mapping[int, str]]:
-        """The places of which no pod makes use yet, or not any more."""
+        """The places that no pod uses: task → index → node."""
         used = {(p.place.task, p.place.index): p.where for p in self.job.current_pods() if p.place and p.where}
         out = {
             task: {index: node for index, node in places.items() if used.get((task, index)) != node}
@@ -79,7 +80,7 @@ class Standing:
 
     @cached_property
     def pods_in_place(self) -> frozenset[str]:
-        """The uids of the pods that are where the job holds a place for them."""
+        """The uids of the pods that are in their places."""
         return frozenset(
             pod.identity.uid
             for pod in self.job.current_pods()
@@ -88,29 +89,32 @@ class Standing:
 
     @cached_property
     def strays(self) -> frozenset[str]:
-        """The uids of the pods by which the job has no claim."""
+        """The uids of the job's strays (`Job.strays`)."""
         return frozenset(pod.identity.uid for pod in self.job.strays())
 
     @cached_property
     def view(self) -> JobView:
-        """The job as the snapshot is made of it."""
+        """The job as an element of the snapshot."""
         return _view(self)
 
 
 class Memory:
-    """Where the jobs stood in the last picture. A job's standing is taken again as long as neither it nor the state of
-    any node has changed: of a thousand jobs most rest."""
+    """The standings of the last picture. A job's standing is reused while neither the job nor any node's state has
+    changed: of a thousand jobs most are unchanged."""
 
     def __init__(self) -> None:
         self._nodes: object = None
         self._known: dict[str, tuple[Job, Standing | None]] = {}
         self.left_out = LeftOut()
 
-    def stand(self, jobs: Iterable[Job], room: Room, *, now: float, keep_cordoned: bool) -> list[Standing]:
-        """The standings of those jobs that are planned. A job of which none can be made is left out."""
+    def stand(self, jobs: Iterable[Job], capacity: FreeCapacity, *, now: float, keep_cordoned: bool) -> list[Standing]:
+        """The standings of the jobs that are planned. A job for which this raises is left out."""
         nodes = (
             keep_cordoned,
-            {name: (node.is_open, node.is_schedulable, room.is_lost(name)) for name, node in room.nodes.items()},
+            {
+                name: (node.is_open, node.is_schedulable, capacity.is_lost(name))
+                for name, node in capacity.nodes.items()
+            },
         )
         before = self._known if nodes == self._nodes else {}
         self._nodes, self._known = nodes, {}
@@ -118,7 +122,7 @@ class Memory:
             known = before.get(job.key)
             if known is None or known[0] is not job:
                 try:
-                    known = job, stand(job, room, keep_cordoned=keep_cordoned) if _is_planned(job) else None
+                    known = job, stand(job, capacity, keep_cordoned=keep_cordoned) if _is_planned(job) else None
                 except Exception as error:  # whatever is wrong with one job must not stop the others
                     self.left_out.add(job, error, now=now)
                     continue
@@ -128,11 +132,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Lapsed:
-    """What comes of places that were promised and not taken in time (see promises.py).
+    """Restrictions on the plan because of places that were not used in time (see promises.py).
 
-    `barred`: jobs that are given nothing more for now. `most`: as many replicas as a job may have, by job and task.
-    `stuck`: the uids of pods that do not leave, and count as anybody's. `places`: (task, index) that are not kept any
-    more for a job whose other replicas have finished; it may take them when there is room.
+    `barred`: the jobs that get nothing more for now. `most`: the most replicas, by job and task. `stuck`: the uids of
+    pods that should leave and do not, and count as foreign. `places`: by job, the (task, index) that are no longer
+    reserved for a job with finished replicas; it may use them when there is free capacity.
     """
 
     barred: Set[str] = frozenset()
@@ -141,7 +145,7 @@ class Lapsed:
     places: Mapping[str, Set[tuple[str, int]]] = field(default_factory=dict)
 
     def applied(self, standing: Standing) -> Standing:
-        """The standing as it is with this."""
+        """The standing with these restrictions."""
         key = standing.job.key
         if key in self.places and any(standing.done.values()):
             gone = self.places[key]
@@ -157,8 +161,8 @@ class Lapsed:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A snapshot, and which job each of its rows is. `left_out`: why a job (by its key) is not in it, of those that
-    cannot be planned."""
+    """The input of a policy: a snapshot, and the standing of each of its jobs. `left_out`: by key, why a job is not
+    in it that cannot be planned."""
 
     snapshot: Snapshot
     standings: tuple[Standing, ...]
@@ -170,7 +174,7 @@ def picture(
     nodes: Mapping[str, NodeRead],
     pods: Iterable[PodRead],
     queues: Sequence[QueueView],
-    room: Room,
+    capacity: FreeCapacity,
     *,
     now: float,
     pools: Pools | None = None,
@@ -182,27 +186,25 @@ def picture(
     lapsed: Lapsed | None = None,
     rules: Sequence[NamespaceRule] = (),
 ) -> Picture:
-    """The cluster as the policy sees it. `pods`: all live ones, others' too. `memory`: of the last picture.
+    """The cluster as the policy sees it. `pods`: all live ones, foreign ones too. `memory`: of the last picture.
 
-    `keep_cordoned`: leave jobs on nodes that are cordoned (they could not be placed elsewhere). `fixed`: jobs for which
-    nothing can be written now; what they hold they keep, and they are given nothing. `ending`: jobs whose pods are
-    ended, and which have no place. `avoid`: nodes that get no new pods, though they look as if they could take some.
-    `lapsed`: what comes of places that were not taken.
+    `keep_cordoned`: leave jobs on cordoned nodes, as they could not be placed elsewhere. `fixed`: jobs that cannot be
+    written now; they keep what they hold and get nothing more. `ending`: jobs whose pods are being ended, and which
+    have no place. `avoid`: open nodes that get no new pods. `rules`: which namespaces may use which queues.
 
-    `rules`: which namespaces may use which queues. A job that makes it fail is left out: its pods count as somebody
-    else's.
+    A job with which this raises is left out: its pods count as foreign.
     """
     jobs, pods, memory = list(jobs), list(pods), memory or Memory()
 
     def made(some: Sequence[Job]) -> Picture:
-        standings = memory.stand(some, room, now=now, keep_cordoned=keep_cordoned)
+        standings = memory.stand(some, capacity, now=now, keep_cordoned=keep_cordoned)
         return _picture(
             jobs,
             standings,
             nodes,
             pods,
             queues,
-            room=room,
+            capacity=capacity,
             now=now,
             pools=pools or Pools(),
             fixed=fixed,
@@ -224,12 +226,12 @@ def picture(
         planned = memory.left_out.without(jobs, now=now)
         try:
             found = made(planned)
-        except Exception as failure:  # some job's data are such that nobody expected them
+        except Exception as failure:  # unexpected data of some job
             error = failure
         else:
             return replace(found, left_out=memory.left_out.texts())
         if turn == 0:
-            alone = [(job, wrong) for job in planned if (wrong := _fault(job, room, keep_cordoned)) is not None]
+            alone = [(job, wrong) for job in planned if (wrong := _fault(job, capacity, keep_cordoned)) is not None]
             for job, wrong in alone:
                 memory.left_out.add(job, wrong, now=now)
             if alone:
@@ -241,11 +243,11 @@ def picture(
     raise error
 
 
-def _fault(job: Job, room: Room, keep_cordoned: bool) -> Exception | None:
-    """What is wrong with a job by itself."""
+def _fault(job: Job, capacity: FreeCapacity, keep_cordoned: bool) -> Exception | None:
+    """The error of a job by itself, None if there is none."""
     try:
         if _is_planned(job):
-            standing = stand(job, room, keep_cordoned=keep_cordoned)
+            standing = stand(job, capacity, keep_cordoned=keep_cordoned)
             build((), [standing.view])
             assert isinstance(standing.unused, dict)
             assert isinstance(standing.pods_in_place, frozenset)
@@ -261,7 +263,7 @@ def _picture(
     pods: Sequence[PodRead],
     queues: Sequence[QueueView],
     *,
-    room: Room,
+    capacity: FreeCapacity,
     now: float,
     pools: Pools,
     fixed: Set[str],
@@ -274,8 +276,8 @@ def _picture(
     standings.sort(key=lambda s: s.job.title)
     standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in map(lapsed.applied, standings)]
     standings = [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
-    # What a job has left behind in the Workflow before is on its way out.
-    gone = [job for job in jobs if job.is_passed or job.key in ending]
+    # Pods of superseded Workflows are about to end.
+    gone = [job for job in jobs if job.is_superseded or job.key in ending]
     left = {pod.identity.uid for job in jobs for pod in job.old_pods} | {
         p.identity.uid for job in gone for p in job.pods
     }
@@ -288,7 +290,7 @@ def _picture(
 
     held_pods = _in_place(standings)
     stay = [pod for pod in pods if not leaves(pod) and pod.identity.uid not in held_pods]
-    standings = _settle_overfull(standings, nodes, stay)
+    standings = _withdraw_overcommitted(standings, nodes, stay)
     held_pods = _in_place(standings)
     foreign: dict[str, amounts.Amounts] = {}
     releasing: dict[str, amounts.Amounts] = {}
@@ -313,7 +315,7 @@ def _picture(
         [standing.view for standing in standings],
         queues,
         now_seconds=now,
-        ages=room.ages,
+        ages=capacity.ages,
         pool_label=pools.label,
         pool_speed=pools.speed,
         refused=_refused(standings, rules),
@@ -322,7 +324,7 @@ def _picture(
 
 
 def _refused(standings: Iterable[Standing], rules: Sequence[NamespaceRule]) -> dict[str, str]:
-    """Why jobs may not use the queue or the priority that they name, by the name of their views."""
+    """By the name of a job's view: why it may not use the queue or the priority that it names."""
     if not rules:
         return {}
     asked: dict[tuple[str, str, int], str] = {}
@@ -337,10 +339,10 @@ def _refused(standings: Iterable[Standing], rules: Sequence[NamespaceRule]) -> d
     return out
 
 
-def stand(job: Job, room: Room, *, keep_cordoned: bool = False) -> Standing:
-    """What a job holds now, by what was decided; and whether it has to go elsewhere."""
+def stand(job: Job, capacity: FreeCapacity, *, keep_cordoned: bool = False) -> Standing:
+    """What a job holds by its allocation, and whether it has lost its place."""
     read = job.read
-    at = read.allocation or _found_again(job)
+    at = read.allocation or _allocation_of_pods(job)
     if at is None or at.round != read.current or not at.is_placed:
         return Standing(job)
     held: Places = {}
@@ -353,22 +355,22 @@ def stand(job: Job, room: Room, *, keep_cordoned: bool = False) -> Standing:
             i: node for i in range(running) if i not in finished and (node := at.node(role.name, i)) != ""
         }
     where = {node for places in held.values() for node in places.values()}
-    lost = {node for node in where if room.is_lost(node)}
+    lost = {node for node in where if capacity.is_lost(node)}
     if not read.is_preemptible:
         kept = {task: {i: node for i, node in places.items() if node not in lost} for task, places in held.items()}
         return Standing(job, kept, done)
-    closed = {node for node in where if not room.is_open(node)}
+    closed = {node for node in where if not capacity.is_open(node)}
     if any(done.values()) and not lost:
-        return Standing(job, held, done)  # it is about to end: a new round would do its finished work again
-    if closed - lost and not lost and (keep_cordoned or not _is_cordoned(closed, room)):
-        return Standing(job, held, done)  # a node that has just gone silent may come back
+        return Standing(job, held, done)  # a new round would repeat the finished replicas' work
+    if closed - lost and not lost and (keep_cordoned or not _is_cordoned(closed, capacity)):
+        return Standing(job, held, done)  # a node that is not ready may come back
     if closed:
-        return Standing(job, {}, {}, displaced=_named({node: room.trouble(node) for node in closed}), may_stay=not lost)
+        return Standing(job, {}, {}, displaced=_named({n: capacity.trouble(n) for n in closed}), may_stay=not lost)
     return Standing(job, held, done)
 
 
-def _found_again(job: Job) -> Allocation | None:
-    """The allocation as the pods have it, when somebody has made the annotation unreadable."""
+def _allocation_of_pods(job: Job) -> Allocation | None:
+    """The allocation derived from the pods, for when the annotation is missing or invalid."""
     where = {(p.place.task, p.place.index): p.where for p in job.current_pods() if p.place and p.where}
     nodes = {
         role.name: tuple(where.get((role.name, i), "") for i in range(job.read.running(role.name)))
@@ -385,10 +387,10 @@ def plan_writes(
     limit_seconds: float = 300.0,
     failed: Callable[[Job, Exception], None] | None = None,
 ) -> tuple[list[Write], list[Write]]:
-    """(writes that free room, writes that use it). The second may only be made when all of the first were.
+    """(writes that free capacity, writes that use it). The second ones depend on the first ones.
 
-    A job that has waited longer than `limit_seconds` says so in a warning. `failed` is told of each job whose write
-    cannot be made up; the plan should then be made again without it, as others may count on the room that it frees.
+    A job that has waited longer than `limit_seconds` gets a warning. `failed` is called for each job whose write cannot
+    be built; the plan should then be repeated without it, as others may depend on the capacity that it frees.
     """
     free: list[Write] = []
     use: list[Write] = []
@@ -399,7 +401,7 @@ def plan_writes(
     for j, standing in enumerate(shown.standings):
         is_kept = int(plan.action[j]) == int(Action.KEEP)
         if standing.is_fixed or (is_kept and (standing.job.read.allocation is not None or not standing.is_placed)):
-            continue  # there is nothing to write or to tell: most jobs in most plans
+            continue  # nothing to write: most jobs in most plans
         roles = range(int(starts[j]), int(starts[j + 1]))
         target = {shown.snapshot.role_names[g]: counts.get(g, {}) for g in roles}
         try:
@@ -421,7 +423,7 @@ def _writes_of(
     explainer: Explainer,
     limits: tuple[float, float],
 ) -> tuple[list[Write], list[Write]]:
-    """The writes of one job, as `plan_writes` has them."""
+    """The writes of one job, as in `plan_writes`."""
     (now, limit_seconds), plan, read = limits, explainer.plan, standing.job.read
     action = Action(int(plan.action[j]))
     words = explainer.text(j).split(": ", 2)[-1]
@@ -432,11 +434,11 @@ def _writes_of(
             said = decision("late", f"not placed within {limit_seconds:g} s: {words}", now)
         write = _say(read, said, Why(int(plan.why[j])), now)
         if read.allocation is None and standing.is_placed:
-            found = patches.change_job(read, allocation=_found_again(standing.job))
+            found = patches.change_job(read, allocation=_allocation_of_pods(standing.job))
             return [], [replace(found, is_optional=True)]
         return [], [write] if write is not None else []
     if action in (Action.WAIT, Action.PREEMPT):
-        return [_put_off(standing, said, now)], []
+        return [_preempt(standing, said, now)], []
     if not read.is_preemptible:
         return [], [_extend(standing, target, said, now)]
     write = _move(standing, target, said, now)
@@ -445,7 +447,7 @@ def _writes_of(
 
 
 def left_in_place(shown: Picture, plan: Plan) -> bool:
-    """Whether a job was to leave a cordoned node and has nowhere to go: then it should rather stay."""
+    """Whether a job has to leave a cordoned node and has no other place, so that it should stay."""
     return any(
         standing.may_stay and int(plan.action[j]) == int(Action.WAIT) for j, standing in enumerate(shown.standings)
     )
@@ -457,24 +459,25 @@ def _in_place(standings: Iterable[Standing]) -> set[str]:
 
 def _is_planned(job: Job) -> bool:
     read = job.read
-    if read.has_ended or read.is_stopping or read.problem or job.is_passed:
+    if read.has_ended or read.is_stopping or read.problem or job.is_superseded:
         return False
     if read.is_suspended and not (read.allocation and read.allocation.is_placed):
         return False
-    # All its replicas have finished, and Argo is about to end it: there is nothing left to place.
+    # If all replicas have finished, Argo is about to end the job.
     return not all(read.tree.finished(member) for _, _, member in job.members())
 
 
-def _is_cordoned(closed: set[str], room: Room) -> bool:
-    return any(name in room.nodes and not room.nodes[name].is_schedulable for name in closed)
+def _is_cordoned(closed: set[str], capacity: FreeCapacity) -> bool:
+    return any(name in capacity.nodes and not capacity.nodes[name].is_schedulable for name in closed)
 
 
-def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], pods: list[PodRead]) -> list[Standing]:
-    """Take back places that were promised and are not used, on nodes that have no room for them any more beside `pods`,
-    which stay.
+def _withdraw_overcommitted(
+    standings: list[Standing], nodes: Mapping[str, NodeRead], pods: list[PodRead]
+) -> list[Standing]:
+    """Withdraw unused places on nodes that cannot hold them any more beside `pods`, which stay.
 
-    A node may shrink or be closed, or a foreign pod may come, between a decision and the admission, or while Argo makes
-    a pod anew.
+    A node may shrink or be closed, or a foreign pod may arrive, between a decision and the admission, or while Argo
+    creates a pod again.
     """
     unused = {s.job.key: s.unused for s in standings if s.is_placed and not s.is_fixed}
     if not any(unused.values()):
@@ -505,18 +508,18 @@ def _settle_overfull(standings: list[Standing], nodes: Mapping[str, NodeRead], p
 
 
 def _named(troubles: Mapping[str, str]) -> str:
-    """What is wrong with which nodes, in words; "" if nothing is. Nodes with nothing wrong are left out."""
+    """The nodes with a trouble, as text; "" if there are none."""
     found = [f"node {node} {words}" for node, words in sorted(troubles.items()) if words]
     return ", ".join(found[:_NODES_NAMED]) + (f" and {len(found) - _NODES_NAMED} more" * (len(found) > _NODES_NAMED))
 
 
 def _less(standing: Standing, places: Mapping[str, Mapping[int, str]], why: str) -> Standing:
-    """A job that cannot have these places: a gang that moves as a whole has none then."""
+    """The standing without these places; a preemptible job, which moves as a whole, loses all."""
     if not standing.job.read.is_preemptible:
         kept = _without(standing.held, places)
         return replace(standing, held=kept, displaced="" if any(kept.values()) else why)
     if any(standing.done.values()):
-        return standing  # in another place all its finished work would be done again: it waits for this one
+        return standing  # another place would repeat the finished work: it waits for this one
     return Standing(standing.job, displaced=why)
 
 
@@ -539,7 +542,7 @@ def _use(
 
 
 def _request(standing: Standing, role: Role) -> Mapping[str, int]:
-    """What one replica takes: as its pods say, which know what Argo adds; else as its template says."""
+    """The request of one replica: from its pods, which include what Argo adds, else from its template."""
     for pod in (*standing.job.pods, *standing.job.old_pods):
         if pod.place is not None and pod.place.task == role.name:
             return pod.request
@@ -548,15 +551,15 @@ def _request(standing: Standing, role: Role) -> Mapping[str, int]:
 
 def _view(standing: Standing) -> JobView:
     read = standing.job.read
-    # The time since a job's last change keeps policies from changing it again, on ideas of their own: what its user has
-    # asked for since then is not to wait for it.
+    # The time since a job's last change delays further changes by the policy, but not a change that the user has asked
+    # for since then.
     at = read.allocation
     roles = []
     for role in read.roles:
         held, done = standing.held.get(role.name, {}), standing.done.get(role.name, frozenset())
         low, high = _bounds(standing, role, held=len(held), done=len(done))
         if high == 0:
-            continue  # all its replicas have come to their end
+            continue  # all its replicas have finished
         roles.append(
             RoleView(
                 name=role.name,
@@ -575,7 +578,7 @@ def _view(standing: Standing) -> JobView:
         roles=tuple(roles),
         queue=read.queue or DEFAULT_QUEUE,
         priority=read.priority,
-        # One that has finished replicas would do their work again in a new round.
+        # A new round would repeat the work of finished replicas.
         preemptible=read.is_preemptible and not has_done and not standing.is_fixed,
         created_seconds=standing.job.created_seconds,
         started_seconds=at.first if at and at.first else None,
@@ -587,21 +590,21 @@ def _view(standing: Standing) -> JobView:
 
 
 def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[int, int]:
-    """How many replicas of a task may hold a node: at least and at most."""
+    """(minimum, maximum) of the replicas of a task that may hold a node."""
     read = standing.job.read
     if standing.is_fixed or standing.is_barred:
         return held, held
     if read.is_preemptible:
-        # In a new round those that have finished would do their work again.
+        # A new round would repeat the work of finished replicas.
         if any(standing.done.values()):
             return held, held
         return role.low, min(role.high, max(role.low, (standing.most or {}).get(role.name, role.high)))
     running = read.running(role.name)
     if done and done == running:
-        return 0, 0  # Argo's group has come to its end, and takes no more members
+        return 0, 0  # Argo's group has ended, and accepts no more members
     if not standing.is_placed:
         return role.wanted - done, role.wanted - done
-    # While released members are still in the group nothing can be added behind them.
+    # No members can be added behind released ones that are still in the group.
     high = running if read.has_tail(role.name) else max(running, role.wanted)
     high = max(held, high - done)
     return min(high, max(1, held)), high
@@ -619,7 +622,7 @@ def _counts(snapshot: Snapshot, plan: Plan) -> dict[int, dict[str, int]]:
 
 
 def _assign(places: Mapping[int, str], target: Mapping[str, int], *, slots: Iterable[int]) -> dict[int, str]:
-    """Index → node: whoever can stay stays; the rest of `target` fills `slots` in order, node by node."""
+    """Index → node: replicas stay where they can; the rest of `target` fills `slots` in order, node by node."""
     left = dict(target)
     out: dict[int, str] = {}
     for index, node in sorted(places.items()):
@@ -634,7 +637,7 @@ def _assign(places: Mapping[int, str], target: Mapping[str, int], *, slots: Iter
 
 
 def _move(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Mapping[str, str], now: float) -> Write:
-    """Give a preemptible job another allocation: a new round, or the present one if nothing of it was ever admitted."""
+    """Give a preemptible job another allocation: in a new round, or in the current one if no pod of it was admitted."""
     job, read = standing.job, standing.job.read
     counts = {task: sum(nodes.values()) for task, nodes in target.items()}
     old = read.allocation
@@ -654,7 +657,7 @@ def _move(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Map
 
 
 def _extend(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Mapping[str, str], now: float) -> Write:
-    """Place a job that is not preemptible, or more replicas of it: nothing that runs is touched."""
+    """Place a non-preemptible job, or more replicas of it, without moving running ones."""
     read = standing.job.read
     granted = dict(read.granted[read.current])
     incarnations = dict(read.incarnations)
@@ -672,7 +675,7 @@ def _extend(standing: Standing, target: Mapping[str, Mapping[str, int]], said: M
         nodes[task] = tuple(places.get(i, finished.get(i, "")) for i in range(count))
         if not read.has_tail(task) and count > granted.get(task, 0):
             for index in range(granted.get(task, 0), count):
-                _bring_back(read, task, index, incarnations)
+                _next_incarnation(read, task, index, incarnations)
             granted[task] = count
     counts = {task: sum(1 for node in where if node) for task, where in nodes.items()}
     first = old.first if old and old.first else now
@@ -686,18 +689,18 @@ def _extend(standing: Standing, target: Mapping[str, Mapping[str, int]], said: M
     )
 
 
-def _bring_back(read: JobRead, task: str, index: int, incarnations: dict[str, str]) -> None:
-    """Give an index that lived before a name of its own: Argo takes a finished node of the same name for the result."""
+def _next_incarnation(read: JobRead, task: str, index: int, incarnations: dict[str, str]) -> None:
+    """Give an index that was used before a new incarnation: Argo would reuse the result of a node of the same name."""
     key = f"{read.current}/{task}/{index}"
-    incarnation = 0
-    while f"{key}{f'.{incarnation}' if incarnation else ''}" in read.tree.members:
-        incarnation += 1
-    if incarnation:
-        incarnations[key] = f".{incarnation}"
+    number = 0
+    while f"{key}{f'.{number}' if number else ''}" in read.tree.members:
+        number += 1
+    if number:
+        incarnations[key] = f".{number}"
 
 
-def _put_off(standing: Standing, said: Mapping[str, str], now: float) -> Write:
-    """Take a job's place away: it waits, with pods of its smallest gang, for the next one."""
+def _preempt(standing: Standing, said: Mapping[str, str], now: float) -> Write:
+    """Take a job's place: it waits for another one, with the pods of its smallest gang."""
     read, why = standing.job.read, said["why"]
     lost = f"{standing.displaced}; " if standing.is_displaced else ""
     if not read.is_preemptible or not standing.job.has_started():
@@ -710,9 +713,9 @@ def _put_off(standing: Standing, said: Mapping[str, str], now: float) -> Write:
     return next_round(standing.job, counts, {}, now=now, decision=said, note=note)
 
 
-def give_back(standing: Standing, why: str, *, now: float, most: Mapping[str, int] | None = None) -> Write | None:
-    """Take the places back of which no use was made. `most`: the replicas by task with which a preemptible job is to
-    wait. None if nothing has to be written."""
+def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int] | None = None) -> Write | None:
+    """Withdraw the unused places of a job. `most`: the replicas by task with which a preemptible job is to wait. None
+    if nothing has to be written."""
     job, read, old = standing.job, standing.job.read, standing.job.read.allocation
     said, note = decision("wait", why, now), Note("Waiting", why, is_warning=True)
     if old is None or (read.is_preemptible and any(standing.done.values())):
@@ -733,7 +736,7 @@ def give_back(standing: Standing, why: str, *, now: float, most: Mapping[str, in
 
 
 def _say(read: JobRead, said: Mapping[str, str], why: Why, now: float) -> Write | None:
-    """Tell why a job waits or stays as it is, when that is news."""
+    """Update the text of why a job waits or stays as it is, if it has changed."""
     last = read.decision
     if last.get("why") == said["why"] and last.get("action") == said["action"]:
         return None
@@ -755,7 +758,7 @@ def _note(standing: Standing, counts: Mapping[str, int], why: str) -> Note:
     before = sum(len(places) for places in standing.held.values())
     after = sum(counts.values())
     if standing.is_displaced:
-        return Note("Rescheduled", f"placed anew with {counted(after, 'replica')}, as {standing.displaced}; {why}")
+        return Note("Rescheduled", f"placed again with {counted(after, 'replica')}, as {standing.displaced}; {why}")
     if not before:
         return Note("Admitted", f"{counted(after, 'replica')}: {_spread(counts)}; {why}")
     if before == after:
@@ -768,7 +771,7 @@ def _spread(counts: Mapping[str, int]) -> str:
 
 
 def _shrinks(standing: Standing, target: Mapping[str, Mapping[str, int]]) -> bool:
-    """Some node is to hold less of the job than it does now."""
+    """Whether some node will hold fewer replicas of the job than now."""
     for task, places in standing.held.items():
         for node in set(places.values()):
             if target.get(task, {}).get(node, 0) < list(places.values()).count(node):

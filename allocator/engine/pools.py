@@ -1,7 +1,7 @@
-"""Pools of like nodes (GPU types), and how fast each is taken to be when a job is to start.
+"""Pools of nodes of one GPU type, and the relative speed that each is assumed to have when a job starts.
 
-The daemon is told by its settings. Who leads says it in the Lease, so that whoever asks what would be decided is shown
-the same cluster without knowing the daemon's environment.
+They come from the daemon's settings. The leader publishes them in the Lease, so that read-only commands plan with the
+same pools without knowing the daemon's environment.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from diflow.allocator.model.views import POOL_LABEL
 
 MOST_POOLS = 256
-"""Pools that may be given a speed: there are not so many types of GPU, and the Lease has room for them."""
+"""The most pools with a speed: more than there are types of GPU, and few enough for an annotation of the Lease."""
 
 PoolLabel = Annotated[str, Field(min_length=1, max_length=317)]
 PoolName = Annotated[str, Field(max_length=63)]
-"""A value of a label."""
+"""The value of a label."""
 Speed = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
 PoolSpeed = Annotated[dict[PoolName, Speed], Field(max_length=MOST_POOLS)]
 
 
 class Pools(BaseModel):
-    """`label`: the node label whose value is the name of a node's pool ("" where a node has none). `speed`: how many
-    times as fast as the others, which count as 1."""
+    """`label`: the node label whose value is the pool's name ("" for a node without it). `speed`: by pool, relative to
+    the pools not listed, which have 1."""
 
     model_config = ConfigDict(frozen=True)
 
     label: PoolLabel = POOL_LABEL
     speed: PoolSpeed = Field(default_factory=dict)
 
-    def said(self) -> str:
-        """As one line, for `heard`."""
+    def to_json(self) -> str:
+        """As one line, for `parse_pools`."""
         return self.model_dump_json()
 
 
-def heard(text: str) -> Pools | None:
-    """What another process said; None for what was not said so."""
+def parse_pools(text: str) -> Pools | None:
+    """The pools in this text, None if it is not valid."""
     try:
         return Pools.model_validate_json(text)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""The allocator as a process: its lead, its pages, its signals, its end."""
+"""The allocator as a process: leader election, HTTP pages, signals, exit code."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from diflow.allocator.engine.settings import AllocatorSettings
     from diflow.kube.api import Cluster
 
-# After leadership was lost nothing is written any more; a loop that still hangs then is ended.
+# After a loss of leadership nothing is written; if the loop still hangs after this time, the process exits.
 _LONGEST_END_SECONDS: Final = 20.0
 
 log = structlog.get_logger("diflow.allocator")
 
 
 def serve(cluster: Cluster, settings: AllocatorSettings, *, metrics_port: int) -> int:
-    """Lead and decide until a signal comes. Returns the exit code: 5 when another process took the lead."""
+    """Run the allocator until a signal comes. Returns the exit code: 5 when leadership was lost."""
     stop = threading.Event()
     lost: list[threading.Timer] = []
 
@@ -53,7 +53,7 @@ def serve(cluster: Cluster, settings: AllocatorSettings, *, metrics_port: int) -
     allocator = Allocator(cluster, settings, policy, elector, record=_recorder(settings), on_cycle=telemetry.cycle)
     telemetry.watch(allocator)
     with telemetry.serving(metrics_port), _ending_on_signals(stop, allocator):
-        telemetry.tell_troubles(stop)
+        telemetry.log_troubles(stop)
         log.info(
             "started",
             version=__version__,
@@ -79,9 +79,9 @@ def serve(cluster: Cluster, settings: AllocatorSettings, *, metrics_port: int) -
 def candidate(
     cluster: Cluster, settings: AllocatorSettings, *, on_lost: Callable[[str], None] = lambda _: None
 ) -> Elector:
-    """This process as a candidate for the allocator's Lease, under a name that no other process has."""
+    """This process as a candidate for the allocator's Lease, with a unique identity."""
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    says = {POLICY: settings.policy, POOLS: settings.pools.said()}
+    says = {POLICY: settings.policy, POOLS: settings.pools.to_json()}
     return Elector(cluster, namespace=settings.namespace, identity=identity, says=says, on_lost=on_lost)
 
 
@@ -97,7 +97,7 @@ def _recorder(settings: AllocatorSettings) -> Callable[..., None]:
 
 @contextmanager
 def _ending_on_signals(stop: threading.Event, allocator: Allocator) -> Iterator[None]:
-    """TERM and INT end the loop after what it is doing; a second one ends the process at once."""
+    """TERM and INT end the loop after its current cycle; a second one ends the process at once."""
     before: dict[int, Any] = {}
 
     def end() -> None:
@@ -106,7 +106,7 @@ def _ending_on_signals(stop: threading.Event, allocator: Allocator) -> Iterator[
 
     def on_signal(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_DFL)
-        # Not here: the main thread may hold the very lock that is needed to wake it.
+        # In a thread: the main thread, which runs this handler, may hold the lock that `ask` needs.
         threading.Thread(target=end, name="signal", daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):

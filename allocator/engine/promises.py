@@ -1,8 +1,8 @@
-"""Places that were given and are not taken: after a time they are given back, and another is looked for.
+"""Timeouts of allocated places that no pod uses: after a time they are taken back, and the job is placed again.
 
-A place holds its room from the decision on. It may never be taken: Argo does not make the pods (a ResourceQuota, a
-suspended Workflow), the pods that are to leave do not, or the job's own replicas of the round before do not. So each
-place that no pod makes use of has a time. What is counted here is in memory alone: another leader counts anew.
+A place reserves capacity from the decision on. It may stay unused: Argo does not create the pods (a ResourceQuota, a
+suspended Workflow), or the pods that should leave do not, be they other jobs' or those of the job's previous round. The
+times are kept in memory only: a new leader starts them again.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.planning import Lapsed, Standing
 from diflow.allocator.engine.reconcile import Job, former_pods, needs
 from diflow.allocator.engine.records import PodRead, Role
 from diflow.figures import counted
 
-# A job whose place was not taken, for no reason that is known, gets none for so long: longer each time.
+# Back-off of a job whose place stayed unused for an unknown reason: (first, longest), doubled each time.
 _PAUSE_SECONDS: Final = (60.0, 1800.0)
-# A job of which only some pods were made is given no more than these for so long: trying stops all of its replicas.
+# How long a job of which only some pods were created is limited to that number: trying more restarts all replicas.
 _CAP_SECONDS: Final = (1800.0, 21600.0)
 _NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A job that did not take its places in time. `most`: with how many replicas by task it is to wait, if not with
-    those that it has."""
+    """A job that did not use its places in time. `most`: the replicas by task with which it is to wait, None for those
+    that it has."""
 
     standing: Standing
     why: str
@@ -37,7 +37,7 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class _Bar:
-    """Why a job is given nothing: its pods have to be there first, and the time has to come."""
+    """A job that gets nothing until the time `until` and, with `needs_pods`, until its pods exist."""
 
     uid: str
     roles: tuple[Role, ...]
@@ -58,7 +58,7 @@ _Place = tuple[str, str, int]
 
 
 class Promises:
-    """Since when which places are promised, and what has come of those that were not taken."""
+    """Since when places are unused, and the restrictions on the jobs that did not use theirs."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -72,15 +72,17 @@ class Promises:
 
     @property
     def barred(self) -> Set[str]:
-        """The keys of the jobs that are given nothing for now."""
+        """The keys of the jobs that get nothing for now."""
         return self._bars.keys()
 
     def due(self) -> float:
-        """When the next place runs out, or the next job may be given one again, on the clock."""
+        """When the next place times out or the next back-off ends, on the clock."""
         return min([self._next, *(bar.until for bar in self._bars.values() if not bar.needs_pods)])
 
-    def look(self, standings: Iterable[Standing], pods: Sequence[PodRead], room: Room, *, now: float) -> list[Expired]:
-        """The jobs that did not take their places in time (`now`: on the clock)."""
+    def expire(
+        self, standings: Iterable[Standing], pods: Sequence[PodRead], capacity: FreeCapacity, *, now: float
+    ) -> list[Expired]:
+        """The jobs that did not use their places in time (`now`: on the clock)."""
         standings = list(standings)
         since: dict[_Place, float] = {}
         late: list[tuple[Standing, frozenset[tuple[str, int]]]] = []
@@ -104,16 +106,16 @@ class Promises:
         if not late:
             return []
         in_place: set[str] = set().union(*(standing.pods_in_place for standing in standings))
-        return [self._expired(standing, pods, in_place, room, now) for standing, _ in late]
+        return [self._expired(standing, pods, in_place, capacity, now) for standing, _ in late]
 
-    def lapsed(self, jobs: Mapping[str, Job], room: Room, *, now: float) -> Lapsed:
-        """What comes of it for the next plan. `jobs`: all that there are, by their keys; of others nothing is kept."""
+    def lapsed(self, jobs: Mapping[str, Job], capacity: FreeCapacity, *, now: float) -> Lapsed:
+        """The restrictions on the next plan. `jobs`: all existing jobs by key; those of other jobs are dropped."""
         uids = {job.read.identity.uid for job in jobs.values()}
         self._tries = {uid: tries for uid, tries in self._tries.items() if uid in uids}
         self._bars = {
             key: bar
             for key, bar in self._bars.items()
-            if key in jobs and _is_of(bar, jobs[key]) and not _is_over(bar, jobs[key], room, now)
+            if key in jobs and _is_of(bar, jobs[key]) and not _is_over(bar, jobs[key], capacity, now)
         }
         self._caps = {
             key: cap for key, cap in self._caps.items() if key in jobs and _is_of(cap, jobs[key]) and now < cap.until
@@ -122,13 +124,13 @@ class Promises:
         return Lapsed(frozenset(self._bars), most, self._stuck, self._places)
 
     def _expired(
-        self, standing: Standing, pods: Sequence[PodRead], in_place: Set[str], room: Room, now: float
+        self, standing: Standing, pods: Sequence[PodRead], in_place: Set[str], capacity: FreeCapacity, now: float
     ) -> Expired:
         job, read = standing.job, standing.job.read
         uid = read.identity.uid
         tries = self._tries[uid] = self._tries.get(uid, 0) + 1
         seconds = f"within {self._seconds:g} s"
-        lacking, former = job.lacks(), former_pods(job, room) if read.is_preemptible else []
+        lacking, former = job.lacks(), former_pods(job, capacity) if read.is_preemptible else []
         until, most, needs_pods = now, None, bool(lacking or former)
         if lacking:
             most = _made(job)
@@ -138,7 +140,7 @@ class Promises:
                 self._caps[job.key] = _Cap(uid, read.roles, now + _longer(_CAP_SECONDS, tries), most)
         elif former:
             why = f"its replicas of the round before do not end {seconds}: {_names([_at(pod) for pod in former])}"
-        elif culprits := _culprits(standing, pods, in_place, room):
+        elif culprits := _culprits(standing, pods, in_place, capacity):
             self._stuck |= {pod.identity.uid for pod in culprits}
             why = f"pods that were to leave do not {seconds}: {_names([_at(pod) for pod in culprits])}"
         else:
@@ -149,13 +151,13 @@ class Promises:
 
 
 def _is_of(what: _Bar | _Cap, job: Job) -> bool:
-    """The same job, which does not ask for less than it did: whoever asks for more, or for something else, would get a
-    promise with each change."""
+    """The same job, and it does not ask for less: asking for less lifts the restriction. Asking for more or for
+    something else does not, or a job could get a new place with each change."""
     return what.uid == job.read.identity.uid and not _asks_for_less(what.roles, job.read.roles)
 
 
 def _asks_for_less(before: Sequence[Role], now: Sequence[Role]) -> bool:
-    """Some task asks for less, and none for more or for another kind of node."""
+    """Some task asks for less, and none for more or for other nodes."""
     known = {role.name: role for role in before}
     if any(role.name not in known or not _is_within(role, known[role.name]) for role in now):
         return False
@@ -172,14 +174,14 @@ def _is_within(role: Role, other: Role) -> bool:
     )
 
 
-def _is_over(bar: _Bar, job: Job, room: Room, now: float) -> bool:
-    if bar.needs_pods and (job.lacks() or (job.read.is_preemptible and former_pods(job, room))):
+def _is_over(bar: _Bar, job: Job, capacity: FreeCapacity, now: float) -> bool:
+    if bar.needs_pods and (job.lacks() or (job.read.is_preemptible and former_pods(job, capacity))):
         return False
     return now >= bar.until
 
 
 def _made(job: Job) -> dict[str, int] | None:
-    """How many pods of each task were made, if that is a gang with which a preemptible job could run."""
+    """The number of pods of each task, if a preemptible job could run with these alone."""
     read = job.read
     if not read.is_preemptible:
         return None
@@ -192,15 +194,15 @@ def _made(job: Job) -> dict[str, int] | None:
     return most if most != granted and all(most[role.name] >= role.low for role in read.roles) else None
 
 
-def _culprits(standing: Standing, pods: Sequence[PodRead], in_place: Set[str], room: Room) -> list[PodRead]:
-    """The pods that are on their way out on the nodes on which the job's places have no room."""
+def _culprits(standing: Standing, pods: Sequence[PodRead], in_place: Set[str], capacity: FreeCapacity) -> list[PodRead]:
+    """The pods that should leave the nodes on which the job's places do not fit yet."""
     job, at = standing.job, standing.job.read.allocation
     if at is None:
         return []
     unused = {(task, index) for task, places in standing.unused.items() for index in places}
     gated = [pod for pod in job.current_pods() if pod.place and (pod.place.task, pod.place.index) in unused]
     wanted = needs(gated, at) or {}
-    short = {node for node, need in wanted.items() if not room.fits({node: need})}
+    short = {node for node, need in wanted.items() if not capacity.fits({node: need})}
     return [
         pod
         for pod in pods

@@ -1,4 +1,4 @@
-"""Queues as an administrator writes them: the text of a ConfigMap's key `queues.yaml`, validated.
+"""Reads and validates `queues.yaml`, the key of a ConfigMap in which an administrator defines the queues.
 
     queues:
       - name: vision
@@ -31,7 +31,7 @@ _FIELDS = frozenset({"name", "weight", "guarantee", "cap", "parent"})
 
 @dataclass(frozen=True, slots=True)
 class QueueFile:
-    """The queues, and who may use them (access.py)."""
+    """The queues, and which namespaces may use them (access.py)."""
 
     queues: tuple[QueueView, ...] = ()
     rules: tuple[NamespaceRule, ...] = ()

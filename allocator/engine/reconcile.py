@@ -1,7 +1,7 @@
-"""Carrying out: from a job's Workflow and pods to the writes that bring them nearer to what was decided.
+"""Reconciliation: from a job's Workflow and pods to the writes that bring them closer to the decision.
 
-Nothing is decided here, and nothing is remembered: killed after any write, the next call goes on from what it finds.
-The table in docs/decisions/0005 lists what happens when.
+Nothing is decided here, and there is no state: if the process is killed after any write, the next call continues from
+the objects. The table in docs/decisions/0005 lists what happens when.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from diflow import keys
 from diflow.allocator.engine import patches
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.allocator.model import amounts
@@ -28,8 +28,8 @@ from diflow.state.roster import roster
 
 Needs = dict[str, dict[str, int]]
 
-# The kubelet's words for a pod that it does not take: an attempt that ends so counts for nothing, even where Argo
-# judges it by a copy of the Workflow that is older than the decision.
+# The kubelet's message for a pod that it does not admit: an attempt that ends with it does not count as a failure, even
+# if Argo evaluates it with a copy of the Workflow from before the decision.
 _REJECTED = "Pod was rejected"
 
 
@@ -37,10 +37,10 @@ _REJECTED = "Pod was rejected"
 class Job:
     """A job's Workflow and its live pods.
 
-    `before` and `after` are the Workflows that it continues and that continues it, where they are there; `old_pods` are
-    the live pods of the former. One that is to be continued is `full`: it has grown so large that no round is added.
-    `known_as` is the key by which people know the job, if that is another Workflow's. `submitted_seconds`: when the
-    first of its Workflows that are there was created, if that is not this one.
+    `before` and `after` are the previous and the next Workflow of the job, if they exist; `old_pods` are the live pods
+    of the previous ones. A full Workflow is too large for another round, which begins in the next Workflow. `known_as`:
+    the key of the job, if it is not this Workflow's. `submitted_seconds`: when the first existing Workflow of the job
+    was created, None if it is this one.
     """
 
     read: JobRead
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def created_seconds(self) -> float:
-        """When the job was submitted, as far as that is proven: a Workflow is as old as the one that it continues."""
+        """When the job was submitted: the creation of its first Workflow that still exists."""
         return self.read.created_seconds if self.submitted_seconds is None else self.submitted_seconds
 
     @property
@@ -63,21 +63,21 @@ class Job:
 
     @property
     def title(self) -> str:
-        """What people know it by: "namespace/name" of the job, whichever Workflow it is in."""
+        """The job's "namespace/name", whichever Workflow it is in."""
         return self.known_as or self.read.key
 
     @property
-    def is_passed(self) -> bool:
-        """The job goes on in another Workflow, or that was decided."""
+    def is_superseded(self) -> bool:
+        """The job continues in another Workflow, or that is decided."""
         return bool(self.read.continued_in) or self.after is not None
 
     @property
     def may_begin(self) -> bool:
-        """The Workflow before it, if there is one, names it as the one in which the job goes on."""
+        """The previous Workflow, if there is one, names this one as its successor."""
         return self.before is None or self.before.continued_in == self.read.identity.name
 
     def is_made_of(self, other: Job) -> bool:
-        """Made of the same objects as `other`, not just of equal ones: a look at each field of them would cost more."""
+        """Whether it consists of the same objects as `other`: comparing by identity is cheaper than by value."""
         return (
             self.read is other.read
             and self.before is other.before
@@ -89,18 +89,18 @@ class Job:
         )
 
     def is_wanted(self, pod: PodRead) -> bool:
-        """The pod belongs to what should run now."""
+        """Whether the pod is of the current round and not released."""
         job = self.read
         return pod.place is not None and pod.place.round == job.current and pod.member not in job.released
 
     def members(self) -> Iterator[tuple[str, int, str]]:
-        """(task, index, member) of all replicas that should run now."""
+        """(task, index, member) of each replica that should run now."""
         for role in self.read.roles:
             for index in range(self.read.running(role.name)):
                 yield role.name, index, self.read.member(role.name, index)
 
     def has_started(self) -> bool:
-        """Some replica of the current round, in its latest restart, was admitted or has come to its end."""
+        """Whether a replica of the current round, in its latest restart, was admitted or has finished."""
         tree, latest = self.read.tree, self.latest_restart()
         if any(not pod.is_gated for pod in self.current_pods() if pod.place and pod.place.restart == latest):
             return True
@@ -109,7 +109,7 @@ class Job:
         )
 
     def current_pods(self) -> list[PodRead]:
-        """The pods of the current round, one for each replica that is granted. A pod beyond these is a stray."""
+        """The pods of the current round, at most one for each granted replica: others are strays."""
         found = [pod for pod in self.pods if self.is_wanted(pod) and self._is_granted(pod)]
         latest: dict[str, PodRead] = {}
         for pod in found:
@@ -119,8 +119,8 @@ class Job:
         return found if len(latest) == len(found) else list(latest.values())
 
     def strays(self) -> list[PodRead]:
-        """Pods that pass for replicas which are not granted, or which have another pod: anybody who may create pods can
-        make them. The job has no claim by them, and nobody ends them."""
+        """Pods labelled as replicas that are not granted or have another pod: every user who may create pods can make
+        them. They give the job no claim to a place, and the allocator does not end them."""
         wanted = [pod for pod in self.pods if self.is_wanted(pod)]
         current = self.current_pods()
         if len(current) == len(wanted):
@@ -136,7 +136,7 @@ class Job:
         return place.index < count and place.member == read.member_text(place.task, place.index)
 
     def lacks(self) -> list[str]:
-        """The replicas of the current round ("worker-3") that have neither come to their end nor a live pod."""
+        """The replicas of the current round ("worker-3") that have not finished and have no live pod."""
         there, finished = {pod.member for pod in self.current_pods()}, self.read.tree.finished
         return [
             f"{task}-{index}" for task, index, member in self.members() if member not in there and not finished(member)
@@ -147,7 +147,7 @@ class Job:
         return max([*seen, self.read.tree.restart_of.get(self.read.current, 0)])
 
     def leaving(self) -> list[PodRead]:
-        """Live pods that should not run any more."""
+        """Live pods that should end."""
         return [pod for pod in self.pods if not self.is_wanted(pod)]
 
 
@@ -157,18 +157,18 @@ def _are_the_same(some: Sequence[PodRead], others: Sequence[PodRead]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Times that keep the allocator from making things worse, in seconds."""
+    """Minimum times between disruptions."""
 
     between_rounds_seconds: float = 10.0
-    """A round that lost a replica is not replaced sooner than this after it began: evictions come in waves."""
+    """The least age of a round that is replaced because it lost a replica: evictions come in bursts."""
 
 
-def carry_out(
-    job: Job, room: Room, *, now: float, pace: Pace | None = None, overdue: frozenset[str] = frozenset()
+def reconcile(
+    job: Job, capacity: FreeCapacity, *, now: float, pace: Pace | None = None, overdue: frozenset[str] = frozenset()
 ) -> list[Write]:
-    """The next writes for this job. `room` is drawn from by what is admitted, so that no two jobs get the same room.
+    """The next writes for this job. Admissions reserve from `capacity`, so that no two jobs get the same.
 
-    `overdue`: uids of pods that were admitted and that kube-scheduler has not bound for too long.
+    `overdue`: uids of admitted pods that kube-scheduler has not bound in time.
     """
     read = job.read
     if job.after is not None and not read.continued_in and (handing := _hand_over(job, job.after, now)):
@@ -176,44 +176,47 @@ def carry_out(
     if read.has_ended or (read.problem and not read.is_stopping):
         return []
     if read.is_stopping:
-        # Argo ends what runs; of the other pods it waits for an end that no kubelet will bring.
+        # Argo ends running pods. It also waits for the end of unbound pods, which no kubelet reports.
         unbound = [pod for pod in job.pods if not pod.host and not pod.is_terminating]
         return [
-            *_lost(job, room),
+            *_lost(job, capacity),
             *(patches.fail(pod, job.key, f"{_REJECTED}: the job was stopped") for pod in unbound),
         ]
     if read.continued_in:
-        return [*_lost(job, room), *_unwanted(job, room)]
+        return [*_lost(job, capacity), *_unwanted(job, capacity)]
     if read.restarts > read.backoff_limit:
         return [_give_up(read, now)]
-    return _go_on(job, room, now, pace or Pace(), overdue)
+    return _go_on(job, capacity, now, pace or Pace(), overdue)
 
 
-def end_pods(job: Job, room: Room) -> list[Write]:
-    """End what runs of a job into whose Workflow nothing can be written. Its gated pods hold nothing, and stay."""
+def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
+    """End the running pods of a job whose Workflow cannot be written. Gated pods use no capacity, and stay."""
     why = f"{_REJECTED}: the job's Workflow is too large to be changed"
-    return _lost(job, room) + [
-        patches.stop(pod, job.key, why, timestamp(room.now_seconds))
+    return _lost(job, capacity) + [
+        patches.stop(pod, job.key, why, timestamp(capacity.now_seconds))
         for pod in job.pods
-        if pod.where and not pod.is_stopping and not pod.is_terminating and not (pod.host and room.is_lost(pod.host))
+        if pod.where
+        and not pod.is_stopping
+        and not pod.is_terminating
+        and not (pod.host and capacity.is_lost(pod.host))
     ]
 
 
-def _go_on(job: Job, room: Room, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
+def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
     read = job.read
-    out = [*_lost(job, room), *_unwanted(job, room)]
+    out = [*_lost(job, capacity), *_unwanted(job, capacity)]
     if read.is_preemptible:
         if read.tree.failed(read.current) and not _round_is_over(read):
             return out + _restart_together(job, now)
-        again = _taken_away(job, room, now, pace) or _restarts_elsewhere(job, room, now)
+        again = _taken_away(job, capacity, now, pace) or _restarts_elsewhere(job, capacity, now)
         if again is not None:
             return [*out, again]
         if any(member.startswith(f"{read.current}/") for member in read.tree.recreated):
-            return out  # a round in which one is missing will be replaced: nobody is admitted to it any more
+            return out  # a round that lost a replica will be replaced: no pods are admitted to it
     late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
     if late:
         return [*out, *_take_back(job, late, now)]
-    out += _admissions(job, room)
+    out += _admissions(job, capacity)
     change = None if read.is_preemptible else _regrant(job, now)
     if change is not None:
         out.append(change)
@@ -221,7 +224,7 @@ def _go_on(job: Job, room: Room, now: float, pace: Pace, overdue: frozenset[str]
 
 
 def needs(pods: Sequence[PodRead], allocation: Allocation) -> Needs | None:
-    """What these pods need on which node, None if one of them has no node."""
+    """Node → resource → amount that these pods need, None if one of them has no node."""
     out: Needs = {}
     for pod in pods:
         assert pod.place is not None
@@ -246,8 +249,8 @@ def next_round(
     decision: Mapping[str, Any] | None = None,
     note: Note | None = None,
 ) -> Write:
-    """Begin a round with these numbers of replicas on these nodes (none yet: `nodes` is empty); of a job whose Workflow
-    is full, in the next one."""
+    """Begin a round with these numbers of replicas on these nodes (empty: no place yet); if the job's Workflow is full,
+    in the next Workflow."""
     names = next_names(job) if job.is_full else ()
     if names:
         return patches.new_part(job.read, counts, nodes, names=names, now=now, decision=decision, note=note)
@@ -255,7 +258,7 @@ def next_round(
 
 
 def next_names(job: Job) -> tuple[str, ...]:
-    """What the next Workflow of the job may be called, the first choice first; none if no name has room."""
+    """Candidate names of the job's next Workflow, in order of preference; none if the tasks' names are too long."""
     read = job.read
     if read.part >= MOST_PARTS:
         return ()
@@ -266,9 +269,9 @@ def next_names(job: Job) -> tuple[str, ...]:
 
 
 def _hand_over(job: Job, after: JobRead, now: float) -> list[Write]:
-    """The next Workflow is there: let the job go on in it. Nothing, if all is as it should be.
+    """Hand the job over to its next Workflow, which exists.
 
-    From the last write on, the job is what the next one says, so that must be what this one says now.
+    The last write makes the next Workflow the authoritative one, so changes to this one are copied to it first.
     """
     read = job.read
     if read.has_ended or read.is_stopping:
@@ -276,8 +279,8 @@ def _hand_over(job: Job, after: JobRead, now: float) -> list[Write]:
             return []
         why = f"the job ended in {read.identity.name}, before it went on here"
         return [patches.stop_job(after, decision=decision("stop", why, now), of=read.key)]
-    if not read.problem and (late := _brought_up_to_date(read, after)):
-        return [late]
+    if not read.problem and (update := _copy_changes(read, after)):
+        return [update]
     note = Note("Continued", f"goes on in {after.identity.name}: this Workflow has {read.tree.count} nodes")
     return [
         patches.change_job(
@@ -290,8 +293,8 @@ def _hand_over(job: Job, after: JobRead, now: float) -> list[Write]:
     ]
 
 
-def _brought_up_to_date(read: JobRead, after: JobRead) -> Write | None:
-    """What has changed in this Workflow since the next one was made of it, if anything has."""
+def _copy_changes(read: JobRead, after: JobRead) -> Write | None:
+    """Copy what has changed in this Workflow since the next one was created; None if nothing has."""
     wanted, has = replicas_text(read.parameters), replicas_text(after.parameters)
     counted = (read.restarts, read.reschedules + 1)
     mine, its = (wanted, read.bounds, read.is_suspended, *counted), (
@@ -313,7 +316,7 @@ def _brought_up_to_date(read: JobRead, after: JobRead) -> Write | None:
 
 
 def decision(action: str, why: str, now: float) -> dict[str, str]:
-    """As the annotation `diflow/decision` has it."""
+    """The content of the annotation `diflow/decision`."""
     return {"action": action, "why": why, "time": timestamp(now)}
 
 
@@ -323,30 +326,30 @@ def timestamp(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _lost(job: Job, room: Room) -> list[Write]:
-    """Pods on nodes that are gone: Argo would wait for ever for their end."""
-    gone = [pod for pod in job.pods if pod.host and room.is_lost(pod.host)]
-    where = ", ".join(f"{node}, which {room.trouble(node)}" for node in sorted({pod.host for pod in gone}))
+def _lost(job: Job, capacity: FreeCapacity) -> list[Write]:
+    """Write off the pods on lost nodes: Argo would wait for their end indefinitely."""
+    gone = [pod for pod in job.pods if pod.host and capacity.is_lost(pod.host)]
+    where = ", ".join(f"{node}, which {capacity.trouble(node)}" for node in sorted({pod.host for pod in gone}))
     note = Note(
         "NodeLost", f"{len(gone)} of its pods {'was' if len(gone) == 1 else 'were'} on {where}", is_warning=True
     )
-    at = timestamp(room.now_seconds)
+    at = timestamp(capacity.now_seconds)
     return [
         patches.write_off(pod, job.key, f"The node was lost: {pod.host}", at, note=note if pod is gone[0] else None)
         for pod in gone
     ]
 
 
-def _unwanted(job: Job, room: Room) -> list[Write]:
+def _unwanted(job: Job, capacity: FreeCapacity) -> list[Write]:
     return [
-        patches.stop(pod, job.key, f"{_REJECTED}: {_released(job.read, pod)}", timestamp(room.now_seconds))
+        patches.stop(pod, job.key, f"{_REJECTED}: {_released(job.read, pod)}", timestamp(capacity.now_seconds))
         for pod in job.leaving()
-        if not pod.is_stopping and not pod.is_terminating and not (pod.host and room.is_lost(pod.host))
+        if not pod.is_stopping and not pod.is_terminating and not (pod.host and capacity.is_lost(pod.host))
     ]
 
 
 def _released(read: JobRead, pod: PodRead) -> str:
-    """Why a pod is not wanted any more."""
+    """Why a pod was released."""
     if pod.place is not None and pod.place.round == read.current:
         return "released, as fewer replicas are wanted"
     return f"released for round {read.current}"
@@ -357,10 +360,10 @@ def _round_is_over(read: JobRead) -> bool:
 
 
 def _restart_together(job: Job, now: float) -> list[Write]:
-    """One replica has failed: end the others too, so that Argo's retry of the round starts all of them at once.
+    """After a replica has failed, end the others, so that Argo's retry of the round starts all of them together.
 
-    First the Workflow says so. Argo starts a pod again that was stopped and is wanted, and may see the pod's end before
-    it sees the parameter; what it has started then is gated, and is ended here as well, in words that say no more.
+    The mark in the parameter `released` comes first, as Argo retries a stopped pod that is not released. Argo may still
+    see the pod's end before the parameter; a pod that it has created then is gated, and is ended here as well.
     """
     read = job.read
     failed = read.tree.failed(read.current)
@@ -385,55 +388,55 @@ def _restart_together(job: Job, now: float) -> list[Write]:
     return out
 
 
-def _restarts_elsewhere(job: Job, room: Room, now: float) -> Write | None:
-    """A round that starts again adds to its Workflow as a new one does: one that is full goes on in the next."""
+def _restarts_elsewhere(job: Job, capacity: FreeCapacity, now: float) -> Write | None:
+    """A restarted round adds nodes to its Workflow as a new one does: if that is full, go on in the next Workflow."""
     read, at = job.read, job.read.allocation
     if not job.is_full or not job.latest_restart() or job.has_started() or not next_names(job):
         return None
-    if at is None or at.round != read.current or not at.is_placed or _is_on_lost_node(at, room):
+    if at is None or at.round != read.current or not at.is_placed or _is_on_lost_node(at, capacity):
         return None
     return next_round(job, {role.name: read.running(role.name) for role in read.roles}, at.nodes, now=now)
 
 
-def _is_on_lost_node(at: Allocation, room: Room) -> bool:
-    return any(room.is_lost(node) for nodes in at.nodes.values() for node in nodes)
+def _is_on_lost_node(at: Allocation, capacity: FreeCapacity) -> bool:
+    return any(capacity.is_lost(node) for nodes in at.nodes.values() for node in nodes)
 
 
-def _waits_on_lost_node(job: Job, at: Allocation, room: Room) -> bool:
-    """A node that is lost was for a replica that has not finished: for the others it does not matter any more."""
-    tree = job.read.tree
-    return any(room.is_lost(at.node(task, index)) for task, index, member in job.members() if not tree.finished(member))
+def _waits_on_lost_node(job: Job, at: Allocation, capacity: FreeCapacity) -> bool:
+    """Whether the node of an unfinished replica is lost."""
+    finished = job.read.tree.finished
+    return any(capacity.is_lost(at.node(task, index)) for task, index, member in job.members() if not finished(member))
 
 
-def _taken_away(job: Job, room: Room, now: float, pace: Pace) -> Write | None:
-    """A new round in the same place when a replica was taken away: its peers would wait for it in vain."""
+def _taken_away(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> Write | None:
+    """A new round on the same nodes after a replica's pod was evicted or deleted, as its peers would wait for it."""
     read = job.read
     prefix = f"{read.current}/"
     gone = sorted(m for m in read.tree.recreated if m.startswith(prefix))
     at = read.allocation
     if not gone or at is None or at.round != read.current or not at.is_placed:
         return None
-    if _waits_on_lost_node(job, at, room):
-        return None  # planning finds it another place
-    if room.age(at.since) < pace.between_rounds_seconds:
+    if _waits_on_lost_node(job, at, capacity):
+        return None  # planning places it elsewhere
+    if capacity.age(at.since) < pace.between_rounds_seconds:
         return None
     name = gone[0].split("/", 1)[1].replace("/", "-")
     counts = {role.name: read.running(role.name) for role in read.roles}
     return next_round(
         job,
         counts,
-        {} if _is_on_lost_node(at, room) else at.nodes,
+        {} if _is_on_lost_node(at, capacity) else at.nodes,
         now=now,
         note=Note("Rescheduled", f"{name} was taken away: all replicas start again together, not counted"),
     )
 
 
 def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
-    """Replicas that cannot be bound where they were sent lose their place; planning finds another."""
+    """Take the place of replicas that kube-scheduler does not bind there; planning finds another one."""
     read, at = job.read, job.read.allocation
     names = ", ".join(pod.identity.name for pod in late)
     where = ", ".join(sorted({pod.pinned for pod in late}))
-    note = Note("Refused", f"kube-scheduler does not bind {names} to {where}: placed anew", is_warning=True)
+    note = Note("Refused", f"kube-scheduler does not bind {names} to {where}: placed again", is_warning=True)
     if at is None or at.round != read.current:
         return []
     if read.is_preemptible:
@@ -449,8 +452,8 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
     return [patches.change_job(read, allocation=moved, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
 
 
-def _admissions(job: Job, room: Room) -> list[Write]:
-    """Open the gates of all pods that have a place, if there is room for them now; a gang's all together."""
+def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
+    """Remove the gates of pods whose place has enough free capacity now; those of a gang all at once."""
     read = job.read
     at = read.allocation
     if at is None or at.round != read.current or not at.is_placed or read.is_suspended or not job.may_begin:
@@ -458,38 +461,38 @@ def _admissions(job: Job, room: Room) -> list[Write]:
     latest = job.latest_restart()
     gated = [p for p in job.current_pods() if p.is_gated and not p.is_terminating and p.place]
     gated = [p for p in gated if p.place and p.place.restart == latest]
-    if not gated or (read.is_preemptible and former_pods(job, room)):
+    if not gated or (read.is_preemptible and former_pods(job, capacity)):
         return []
     if not job.has_started():
         present = {pod.member for pod in gated}
         if not all(member in present or read.tree.finished(member) for _, _, member in job.members()):
             return []
         need = needs(gated, at)
-        if need is None or not room.fits(need):
+        if need is None or not capacity.fits(need):
             return []
-        room.take(need)
+        capacity.take(need)
         return [patches.admit(p, at.node(p.place.task, p.place.index), job.key) for p in gated if p.place]
     out = []
     for pod in gated:
         need = needs([pod], at)
-        if need is not None and room.fits(need):
-            room.take(need)
+        if need is not None and capacity.fits(need):
+            capacity.take(need)
             assert pod.place is not None
             out.append(patches.admit(pod, at.node(pod.place.task, pod.place.index), job.key))
     return out
 
 
-def former_pods(job: Job, room: Room) -> list[PodRead]:
-    """Pods of the rounds, tries and Workflows before: none of a preemptible job is admitted while one of them lives."""
+def former_pods(job: Job, capacity: FreeCapacity) -> list[PodRead]:
+    """Bound pods of earlier rounds, restarts and Workflows. While one exists, a preemptible job is not admitted."""
     latest = job.latest_restart()
     older = [
         pod for pod in job.pods if pod.place and (pod.place.round != job.read.current or pod.place.restart < latest)
     ]
-    return [pod for pod in (*older, *job.old_pods) if pod.host and not room.is_lost(pod.host)]
+    return [pod for pod in (*older, *job.old_pods) if pod.host and not capacity.is_lost(pod.host)]
 
 
 def _regrant(job: Job, now: float) -> Write | None:
-    """Shrink a job that is not preemptible to what is asked for: release the highest ranks, drop them at their end."""
+    """Shrink a non-preemptible job to what is asked for: release the highest ranks, and drop them when they end."""
     read = job.read
     granted = dict(read.granted[read.current])
     released = set(read.released)
@@ -510,7 +513,7 @@ def _regrant(job: Job, now: float) -> Write | None:
         leave += [read.member(role.name, index) for index in range(max(1, role.wanted), running)]
     if not dropped and not leave:
         return None
-    # A member stays in `released` until it has left the group: Argo reads both at every visit.
+    # A member stays in `released` until it is not granted: Argo reads both parameters each time.
     parameters = live(granted={**read.granted, read.current: granted}, released=sorted(released | set(leave)))
     note = said = None
     at = read.allocation
@@ -535,21 +538,21 @@ def _names(members: Sequence[str]) -> list[str]:
 
 
 def _rosters(job: Job) -> list[Write]:
-    """Tell running pods who is there now and which rank they have, where that changed."""
+    """Update the roster (hosts, rank) of running pods where it has changed."""
     read = job.read
     counts = {role.name: read.running(role.name) for role in read.roles}
     identity = read.identity
-    people = roster(identity.name, identity.namespace, counts)
-    hosts = ",".join(people.hosts)
+    members = roster(identity.name, identity.namespace, counts)
+    hosts = ",".join(members.hosts)
     out = []
     for pod in job.current_pods():
         if pod.place is None or pod.is_terminating or not pod.nodes:
             continue
         right: Mapping[str, str] = {
             keys.NODES: hosts,
-            keys.REPLICAS: str(len(people.hosts)),
-            keys.RANK: str(people.rank_of(pod.place.task, pod.place.index)),
+            keys.REPLICAS: str(len(members.hosts)),
+            keys.RANK: str(members.rank_of(pod.place.task, pod.place.index)),
         }
         if (pod.nodes, pod.replicas, pod.rank) != tuple(right.values()):
-            out.append(patches.tell_roster(pod, job.key, right))
+            out.append(patches.update_roster(pod, job.key, right))
     return out

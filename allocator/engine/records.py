@@ -1,7 +1,7 @@
-"""What the allocator knows of a job, a pod and a node: read once from the object, and kept instead of it.
+"""The records of jobs, pods and nodes: what the allocator needs of an object, parsed once.
 
-The caches hold these in place of whole objects, which keeps thousands of pods in a few megabytes. Nothing here raises
-on what somebody may have edited into an object: a job that cannot be understood says so in `problem`, and is held.
+The caches hold records instead of whole objects, so that thousands of pods take a few megabytes. Nothing here raises on
+an edited object: a job that cannot be parsed has the reason in `problem`, and is held.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ Json = dict[str, Any]
 
 HOSTNAME = "kubernetes.io/hostname"
 _NODE_NAME = "workflows.argoproj.io/node-name"
-_SAID_OTHERWISE = frozenset(
+_IGNORED_TAINTS = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
 )
 MOST_PREFERRED = 32
-"""Preferred terms of a template that are read, the first ones: each is held against every node in each cycle."""
+"""The most preferred terms of a template that count: each is matched against every node in each cycle."""
 _WEIGHTS = range(1, 101)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which object a write is meant for: another of the same name, or a later version, refuses it."""
+    """The object that a write is for, and its version: with another uid or a later version the write is refused."""
 
     namespace: str
     name: str
     uid: str
     version: str
     key: str = field(init=False, repr=False, compare=False)
-    """"namespace/name": kept, as each cycle asks for it several times for each object."""
+    """"namespace/name", precomputed as each cycle needs it several times."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", f"{self.namespace}/{self.name}")
@@ -57,9 +57,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class PodRead:
-    """A pod that holds something or will. `place` is its place in its job's tree, None for a foreign pod.
+    """A live pod. `place`: its place in its job's tree, None for a pod of others.
 
-    `owner` is the uid of its Workflow, "" if it names none: it is nobody's then, as that of another of the same name.
+    `owner`: the uid of the Workflow that owns it, "" without one. A pod belongs to a job only if this is the uid of the
+    job's Workflow.
     """
 
     identity: Identity
@@ -77,11 +78,11 @@ class PodRead:
     rank: str
     replicas: str
     is_refused: bool = False
-    """kube-scheduler has tried, and found no node for it."""
+    """kube-scheduler has tried to bind it and found no node."""
     containers: tuple[tuple[str, str], ...] = ()
-    """(name, image) of each container that the kubelet has told of."""
+    """(name, image) of each container in the pod's status."""
     has_run: bool = True
-    """One of its containers was started, so far as the kubelet has told: it may have something to save."""
+    """A container was started, by the pod's status: it may have something to save."""
 
     @property
     def is_gated(self) -> bool:
@@ -93,18 +94,18 @@ class PodRead:
 
     @property
     def where(self) -> str:
-        """The node that it takes room on, or "" if none yet."""
+        """The node whose capacity it uses, "" if none yet."""
         return self.host or ("" if self.gates else self.pinned)
 
     @property
     def member(self) -> str:
-        """As the parameter `released` names it."""
+        """The pod's member, as in the parameter `released`."""
         return f"{self.place.round}/{self.place.task}/{self.place.member}" if self.place else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One task of a job as the allocator needs it. `low`..`high`: what it may be run with; `wanted`: asked for now."""
+    """One task of a job. Replicas: `low` to `high` may run, `wanted` are asked for now."""
 
     name: str
     request: Mapping[str, int]
@@ -122,9 +123,8 @@ class JobRead:
 
     `created_seconds` is when this Workflow was created, as the API server says.
 
-    `name` is the job's; a job that has gone on in another Workflow has the name of its first one. `continues` is the
-    key of the part before this one, `continued_in` the name of the one after it. Of a part that the job has left, only
-    what tells so is read.
+    `name` is the job's, which is that of its first Workflow. `continues`: the key of the previous Workflow;
+    `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read.
     """
 
     identity: Identity
@@ -160,7 +160,7 @@ class JobRead:
 
     @property
     def limits(self) -> str:
-        """The least and the most replicas of each task that its user asks for, as text."""
+        """The minimum and maximum replicas of each task that the user asks for, as text."""
         return ",".join(f"{role.name}:{role.low}-{role.high}" for role in self.roles)
 
     @property
@@ -169,38 +169,38 @@ class JobRead:
 
     @property
     def restarts(self) -> int:
-        """How often the backoffLimit was drawn on, over all Workflows of the job so far."""
+        """Failures that count against backoffLimit, over all Workflows of the job so far."""
         return self.restarts_before + self.tree.restarts
 
     @property
     def reschedules(self) -> int:
-        """How often pods were made anew without drawing on it, and rounds that had a node were given up for new ones;
-        over all Workflows so far."""
+        """Pods created again without counting against backoffLimit, and rounds with a node that were replaced; over all
+        Workflows of the job so far."""
         return self.rounds_before + self.tree.moves + self.tree.rounds_left(self.rounds)
 
     def member_text(self, task: str, index: int, *, round_: str | None = None) -> str:
-        """The member of this index in its present incarnation: `2`, or `2.1` when it came back."""
+        """The member of this index in its current incarnation: `2`, or `2.1` after it was released and added again."""
         return f"{index}{self.incarnations.get(f'{round_ or self.current}/{task}/{index}', '')}"
 
     def member(self, task: str, index: int) -> str:
-        """As `released` and the tree name it."""
+        """The member's full name, as in `released` and the tree."""
         return f"{self.current}/{task}/{self.member_text(task, index)}"
 
     def running(self, task: str) -> int:
-        """How many members of the current round are meant to run: what is granted, less the released tail."""
+        """How many replicas of the current round should run: those granted, less the released tail."""
         count = self.granted.get(self.current, {}).get(task, 0)
         while self.released and count > 0 and self.member(task, count - 1) in self.released:
             count -= 1
         return count
 
     def has_tail(self, task: str) -> bool:
-        """Released members are still in the group."""
+        """Whether released members are still in Argo's group."""
         return self.running(task) < self.granted.get(self.current, {}).get(task, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRead:
-    """A node. `not_ready_since` is when it stopped being ready (seconds since 1970), None while it is ready."""
+    """A node. `not_ready_since`: in seconds since 1970, None while it is ready."""
 
     name: str
     allocatable: Mapping[str, int]
@@ -209,7 +209,7 @@ class NodeRead:
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
     is_missing: bool = False
-    """Its object is gone, and pods are bound to it."""
+    """Its object does not exist, but pods are bound to it."""
 
     @property
     def is_open(self) -> bool:
@@ -224,15 +224,15 @@ class NodeRead:
 
 
 def _held_if_hostile(read: Callable[[Mapping[str, Any]], JobRead]) -> Callable[[Mapping[str, Any]], JobRead]:
-    """Whatever is wrong with one Workflow becomes the `problem` of that job: what cannot be read, what raises while it
-    is read, and a job that is larger than diflow.bounds allows, of which nothing is kept."""
+    """Turn any error in reading a Workflow into the `problem` of that job, as well as a size beyond diflow.bounds, of
+    which nothing is kept."""
 
     @wraps(read)
     def careful(obj: Mapping[str, Any]) -> JobRead:
         try:
             found = read(obj)
             problem = found.problem or too_large(found)
-        except Exception as error:  # a user's text reached code that did not expect it
+        except Exception as error:  # the Workflow's text is the user's
             return _unreadable(obj, error)
         return (
             found
@@ -244,7 +244,7 @@ def _held_if_hostile(read: Callable[[Mapping[str, Any]], JobRead]) -> Callable[[
 
 
 def _unreadable(obj: Mapping[str, Any], error: Exception) -> JobRead:
-    """A job of which only the Workflow's identity is known. Its pods hold what they hold."""
+    """A job of which only the Workflow's identity is known. Its pods still use capacity."""
     identity, status = _identity(obj), obj.get("status")
     phase = status.get("phase") if isinstance(status, dict) else ""
     problem = f"its Workflow cannot be read ({_told(error)}): undo what was edited in it, or delete the job"
@@ -257,7 +257,7 @@ def _told(error: Exception) -> str:
 
 
 def too_large(read: JobRead) -> str:
-    """Why a job is not planned for its size, in one sentence; "" if it is within all bounds."""
+    """Why a job is too large to be planned, in one sentence; "" if it is within all bounds."""
     granted = sum(read.granted.get(read.current, {}).values())
     replicas = max(sum(max(role.high, role.wanted) for role in read.roles), granted)
     sizes = (
@@ -278,7 +278,7 @@ def too_large(read: JobRead) -> str:
 
 
 def trim_pod(obj: Json) -> Json | None:
-    """A pod as the cache keeps it; None for one that has ended and holds nothing any more."""
+    """A pod as the cache keeps it; None if it has ended."""
     pod = read_pod(obj)
     return {"metadata": _thin(obj), "read": pod} if pod.is_live else None
 
@@ -324,7 +324,7 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
 
 
 def _kept(text: Any, place: NodeName | None) -> str:
-    """An annotation that diflow keeps up to date in the pods of jobs; nothing of other pods, nor what is too long."""
+    """An annotation of a job's pod that diflow updates; "" for other pods, and for a text that is too long."""
     return text if place is not None and isinstance(text, str) and len(text) <= bounds.MOST_HOST_BYTES else ""
 
 
@@ -341,23 +341,23 @@ def read_node(obj: Mapping[str, Any]) -> NodeRead:
         name=metadata["name"],
         allocatable=amounts.read(status.get("allocatable")),
         is_schedulable=not spec.get("unschedulable"),
-        # An object that was just made says nothing of it yet: it is silent since then, and not since ever.
+        # A new object has no condition yet: it is not ready since its creation.
         not_ready_since=None
         if ready.get("status") == "True"
         else untrusted.seconds(ready.get("lastTransitionTime") or metadata.get("creationTimestamp")),
         labels=metadata.get("labels") or {},
-        # What is said by the node's other fields already, and what Kubernetes lets all but BestEffort pods tolerate.
+        # Without taints that repeat other fields of the node, and memory-pressure, which most pods tolerate.
         taints=tuple(
             Taint(t.get("key") or "", t.get("value") or "", t.get("effect") or "NoSchedule")
             for t in spec.get("taints") or []
-            if t.get("key") not in _SAID_OTHERWISE
+            if t.get("key") not in _IGNORED_TAINTS
         ),
     )
 
 
 @_held_if_hostile
 def read_workflow(obj: Mapping[str, Any]) -> JobRead:
-    """A Workflow as the allocator sees it; with `problem` if it cannot be understood."""
+    """The record of a Workflow; with `problem` if it cannot be parsed."""
     state = JobState.parse(obj)
     decision = state.decision
     base: Json = {
@@ -408,7 +408,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
 
 
 def _roles(state: JobState) -> tuple[Role, ...]:
-    """What the user asks for. Raises InvalidError if the DIJob does not hold."""
+    """The tasks that the user asks for. Raises InvalidError if the DIJob is not valid."""
     job = read_annotation(state.dijob)
     out = []
     for i, task in enumerate(job.tasks):
@@ -426,7 +426,7 @@ def _roles(state: JobState) -> tuple[Role, ...]:
     return tuple(out)
 
 
-@remembered(most_bytes=8 * MIB)  # what is made of a text takes up to 16 times as much
+@remembered(most_bytes=8 * MIB)  # a result takes up to 16 times the memory of its text
 def _pod_of_task(text: str) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
     spec = json.loads(text)
     ports = tuple(
@@ -454,7 +454,7 @@ def _defaults() -> RenderSettings:
 
 
 def read_where(spec: Mapping[str, Any]) -> Where:
-    """The conditions on nodes that a pod's spec makes."""
+    """The node constraints of a pod's spec."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     preferred = affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or []
@@ -466,13 +466,13 @@ def read_where(spec: Mapping[str, Any]) -> Where:
             Toleration(t.get("key") or "", t.get("operator") or "Equal", t.get("value") or "", t.get("effect") or "")
             for t in spec.get("tolerations") or []
         ),
-        # Without a requirement a preferred term is for no node; other weights are refused by Kubernetes.
+        # An empty preferred term matches no node; Kubernetes refuses other weights.
         preferred=tuple((weight, term) for weight, term in weighed if term and weight in _WEIGHTS),
     )
 
 
 def _term(term: Mapping[str, Any]) -> tuple[Requirement, ...]:
-    """The requirements of a node selector term. Of a node's fields Kubernetes knows the name alone."""
+    """The requirements of a node selector term. metadata.name is the only field that Kubernetes supports."""
     lines = [(line["key"], line) for line in term.get("matchExpressions") or []]
     lines += [(NODE_NAME, line) for line in term.get("matchFields") or []]
     return tuple(
@@ -486,13 +486,13 @@ def _interned(items: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
 
 
 def _shared(values: Mapping[str, int]) -> Mapping[str, int]:
-    """One object for all pods that ask for the same."""
+    """One shared object for all equal requests."""
     return _interned(tuple(sorted(values.items())))
 
 
 @lru_cache(maxsize=4096)
 def _alike(containers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """One object for all pods of the same containers."""
+    """One shared object for all equal tuples."""
     return containers
 
 

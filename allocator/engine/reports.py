@@ -1,4 +1,4 @@
-"""What jobs report about themselves (the parameter `profilings`), as a Profile for the policies.
+"""Parses the report of a job (the parameter `profilings`) into a Profile for the policies.
 
     {"observed": [[nodes, replicas, samples a replica, seconds without sync, seconds a step], ...],
      "speed": samples a second, "replicas": 4, "nodes": 2, "batch": samples a replica,
@@ -6,8 +6,8 @@
      "gradParams": {"norm": 1.0, "var": 2.0}, "perfParams": {"alpha_c": ..., ..., "gamma": 1.5},
      "maxProfiledReplicas": 4, "progress": 0.4}
 
-The names are those of AdaptDL's hints where it has them. Everything may be missing, and whatever cannot be true is left
-out: it is users' programs that write it.
+The names are those of AdaptDL's hints where it has them. Users' programs write it, so every field may be missing, and
+impossible values are ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST = 262_144
 
 @remembered(most_bytes=32 * MIB)
 def profile(text: str) -> Profile | None:
-    """The profile in this text, None if nothing of it can be used."""
+    """The profile in this text, None if nothing of it is usable."""
     data = _mapping(text)
     if not data:
         return None
@@ -37,7 +37,9 @@ def profile(text: str) -> Profile | None:
     sqr, var = _noise(data)
     given = data.get("localBszBounds")
     low, high = _pair(given)
-    is_open = isinstance(given, list) and len(given) == 2 and given[1] is None  # then the whole batch is the bound
+    is_open = (
+        isinstance(given, list) and len(given) == 2 and given[1] is None
+    )  # then the whole batch is the upper bound
     initial = _whole(data.get("initBatchSize")) or max(1, low or 1)
     largest = _whole(data.get("maxBatchSize")) or max(initial, (high or 1) * 1024)
     progress = untrusted.number(data.get("progress"))
@@ -63,12 +65,12 @@ def profile(text: str) -> Profile | None:
 
 @remembered(most_bytes=32 * MIB)
 def speed(text: str) -> float | None:
-    """Samples a second that the job does now, None if it says nothing usable (`diflow.state.reports`)."""
+    """The job's current speed in samples a second, None if not reported (`diflow.state.reports`)."""
     return reports.speed(_mapping(text))
 
 
 def is_news(before: str, after: str, *, fraction: float) -> bool:
-    """Whether a new report changes what is known of the job's speed by more than this fraction."""
+    """Whether a new report changes the job's known speed by more than this fraction."""
     if before == after:
         return False
     old, new = speed(before), speed(after)
@@ -90,14 +92,14 @@ def _is_other_model(one: Profile, other: Profile, *, fraction: float) -> bool:
 
 
 def _steps_of(profile: Profile) -> FloatArray:
-    """Seconds of a step that a job's own model foretells, at places that tell two models apart."""
+    """The seconds of a step that a job's own model predicts, at configurations that distinguish two models."""
     replicas, several = np.array([1.0, 2.0, 8.0, 2.0, 8.0]), np.array([False, False, False, True, True])
     batch = np.full(len(replicas), float(profile.min_local_batch))
     return step_seconds(np.asarray(profile.parameters), several, replicas, batch, np.zeros(len(replicas)))
 
 
 def complaint(text: str) -> str:
-    """What is wrong with a report as a whole; "" if something of it can be used, or there is none."""
+    """Why a report is unusable; "" if some of it is usable, or there is none."""
     if text in ("", "{}"):
         return ""
     return "" if profile(text) is not None else "nothing in the parameter profilings can be used"

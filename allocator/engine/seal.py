@@ -1,10 +1,10 @@
-"""Which allocations the allocator itself has written: a code that only it can make stands beside each.
+"""Signs the allocations that the allocator writes, and verifies them.
 
-Whoever may patch a Workflow may write `diflow/allocation` into it, and would hold places that nobody gave him. Who
-wrote a field last is no proof, as a writer chooses the name under which he does. So `diflow/allocation-proof` has the
-number of the allocation, which grows, and a code (HMAC-SHA256) of the Workflow's uid, that number and the text, under a
-key in a Secret that only the allocator may read. An earlier allocation that is put back has a lower number. What is not
-proven counts as not there: the job then has what its pods show.
+A user who may patch a Workflow may write `diflow/allocation` into it, and could so take places that were not allocated.
+`managedFields` are no proof, as a writer chooses the name of its field manager. So `diflow/allocation-proof` holds the
+number of the allocation, which increases, and an HMAC-SHA256 of the Workflow's uid, the number and the text, with a key
+in a Secret that only the allocator may read. An older allocation that is written again has a lower number. An
+allocation that fails verification is ignored: the job then has the places of its pods.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from diflow.kube.kinds import SECRET
 
 NAME: Final = "diflow-allocator-key"
 KEY: Final = "key"
-"""In the Secret: what signs, in base64. Made by the allocator when it is missing."""
+"""In the Secret: the signing key, in base64. The allocator creates it if it is missing."""
 PREVIOUS: Final = "previous"
-"""In the Secret: what signed before, and is still believed."""
+"""In the Secret: the previous key, with which signatures are still accepted."""
 _KEY_BYTES: Final = 32
 _PROOF: Final = re.compile(r"([1-9][0-9]{0,14}):([0-9a-f]{64})")
 
@@ -37,7 +37,7 @@ log = structlog.get_logger("diflow.allocator")
 
 
 class Seal:
-    """Signs allocations and knows them again. Until `load` has found a key nothing is signed and all is believed."""
+    """Signs and verifies allocations. Without a key (see `load`) nothing is signed and everything is accepted."""
 
     def __init__(self, cluster: Cluster, *, namespace: str) -> None:
         self._cluster, self._namespace = cluster, namespace
@@ -46,20 +46,20 @@ class Seal:
         self._lock = threading.Lock()
 
     def load(self) -> None:
-        """Read the key, or make one. Without the Secret, or the right to read it, allocations are not verified."""
+        """Read the key, or create it. Without the Secret, or the right to read it, allocations are not verified."""
         try:
             self._keys = self._read() or self._make()
         except (NotFoundError, UnauthorizedError) as error:
             self._keys = ()
             log.warning(
-                "allocations are not verified: whoever may patch a job can hold places for it; apply "
+                "allocations are not verified: users who may patch a job can take places for it; apply "
                 "manifests/allocator, which has the Secret and the right to read it",
                 secret=f"{self._namespace}/{NAME}",
                 why=str(error),
             )
 
     def sign(self, uid: str, text: str) -> str:
-        """The proof of an allocation that is written into the Workflow with this uid; "" without a key."""
+        """The proof of an allocation in the Workflow with this uid; "" without a key."""
         if not self._keys:
             return ""
         with self._lock:
@@ -67,7 +67,7 @@ class Seal:
         return f"{number}:{_code(self._keys[0], uid, number, text)}"
 
     def is_ours(self, uid: str, text: str, proof: str) -> bool:
-        """Whether the allocator wrote this into this Workflow, and nothing later that is known."""
+        """Whether the allocator wrote this allocation into this Workflow, and no later one is known."""
         if not self._keys:
             return True
         found = _PROOF.fullmatch(proof)
@@ -95,7 +95,7 @@ class Seal:
         return _keys(self._cluster.get(SECRET, NAME, namespace=self._namespace))
 
     def _make(self) -> tuple[bytes, ...]:
-        """Put a key into the Secret, which is there and empty, unless another process is quicker."""
+        """Put a new key into the empty Secret, unless another process was faster."""
         found = self._cluster.get(SECRET, NAME, namespace=self._namespace)
         made = base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
         version = found["metadata"]["resourceVersion"]
@@ -107,7 +107,7 @@ class Seal:
 
 
 def _keys(secret: dict[str, Any]) -> tuple[bytes, ...]:
-    """The key that signs and the one before; nothing without the first."""
+    """The signing key and the previous one; none without the first."""
     data = secret.get("data") or {}
     first, former = (_decoded(data.get(name)) for name in (KEY, PREVIOUS))
     return tuple(key for key in (first, former) if key) if first else ()

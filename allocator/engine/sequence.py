@@ -1,7 +1,7 @@
-"""In which order the writes of a plan are made, and which of them wait when others were refused.
+"""The order of a plan's writes, and which of them wait after others were refused.
 
-Some jobs of a plan get room that others give up in the same plan. What gives room up is written first. What was refused
-keeps its room, so only those wait that need just that room: all others fit into what is free without it.
+Some jobs of a plan get capacity that others free in the same plan, so the writes that free capacity come first. A job
+whose write was refused keeps its capacity, and only the writes that need it wait: all others fit without it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot, node_usage
 
 Apply = Callable[[Sequence[Write]], Sequence[Write]]
-"""Makes writes, and returns those that were refused."""
+"""Sends writes, and returns the refused ones."""
 
 
 class Holdings:
-    """What is free on the nodes beside all that the jobs hold, while a plan is written job by job.
+    """The free capacity of the nodes while a plan is written job by job.
 
-    `rows` is the row in the snapshot of each job, by its key. A job holds what it held before until its write was made.
+    `rows`: the row in the snapshot of each job, by key. A job holds its previous allocation until its write succeeds.
     """
 
     def __init__(self, snapshot: Snapshot, plan: Plan, rows: Mapping[str, int]) -> None:
@@ -35,27 +35,27 @@ class Holdings:
         self._next = np.searchsorted(plan.role, starts)
 
     def fits(self, job: str) -> bool:
-        """Whether what the job would get in addition is free now."""
+        """Whether the additional capacity of the job is free now."""
         nodes, change = self._change(job)
         return not bool(((change > self._free[nodes]) & (change > 0)).any())
 
     def take(self, job: str) -> None:
-        """Keep what the job gets in addition, so that no other write of the same step gets it."""
+        """Reserve the additional capacity of the job."""
         nodes, change = self._change(job)
         self._free[nodes] -= np.maximum(change, 0)
 
     def made(self, job: str) -> None:
-        """The job's write was made: what it gives up is free."""
+        """The job's write succeeded: free what it gives up."""
         nodes, change = self._change(job)
         self._free[nodes] -= np.minimum(change, 0)
 
     def refused(self, job: str) -> None:
-        """The job's write was refused: it gets nothing."""
+        """The job's write was refused: end its reservation."""
         nodes, change = self._change(job)
         self._free[nodes] += np.maximum(change, 0)
 
     def _change(self, job: str) -> tuple[IntArray, IntArray]:
-        """(nodes, nodes × resources): what the plan changes of the job's use."""
+        """(nodes, N×R): the changes of the job's usage by the plan."""
         if job not in self._changes:
             self._changes[job] = self._changed(self._rows[job])
         return self._changes[job]
@@ -72,7 +72,7 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of a plan: how many writes were tried, which were refused, and which had to wait for those."""
+    """The result of writing a plan: the number of writes tried, those refused, and those that wait for them."""
 
     tried: int
     refused: tuple[Write, ...] = ()
@@ -80,10 +80,10 @@ class Written:
 
 
 def write_in_order(free: Sequence[Write], use: Sequence[Write], holdings: Holdings, apply: Apply) -> Written:
-    """Make the writes that free room, then those that use it: `use` in the order in which they are to get it.
+    """Send the writes that free capacity, then those that use it: `use` in the order in which they get it.
 
-    A write that changes where a job is may both free room and use some: it is made when what it uses is free. Those
-    that need each other's room are made together, as the plan has them, unless something was refused.
+    A write that moves a job both frees and uses capacity: it is sent when what it uses is free. Writes that need each
+    other's capacity are sent together, as the plan is valid as a whole, unless one was refused.
     """
     refused: list[Write] = []
     tried = 0
@@ -116,7 +116,7 @@ def write_in_order(free: Sequence[Write], use: Sequence[Write], holdings: Holdin
 
 
 def _reserved(writes: Sequence[Write], holdings: Holdings) -> list[Write]:
-    """Those of which all that they use is free, one after the other."""
+    """The writes whose additional capacity is free, reserving it one after the other."""
     out = []
     for write in writes:
         if holdings.fits(write.job):

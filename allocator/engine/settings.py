@@ -16,77 +16,76 @@ class AllocatorSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="DIFLOW_ALLOCATOR_", frozen=True, extra="ignore", allow_inf_nan=False)
 
     policy: str = "fit"
-    """The policy, by name: one of diflow's or of the entry-point group `diflow.policies`. `fit` surprises nobody."""
+    """The policy, by name: one of diflow's or of the entry-point group `diflow.policies`. `fit` is the simplest."""
 
     namespace: str = "diflow-system"
     """Where the Lease and the ConfigMap of the queues are."""
 
     watched_namespace: str = ""
-    """Only jobs of this namespace are allocated; empty: of all. Pods of all namespaces count for what they use."""
+    """Only jobs of this namespace are allocated; empty: of all. The pods of all namespaces use capacity."""
 
     queues_config: str = "diflow-queues"
     """The ConfigMap whose key `queues.yaml` defines the queues. Without it there is one queue."""
 
     pool_label: PoolLabel = POOL_LABEL
-    """The node label whose value says of which pool a node is: a job is kept inside one by the goodput policies. The
-    default is what NVIDIA's GPU feature discovery sets; nodes without it are one pool of their own, named ""."""
+    """The node label whose value is the node's pool: the goodput policies keep a job within one. The default is set by
+    NVIDIA's GPU feature discovery; nodes without it form a pool named ""."""
 
     pool_speed: PoolSpeed = {}
-    """How many times as fast a pool is taken to be, by name, as JSON: {"NVIDIA-A100-SXM4-40GB": 2, "Tesla-T4": 0.5}. A
-    pool that is not named counts as 1. Only the ratios matter, and only for where a job starts."""
+    """The assumed relative speed of each pool, as JSON: {"NVIDIA-A100-SXM4-40GB": 2, "Tesla-T4": 0.5}. Others
+    have 1. Only the ratios matter, and only for where a job starts."""
 
     period_seconds: float = Field(60.0, gt=0, le=3600)
-    """The longest time between two plans. Everything urgent has a trigger of its own; this is for what only time
-    changes, such as ageing."""
+    """The longest time between two plans. Events trigger plans earlier; this is for what changes only with time, such
+    as ageing."""
 
     policy_seconds: float = Field(10.0, gt=0)
-    """A policy that takes longer changes nothing. The largest clusters that diflow is measured on take 1 s."""
+    """A plan that takes longer is discarded. The largest measured clusters take 1 s."""
 
     stale_seconds: float = Field(90.0, gt=0)
-    """On caches older than this nothing is decided: bookmarks come each minute, and half a minute is for delays."""
+    """No decision is made on caches older than this: bookmarks come each minute, plus half a minute for delays."""
 
     lost_after_seconds: float = Field(60.0, ge=0)
-    """A node silent for so long counts as lost: its pods are written off. Kubernetes itself says NotReady after 40 to
-    50 s, and a kubelet that comes back later ends what was written off."""
+    """A node that is not ready for this time counts as lost, and its pods are written off. Kubernetes sets NotReady
+    after 40 to 50 s; a kubelet that comes back later ends the pods that were written off."""
 
     between_rounds_seconds: float = Field(10.0, ge=0)
-    """A round that lost a replica is not replaced sooner than this after it began: evictions come in waves."""
+    """The least age of a round that is replaced because it lost a replica: evictions come in bursts."""
 
     speed_change: float = Field(0.1, gt=0)
-    """A report that changes a job's speed by more than this fraction is a reason to plan anew."""
+    """A report that changes a job's speed by more than this fraction triggers a plan."""
 
     debounce_seconds: float = Field(0.02, ge=0)
-    """How long changes in the wake of others are gathered before a cycle: a gang's pods come in one burst. One that
-    comes by itself is seen to at once."""
+    """How long changes are gathered before a cycle if the last cycle was less than 0.5 s ago, as the pods of a gang
+    come in a burst. A change after a quiet time starts a cycle at once."""
 
     bind_seconds: float = Field(30.0, gt=0)
-    """A pod that kube-scheduler has not bound for so long after its admission is taken back, and placed anew."""
+    """A pod that kube-scheduler has refused, and not bound for this time after its admission, is placed again."""
 
     promise_seconds: float = Field(300.0, ge=10)
-    """A place that a job was given and does not take for so long is given back: its pods were not made, or what was to
-    leave does not. So long is also the grace period of others' pods that a place waits for; most save a checkpoint in
-    less, and one who needs longer loses nothing by it."""
+    """A place that a job has not used for this time is taken back: its pods were not created, or the pods that should
+    leave do not. A place also waits this long for terminating pods, most of which save a checkpoint in less."""
 
     placement_limit_seconds: float = Field(300.0, gt=0)
-    """A gang that waits longer says so once more, as a warning."""
+    """A gang that waits longer gets an Event of type Warning."""
 
     most_nodes: int = Field(400, ge=0)
-    """A preemptible job whose Workflow has so many of Argo's nodes begins its next round in another one; 0: never. Argo
-    gives a Workflow up at about 14,700, but each of its some 20 writes a round costs the API server what the whole
-    object costs: a round takes four times as long at 700 nodes as at 30 (docs/decisions/0006)."""
+    """A preemptible job whose Workflow has this many of Argo's nodes begins its next round in a new one; 0: never. Argo
+    fails a Workflow at about 14,700, but each of its about 20 writes a round costs the API server the whole object: a
+    round takes four times as long at 700 nodes as at 30 (docs/decisions/0006)."""
 
     writers: int = Field(16, ge=1, le=64)
-    """Requests under way at once. The API server's own limit for one client is higher."""
+    """Concurrent write requests. The API server's limit for one client is higher."""
 
     journal: str = ""
-    """A file to which each snapshot and plan is appended; empty: none."""
+    """The file to which each snapshot and plan is appended; empty: none."""
 
     journal_bytes: int = Field(64 * 1024 * 1024, ge=4096)
-    """The journal's size; one older file of that size is kept beside it."""
+    """The size in bytes at which the journal is rotated; one older file is kept."""
 
     @property
     def pools(self) -> Pools:
-        """The pools of nodes, as the policies and other processes are told of them."""
+        """The pools of nodes, for the policies and for the Lease."""
         return Pools(label=self.pool_label, speed=self.pool_speed)
 
 

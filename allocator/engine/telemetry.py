@@ -1,11 +1,11 @@
-"""What an administrator sees of the daemon: log lines, metrics for Prometheus, and its health for the kubelet.
+"""The daemon's observability: log lines, metrics for Prometheus, and probes for the kubelet.
 
     /metrics   counters and times, in Prometheus' text form
-    /healthz   200 while the loop turns; 503 when it has stood still for too long: restart the process
-    /readyz    200 while the daemon leads with good caches and its last plan was one, or stands by; 503 with the reason
-               otherwise
+    /healthz   200 while the loop makes progress; 503 if it hangs: restart the process
+    /readyz    200 while the daemon leads with fresh caches and its last plan succeeded, or is on standby; else 503 with
+               the reason
 
-It decides nothing, and a reader that is slow or absent never holds the loop up.
+A slow client never delays the loop.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from diflow.allocator.engine.daemon import Allocator, Cycle
     from diflow.kube.leader_election import Elector
 
-# A loop that has come no further for so long, beyond the policy's own time limit, hangs. Each answer to a write is a
-# step further, so this is a matter of one request.
+# A loop without progress for this time, beyond the policy's time limit, hangs. Each response to a write is progress, so
+# this has to cover one request.
 STILL_SECONDS: Final = 30.0
-# A call of the policy that has not come back for so long never will: only a new process is rid of its thread.
+# A call of the policy that has not returned for this time never will; only a new process ends its thread.
 STUCK_SECONDS: Final = 60.0
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _WATCH_SECONDS: Final = 5.0
 
 
 class Telemetry:
-    """Counts what an allocator does, and knows how it is. Give `cycle` to the Allocator as its `on_cycle`."""
+    """Metrics and health of an allocator. Pass `cycle` to the Allocator as its `on_cycle`."""
 
     def __init__(
         self, elector: Elector, *, clock: Callable[[], float] = time.monotonic, watch_seconds: float = _WATCH_SECONDS
@@ -61,19 +61,19 @@ class Telemetry:
         self._waiting = Gauge("waiting_jobs", "Jobs that waited for room after the last plan.", **here)
         self._refused = Gauge("refused_jobs", "Jobs left alone for now, as writes for them were refused.", **here)
         self._leader = Gauge("leader", "1 while this process leads.", **here)
-        self._paused = Gauge("paused", "1 while somebody has paused the allocator.", **here)
+        self._paused = Gauge("paused", "1 while the allocator is paused.", **here)
         self._failing = Gauge(
             "failing_seconds", "How long no plan has succeeded, though one was asked for; 0 while all is well.", **here
         )
         self._failing.set_function(lambda: self._allocator.failing_seconds if self._allocator is not None else 0.0)
         self._leader.set_function(lambda: float(elector.is_leader()))
         self._paused.set_function(lambda: float(self._allocator is not None and bool(self._allocator.paused())))
-        self._refused.set_function(lambda: float(len(self._allocator.applier.refusals)) if self._allocator else 0.0)
+        self._refused.set_function(lambda: float(len(self._allocator.executor.refusals)) if self._allocator else 0.0)
         for planned in ("yes", "no"):
             self._cycles.labels(planned)
 
     def watch(self, allocator: Allocator) -> None:
-        """Say whose health is asked for."""
+        """Set the allocator to observe."""
         self._allocator = allocator
 
     def cycle(self, cycle: Cycle) -> None:
@@ -93,9 +93,9 @@ class Telemetry:
             self._waiting.set(int((last[1].action == int(Action.WAIT)).sum()) if last is not None else 0)
 
     def health(self) -> str:
-        """Why this process should be started again, or "" if it is well."""
+        """Why this process should be restarted, or ""."""
         if self._allocator is None or not self._elector.is_leader():
-            return ""  # one that waits to lead does nothing, which is right
+            return ""  # a standby process does nothing
         still = self._clock() - self._allocator.woke
         if still > STILL_SECONDS + self._allocator.settings.policy_seconds:
             return f"the loop has stood still for {still:.0f} s"
@@ -103,7 +103,7 @@ class Telemetry:
         return f"the policy has not come back for {stuck:.0f} s" if stuck > STUCK_SECONDS else ""
 
     def readiness(self) -> tuple[bool, str]:
-        """(whether it does its work, in words)."""
+        """(whether it is ready, the state or reason as text)."""
         if not self._elector.is_leader():
             trouble = self._elector.trouble
             return not trouble, trouble or f"standing by; {self._elector.holder or 'nobody'} leads"
@@ -139,21 +139,20 @@ class Telemetry:
 
     @contextmanager
     def serving(self, port: int) -> Iterator[None]:
-        """Serve on this port of all addresses, in a thread; on 0 nothing is. Raises InvalidError if it is taken."""
+        """Serve on this port of all addresses, in a thread; not at all with 0. Raises InvalidError if it is taken."""
         if not port:
             yield
             return
         with pages.serving(port, self.app()):
             yield
 
-    def tell_troubles(self, stop: threading.Event) -> None:
-        """Log, in a thread, what keeps this process from leading or from seeing the cluster; once each, and its end.
-
-        A leader that hangs gives the lead up: another process leads after the length of the Lease.
+    def log_troubles(self, stop: threading.Event) -> None:
+        """Log each change of readiness, in a thread. A leader that hangs stops renewing its Lease, so that another
+        process leads when it has expired.
         """
-        threading.Thread(target=self._tell_troubles, args=(stop,), name="troubles", daemon=True).start()
+        threading.Thread(target=self._log_troubles, args=(stop,), name="troubles", daemon=True).start()
 
-    def _tell_troubles(self, stop: threading.Event) -> None:
+    def _log_troubles(self, stop: threading.Event) -> None:
         log = structlog.get_logger("diflow.allocator")
         told = ""
         while not stop.wait(self._watch_seconds):

@@ -1,4 +1,4 @@
-"""Why a job waits, or has as many replicas as it has: line by line, for `diflow explain`."""
+"""Explains why a job waits or has its number of replicas, for `diflow explain`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEVER: Final = frozenset({Why.TOO_BIG, Why.NO_SUCH_QUEUE})
 
 
 def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
-    """Lines of text. Raises NotFoundError if there is no such job, InvalidError if there is no such policy."""
+    """Lines of text. Raises NotFoundError for an unknown job, InvalidError for an unknown policy."""
     if policy:
         load_policy(policy)
     job = verbs.get(name, cluster=cluster)
@@ -47,9 +47,9 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
     yield headline(row)
     if row.granted and row.state == "starting":
         yield "its places are as its Workflow names them: only the allocator can verify that it gave them"
-    yield from _last_word(seen, row)
-    if seen.world.queue_trouble:
-        yield f"note: {seen.world.queue_trouble}"
+    yield from _last_decision(seen, row)
+    if seen.state.queue_trouble:
+        yield f"note: {seen.state.queue_trouble}"
     yield seen.allocator.text()
     if row.state == "held":
         yield f"held: {row.why}; until that is mended it keeps what it has, and nothing is decided about it"
@@ -59,18 +59,18 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
     if where not in seen.picture.snapshot.job_names:
         yield f"{row.state}: {row.why}"
         return
-    yield from _present(seen, where, policy=policy)
+    yield from _decision_now(seen, where, policy=policy)
 
 
 def _could_start(plan: Plan, job: int) -> bool:
-    """It waits, and not for what never comes."""
+    """It waits, for a reason that can end."""
     return int(plan.action[job]) == int(Action.WAIT) and Why(int(plan.why[job])) not in _NEVER
 
 
 def headline(row: JobRow) -> str:
     """One line: what a job has of what it asks for, and of which kind it is."""
     if row.state == "held" and not row.high:
-        return f"{row.key} is held"  # of what it asks for nothing can be read
+        return f"{row.key} is held"  # its request could not be read
     asked = counted(row.range_text(), "replica")
     has = f"has {row.granted} of {asked}" if row.granted else f"waits for {asked}"
     runs = f" ({row.observed} run)" if row.granted and row.observed != row.granted else ""
@@ -78,7 +78,7 @@ def headline(row: JobRow) -> str:
     return f"{row.key} {has}{runs}; priority {row.priority}, queue {row.queue}, {kind}"
 
 
-def _last_word(seen: Seen, row: JobRow) -> Iterator[str]:
+def _last_decision(seen: Seen, row: JobRow) -> Iterator[str]:
     said = seen.job(row.key).read.decision
     if said:
         when = age(str(said.get("time") or ""), now=datetime.fromtimestamp(seen.now, UTC))
@@ -87,8 +87,8 @@ def _last_word(seen: Seen, row: JobRow) -> Iterator[str]:
         yield "nothing was decided about it yet"
 
 
-def _present(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
-    """What the policy says at this moment, with the numbers behind it."""
+def _decision_now(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
+    """What the policy would decide now, with the numbers behind it."""
     try:
         shown, plan = observer.decide(seen, policy)
     except InvalidError as error:
@@ -99,9 +99,8 @@ def _present(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
         return
     at = shown.snapshot.job_names.index(where)
     yield f"now, by policy {plan.policy}: {reason_texts.text(shown.snapshot, plan, at).partition(': ')[2]}"
-    details = getattr(reason_texts, "details", None)
-    for line in details(shown.snapshot, plan, at) if details is not None else ():
-        if not line.startswith(f"{where}: "):  # said above
+    for line in reason_texts.details(shown.snapshot, plan, at):
+        if not line.startswith(f"{where}: "):  # the line above
             yield f"  {line}"
     if int(plan.action[at]) == int(Action.WAIT):
         order = [j for j in start_order(shown.snapshot).tolist() if j == at or _could_start(plan, j)]

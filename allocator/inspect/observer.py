@@ -1,4 +1,4 @@
-"""Reads the cluster once, with the reader's own rights, and shows it as the allocator would: for the command line.
+"""Reads the cluster once, with the user's own rights, and plans as the allocator would: for the command line.
 
 Nothing is written, and no daemon has to run.
 """
@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diflow.allocator.engine import planning
-from diflow.allocator.engine.cluster_state import LIVE, MANAGED, QUEUES_KEY, World, assemble
-from diflow.allocator.engine.control_channel import Presence, home, presence
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.cluster_state import LIVE, MANAGED, QUEUES_KEY, ClusterState, assemble
+from diflow.allocator.engine.control_channel import AllocatorStatus, home, read_status
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.guard import guarded, has_raised
-from diflow.allocator.engine.isolation import MOST_CULPRITS, culprit, told
+from diflow.allocator.engine.isolation import MOST_CULPRITS, culprit, message
 from diflow.allocator.engine.missing_nodes import MissingNodes
 from diflow.allocator.engine.planning import Picture
-from diflow.allocator.engine.pools import Pools, heard
+from diflow.allocator.engine.pools import Pools, parse_pools
 from diflow.allocator.engine.queues import QueueFile, read_file
 from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.records import read_node, read_pod, read_workflow
@@ -34,18 +34,18 @@ _NOT_COMPLETED = "workflows.argoproj.io/completed!=true"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The cluster at one moment, as the policy sees it, and the allocator that works on it."""
+    """The cluster at one moment, as the policy sees it, and the status of its allocator."""
 
-    world: World
+    state: ClusterState
     picture: Picture
-    allocator: Presence
+    allocator: AllocatorStatus
     now: float
     settings: AllocatorSettings
 
     def job(self, title: str) -> Job:
-        """A job by what people know it by. Raises NotFoundError."""
-        for job in self.world.jobs.values():
-            if job.title == title and not job.is_passed:
+        """The job with this "namespace/name". Raises NotFoundError."""
+        for job in self.state.jobs.values():
+            if job.title == title and not job.is_superseded:
                 return job
         raise NotFoundError(f"there is no job {title} under the allocator")
 
@@ -58,9 +58,9 @@ class Seen:
 
 
 def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], float] = time.time) -> Seen:
-    """Read nodes, pods, jobs and queues, with one list of each. `namespace`: the allocator's, where it is not known.
+    """Read nodes, pods, jobs and queues, each with one list. `namespace`: the allocator's, if known.
 
-    Raises UnauthorizedError that names the right which is missing.
+    Raises UnauthorizedError that names the missing right.
     """
     place = namespace or home(cluster)[0]
     settings = allocator_settings(namespace=place)
@@ -78,22 +78,22 @@ def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], f
             trouble,
             rules=queues.rules,
         ),
-        presence(cluster, namespace=namespace, now=wall()),
+        read_status(cluster, namespace=namespace, now=wall()),
         settings,
         now=wall(),
     )
 
 
-def see(world: World, allocator: Presence, settings: AllocatorSettings, *, now: float) -> Seen:
-    """A world as the policy sees it. A node that is missing under pods of jobs counts as missing since now."""
-    world = replace(world, nodes=MissingNodes().among(world.nodes, world.pods, now=now))
-    return Seen(world, _picture(world, settings, _pools(allocator, settings), now), allocator, now, settings)
+def see(state: ClusterState, allocator: AllocatorStatus, settings: AllocatorSettings, *, now: float) -> Seen:
+    """A cluster state as the policy sees it. A missing node with pods of jobs counts as missing since now."""
+    state = replace(state, nodes=MissingNodes().among(state.nodes, state.pods, now=now))
+    return Seen(state, _picture(state, settings, _pools(allocator, settings), now), allocator, now, settings)
 
 
 def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
-    """What a policy (by default that of the cluster's allocator) would decide now, asked as the daemon asks it.
+    """What a policy (by default that of the cluster's allocator) would decide now, by the daemon's procedure.
 
-    Raises InvalidError when it gives no usable plan.
+    Raises InvalidError if it returns no usable plan.
     """
     name = policy or seen.allocator.policy or seen.settings.policy
     asked = load_policy(name)
@@ -107,13 +107,13 @@ def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
         )
         if worst is None:
             break
-        out[worst.key] = told(trouble)
-        shown = _shown({key: job for key, job in seen.world.jobs.items() if key not in out}, seen)
+        out[worst.key] = message(trouble)
+        shown = _shown({key: job for key, job in seen.state.jobs.items() if key not in out}, seen)
         plan, trouble = _ask(asked, shown, seen)
     if trouble:
         raise InvalidError(trouble)
     if planning.left_in_place(shown, plan):
-        shown = _shown({key: job for key, job in seen.world.jobs.items() if key not in out}, seen, keep_cordoned=True)
+        shown = _shown({key: job for key, job in seen.state.jobs.items() if key not in out}, seen, keep_cordoned=True)
         plan, trouble = _ask(asked, shown, seen)
         if trouble:
             raise InvalidError(trouble)
@@ -121,17 +121,17 @@ def decide(seen: Seen, policy: str = "") -> tuple[Picture, Plan]:
 
 
 def with_job(seen: Seen, workflow: Mapping[str, Any]) -> Seen:
-    """The same moment with one job more: a Workflow as it would be submitted."""
+    """The same moment with one more job: a Workflow as it would be submitted."""
     read = read_workflow(workflow)
     if read.problem:
         raise InvalidError(read.problem)
     read = replace(read, created_seconds=seen.now)
-    world = replace(seen.world, jobs={**seen.world.jobs, read.key: Job(read, ())})
-    return see(world, seen.allocator, seen.settings, now=seen.now)
+    state = replace(seen.state, jobs={**seen.state.jobs, read.key: Job(read, ())})
+    return see(state, seen.allocator, seen.settings, now=seen.now)
 
 
-def used(seen: World) -> dict[str, dict[str, int]]:
-    """What pods take on each node now, ours and others', those that are terminating too."""
+def used(seen: ClusterState) -> dict[str, dict[str, int]]:
+    """The requests of all pods on each node, diflow's and others', terminating ones included."""
     out: dict[str, dict[str, int]] = {name: {} for name in seen.nodes}
     for pod in seen.pods:
         at = out.get(pod.where)
@@ -146,31 +146,31 @@ def _ask(policy: Any, shown: Picture, seen: Seen) -> tuple[Plan, str]:
 
 
 def _shown(jobs: Mapping[str, Job], seen: Seen, *, keep_cordoned: bool = False) -> Picture:
-    """What the policy is shown of these jobs alone; the pods of all others hold what they hold."""
+    """The picture with these jobs alone; the pods of all others count as foreign."""
     pools = _pools(seen.allocator, seen.settings)
-    world = replace(seen.world, jobs=jobs)
-    return _picture(world, seen.settings, pools, seen.now, keep_cordoned=keep_cordoned)
+    state = replace(seen.state, jobs=jobs)
+    return _picture(state, seen.settings, pools, seen.now, keep_cordoned=keep_cordoned)
 
 
-def _pools(allocator: Presence, settings: AllocatorSettings) -> Pools:
-    """Those of who leads; where it says none, those of here."""
-    return heard(allocator.pools) or settings.pools
+def _pools(allocator: AllocatorStatus, settings: AllocatorSettings) -> Pools:
+    """The leader's pools; if it has published none, those of the settings here."""
+    return parse_pools(allocator.pools) or settings.pools
 
 
 def _picture(
-    world: World, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
+    state: ClusterState, settings: AllocatorSettings, pools: Pools, now: float, *, keep_cordoned: bool = False
 ) -> Picture:
-    room = Room.of(world.nodes, world.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
+    capacity = FreeCapacity.of(state.nodes, state.pods, now_seconds=now, lost_after_seconds=settings.lost_after_seconds)
     return planning.picture(
-        world.jobs.values(),
-        world.nodes,
-        world.pods,
-        world.queues,
-        room,
+        state.jobs.values(),
+        state.nodes,
+        state.pods,
+        state.queues,
+        capacity,
         now=now,
         pools=pools,
         keep_cordoned=keep_cordoned,
-        rules=world.rules,
+        rules=state.rules,
     )
 
 

@@ -1,6 +1,6 @@
-"""Where queues, jobs and nodes stand, as plain rows: what `queue`, `top` and `explain` show, in whatever form.
+"""Queues, jobs and nodes as plain rows, which `queue`, `top` and `explain` print.
 
-It reads nothing: everything comes from one look at the cluster (`diflow.allocator.inspect.observer`).
+It makes no requests: everything comes from one `Seen` of the observer.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen
 
 Amounts = dict[str, float]
-# Jobs that a line names; it counts the others.
+# The most jobs that a line names; it counts the others.
 _NAMED = 3
-# It was admitted, and has lost its place since: that it started is no reason why it waits.
+# The reason of a job that has lost its place since its admission: the text of the admission does not apply any more.
 _WAITS = "waits for a new place"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue. Amounts are in millicores, MiB and devices; a resource without a guarantee or cap is not in it.
+    """A queue. Amounts are in millicores, MiB and devices; `guarantee` and `cap` omit unlimited resources.
 
-    Amounts are those of the queues below it too; `running` and `waiting` count its own jobs.
+    Amounts include those of the queues below it; `running` and `waiting` count its own jobs.
     """
 
     name: str
@@ -52,7 +52,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class MissingQueueRow:
-    """A queue that jobs name and that does not exist. Amounts as in QueueRow; `jobs` by key, in their order."""
+    """A queue that jobs name and that does not exist. Amounts as in QueueRow; `jobs`: keys, in the order of start."""
 
     name: str
     allocated: Amounts
@@ -71,10 +71,10 @@ class MissingQueueRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job. Replicas: `low`..`high` may run, `desired` is asked for, `granted` have a place, `observed` run now.
+    """A job. Replicas: `low` to `high` may run, `desired` are asked for, `granted` have a place, `observed` run now.
 
-    `share` is the largest part of any resource of the cluster that it holds; `speed` is in samples a second. `state` is
-    one of running, starting, waiting, held, suspended and stopping.
+    `share`: its dominant share, the largest fraction of any resource of the cluster that it holds. `speed`: in samples
+    a second. `state`: running, starting, waiting, held, suspended or stopping.
     """
 
     name: str
@@ -105,7 +105,7 @@ class JobRow:
         return self.state in ("waiting", "held", "suspended") and not self.granted
 
     def range_text(self) -> str:
-        """Such as `3` or `1-4`; `-` where what it asks for cannot be read."""
+        """Such as `3` or `1-4`; `-` if its request could not be read."""
         if not self.high:
             return "-"
         return str(self.high) if self.low == self.high else f"{self.low}-{self.high}"
@@ -116,7 +116,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node: what is used of what it has, and by which jobs (replicas by the job's key)."""
+    """A node: allocatable and used amounts, and its replicas by the job's key."""
 
     name: str
     state: str
@@ -129,17 +129,17 @@ class NodeRow:
 
 
 def queue_rows(seen: Seen) -> list[QueueRow]:
-    """The queues by name; one, `default`, where there are none."""
+    """The queues by name; `default` alone if none are defined."""
     s = seen.picture.snapshot
     held = s.demand_by_job(s.held_by_role())
-    # A queue asks for what its jobs desire under `fair`; where a policy chooses sizes, for what they may hold at most.
+    # The demand of a queue: under `fair` what its jobs ask for; where the policy chooses sizes, their maximum.
     shares = deserved(s, queue_demand(s, s.role_desired if seen.allocator.policy == "fair" else s.role_max))
     chains = ancestors(s.queue_parent)
     out = []
     rows = job_rows(seen)
     for q, name in enumerate(s.queue_names):
         mine = s.job_queue == q
-        # A parent holds what the queues below it hold, as it deserves what they deserve.
+        # A parent queue holds what the queues below it hold.
         below = np.array([q in chain for chain in chains] + [False], dtype=np.bool_)[s.job_queue]
         allocated = held[below].sum(axis=0)
         asked = s.demand_by_job(np.maximum(s.role_max - s.held_by_role(), 0))[below].sum(axis=0)
@@ -184,7 +184,7 @@ def missing_queue_rows(seen: Seen) -> list[MissingQueueRow]:
 
 
 def job_rows(seen: Seen) -> list[JobRow]:
-    """All jobs of the allocator that have not ended, by priority and age."""
+    """All jobs of the allocator that have not ended, in the order of start."""
     s = seen.picture.snapshot
     total = total_room(s)
     share = dominant_share(s.demand_by_job(s.held_by_role()), np.maximum(total, 1))
@@ -193,28 +193,28 @@ def job_rows(seen: Seen) -> list[JobRow]:
     out = seen.picture.left_out
     rows = [
         _job(job, shares.get(job.title, 0.0), out.get(job.key, ""))
-        for job in seen.world.jobs.values()
-        if not job.is_passed
+        for job in seen.state.jobs.values()
+        if not job.is_superseded
     ]
     return sorted(rows, key=lambda row: (order.get(row.key, len(order)), row.created, row.key))
 
 
 def waiting_rows(seen: Seen) -> list[JobRow]:
-    """The jobs that have no place, in the order in which they are served."""
+    """The jobs that have no place, in the order of start."""
     return [row for row in job_rows(seen) if row.is_waiting]
 
 
 def node_rows(seen: Seen) -> list[NodeRow]:
     """The nodes by name."""
-    taken = used(seen.world)
+    taken = used(seen.state)
     holders: dict[str, dict[str, int]] = {}
-    for job in seen.world.jobs.values():
+    for job in seen.state.jobs.values():
         for where, count in _places(job).items():
             at = holders.setdefault(where, {})
             at[job.title] = at.get(job.title, 0) + count
     out = []
-    for name in sorted(seen.world.nodes):
-        node = seen.world.nodes[name]
+    for name in sorted(seen.state.nodes):
+        node = seen.state.nodes[name]
         state = "ready"
         if node.not_ready_since is not None:
             state = "not ready"
@@ -285,7 +285,7 @@ def _job(job: Job, share: float, left_out: str = "") -> JobRow:
 
 
 def _places(job: Job) -> dict[str, int]:
-    """Replicas by node, of the pods that are there."""
+    """The number of pods by node."""
     out: dict[str, int] = {}
     for pod in job.pods:
         if pod.where:

@@ -1,4 +1,4 @@
-"""What would happen if a job came: the policy's plan with it, beside its plan without it."""
+"""What a new job would change: compares the policy's plans with it and without it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Places = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What becomes of one job. Replicas: `holds` now, `without` the newcomer, and `after` it came.
+    """The change for one job. Replicas: `holds` now, `without` the new job, and `after` its submission.
 
     `places`: task → node → replicas.
     """
@@ -49,7 +49,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The newcomer's own fate, and that of all others for which it makes a difference."""
+    """The outcome of the new job, and of all others for which the plans differ."""
 
     policy: str
     job: Outcome
@@ -59,7 +59,7 @@ class Simulated:
         return {"policy": self.policy, "job": self.job.to_dict(), "others": [o.to_dict() for o in self.others]}
 
     def text(self) -> str:
-        """The same for people."""
+        """As text for people."""
         mine = self.job
         lines = [f"{mine.job} {mine.what}: {mine.why}"]
         for task, nodes in mine.places.items():
@@ -73,13 +73,13 @@ class Simulated:
 
 
 def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simulated:
-    """Ask the policy twice, without the job and with it.
+    """Plan twice, without the job and with it.
 
     Raises ConflictError if there is a job of that name, InvalidError for a job that cannot be rendered.
     """
     where = job.namespace or namespace
     key = f"{where}/{job.name}"
-    if key in seen.world.jobs:
+    if key in seen.state.jobs:
         raise ConflictError(f"there is a job {key} already: give this one another name with --name")
     workflow = render(job.model_copy(update={"namespace": where, "scheduling": "gang"}))
     workflow["metadata"] = {**workflow["metadata"], "namespace": where, "uid": "simulated"}

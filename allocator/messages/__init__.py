@@ -1,1 +1,1 @@
-"""What people are told of a plan: the text of each reason, what is short where, the whole plan."""
+"""A plan as text for people: the reason of each decision, what is short on which nodes, the whole plan."""

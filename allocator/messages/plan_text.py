@@ -1,4 +1,4 @@
-"""A plan as text for people: what `diflow allocator once`, the cron's output and `diflow plan` show."""
+"""A plan as text for people, as `diflow allocator once`, `diflow plan` and the cron's output show it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DONE = {
 
 
 def counts(plan: Plan) -> dict[Action, int]:
-    """How many jobs meet each action."""
+    """The number of jobs by action."""
     return {action: int((plan.action == int(action)).sum()) for action in _DONE}
 
 
@@ -43,7 +43,7 @@ def plan_text(snapshot: Snapshot, plan: Plan, *, trouble: str = "") -> str:
 
 
 def as_data(snapshot: Snapshot, plan: Plan) -> dict[str, Any]:
-    """The plan as plain data: for each job what happens to it, why, and its replicas by task and node."""
+    """The plan as plain data: for each job its action, the reason, and its replicas by task and node."""
     jobs: dict[str, Any] = {
         name: {
             "action": Action(int(plan.action[j])).name.lower(),

@@ -1,4 +1,4 @@
-"""Reasons in words: what a plan decides about a job, in the policy's own terms. Nothing is decided here."""
+"""The text of each reason: what a plan decides about a job, and why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from diflow.allocator.model.views import PODS
 from diflow.figures import counted, numbers, quantity
 
 STARTS = "starts: "
-"""What the text of an admission begins with, which tells nothing of a job that has started."""
+"""The prefix of the text of an admission."""
 
 _TEXT: dict[Why, str] = {
     Why.KEPT: "keeps what it holds: no change is worth its cost",
@@ -78,10 +78,10 @@ _TEXT: dict[Why, str] = {
 _FOR_ANOTHER: dict[Why, str] = {
     Why.SHRUNK_FOR_OTHERS: "has {0:replica|} instead of {1:g}: {subject} needs room that it held above its minimum",
 }
-"""Texts where the reason names a job."""
+"""Texts for a reason that names a job."""
 
 _OF_A_RESOURCE = frozenset({Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.OWN_SHARE, Why.NO_SURPLUS, Why.GUARANTEED_ELSEWHERE})
-"""Reasons whose third value is a resource, and the others amounts of it."""
+"""Reasons whose third value is a resource and whose other values are amounts of it."""
 _TOGETHER = "waits for room: each of its roles fits by itself, and not its {} replicas ({}) together"
 _WOULD_HELP = {
     Why.QUEUE_SHARE: "when other jobs of that queue end, when its weight or guarantee is raised, or in another queue",
@@ -90,14 +90,14 @@ _WOULD_HELP = {
     Why.GUARANTEED_ELSEWHERE: "when other queues hold more than they are guaranteed in jobs that may be stopped",
     Why.ITS_TURN: "when all of its replicas fit in the room that is kept; it passes shares meanwhile, no guarantees",
 }
-"""What would have to change, beside that there is room."""
+"""What would have to change, besides more free capacity."""
 _REFUSED = {Why.TOO_BIG: "can never start here", Why.NO_SUCH_QUEUE: "waits"}
-"""How the text begins where the snapshot says why the job may not be placed."""
+"""The beginning of the text if the snapshot says why the job may not be placed."""
 _ALL = "keeps what it holds: it has all that it may have"
 
 
 class Explainer:
-    """The reasons of one plan. Make one for all jobs of a plan: what does not fit is looked at once for each shape."""
+    """The texts of one plan. Use one instance for all its jobs, as it caches how roles fit."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot, self.plan = snapshot, plan
@@ -111,7 +111,7 @@ class Explainer:
         return self._leftover
 
     def text(self, job: int) -> str:
-        """One line on one job: what happens to it, and why."""
+        """One line for one job: its action and the reason."""
         plan, s = self.plan, self.snapshot
         why = Why(int(plan.why[job]))
         action = Action(int(plan.action[job]))
@@ -144,7 +144,7 @@ class Explainer:
         return f"{s.job_names[job]}: {action.name.lower()}{later}: {words}"
 
     def _amounts(self, job: int) -> dict[str, str]:
-        """The amounts of a reason that is about one resource, in words."""
+        """The amounts of a reason that is about one resource, as text."""
         s, plan = self.snapshot, self.plan
         first, second, resource = plan.values[job].tolist()
         r, name = int(resource), s.resources[int(resource)]
@@ -186,7 +186,7 @@ class Explainer:
         return f", each {request(self.snapshot, role)}" + (f"; {short}" if short else "")
 
     def _worst(self, job: int) -> int:
-        """The role of which the largest part of the minimum is missing, or -1."""
+        """The role with the largest missing fraction of its minimum, or -1."""
         roles = self._roles(job)
         missing = [(f.need - f.fits) / max(1, f.need) for f in (self.leftover.fit(role) for role in roles)]
         return max(zip(missing, [-r for r in roles], strict=True), default=(0.0, 1))[1] * -1
@@ -196,8 +196,8 @@ class Explainer:
         return range(low, high)
 
     def details(self, job: int) -> list[str]:
-        """Everything about one job, line by line: what it asks for, what it holds and shall hold, what is free of each
-        resource and where, which limit binds, and what would have to change."""
+        """All about one job, line by line: its request, its places now and by the plan, what is free of each resource
+        and where, which limit binds, and what would have to change."""
         out = [self.text(job), self._asks(job)]
         out += [f"{what}: {places}" for what, places in self._places(job) if places]
         waits = self.plan.action[job] in (Action.WAIT, Action.PREEMPT)
@@ -218,7 +218,7 @@ class Explainer:
         return bool(self._after()[role] < most[role])
 
     def _after(self) -> IntArray:
-        """Replicas of each role when the plan is carried out."""
+        """Replicas of each role after the plan."""
         if self._held is None:
             plan = self.plan
             self._held = np.bincount(plan.role, weights=plan.count, minlength=self.snapshot.roles).astype(np.int64)
@@ -252,10 +252,10 @@ class Explainer:
         return " and ".join(parts)
 
     def _role(self, role: int) -> list[str]:
-        """How many replicas fit where, and for each resource what is free in total and on the best node."""
+        """The replicas that fit on each node, and what is free of each resource in total and on the best node."""
         s, found = self.snapshot, self.leftover.fit(role)
-        best = [n for n in np.lexsort((np.arange(s.nodes), -found.room))[:NODES_NAMED].tolist() if found.room[n]]
-        where = ", ".join(f"{_count(found.room[n])} on {s.node_names[n]}" for n in best)
+        best = [n for n in np.lexsort((np.arange(s.nodes), -found.slots))[:NODES_NAMED].tolist() if found.slots[n]]
+        where = ", ".join(f"{_count(found.slots[n])} on {s.node_names[n]}" for n in best)
         short = self.leftover.short(role)
         out = [
             f"{s.role_names[role]}: {_count(found.fits)} more fit now"
@@ -346,18 +346,18 @@ class Explainer:
 
 
 def text(snapshot: Snapshot, plan: Plan, job: int) -> str:
-    """One line on one job: what happens to it, and why."""
+    """One line for one job: its action and the reason."""
     return Explainer(snapshot, plan).text(job)
 
 
 def lines(snapshot: Snapshot, plan: Plan) -> list[str]:
-    """A line for every job, in the order of their names."""
+    """A line for each job, in the order of their names."""
     explainer = Explainer(snapshot, plan)
     return [explainer.text(j) for j in range(snapshot.jobs)]
 
 
 def details(snapshot: Snapshot, plan: Plan, job: int) -> list[str]:
-    """Everything about one job, for `diflow explain JOB`."""
+    """All about one job, for `diflow explain JOB`."""
     return Explainer(snapshot, plan).details(job)
 
 

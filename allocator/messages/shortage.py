@@ -1,6 +1,6 @@
-"""What is short where: the numbers behind "it does not fit", and their words. Nothing is decided here.
+"""Which resources are short on which nodes: the numbers behind "it does not fit", and their text.
 
-Looks at what a plan leaves free, so that what is told is what the next newcomer would find.
+They are computed from the capacity that a plan leaves free, as that is what the next job would find.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from diflow.allocator.model.views import NOT_OFFERED, PODS
 from diflow.figures import counted, quantity
 
 NODES_NAMED = 3
-"""Nodes that a text names; it counts the others."""
+"""The most nodes that a text names; it counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a role fits into what is free.
+    """How a role fits into the free capacity.
 
-    `room` (N): replicas that each node takes, 0 where it may not run; `lacks`: for the nodes that come nearest to one
-    replica more, what each is short of, by resource.
+    `need`: its minimum replicas. `slots` (N): the replicas that fit on each node, 0 where it may not run. `lacks`: the
+    nodes that are closest to one more replica, with what each lacks by resource. `closed`, `unsuitable`: numbers of
+    nodes.
     """
 
     need: int
-    room: IntArray
+    slots: IntArray
     lacks: tuple[tuple[int, dict[int, int]], ...]
     closed: int
     unsuitable: int
 
     @property
     def fits(self) -> int:
-        return int(np.minimum(self.room, 2**31).sum())
+        return int(np.minimum(self.slots, 2**31).sum())
 
 
 class Leftover:
-    """What a plan leaves free (N×R), and how gangs fit into it. Roles of one shape are looked at once."""
+    """The capacity that a plan leaves free (N×R), and how roles fit into it, computed once for equal roles."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot, self.plan = snapshot, plan
@@ -54,16 +55,16 @@ class Leftover:
         key = (request.tobytes(), int(s.role_class[role]))
         if key not in self._known:
             suits = s.class_nodes[s.role_class[role]]
-            room = slots(self.free, request, s.eligible(role))
+            found = slots(self.free, request, s.eligible(role))
             self._known[key] = Fit(
                 need=0,
-                room=room,
-                lacks=self._lacks(request, np.flatnonzero(s.eligible(role) & (room == 0))),
+                slots=found,
+                lacks=self._lacks(request, np.flatnonzero(s.eligible(role) & (found == 0))),
                 closed=int((~s.node_open).sum()),
                 unsuitable=int((s.node_open & ~suits).sum()),
             )
         known = self._known[key]
-        return Fit(int(s.role_min[role]), known.room, known.lacks, known.closed, known.unsuitable)
+        return Fit(int(s.role_min[role]), known.slots, known.lacks, known.closed, known.unsuitable)
 
     def _lacks(self, request: IntArray, nodes: IntArray) -> tuple[tuple[int, dict[int, int]], ...]:
         short = np.maximum(request - np.maximum(self.free[nodes], 0), 0)
@@ -74,14 +75,14 @@ class Leftover:
         )
 
     def short(self, role: int) -> str:
-        """One clause on where a role's next replica would fit worst: "n1 lacks 1 cpu, n2 lacks 2 GPUs and 3 more"."""
+        """What the closest nodes lack for one more replica: "n1 lacks 1 cpu, 3 more nodes are short too"."""
         found, s = self.fit(role), self.snapshot
         parts = [
             f"{s.node_names[node]} lacks {amounts(s, lacking)}"
             for node, lacking in found.lacks[:NODES_NAMED]
             if lacking
         ]
-        more = int((s.eligible(role) & (found.room == 0)).sum()) - len(parts)
+        more = int((s.eligible(role) & (found.slots == 0)).sum()) - len(parts)
         if more > 0 and parts:
             parts.append(f"{counted(more, 'more node is', plural='more nodes are')} short too")
         if found.closed:
@@ -99,12 +100,12 @@ def request(snapshot: Snapshot, role: int) -> str:
 
 
 def amounts(snapshot: Snapshot, values: dict[int, int]) -> str:
-    """Amounts by resource index, in words."""
+    """Amounts by resource index, as text."""
     return ", ".join(amount(snapshot.resources[r], value) for r, value in values.items())
 
 
 def amount(resource: str, value: int) -> str:
-    """One amount in words, from a snapshot's base unit: 1500 of cpu is "1.5 cpu"."""
+    """One amount as text, from a snapshot's base unit: 1500 of cpu is "1.5 cpu"."""
     if resource == "cpu":
         return f"{value / 1000:g} cpu"
     if resource in ("memory", "ephemeral-storage"):
@@ -119,7 +120,7 @@ def amount(resource: str, value: int) -> str:
 
 
 def amount_of(resource: str, value: float) -> str:
-    """As `amount`, for what need not be a whole number: a share of 1,333.3 of cpu is "1.33 cpu"."""
+    """As `amount`, for fractions of the base unit: 1,333.3 of cpu is "1.33 cpu"."""
     if float(value).is_integer():
         return amount(resource, int(value))
     return f"{quantity(resource, value)} {resource}"

@@ -167,10 +167,10 @@ def pause(
     note(f"the allocator is paused by {text}; diflow resume goes on")
     if before:
         note(f"(it was paused already, by {before}: that is replaced, and one diflow resume ends both)")
-    seen = control_channel.presence(cluster, namespace=place, now=time.time())
+    seen = control_channel.read_status(cluster, namespace=place, now=time.time())
     if not seen.unknown and not seen.is_running:
         note("(none runs now: one that starts will be paused)")
-    elif not control_channel.await_heeded(cluster, namespace=place):
+    elif not control_channel.await_renewal(cluster, namespace=place):
         note("(it has not read that yet: it will when it next renews its Lease, or another takes over)")
 
 
@@ -293,8 +293,8 @@ def _print_json(data: Any, output: Output) -> None:
 
 
 def _warn_of(seen: Seen) -> None:
-    if seen.world.queue_trouble:
-        warn(seen.world.queue_trouble)
+    if seen.state.queue_trouble:
+        warn(seen.state.queue_trouble)
 
 
 def _settings(**given: Any) -> AllocatorSettings:

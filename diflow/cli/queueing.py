@@ -188,8 +188,8 @@ def explain(
 
 def tell_of_allocator(seen: Seen) -> None:
     """Say on stderr if no allocator runs, or if that is unknown."""
-    if seen.world.queue_trouble:
-        warn(seen.world.queue_trouble)
+    if seen.state.queue_trouble:
+        warn(seen.state.queue_trouble)
     who = seen.allocator
     if who.unknown:
         note(who.text())

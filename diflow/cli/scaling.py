@@ -65,9 +65,9 @@ def scale(
 def _say_who_acts(cluster: Cluster) -> None:
     import time  # noqa: PLC0415
 
-    from diflow.allocator.engine.control_channel import presence  # noqa: PLC0415
+    from diflow.allocator.engine.control_channel import read_status  # noqa: PLC0415
 
-    seen = presence(cluster, now=time.time())
+    seen = read_status(cluster, now=time.time())
     if seen.paused:
         warn(f"the allocator is paused by {seen.paused}: it acts on this when it goes on")
     elif not seen.unknown and not seen.is_running:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diflow.allocator.engine.cluster_state import Caches
-from diflow.allocator.engine.control_channel import presence
+from diflow.allocator.engine.control_channel import read_status
 from diflow.allocator.inspect import observer
 from diflow.allocator.inspect.rows import JobRow, NodeRow, job_rows, node_rows, queue_rows, totals
 from diflow.cli.amounts import short, shown
@@ -66,7 +66,7 @@ def show_live(
     """Update the view on each change, until Ctrl-C, with watches."""
     console, stop = console or _console(), stop or threading.Event()
     changed = threading.Event()
-    caches = Caches(cluster, seen.settings, told=lambda *_: changed.set())
+    caches = Caches(cluster, seen.settings, on_change=lambda *_: changed.set())
     caches.start()
     page = _Page(seen, namespace)
     asked = time.monotonic()
@@ -79,7 +79,7 @@ def show_live(
                 if time.monotonic() - asked > _LEASE_SECONDS:
                     asked = time.monotonic()
                     page.allocator = _allocator(cluster, seen, page)
-                page.seen = observer.see(caches.world(), page.allocator, seen.settings, now=time.time())
+                page.seen = observer.see(caches.state(), page.allocator, seen.settings, now=time.time())
                 live.refresh()
     except KeyboardInterrupt:
         pass
@@ -100,7 +100,7 @@ class _Page:
 
 def _allocator(cluster: Cluster, seen: Seen, page: _Page) -> Any:
     try:
-        return presence(cluster, namespace=seen.allocator.namespace, now=time.time())
+        return read_status(cluster, namespace=seen.allocator.namespace, now=time.time())
     except DiflowError:
         return page.allocator
 
@@ -131,10 +131,10 @@ def picture(seen: Seen, *, namespace: str | None = None, width: int = 160) -> Re
 def _resources(seen: Seen, there: dict[str, float]) -> list[str]:
     """The resources with a column: those that pods request and nodes have."""
     asked: dict[str, float] = {}
-    for pod in seen.world.pods:
+    for pod in seen.state.pods:
         for name, amount in pod.request.items():
             asked[name] = asked.get(name, 0.0) + amount
-    for job in seen.world.jobs.values():
+    for job in seen.state.jobs.values():
         for role in job.read.roles:
             for name, amount in role.request.items():
                 asked[name] = asked.get(name, 0.0) + amount

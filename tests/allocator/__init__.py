@@ -1,1 +1,1 @@
-"""Tests of the allocator as it runs: its view of the cluster, its election, its writes."""
+"""Tests of the running allocator: its view of the cluster, leader election, its writes."""

@@ -1,5 +1,4 @@
-"""A small cluster with an allocator; and for tests that ask for it a watch over what is remembered from cycle to cycle,
-which must be what would be made afresh."""
+"""Fixtures: a small cluster with an allocator, and a check that values kept between cycles equal recomputed ones."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ import numpy as np
 import pytest
 
 from diflow.allocator.engine import cluster_state, planning
-from diflow.allocator.engine.daemon import Allocator
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.cluster_view import ClusterView
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.model.snapshot import Snapshot
 from tests.allocator.lab import Lab, lab
 
@@ -29,26 +28,25 @@ def at() -> Iterator[Lab]:
 
 @pytest.fixture
 def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each world, each room and each picture that is made from what is left of the last one is compared with one that
-    is made of the same objects and nothing else."""
-    of_caches, of_pods, picture = cluster_state.Caches.world, Allocator._room, planning.picture
-    worlds = 0
+    """Compare each cluster state, free capacity and picture that reuses parts of the last one with a recomputed one."""
+    of_caches, of_pods, picture = cluster_state.Caches.state, ClusterView.capacity, planning.picture
+    states = 0
     wrong: list[str] = []
 
-    def compared_world(caches: cluster_state.Caches) -> cluster_state.World:
-        nonlocal worlds
+    def compared_state(caches: cluster_state.Caches) -> cluster_state.ClusterState:
+        nonlocal states
         made = of_caches(caches)
         nodes, _, workflows, pods = ([item["read"] for item in (items or {}).values()] for items in caches._kept)
         given = (workflows, nodes, pods, made.queues, made.queue_trouble)
         afresh = cluster_state.assemble(*given, rules=made.rules, most_nodes=caches._settings.most_nodes)
-        worlds += 1
+        states += 1
         if made != afresh:
             wrong.append(f"{made} is {afresh}")
         return made
 
-    def compared_room(allocator: Allocator, there: cluster_state.World) -> Room:
-        made = of_pods(allocator, there)
-        if made.free != Room.of(there.nodes, there.pods).free:
+    def compared_capacity(view: ClusterView, there: cluster_state.ClusterState) -> FreeCapacity:
+        made = of_pods(view, there)
+        if made.free != FreeCapacity.of(there.nodes, there.pods).free:
             wrong.append(f"{made.free} is free of {there}")
         return made
 
@@ -60,12 +58,12 @@ def from_memory_as_afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         wrong.extend(_differences(made.snapshot, afresh.snapshot))
         return made
 
-    monkeypatch.setattr(cluster_state.Caches, "world", compared_world)
-    monkeypatch.setattr(Allocator, "_room", compared_room)
+    monkeypatch.setattr(cluster_state.Caches, "state", compared_state)
+    monkeypatch.setattr(ClusterView, "capacity", compared_capacity)
     monkeypatch.setattr(planning, "picture", compared_picture)
     yield
     assert not wrong
-    assert worlds
+    assert states
 
 
 def _differences(some: Snapshot, other: Snapshot) -> Iterator[str]:

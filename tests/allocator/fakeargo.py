@@ -1,11 +1,11 @@
 """A small stand-in for Argo, kube-scheduler and the kubelets, over the fake API server, in steps of simulated time.
 
-It runs the Workflows that diflow renders, by the facts in docs/conformance.md: members of a group have names of index
-and value; one that is dropped before its end is never looked at again; a group that falls to 0 ends the Workflow in
-Error; retries ask whether the replica is wanted and whether its end counts; a pod that was stopped on purpose counts as
-Succeeded. So a mistake of the allocator shows as a Workflow that hangs, or that ends in Failed or Error.
+It runs the Workflows that diflow renders, by the facts in docs/conformance.md: the names of a group's members contain
+index and value; a member that is dropped before its end is never evaluated again; a group that shrinks to 0 ends the
+Workflow in Error; a retry depends on whether the replica is wanted and whether its end counts; a pod that was stopped
+on purpose counts as Succeeded. So an error of the allocator shows as a Workflow that hangs, or ends in Failed or Error.
 
-Argo's own state is kept here and written into the Workflow's status; the pods are the server's alone.
+Argo's state is kept here and written into the Workflow's status; the pods are kept by the server alone.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tests.kube.fakeapi import FakeApi
 Json = dict[str, Any]
 
 EPOCH = 1_767_225_600.0
-"""Where the simulated clock's zero lies on the wall clocks."""
+"""The zero of the simulated clock, in seconds since 1970."""
 DEADLINE = "Pod was active on the node longer than the specified deadline"
-MOUNT_SECONDS = 120.0  # for which a kubelet waits for volumes before it looks at a pod again
+MOUNT_SECONDS = 120.0  # how long a kubelet waits for volumes before it syncs the pod again
 FOR_EVER = 10.0**9
 _HOST = "kubernetes.io/hostname"
 _WORKFLOW_LABEL = "workflows.argoproj.io/workflow"
@@ -44,12 +44,12 @@ _UNCOUNTED_LIMIT = 1000
 _DONE = frozenset({"Succeeded", "Failed", "Error", "Skipped"})
 
 Runs = Callable[[Json], tuple[float, int]]
-"""How long the pod runs (seconds) and the exit code with which it ends."""
+"""(how long the pod runs, in seconds; its exit code)."""
 
 
 @dataclass
 class _PodNode:
-    """One attempt that is not counted: a pod."""
+    """An attempt, which is a pod."""
 
     name: str
     pod: str
@@ -111,7 +111,7 @@ class _Tree:
 
 @dataclass(frozen=True)
 class _Live:
-    """What the Workflow says at this moment."""
+    """The current content of the Workflow."""
 
     name: str
     namespace: str
@@ -142,7 +142,7 @@ class _BrokenError(Exception):
 
 @dataclass
 class _Kubelet:
-    """What one pod does on its machine."""
+    """The state of a pod on its machine."""
 
     started: float
     ends: float
@@ -153,14 +153,13 @@ class _Kubelet:
 
 
 class FakeCluster:
-    """Nodes, Argo, scheduler and kubelets. `step` lets `seconds` of simulated time pass.
+    """Nodes, Argo, scheduler and kubelets. `step` advances the simulated time by `seconds`.
 
-    `runs` says of each pod how long it runs. `grace_seconds`: from the wish to end a pod to its end. `wait_request`:
-    what Argo's own containers ask for beside the user's. `frozen`: Argo's controller is away. `lag_seconds`: how old
-    the copies of the Workflows are on which Argo works; the pods it sees as they are, as its two watches may differ.
-    `set_back_seconds`: how far the clock of the allocator's machine is behind all others. `quota`: the pods that a job
-    may have, by its name.
-    `refuses`: nodes to which kube-scheduler binds nothing, for reasons that are not in their objects.
+    `runs`: how long each pod runs. `grace_seconds`: from the request to end a pod to its end. `wait_request`: the
+    requests of Argo's own containers. `frozen`: Argo's controller is down. `lag_seconds`: the age of Argo's copies of
+    the Workflows; it sees the pods without delay, as its two watches are independent. `set_back_seconds`: how far the
+    clock of the allocator's machine is behind all others. `quota`: the most pods of a job, by its name. `refuses`:
+    nodes to which kube-scheduler binds nothing, for reasons that their objects do not show.
     """
 
     def __init__(
@@ -181,18 +180,18 @@ class FakeCluster:
         self.lag_seconds = 0.0
         self.refuses: set[str] = set()
         self.mounts = True
-        """Whether volumes can be mounted. A pod that comes while they cannot never starts, and its kubelet, which waits
-        for them, heeds a deadline only after MOUNT_SECONDS."""
+        """Whether volumes can be mounted. A pod that is bound while they cannot never starts, and its kubelet, which
+        waits for them, enforces a deadline only after MOUNT_SECONDS."""
         self._hung: dict[str, float] = {}
         self.service_seconds = 3.0
         self.quota: dict[str, int] = {}
-        """How many live pods of a job the API server lets Argo make."""
+        """The most live pods of a job that the API server accepts."""
         self._trees: dict[str, _Tree] = {}
         self._copies: dict[str, list[tuple[float, Json]]] = {}
         self._kubelet: dict[str, _Kubelet] = {}
         self._uids = 0
         self.problems: list[str] = []
-        """What must never come about: an overfull machine, a member that was dropped too soon, a Workflow in Error."""
+        """What must never happen: an overcommitted machine, a member dropped too early, a Workflow in Error."""
 
     # --- what tests do ------------------------------------------------------------------------------------------------
 
@@ -213,19 +212,19 @@ class FakeCluster:
         self.api.add(NODE, body)
 
     def remove_node(self, name: str) -> None:
-        """The machine is gone; its pods' objects stay as they are."""
+        """Remove the machine; its pods' objects stay as they are."""
         self.api.remove(NODE, name)
 
     def cordon(self, name: str, *, on: bool = True) -> None:
         self._change_node(name, lambda node: {**node, "spec": {"unschedulable": True} if on else {}})
 
     def silence(self, name: str, *, on: bool = True) -> None:
-        """The machine's kubelet says nothing any more (or again)."""
+        """The machine's kubelet stops reporting (or resumes)."""
         ready = self._ready(is_ready=not on)
         self._change_node(name, lambda node: {**node, "status": {**node["status"], "conditions": [ready]}})
 
     def beat(self, name: str) -> None:
-        """The machine's kubelet says that it is well, as it does every few minutes."""
+        """The heartbeat of the machine's kubelet, sent every few minutes."""
         ready = {**self._ready(is_ready=True), "lastHeartbeatTime": self._time()}
         self._change_node(name, lambda node: {**node, "status": {**node["status"], "conditions": [ready]}})
 
@@ -241,7 +240,7 @@ class FakeCluster:
         self.edit(name, replicas=json.dumps({**wanted, **replicas}))
 
     def edit(self, name: str, **parameters: str) -> None:
-        """Somebody changes parameters of a job by hand."""
+        """Edit parameters of a job."""
 
         def change(obj: Json) -> Json:
             given = [
@@ -252,7 +251,7 @@ class FakeCluster:
         self._change_workflow(name, change)
 
     def annotate(self, name: str, **annotations: str) -> None:
-        """Somebody changes annotations (`diflow/...`) of a job."""
+        """Edit annotations (`diflow/...`) of a job."""
         given = {f"diflow/{key}": value for key, value in annotations.items()}
 
         def change(obj: Json) -> Json:
@@ -266,7 +265,7 @@ class FakeCluster:
         self._change_workflow(name, lambda obj: {**obj, "spec": {**obj["spec"], "shutdown": "Stop"}})
 
     def delete(self, name: str) -> None:
-        """The Workflow is deleted; its pods go as the garbage collector has it."""
+        """Delete the Workflow; the garbage collector deletes its pods."""
         uid = self.workflow(name)["metadata"]["uid"]
         self.api.remove(WORKFLOW, name)
         for pod in self.pods():
@@ -274,7 +273,7 @@ class FakeCluster:
                 self.evict(pod["metadata"]["name"])
 
     def evict(self, name: str) -> None:
-        """The pod is deleted: at once if no machine has it, else after its grace period."""
+        """Delete the pod: at once if it is not bound, else after its grace period."""
         pod = self.pod(name)
         if not pod["spec"].get("nodeName") or pod["status"]["phase"] in ("Succeeded", "Failed"):
             self.api.remove(POD, name)
@@ -285,12 +284,12 @@ class FakeCluster:
                 known.stops = min(known.stops, self.time.now() + self.grace_seconds)
 
     def finish(self, name: str, *, code: int = 0) -> None:
-        """The pod's program ends by itself, now."""
+        """The pod's program exits now."""
         known = self._kubelet[self.pod(name)["metadata"]["uid"]]
         known.ends, known.code = self.time.now(), code
 
     def foreign(self, name: str, node: str, **request: Any) -> None:
-        """A pod of somebody else."""
+        """Create a foreign pod."""
         self.api.add(
             POD,
             {
@@ -326,7 +325,7 @@ class FakeCluster:
             return self.api.objects[POD.path("default")][name]
 
     def of(self, job: str) -> dict[str, Json]:
-        """The live pods of a job, by "task-index"; two of one index are a mistake, so the later one is named apart."""
+        """The live pods of a job, by "task-index"; a second pod of an index, an error, has a key of its own."""
         out: dict[str, Json] = {}
         for pod in self.pods():
             labels = pod["metadata"].get("labels") or {}
@@ -340,17 +339,17 @@ class FakeCluster:
         return {name: pod["spec"]["nodeName"] for name, pod in self.of(job).items() if is_running(pod)}
 
     def nodes(self) -> list[str]:
-        """The machines that are there."""
+        """The existing machines."""
         with self.api.changed:
             return sorted(self.api.objects.get(NODE.path(None), {}))
 
     def open_nodes(self) -> list[str]:
-        """Those that are ready and take new pods."""
+        """The machines that are ready and schedulable."""
         with self.api.changed:
             return sorted(name for name, node in self.api.objects.get(NODE.path(None), {}).items() if _is_open(node))
 
     def free_cpu(self) -> dict[str, int]:
-        """Millicores that no bound pod holds, by machine."""
+        """Free millicores beside bound pods, by machine."""
         return {name: left.get("cpu", 0) for name, left in self._free()[1].items()}
 
     def tasks(self, job: str) -> list[str]:
@@ -361,18 +360,18 @@ class FakeCluster:
         return set(self._kubelet)
 
     def hurry(self) -> None:
-        """All that runs now ends in a moment."""
+        """End all pods that run now."""
         for known in self._kubelet.values():
             known.ends = min(known.ends, self.time.now() + 3.0)
 
     def ended(self) -> list[Json]:
-        """All pods that have ended, in the order of their making."""
+        """All pods that have ended, in the order of their creation."""
         with self.api.changed:
             every = list(self.api.objects.get(POD.path("default"), {}).values())
         return [pod for pod in every if pod["status"]["phase"] in ("Succeeded", "Failed")]
 
     def restarts(self, job: str) -> int:
-        """How often the backoffLimit was drawn on, as Argo's own tree has it."""
+        """Failures that count against backoffLimit, by Argo's tree."""
         tree = self._trees.get(self.workflow(job)["metadata"]["uid"])
         if tree is None:
             return 0
@@ -382,7 +381,7 @@ class FakeCluster:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def step(self, seconds: float = 1.0) -> None:
-        """Let time pass, and everybody but the allocator do what is to be done."""
+        """Let time pass, and let all components but the allocator work."""
         self.time.move(seconds)
         self._run_pods()
         if not self.frozen:
@@ -453,7 +452,7 @@ class FakeCluster:
             group = attempt.groups.setdefault(task, _Group(f"{attempt.name}.{task}"))
             if group.phase not in _DONE:
                 self._walk_group(live, tree, round_, group, task)
-        # A dropped member that has not come to its end is in the way for good: nobody looks at it again.
+        # A dropped member that has not ended blocks for ever: Argo never evaluates it again.
         every = [member for group in attempt.groups.values() for member in group.members.values()]
         if not all(g.phase in _DONE for g in attempt.groups.values()) or not all(m.phase in _DONE for m in every):
             return
@@ -531,7 +530,7 @@ class FakeCluster:
         if node.phase == "Succeeded" or live.is_stopping or len(latest.pods) > _UNCOUNTED_LIMIT:
             latest.retry_phase = "Succeeded" if node.phase == "Succeeded" else "Failed"
         elif self.time.now() >= node.finished + min(60.0, 2.0 ** (len(latest.pods) - 1)):
-            # Argo asks whether to go on only after the pause, which a pod without a container's end does not have.
+            # Argo evaluates the retry after the back-off, which a pod without a terminated container does not have.
             if live.is_wanted(round_.of, member) and _is_uncounted(live, round_, member.task, node.message):
                 if len(self.of(live.name)) < self.quota.get(live.name, 10**9):
                     self._make_pod(live, round_, member, latest)
@@ -539,7 +538,7 @@ class FakeCluster:
                 latest.retry_phase = "Failed"
 
     def _note_pods(self, live: _Live, tree: _Tree) -> None:
-        """Take over what has become of the pods, and ask them to end when the Workflow is to stop."""
+        """Update the tree from the pods, and stop these if the Workflow should stop."""
         with self.api.changed:
             pods = dict(self.api.objects.get(POD.path("default"), {}))
         for member in _members(tree):
@@ -687,7 +686,7 @@ class FakeCluster:
                 self._change_pod(pod, {"phase": "Failed", "reason": "DeadlineExceeded", "message": DEADLINE})
 
     def _look_at_nodes(self) -> None:
-        """More on a machine than it has: kube-scheduler would never do it."""
+        """Report an overcommitted machine, which kube-scheduler would never cause."""
         _, free = self._free()
         for name, left in free.items():
             for resource, amount in left.items():
@@ -779,7 +778,7 @@ def _limit(template: Json) -> int | None:
 
 
 def _is_uncounted(live: _Live, round_: _Round, task: str, message: str) -> bool:
-    """What the template's expression says of an attempt that ended so. Older ones know nothing of our own stops."""
+    """The value of the template's retry expression. Those of older versions do not know diflow's own stops."""
     if _UNCOUNTED.search(message):
         return True
     expression = live.templates[task]["retryStrategy"]["expression"]
@@ -813,7 +812,7 @@ def _members(tree: _Tree) -> Iterator[_Member]:
 
 
 def _nodes(job: str, tree: _Tree) -> Iterator[tuple[str, Json]]:
-    """The tree as Argo writes it into the Workflow's status."""
+    """The nodes as Argo writes them into the Workflow's status."""
 
     def node(name: str, kind: str, phase: str, **more: Any) -> tuple[str, Json]:
         return name, {"id": name, "name": name, "type": kind, "phase": phase, **more}

@@ -1,4 +1,4 @@
-"""What the tests of the reflector and the elector share: time that they make pass, and waiting without guessing."""
+"""Shared by the tests of the reflector and the elector: simulated time, and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Time:
-    """A clock that stands still until somebody sleeps on it or moves it, and keeps a record of the sleeps."""
+    """A clock that advances only by sleeps and by hand, and records the sleeps."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,12 +39,12 @@ class Time:
 
 
 def client(api: FakeApi) -> Cluster:
-    """A client that waits so long for an answer that a busy machine alone never makes it give up."""
+    """A client with time-outs so long that a busy machine alone never causes one."""
     return api.cluster(read_seconds=60.0, connect_seconds=60.0)
 
 
 def eventually(true: Callable[[], object], what: str = "") -> None:
-    """Wait until it is so; after a very long time, fail."""
+    """Wait until the condition holds; fail after a very long time."""
     ends = time.monotonic() + _PATIENCE_SECONDS
     while not true():
         assert time.monotonic() < ends, f"this never came about: {what or true}"
@@ -52,7 +52,7 @@ def eventually(true: Callable[[], object], what: str = "") -> None:
 
 
 class Refusing:
-    """A transport whose server is away for as long as `away` says: connections to it are refused."""
+    """A transport that refuses connections while `away` is true."""
 
     def __init__(self, away: Callable[[], bool]) -> None:
         self._pool = urllib3.PoolManager(maxsize=8)

@@ -1,7 +1,7 @@
-"""An allocator over a fake cluster, in simulated time: what the scenarios, the crashes and the faults are played on.
+"""An allocator over a fake cluster, in simulated time, for tests of scenarios, crashes and faults.
 
-Everything of the allocator is real: its caches and their threads, the election, the writes. Only the clock stands still
-until a test moves it, and the daemon's loop is turned by hand, once the caches have seen all that has happened.
+The allocator is real: its caches and their threads, leader election, its writes. Only the clock is simulated, and the
+tests run the daemon's loop turn by turn, each time after the caches have caught up with the server.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """The process was killed."""
 
 
 class Line:
-    """A transport: to the server's socket, or straight into the server (`direct`), which is quicker and does the same.
+    """A transport: to the server's socket, or by a direct call of the server (`direct`), which is faster.
 
-    `before` and `after` are told of each request: before it is sent, and when the server has answered it. What they
-    raise ends the process that sent it: nothing that it sends later arrives.
+    `before` and `after` are called for each request: before it is sent, and after the response. If one raises, the
+    process counts as killed: none of its later requests arrives.
     """
 
     def __init__(self, api: FakeApi, *, direct: bool) -> None:
@@ -54,7 +54,7 @@ class Line:
         self.is_cut = False
         self.is_dead = False
         self.sent: list[tuple[str, str, int]] = []
-        """(method, path, status) of every request that came to an answer."""
+        """(method, path, status) of each request with a response."""
         self.tries = 0
 
     def request(self, method: str, url: str, *, body: bytes | None = None, **options: Any) -> Any:
@@ -72,7 +72,7 @@ class Line:
         return answer
 
     def writes(self) -> list[tuple[str, str, int]]:
-        """The patches of jobs and pods that were answered."""
+        """The patches of jobs and pods with a response."""
         return [one for one in self.sent if one[0] == "PATCH" and "/secrets/" not in one[1]]
 
     def _check(self) -> None:
@@ -90,7 +90,7 @@ class Line:
 
 
 class _Response:
-    """What urllib3 gives for an answer, as far as the client looks at it."""
+    """A response of urllib3, as far as the client uses it."""
 
     chunked = False
     length_remaining = 0
@@ -171,21 +171,21 @@ class Daemon:
         )
 
     def start(self) -> None:
-        """Begin to watch, and wait until all is known."""
+        """Start the caches, and wait until they are synced."""
         self.allocator.caches.start()
         eventually(lambda: self.allocator.caches.wait_synced(0.5), "the caches are full")
         self.allocator.ask("start")
 
     def stop(self) -> None:
-        """End its threads. What it has not sent yet is never sent."""
+        """Kill it and end its threads: what it has not sent yet is never sent."""
         self.line.is_dead = True
         caches = self.allocator.caches
         for reflector in (caches.nodes, caches.queues, caches.workflows, caches.pods):
             reflector.stop()
-        self.allocator.applier.close()
+        self.allocator.executor.close()
 
     def lead(self) -> None:
-        """Try once to be the leader, or to stay it; every third second, as the elector's own thread does it."""
+        """Try once to acquire or renew the Lease; every third second, as the elector's own thread does."""
         now = self._lab.time.now()
         if now - self._led >= 3.0:
             self._led = now
@@ -194,7 +194,7 @@ class Daemon:
                     self.elector.try_acquire()
 
     def catch_up(self) -> None:
-        """Wait until the caches show what the server has."""
+        """Wait until the caches have all that the server has."""
         caches = self.allocator.caches
         pairs = (
             (caches.workflows, WORKFLOW, MANAGED, ""),
@@ -208,7 +208,7 @@ class Daemon:
                 assert real_time.monotonic() < ends, f"the cache of {kind.plural} does not follow: {reflector.trouble}"
                 real_time.sleep(0.0005)
             with reflector._turn:
-                pass  # what was put in has been told of, too
+                pass  # the handlers of the changes have run too
 
     def turn(self) -> Cycle | None:
         """One turn of the daemon's loop, if it has something to do."""
@@ -216,7 +216,7 @@ class Daemon:
 
 
 class Lab:
-    """A fake cluster, and the allocators that work on it."""
+    """A fake cluster with its allocators."""
 
     def __init__(
         self,
@@ -238,12 +238,12 @@ class Lab:
         self._daemons = 0
         self._told = 0.0
         self.is_silent = False
-        """The server sends no bookmarks: a watch on which nothing happens is not known to be alive."""
+        """The server sends no bookmarks, so that caches without changes become stale."""
 
     # --- the allocator ------------------------------------------------------------------------------------------------
 
     def new_daemon(self) -> Daemon:
-        """A process that is started, and does not lead yet."""
+        """Start a process, which does not lead yet."""
         self._daemons += 1
         made = Daemon(self, f"daemon-{self._daemons}")
         made.start()
@@ -256,7 +256,7 @@ class Lab:
         return self.daemon
 
     def let_lead(self, daemon: Daemon) -> None:
-        """Time passes until it leads."""
+        """Let time pass until it leads."""
         for _ in range(60):
             if daemon.elector.is_leader():
                 return
@@ -265,7 +265,7 @@ class Lab:
         raise AssertionError(f"it does not lead: {daemon.elector.trouble or daemon.elector.holder}")
 
     def end(self) -> None:
-        """The allocator is no more."""
+        """Kill the allocator."""
         if self.daemon is not None:
             self.daemon.stop()
             self.daemon = None
@@ -273,7 +273,7 @@ class Lab:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def pass_time(self, seconds: float = 1.0) -> None:
-        """Time passes for everybody but the allocator."""
+        """Let time pass for all components but the allocator."""
         self.cluster.step(seconds)
         if self.time.now() - self._told >= 30.0 and not self.is_silent:
             self._told = self.time.now()
@@ -284,7 +284,7 @@ class Lab:
                     eventually(lambda r=reflector: r.age_seconds == 0.0, "a bookmark is seen")  # type: ignore[misc]
 
     def step(self, seconds: float = 1.0) -> None:
-        """A second passes, and the allocator does what it has to do."""
+        """Let a second pass, and the allocator work until it has nothing to do."""
         self.pass_time(seconds)
         if self.daemon is not None:
             self.daemon.lead()
@@ -294,7 +294,7 @@ class Lab:
                     break
 
     def until(self, true: Callable[[], object], what: str, *, seconds: int = 45) -> None:
-        """Let time pass until it is so. By default less than a period: nothing may have to wait for the next plan."""
+        """Let time pass until the condition holds: by default less than a period, so that a plan needs a trigger."""
         for _ in range(seconds):
             if true():
                 return
@@ -302,7 +302,7 @@ class Lab:
         assert true(), f"not in {seconds} s: {what}\n{self.story()}"
 
     def rest(self, *, seconds: int = 15, limit: int = 600) -> None:
-        """Let time pass until nothing has happened for so long."""
+        """Let time pass until nothing has changed for this long."""
         quiet, seen = 0, self._happenings()
         for _ in range(limit):
             self.step()
@@ -313,7 +313,7 @@ class Lab:
         raise AssertionError(f"no rest in {limit} s\n{self.story()}")
 
     def _happenings(self) -> int:
-        """Changes of all that matters: the Lease is renewed all the time, and bookmarks tell of nothing."""
+        """Counts the changes of objects, without renewals of the Lease and bookmarks."""
         with self.api.changed:
             return sum(1 for _, _, path, _ in self.api.events if path and not path.endswith("leases"))
 
@@ -331,7 +331,7 @@ class Lab:
             }
 
     def allocation(self, job: str) -> dict[str, list[str]]:
-        """The nodes of each task, as the Workflow has them."""
+        """The nodes of each task, by the Workflow's allocation."""
         text = self.cluster.workflow(job)["metadata"]["annotations"].get("diflow/allocation")
         return dict(json.loads(text)["nodes"]) if text else {}
 
@@ -346,7 +346,7 @@ class Lab:
             return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["name"] == job]
 
     def story(self) -> str:
-        """Where everything stands, for the message of a test that failed."""
+        """The state of all objects, for the message of a failed test."""
         out = [f"time {self.time.now():g}"]
         with self.api.changed:
             jobs = dict(self.api.objects.get(WORKFLOW.path("default"), {}))
@@ -379,7 +379,7 @@ def job(name: str = "job", *tasks: Task, **fields: Any) -> DIJob:
 
 @contextmanager
 def lab(**options: Any) -> Iterator[Lab]:
-    """A cluster and an allocator that leads, if `begin` is not False."""
+    """A cluster with an allocator, which leads unless `begin` is False."""
     begin = options.pop("begin", True)
     with serving() as api:
         made = Lab(api, **options)

@@ -1,4 +1,4 @@
-"""What `kubectl apply -k manifests/allocator` puts into a cluster, as plain data, and whom its RBAC allows what."""
+"""The objects of `kubectl apply -k manifests/allocator` as plain data, and the rights that their RBAC rules grant."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def one(kind: str, name: str, folder: Path = FOLDER) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a request needs: `space` is EVERYWHERE, or the only namespace; `name` is ANY, or the only object."""
+    """The right that a request needs: `space` is EVERYWHERE or a namespace, `name` is ANY or an object."""
 
     verb: str
     group: str
@@ -43,7 +43,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The least that a rule can be made of: one verb on one resource, in `space`, on `name`."""
+    """One verb on one resource, in `space`, on `name`: the smallest part of a rule."""
 
     verb: str
     group: str
@@ -52,7 +52,7 @@ class Grant:
     name: str
 
     def allows(self, use: Use) -> bool:
-        """As the API server judges it."""
+        """As the API server decides."""
         return (
             (self.verb, self.group, self.resource) == (use.verb, use.group, use.resource)
             and self.space in (EVERYWHERE, use.space)
@@ -61,7 +61,7 @@ class Grant:
 
 
 def needed(request: Request) -> Use:
-    """The right that a request needs: how the API server reads it before it asks RBAC."""
+    """The right that a request needs, as the API server derives it for RBAC."""
     parts = request.path.strip("/").split("/")
     group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
     space = EVERYWHERE
@@ -72,7 +72,7 @@ def needed(request: Request) -> Use:
         resource = f"{resource}/{rest[2]}"
     if request.method == "GET" and not name:
         verb = "watch" if request.query.get("watch") else "list"
-        # A list of a single object by its name is allowed to whoever may list that name.
+        # A list with a field selector for one name needs the right to list that name alone.
         field = request.query.get("fieldSelector", "")
         name = field.removeprefix("metadata.name=") if field.startswith("metadata.name=") and "," not in field else ANY
     else:
@@ -81,7 +81,7 @@ def needed(request: Request) -> Use:
 
 
 def granted(account: str, folder: Path = FOLDER) -> set[Grant]:
-    """All that the manifests allow an account of the allocator's namespace."""
+    """All rights that the manifests grant to a service account of the allocator's namespace."""
     every = objects(folder)
     roles = {(o["kind"], o["metadata"].get("namespace", EVERYWHERE), o["metadata"]["name"]): o for o in every}
     out: set[Grant] = set()
@@ -100,7 +100,7 @@ def _is(subject: Json, account: str) -> bool:
 
 
 def everybody() -> set[Grant]:
-    """What the manifests allow to all who are logged in."""
+    """The rights that the manifests grant to all authenticated users."""
     (role,) = [o for o in objects() if o["kind"] == "Role" and o["metadata"]["namespace"] == "kube-public"]
     return set(_grants(role["rules"], "kube-public"))
 

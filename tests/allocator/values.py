@@ -1,4 +1,4 @@
-"""Jobs, pods and nodes as the allocator reads them, made by hand: what the pure functions are tested with."""
+"""Builders of records of jobs, pods and nodes, for tests of pure functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diflow import keys
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.records import Identity, JobRead, NodeRead, PodRead, Role
 from diflow.allocator.model.predicates import Where
@@ -24,7 +24,7 @@ def role(name: str = "w", replicas: int = 2, *, low: int | None = None, wanted: 
 
 
 def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fields: Any) -> JobRead:
-    """A job whose current round is `current`, placed on `nodes` (None: it never was)."""
+    """A job whose current round is `current`, placed on `nodes` (None: it was never placed)."""
     roles = roles or (role(),)
     current = fields.get("current", "1")
     given: dict[str, Any] = {
@@ -47,7 +47,7 @@ def read(*roles: Role, nodes: Mapping[str, tuple[str, ...]] | None = None, **fie
 def pod(replica: str = "w-0", *, on: str = "", pinned: str = "", gated: bool | None = None, **fields: Any) -> PodRead:
     """A pod of the job: `on` a node, or `pinned` to one and not bound yet, else gated.
 
-    `round`, `restart`, `member` and `made` (how often it was made anew) are its place in Argo's tree.
+    `round`, `restart`, `member` and `made` (how often it was created again) are its place in Argo's tree.
     """
     task, _, index = replica.rpartition("-")
     member = fields.pop("member", index)
@@ -82,13 +82,13 @@ def node(name: str, *, cpu: int = 8000, is_schedulable: bool = True, not_ready_s
     return NodeRead(name, {"cpu": cpu, "pods": 110}, is_schedulable, not_ready_since, {}, ())
 
 
-def room(*nodes: NodeRead, pods: tuple[PodRead, ...] = (), lost_after_seconds: float = 60.0) -> Room:
+def capacity(*nodes: NodeRead, pods: tuple[PodRead, ...] = (), lost_after_seconds: float = 60.0) -> FreeCapacity:
     known = {n.name: n for n in nodes or (node("a"), node("b"))}
-    return Room.of(known, pods, now_seconds=NOW, lost_after_seconds=lost_after_seconds)
+    return FreeCapacity.of(known, pods, now_seconds=NOW, lost_after_seconds=lost_after_seconds)
 
 
 def tree(restarts: int = 0, restart: int = 0, recreated: tuple[str, ...] = (), **phases: str) -> Tree:
-    """What Argo says of the members of round 1: w_0="Succeeded" is replica 0 of w."""
+    """Argo's tree of round 1: w_0="Succeeded" is replica 0 of task w."""
     members = {f"1/{name.replace('_', '/')}": phase for name, phase in phases.items()}
     return Tree(members, {"1": restart}, {"1": "Running"}, frozenset(recreated), restarts)
 

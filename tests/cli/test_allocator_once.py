@@ -145,7 +145,7 @@ def test_a_plan_that_cannot_be_written_is_an_error_that_names_the_file(diflow: C
 def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(
     diflow: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_channel, "HEEDED_SECONDS", 0.0)
+    monkeypatch.setattr(control_channel, "RENEWAL_SECONDS", 0.0)
     lease(diflow, holder="the-daemon")
 
     def who(request: Request) -> Answer | None:

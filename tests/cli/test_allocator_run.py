@@ -219,7 +219,7 @@ class StillAllocator:
         self.failing_seconds = 7.0 if last_trouble else 0.0
         self.settings = AllocatorSettings()
         self.caches = SimpleNamespace(trouble=lambda: trouble)
-        self.applier = SimpleNamespace(refusals={"default/job": "no"})
+        self.executor = SimpleNamespace(refusals={"default/job": "no"})
 
     def paused(self) -> str:
         return "jane"
@@ -256,7 +256,7 @@ def test_a_leader_that_hangs_gives_its_lead_up() -> None:
     telemetry = Telemetry(elector, clock=lambda: 500.0, watch_seconds=0.01)  # type: ignore[arg-type]
     telemetry.watch(StillAllocator())  # type: ignore[arg-type]
     stop = threading.Event()
-    telemetry.tell_troubles(stop)
+    telemetry.log_troubles(stop)
     try:
         assert until(lambda: given_up)[0] == "the loop has stood still for 500 s"
     finally:
@@ -293,7 +293,7 @@ def test_troubles_are_logged_once_each_and_their_end_too(capsys: pytest.CaptureF
     stop = threading.Event()
     configure_log("json")
     try:
-        telemetry.tell_troubles(stop)
+        telemetry.log_troubles(stop)
         said = ""
         for trouble, text in (("no cluster answers", "no cluster answers"), ("", "standing by; another leads")):
             elector.trouble = trouble

@@ -161,7 +161,7 @@ def test_an_allocator_that_leads_in_another_namespace_is_found(diflow: Cli) -> N
 
 
 def test_pausing_reaches_the_allocator_that_leads(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diflow.allocator.engine.control_channel.HEEDED_SECONDS", 0.0)
+    monkeypatch.setattr("diflow.allocator.engine.control_channel.RENEWAL_SECONDS", 0.0)
     lease(diflow)  # where it was installed, nobody leads
     elsewhere(diflow)
     assert diflow("pause").code == 0

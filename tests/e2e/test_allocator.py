@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, Task, keys
-from diflow.allocator.engine.free_capacity import Room
-from diflow.allocator.engine.reconcile import Job, carry_out
+from diflow.allocator.engine.free_capacity import FreeCapacity
+from diflow.allocator.engine.reconcile import Job, reconcile
 from diflow.allocator.engine.records import read_node, read_pod, read_workflow
 from diflow.kube.kinds import POD
 from tests.builders import job, task, template
@@ -456,9 +456,9 @@ def _stop_as_superseded(live: Live, name: str) -> set[str]:
     read = read_workflow(workflow)
     assert not read.problem
     known = {node["metadata"]["name"]: read_node(node) for node in live.cluster.get("nodes")["items"]}
-    room = Room.of(known, pods, now_seconds=time.time(), lost_after_seconds=600)
+    capacity = FreeCapacity.of(known, pods, now_seconds=time.time(), lost_after_seconds=600)
     fields = set()
-    for write in carry_out(Job(read, pods), room, now=time.time()):
+    for write in reconcile(Job(read, pods), capacity, now=time.time()):
         assert write.kind == POD
         live.api.patch(POD, write.target.name, write.body, namespace=live.namespace, subresource=write.subresource)
         fields |= write.body.keys()

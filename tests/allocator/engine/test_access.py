@@ -1,4 +1,4 @@
-"""Which namespaces may use which queues and priorities, and what a job is told that may not."""
+"""Which namespaces may use which queues and priorities, and the message to a job that may not use them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_job_that_may_not_be_in_its_queue_waits_and_keeps_what_it_has(
     policy: str, queues: tuple[QueueView, ...]
 ) -> None:
     rules = (NamespaceRule("ns", queues=("team",)),)
-    at = values.room()
+    at = values.capacity()
     waiting = values.job(values.read())
     shown = picture([waiting], at.nodes, (), queues, at, now=values.NOW, rules=rules)
     plan = load_policy(policy).optimize(shown.snapshot)

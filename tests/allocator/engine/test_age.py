@@ -1,16 +1,16 @@
-"""How old a job is: what orders it before others is proven by the Workflows that are there, and never its own word."""
+"""The age of a job, which orders it: proven by existing Workflows, never taken from its own annotation."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from diflow import keys
-from diflow.allocator.engine.cluster_state import World, assemble
+from diflow.allocator.engine.cluster_state import ClusterState, assemble
 from diflow.allocator.engine.planning import picture
 from diflow.allocator.engine.records import Identity, JobRead, read_workflow
 from diflow.allocator.policies.waiting import start_order
 from tests.allocator.engine.test_records import workflow
-from tests.allocator.values import NOW, node, read, room
+from tests.allocator.values import NOW, capacity, node, read
 
 
 def part(name: str, *, age: float, continues: str = "", uid: str = "", continued_in: str = "") -> JobRead:
@@ -20,11 +20,11 @@ def part(name: str, *, age: float, continues: str = "", uid: str = "", continued
     return replace(made, rounds=(), current="", continued_in=continued_in) if continued_in else made
 
 
-def world(*reads: JobRead) -> World:
+def state(*reads: JobRead) -> ClusterState:
     return assemble(reads, [node("a")], ())
 
 
-def test_a_jobs_own_word_on_when_it_was_submitted_is_not_believed() -> None:
+def test_the_submitted_annotation_of_a_job_does_not_count() -> None:
     made = workflow(annotations={keys.SUBMITTED: "1970-01-01T00:00:00Z"})
     made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     plain = workflow()
@@ -33,7 +33,7 @@ def test_a_jobs_own_word_on_when_it_was_submitted_is_not_believed() -> None:
 
 
 def test_a_job_that_went_on_is_as_old_as_its_first_workflow() -> None:
-    there = world(
+    there = state(
         part("first", age=900, continued_in="second"),
         part("second", age=500, continues="first", continued_in="third"),
         part("third", age=100, continues="second"),
@@ -43,24 +43,24 @@ def test_a_job_that_went_on_is_as_old_as_its_first_workflow() -> None:
 
 def test_a_job_is_as_old_as_its_workflow_unless_an_older_one_names_it() -> None:
     old = part("first", age=900)
-    assert world(old, part("thief", age=1, continues="first")).jobs["ns/thief"].created_seconds == NOW - 1
+    assert state(old, part("thief", age=1, continues="first")).jobs["ns/thief"].created_seconds == NOW - 1
     passed = part("first", age=900, continued_in="second")
-    assert world(passed, part("thief", age=1, continues="first")).jobs["ns/thief"].created_seconds == NOW - 1
+    assert state(passed, part("thief", age=1, continues="first")).jobs["ns/thief"].created_seconds == NOW - 1
     other = part("second", age=1, continues="first", uid="another")
-    assert world(passed, other).jobs["ns/second"].created_seconds == NOW - 1
-    assert world(part("second", age=1, continues="first")).jobs["ns/second"].created_seconds == NOW - 1
+    assert state(passed, other).jobs["ns/second"].created_seconds == NOW - 1
+    assert state(part("second", age=1, continues="first")).jobs["ns/second"].created_seconds == NOW - 1
 
 
 def test_workflows_that_name_each_other_in_a_circle_have_an_age() -> None:
     one = replace(part("one", age=5, continues="two"), continued_in="two")
     two = replace(part("two", age=3, continues="one"), continued_in="one")
-    assert world(one, two).jobs["ns/one"].created_seconds == NOW - 5
+    assert state(one, two).jobs["ns/one"].created_seconds == NOW - 5
 
 
 def test_the_order_of_those_that_wait_goes_by_the_proven_age() -> None:
-    there = world(
+    there = state(
         part("first", age=900, continued_in="second"), part("second", age=1, continues="first"), part("b", age=500)
     )
-    shown = picture(there.jobs.values(), there.nodes, (), (), room(), now=NOW)
+    shown = picture(there.jobs.values(), there.nodes, (), (), capacity(), now=NOW)
     order = [shown.snapshot.job_names[j] for j in start_order(shown.snapshot).tolist()]
     assert order == ["ns/first", "ns/b"], "the name is still that of the first part"

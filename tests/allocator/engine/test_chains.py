@@ -1,4 +1,4 @@
-"""Users can edit what says which Workflow continues which. However it is written, each Workflow is looked at once."""
+"""Users can edit the annotations that chain Workflows. Whatever these contain, each Workflow is visited once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from diflow import keys
 from diflow.allocator.engine import cluster_state
-from diflow.allocator.engine.cluster_state import World, assemble
+from diflow.allocator.engine.cluster_state import ClusterState, assemble
 from diflow.allocator.engine.records import Identity, JobRead, PodRead, read_workflow
 from diflow.bounds import MOST_PARTS
 from diflow.kube.kinds import WORKFLOW
@@ -23,12 +23,12 @@ from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task
 
 LINES_EACH = 150
-"""Lines of cluster_state.py that are run for each Workflow and each pod: some 40 for an honest one."""
+"""The most executed lines of cluster_state.py for each Workflow and pod; an honest one takes about 40."""
 
 
 @contextmanager
 def bounded(objects: int) -> Iterator[None]:
-    """Fails as soon as more lines of the module were run than are due for so many objects: no clock is looked at."""
+    """Fails when more lines of the module are executed than this number of objects allows; it needs no clock."""
     left = LINES_EACH * (objects + 10)
 
     def count(frame: FrameType, event: str, _: Any) -> Any:
@@ -63,7 +63,7 @@ def pod(of: str, name: str = "") -> PodRead:
     )  # fmt: skip
 
 
-def seen(workflows: Sequence[JobRead], pods: Sequence[PodRead]) -> World:
+def seen(workflows: Sequence[JobRead], pods: Sequence[PodRead]) -> ClusterState:
     with bounded(len(workflows) + len(pods)):
         return assemble(workflows, [values.node("a")], pods)
 
@@ -92,7 +92,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_each_workflow_is_looked_at_once_however_they_name_each_other(shape: str) -> None:
+def test_each_workflow_is_visited_once_however_they_name_each_other(shape: str) -> None:
     found = SHAPES[shape]
     pods = [pod(read.identity.name) for read in found] + [pod("gone", f"left-{i}") for i in range(100)]
     shown = seen(found, pods)
@@ -106,7 +106,7 @@ spaces = st.sampled_from(["ns", "other"])
 
 @st.composite
 def written(draw: st.DrawFn) -> list[JobRead]:
-    """Workflows of which each names others as it likes."""
+    """Workflows whose annotations name each other at random."""
     out = {}
     for _ in range(draw(st.integers(1, 12))):
         name, space = draw(names), draw(spaces)
@@ -125,12 +125,10 @@ def written(draw: st.DrawFn) -> list[JobRead]:
 
 
 @given(written(), st.lists(names))
-def test_whatever_they_name_titles_are_their_own_and_no_pod_is_left_behind_twice(
-    found: list[JobRead], owners: list[str]
-) -> None:
+def test_whatever_they_name_titles_are_unique_and_no_pod_counts_twice(found: list[JobRead], owners: list[str]) -> None:
     pods = [pod(owner, f"p{i}") for i, owner in enumerate(owners)]
     shown = seen(found, pods)
-    planned = [made.title for made in shown.jobs.values() if not made.is_passed]
+    planned = [made.title for made in shown.jobs.values() if not made.is_superseded]
     assert len(planned) == len(set(planned)), "a snapshot needs one of each name"
     for made in shown.jobs.values():
         assert made.before is not made.read
@@ -167,7 +165,7 @@ def test_a_number_of_a_part_that_diflow_does_not_write_is_none(text: str) -> Non
 
 
 def continue_itself(at: Lab, name: str) -> None:
-    """Somebody lets a job name itself as the one that it continues."""
+    """A user lets a job name itself as its predecessor."""
     metadata = at.cluster.workflow(name)["metadata"]
     change = {
         "metadata": {

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.model.views import JobView, NodeView, RoleView, build
 from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task
@@ -26,13 +26,13 @@ def evict(at: Lab) -> None:
     at.until(lambda: len(at.cluster.running("one")) == 2, "it runs again")
 
 
-def test_an_evicted_replica_is_back_as_soon_as_ever(at: Lab) -> None:
+def test_an_evicted_replica_is_back_without_delay(at: Lab) -> None:
     elastic(at)
     at.cluster.set_back_seconds = HOUR
     evict(at)
 
 
-def test_an_evicted_replica_is_back_as_soon_as_ever_under_another_process(at: Lab) -> None:
+def test_an_evicted_replica_is_back_without_delay_under_another_process(at: Lab) -> None:
     elastic(at)
     at.end()
     at.cluster.set_back_seconds = HOUR
@@ -68,8 +68,13 @@ def test_a_job_grows_when_there_is_room(at: Lab) -> None:
 
 
 def test_a_time_in_the_future_is_as_old_as_it_was_seen() -> None:
-    room = Room({}, now_seconds=1000.0, ages={5000.0: 7.0})
-    assert (room.age(900.0), room.age(1000.0), room.age(5000.0), room.age(math.inf)) == (100.0, 0.0, 7.0, 0.0)
+    capacity = FreeCapacity({}, now_seconds=1000.0, ages={5000.0: 7.0})
+    assert (capacity.age(900.0), capacity.age(1000.0), capacity.age(5000.0), capacity.age(math.inf)) == (
+        100.0,
+        0.0,
+        7.0,
+        0.0,
+    )
     view = JobView("a", (RoleView("w", {"cpu": 1}),), started_seconds=5000.0, changed_seconds=900.0)
     made = build([NodeView("n", {"cpu": 4})], [view], now_seconds=1000.0, ages={5000.0: 7.0})
     assert (made.job_started_seconds.tolist(), made.job_changed_seconds.tolist()) == ([993.0], [900.0])
@@ -84,9 +89,9 @@ def test_nothing_is_kept_of_times_that_are_past() -> None:
         at.step()
         assert at.daemon is not None
         allocator = at.daemon.allocator
-        allocator._room(allocator.caches.world())
-        assert len(allocator._ahead) in (1, 2)
+        allocator._view.capacity(allocator.caches.state())
+        assert len(allocator._view._ahead) in (1, 2)
         at.cluster.set_back_seconds = 0.0
-        allocator._room(allocator.caches.world())
-        assert allocator._ahead == {}
-        assert values.room().age(0.0) == values.NOW
+        allocator._view.capacity(allocator.caches.state())
+        assert allocator._view._ahead == {}
+        assert values.capacity().age(0.0) == values.NOW

@@ -1,4 +1,4 @@
-"""What the caches show at one moment: what has not changed is the same object, whatever has changed beside it."""
+"""The cluster state of the caches: unchanged parts are the same objects, whatever else has changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.allocator import values
 
 @dataclass
 class Kept:
-    """What a reflector keeps: another mapping after each change."""
+    """A fake reflector: it returns another mapping after each change."""
 
     kept: Mapping[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
@@ -39,7 +39,7 @@ def _name(read: JobRead | PodRead | NodeRead) -> str:
 
 @dataclass
 class Shown:
-    """Caches over what the tests put in."""
+    """Caches with the objects of the tests."""
 
     nodes: Kept
     queues: Kept
@@ -51,7 +51,7 @@ class Shown:
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
     nobody = Cluster(server="http://127.0.0.1:9", transport=PoolManager(), source="none")
-    caches = Caches(nobody, AllocatorSettings(), told=lambda *_: None)
+    caches = Caches(nobody, AllocatorSettings(), on_change=lambda *_: None)
     members = tuple(Kept() for _ in range(4))
     monkeypatch.setattr(caches, "_all", SimpleNamespace(members=members))
     monkeypatch.setattr(caches, "queues", members[1])
@@ -72,13 +72,13 @@ def pod(of: str, name: str = "") -> PodRead:
 
 
 def test_nothing_has_changed(shown: Shown) -> None:
-    assert shown.caches.world() is shown.caches.world()
+    assert shown.caches.state() is shown.caches.state()
 
 
 def test_a_workflow_has_changed(shown: Shown) -> None:
-    before = shown.caches.world()
+    before = shown.caches.state()
     shown.workflows.put(replace(job("one"), priority=1))
-    after = shown.caches.world()
+    after = shown.caches.state()
     assert after.jobs["ns/one"].read.priority == 1
     assert after.jobs["ns/one"].pods is before.jobs["ns/one"].pods
     assert after.jobs["ns/two"] is before.jobs["ns/two"]
@@ -88,9 +88,9 @@ def test_a_workflow_has_changed(shown: Shown) -> None:
 
 
 def test_a_pod_has_come(shown: Shown) -> None:
-    before = shown.caches.world()
+    before = shown.caches.state()
     shown.pods.put(pod("one", "another"))
-    after = shown.caches.world()
+    after = shown.caches.state()
     assert [p.identity.name for p in after.jobs["ns/one"].pods] == ["p-one", "another"]
     assert after.jobs["ns/two"] is before.jobs["ns/two"]
     assert after.nodes is before.nodes
@@ -98,28 +98,28 @@ def test_a_pod_has_come(shown: Shown) -> None:
 
 
 def test_a_node_is_gone(shown: Shown) -> None:
-    before = shown.caches.world()
+    before = shown.caches.state()
     shown.nodes.take("b")
-    after = shown.caches.world()
+    after = shown.caches.state()
     assert list(after.nodes) == ["a"]
     assert after.pods is before.pods
     assert after.jobs == before.jobs
 
 
-def test_pods_of_an_earlier_job_of_the_name_are_nobodys_though_no_pod_has_changed(shown: Shown) -> None:
-    assert len(shown.caches.world().jobs["ns/one"].pods) == 1
+def test_pods_of_an_earlier_job_of_the_name_are_foreign_though_no_pod_has_changed(shown: Shown) -> None:
+    assert len(shown.caches.state().jobs["ns/one"].pods) == 1
     shown.workflows.put(job("one", uid="another"))
-    after = shown.caches.world()
+    after = shown.caches.state()
     assert after.jobs["ns/one"].pods == ()
     assert [(p.job, p.place) for p in after.pods if p.identity.name == "p-one"] == [("", None)]
 
 
 def test_the_part_that_a_job_goes_on_in_comes_and_goes(shown: Shown) -> None:
-    before = shown.caches.world()
+    before = shown.caches.state()
     shown.workflows.put(replace(job("next"), name="one", part=2, continues="ns/one", continues_uid="uid-one"))
-    during = shown.caches.world()
+    during = shown.caches.state()
     assert during.jobs["ns/one"].after is during.jobs["ns/next"].read
     assert during.jobs["ns/next"].before is before.jobs["ns/one"].read
     assert during.jobs["ns/next"].old_pods == during.jobs["ns/one"].pods
     shown.workflows.take("next")
-    assert shown.caches.world().jobs["ns/one"].after is None
+    assert shown.caches.state().jobs["ns/one"].after is None

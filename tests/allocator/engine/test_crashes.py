@@ -1,4 +1,4 @@
-"""The allocator is killed at every single write, and the next one ends in the same state as if nothing had happened."""
+"""The allocator is killed at each single write, and the next process reaches the same final state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.allocator.lab import Killed, Lab, job, lab, task
 
 @dataclass
 class Crash:
-    """Ends the process at its `at`-th write: just before it is sent, or when the server has it and nobody knows yet."""
+    """Kills the process at its `at`-th write: before it is sent, or after the server has applied it."""
 
     at: int
     is_sent: bool
@@ -41,9 +41,9 @@ Play = Callable[[Lab], None]
 
 
 def end_of(prepare: Play, scenes: list[Play], crash: Crash, *, lag_seconds: float = 0.0) -> dict[str, Any]:
-    """Play it, with one crash, and tell where everything stands in the end.
+    """Run the scenario with one crash, and return the final state.
 
-    `lag_seconds`: how old the copies of the Workflows are on which Argo works.
+    `lag_seconds`: the age of Argo's copies of the Workflows.
     """
     settings = AllocatorSettings(writers=1, debounce_seconds=0.0, between_rounds_seconds=3.0, lost_after_seconds=0.0)
     with lab(settings=settings) as at:
@@ -71,7 +71,7 @@ def end_of(prepare: Play, scenes: list[Play], crash: Crash, *, lag_seconds: floa
 
 
 def state(at: Lab, name: str) -> dict[str, Any]:
-    """How one job stands, but for the names of its rounds and which of two like nodes it has."""
+    """The state of one job, without the names of its rounds and which of two equal nodes it has."""
     parameters = {key: json.loads(value) for key, value in at.cluster.parameters(name).items()}
     current = str(parameters["current"])
     pods = at.cluster.of(name)
@@ -91,7 +91,7 @@ def state(at: Lab, name: str) -> dict[str, Any]:
 
 
 def nothing(_: Lab) -> None:
-    """Nothing is there at first."""
+    """No object exists at first."""
 
 
 def two_arrive(at: Lab) -> None:

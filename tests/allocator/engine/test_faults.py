@@ -1,4 +1,4 @@
-"""What the allocator does when others fail it: other allocators, the API server, Argo, and its own policy."""
+"""The allocator under faults of others: other allocators, the API server, Argo, and its policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from diflow.allocator.engine.control_channel import PAUSED
 from diflow.allocator.engine.daemon import Allocator, lead
-from diflow.allocator.engine.reconcile import carry_out
+from diflow.allocator.engine.reconcile import reconcile
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.model.plan import Plan, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
@@ -74,7 +74,7 @@ def test_of_two_daemons_one_writes() -> None:
             second.stop()
 
 
-def test_one_that_was_stopped_for_a_while_writes_nothing_any_more() -> None:
+def test_a_former_leader_that_was_stopped_for_a_while_writes_nothing() -> None:
     with lab() as at:
         two_nodes(at)
         first = at.daemon
@@ -98,7 +98,7 @@ def test_one_that_was_stopped_for_a_while_writes_nothing_any_more() -> None:
 
 
 def test_a_write_that_was_overtaken_by_another_leader_is_refused() -> None:
-    """Stopped between the look at the Lease and the write, when the next one has done the same write meanwhile."""
+    """The process is stopped between checking the Lease and a write, which the next leader has made meanwhile."""
     with lab() as at:
         two_nodes(at)
         first = at.daemon
@@ -125,7 +125,7 @@ def test_a_write_that_was_overtaken_by_another_leader_is_refused() -> None:
 
 
 def test_a_decision_that_a_former_leader_has_not_sent_yet_is_refused_though_nothing_else_has_changed() -> None:
-    """Stopped between the look at the Lease and the write; the next leader decides nothing, for it is paused."""
+    """The process is stopped between checking the Lease and a write; the next leader is paused and decides nothing."""
     with lab() as at:
         two_nodes(at)
         first = at.daemon
@@ -163,7 +163,7 @@ def test_a_decision_that_a_former_leader_has_not_sent_yet_is_refused_though_noth
 
 
 def test_the_server_is_away_for_five_minutes() -> None:
-    """The process loses its Lease and ends; the next ones wait without haste, and go on by what is there then."""
+    """The process loses its Lease and ends; the next ones wait, and continue from the objects."""
     with lab() as at:
         two_nodes(at)
         elastic(at, replicas=8)
@@ -230,8 +230,8 @@ def test_nothing_is_decided_on_a_cache_that_may_be_old() -> None:
         runs(at, "one", 2)
 
 
-def test_a_daemon_in_trouble_turns_slowly() -> None:
-    """The real loop, on the real clock: with caches that are never good it looks about once a second."""
+def test_a_daemon_with_stale_caches_runs_slowly() -> None:
+    """The real loop on the real clock: with caches that are never synced it runs about once a second."""
     with serving() as api:
         at = Lab(api)
         daemon = _on_real_time(at, stale_seconds=0.001)
@@ -252,7 +252,7 @@ def test_a_daemon_in_trouble_turns_slowly() -> None:
 
 
 def test_the_real_loop_admits_resizes_and_ends() -> None:
-    """Nobody turns the loop here: every change has to wake it."""
+    """The loop runs by itself: each change has to wake it."""
     with serving() as api:
         at = Lab(api, direct=False)
         two_nodes(at)
@@ -291,7 +291,7 @@ def test_the_real_loop_admits_resizes_and_ends() -> None:
 
 
 def _on_real_time(at: Lab, **settings: Any) -> Daemon:
-    """A daemon whose loop runs by the real clock, and that leads from the start."""
+    """A daemon whose loop runs on the real clock, and which leads from the start."""
     at.settings = AllocatorSettings(writers=2, debounce_seconds=0.01, **settings)
     daemon = Daemon(at, "real")
     daemon.lead()
@@ -300,7 +300,7 @@ def _on_real_time(at: Lab, **settings: Any) -> Daemon:
     assert daemon.elector.is_leader()
     old = daemon.allocator
     daemon.allocator = Allocator(
-        old._cluster, at.settings, at.policy, daemon.elector, on_cycle=daemon.cycles.append,
+        old.executor._cluster, at.settings, at.policy, daemon.elector, on_cycle=daemon.cycles.append,
         wall=at.cluster.wall,
     )  # fmt: skip
     daemon.elector._clock = lambda: 0.0  # this process leads for as long as the test takes
@@ -350,7 +350,7 @@ def test_after_a_storm_of_refusals_all_is_as_it_should_be(storm: str) -> None:
 
 
 @pytest.mark.parametrize("storm", ["refusals", "too many requests", "errors"])
-def test_a_server_that_takes_nothing_is_not_hammered(storm: str) -> None:
+def test_a_server_that_refuses_everything_gets_few_requests(storm: str) -> None:
     with lab() as at:
         two_nodes(at)
         answers = STORMS[storm]
@@ -367,8 +367,8 @@ def test_a_server_that_takes_nothing_is_not_hammered(storm: str) -> None:
         runs(at, "one", 5, seconds=130)
 
 
-def test_a_job_of_which_every_write_is_refused_holds_up_nobody() -> None:
-    """It was to make room: others are planned around it, and it is told of."""
+def test_a_job_whose_writes_are_all_refused_delays_no_other() -> None:
+    """The job should free capacity: others are planned around it, and its owner gets an Event."""
     with lab() as at:
         two_nodes(at)
         elastic(at, replicas=8)
@@ -390,7 +390,7 @@ def test_a_job_of_which_every_write_is_refused_holds_up_nobody() -> None:
         assert at.cluster.problems == []
 
 
-def test_a_job_that_is_gone_is_not_tried_for_ever() -> None:
+def test_a_deleted_job_is_not_retried_for_ever() -> None:
     with lab() as at:
         two_nodes(at)
         at.api.fail(status(500, "no"), method="PATCH", times=1)
@@ -400,11 +400,11 @@ def test_a_job_that_is_gone_is_not_tried_for_ever() -> None:
         at.rest()
         assert at.daemon is not None
         assert not at.daemon.allocator.has_work()
-        assert at.daemon.allocator.applier.next_release() is None
+        assert at.daemon.allocator.executor.next_retry() is None
 
 
 @pytest.mark.parametrize("answer", [status(410, "too old resource version"), Answer(lines=["{"]), Answer(lines=[])])
-def test_watches_that_end_are_taken_up_again(answer: Answer) -> None:
+def test_watches_that_end_are_restarted(answer: Answer) -> None:
     with lab() as at:
         two_nodes(at)
         at.api.fail(answer, path="/pods", method="GET", times=1)
@@ -413,14 +413,14 @@ def test_watches_that_end_are_taken_up_again(answer: Answer) -> None:
 
 
 def test_a_mistake_with_one_job_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from diflow.allocator.engine import daemon
+    from diflow.allocator.engine import reconciler
 
     def trips(what: Any, *given: Any, **options: Any) -> Any:
         if what.read.identity.name == "bad":
             raise KeyError("a mistake of ours")
-        return carry_out(what, *given, **options)
+        return reconcile(what, *given, **options)
 
-    monkeypatch.setattr(daemon, "carry_out", trips)
+    monkeypatch.setattr(reconciler, "reconcile", trips)
     with lab() as at:
         two_nodes(at)
         at.cluster.submit(job("bad"))
@@ -485,7 +485,7 @@ def test_argos_controller_is_away_in_the_middle_of_a_resize(after: int) -> None:
 
 
 class Bad:
-    """A policy that does `harm` for as long as it is told to."""
+    """A policy that does `harm` while this is set."""
 
     name = "bad"
 
@@ -523,7 +523,7 @@ def _is_nonsense(_: Snapshot) -> Plan:
 
 
 def _forgets_its_pods(snapshot: Snapshot) -> Plan:
-    """Everybody shall stop: but some of them may not be stopped."""
+    """A plan that stops all jobs, though some may not be stopped."""
     import dataclasses
 
     kept = keep_plan(snapshot, "bad")
@@ -566,15 +566,15 @@ def test_a_policy_that_does_harm_changes_nothing_and_is_reported(harm: Callable[
         assert "nothing is changed" in at.daemon.allocator.last_trouble
         told = at.api.objects[f"/api/v1/namespaces/{settings.namespace}/events"].values()
         assert [e["involvedObject"]["kind"] for e in told if e["reason"] == "PolicyFailed"] == ["Lease"]
-        evicted(at, "runs")  # what was decided before is carried out all the same
+        evicted(at, "runs")  # earlier decisions are reconciled all the same
         policy.is_bad = False
         eventually(lambda: at.daemon is not None and not at.daemon.allocator.stuck_seconds, "no call is left behind")
         runs(at, "waits", 2, seconds=70)
         assert at.daemon.allocator.failing_seconds == 0.0
 
 
-def test_one_that_loses_its_lease_ends() -> None:
-    """As `lead` runs it: LostLeadershipError comes out, and the process ends with it."""
+def test_a_process_that_loses_its_lease_ends() -> None:
+    """`lead` raises LostLeadershipError, which ends the process."""
     with serving() as api:
         at = Lab(api)
         daemon = _on_real_time(at)

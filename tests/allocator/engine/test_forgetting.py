@@ -1,4 +1,4 @@
-"""Of jobs that are gone the allocator keeps nothing, however many come and go: its memory is that of those that are."""
+"""The allocator keeps nothing of deleted jobs: its memory is bounded by the existing ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMISE = 300
 
 
 def where_kept(at: Lab, word: str) -> list[str]:
-    """The places in the allocator's memory in which this word is, as paths of attributes and keys."""
+    """Where this word is in the allocator's objects, as paths of attributes and keys."""
     assert at.daemon is not None
     found: list[str] = []
     seen: set[int] = set()
@@ -29,7 +29,7 @@ def where_kept(at: Lab, word: str) -> list[str]:
                 found.append(f"{path} = {value[:80]!r}")
             return
         if id(value) in seen or isinstance(value, Cluster | Seal | threading.Thread | type) or callable(value):
-            return  # the Seal forgets by itself, when it knows many more Workflows than there are
+            return  # the Seal drops entries when it has many more than there are Workflows
         seen.add(id(value))
         if isinstance(value, Mapping):
             for key, inner in list(value.items()):
@@ -53,7 +53,7 @@ def _slots(of: type) -> tuple[str, ...]:
 
 
 def gone(at: Lab, name: str) -> None:
-    """The job is deleted, others are planned, and a minute passes."""
+    """Delete the job, plan another one, and let a minute pass."""
     at.cluster.delete(name)
     at.cluster.submit(job("other"))
     at.until(lambda: len(at.cluster.running("other")) == 1, "another job runs", seconds=90)
@@ -67,7 +67,7 @@ def test_the_search_of_these_tests_finds_what_is_kept(at: Lab) -> None:
     assert any("_known" in path for path in where_kept(at, "fleeting"))
 
 
-def test_nothing_is_kept_of_a_job_that_did_not_take_its_place(at: Lab) -> None:
+def test_nothing_is_kept_of_a_job_that_did_not_use_its_place(at: Lab) -> None:
     at.cluster.quota = {"fleeting": 1}
     at.cluster.submit(job("fleeting", task(replicas=4)))
     at.until(lambda: at.allocation("fleeting") != {}, "it is given its place")
@@ -96,7 +96,7 @@ def test_nothing_is_kept_of_a_job_whose_writes_were_refused(at: Lab) -> None:
     assert where_kept(at, "fleeting") == []
 
 
-def test_nothing_is_kept_of_nodes_that_somebody_has_invented(at: Lab) -> None:
+def test_nothing_is_kept_of_invented_nodes(at: Lab) -> None:
     at.cluster.submit(job("one"))
     at.until(lambda: len(at.cluster.running("one")) == 1, "it runs")
     for index in range(3):
@@ -106,8 +106,8 @@ def test_nothing_is_kept_of_nodes_that_somebody_has_invented(at: Lab) -> None:
     assert [path for path in where_kept(at, "invented") if "_avoided" in path] == []
 
 
-def test_a_pod_that_somebody_has_made_closes_no_node_to_others(at: Lab) -> None:
-    """Kube-scheduler never binds it, as it asks for more than there is; the allocator has not sent it there."""
+def test_a_pod_created_by_a_user_closes_no_node_to_others(at: Lab) -> None:
+    """Kube-scheduler never binds it, as it requests too much; the allocator did not send it there."""
     at.cluster.submit(job("one"))
     at.until(lambda: len(at.cluster.running("one")) == 1, "it runs")
     for index, node in enumerate("ab"):
@@ -120,7 +120,7 @@ def test_a_pod_that_somebody_has_made_closes_no_node_to_others(at: Lab) -> None:
 
 
 def wait_for_a_node(at: Lab, node: str, *, index: int) -> None:
-    """Somebody makes a pod of his job's Workflow that waits for a node, with more than any node has."""
+    """A user creates a pod for a job's Workflow that waits for a node and requests more than any node has."""
     owner = {"kind": "Workflow", "name": "one", "uid": at.cluster.workflow("one")["metadata"]["uid"]}
     at.api.add(
         POD,

@@ -1,4 +1,4 @@
-"""Workflows and pods that have no room for another byte: they are ended and preempted like any other."""
+"""Workflows and pods at their size limit are ended and preempted like any other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def fill(at: Lab, kind: Kind, name: str) -> None:
-    """Somebody puts as much into the annotations of an object as the API server takes, less one byte."""
+    """Fill the annotations of an object up to one byte below the API server's limit."""
     with at.api.changed:
         obj = at.api.objects[kind.path("default")][name]
         given: Json = {k: v for k, v in obj["metadata"].get("annotations", {}).items() if k != "fill"}

@@ -1,4 +1,4 @@
-"""A policy can do no harm: laws 10 and 11, bad input, and policies of other packages."""
+"""Calls of policies are guarded: laws 10 and 11, bad input, and policies of other packages."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_weights_of_zero_everywhere_still_share() -> None:
         assert set(snapshot.role_job[plan.role].tolist()) == {0, 1}, name
 
 
-def test_an_unknown_policy_is_told_the_names() -> None:
+def test_the_message_for_an_unknown_policy_names_the_known_ones() -> None:
     with pytest.raises(InvalidError, match="there is no policy 'magic': take one of fair, fair"):
         load_policy("magic")
 
@@ -231,14 +231,14 @@ def test_functions_are_chosen_by_name_in_the_environment(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("text", "told"), [("allocate", r"STEPS: must be JSON: "), ('["allocate", "steal"]', r"STEPS\[1\]: .*'preempt'")]
 )
-def test_a_list_that_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
+def test_an_invalid_list_is_named(monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
     monkeypatch.setenv("DIFLOW_POLICY_STEPS", text)
     with pytest.raises(InvalidError, match=f"DIFLOW_POLICY_{told}"):
         policy_settings()
 
 
 def test_what_holds_something_or_did_has_been_started() -> None:
-    """Or a job that is stopped would count as one that has waited for its first start ever since it was created."""
+    """Else a stopped job would count as waiting for its first start since its creation."""
     before = cluster(job_started_seconds=np.full(2, -1.0))
     nothing = np.zeros(0, dtype=np.int64)
     why = np.zeros(2, dtype=np.int64)

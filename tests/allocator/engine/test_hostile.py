@@ -1,6 +1,6 @@
-"""Whatever a tenant writes into a Workflow, another job is still placed, and it costs no more than an honest one does.
+"""Whatever a tenant writes into a Workflow, other jobs are placed, and it costs no more than an honest one.
 
-Hypothesis invents the Workflows. `make test` looks at few of them; DIFLOW_HOSTILE_EXAMPLES=100000 at many.
+Hypothesis generates the Workflows. `make test` tries few of them, DIFLOW_HOSTILE_EXAMPLES=100000 many.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from diflow import keys
 from diflow.allocator.engine.cluster_state import assemble
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.guard import guarded
 from diflow.allocator.engine.planning import Picture, picture, plan_writes
-from diflow.allocator.engine.reconcile import carry_out
+from diflow.allocator.engine.reconcile import reconcile
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, read_pod, read_workflow
 from diflow.allocator.model.plan import Action
 from diflow.allocator.model.snapshot import Snapshot
@@ -38,7 +38,7 @@ Json = dict[str, Any]
 EXAMPLES = int(os.environ.get("DIFLOW_HOSTILE_EXAMPLES", "40"))
 POLICIES = {name: load_policy(name) for name in ("fit", "fair", "goodput", "fair+goodput")}
 HOME = "home"
-"""A node on which only the honest job may run: whatever others take, there is room for it."""
+"""A node on which only the honest job may run, so that it always has free capacity."""
 _DEDICATED = {"key": "dedicated", "operator": "Equal", "value": "honest", "effect": "NoSchedule"}
 _NODE_NAME = "workflows.argoproj.io/node-name"
 
@@ -220,7 +220,7 @@ BASE = {
 
 
 def hostile(made: Mapping[str, Any], *, is_preemptible: bool = True, name: str = "evil") -> Json:
-    """A Workflow that somebody edited in all these ways."""
+    """A Workflow with all these edits."""
     body = BASE[is_preemptible]
     given = made.get("parameters", {})
     arguments = [{**p, "value": given.get(p["name"], p.get("value"))} for p in body["spec"]["arguments"]["parameters"]]
@@ -236,7 +236,7 @@ def hostile(made: Mapping[str, Any], *, is_preemptible: bool = True, name: str =
 
 
 def _pods(at: str) -> list[PodRead]:
-    """Pods that the hostile job has: on a node, promised to one, and gated."""
+    """Pods of the hostile job: bound, pinned, and gated."""
     out = []
     for i, spec in enumerate(({"nodeName": "a"}, {"nodeSelector": {"kubernetes.io/hostname": "b"}},
                               {"schedulingGates": [{"name": keys.GATE}]})):  # fmt: skip
@@ -252,16 +252,16 @@ def _pods(at: str) -> list[PodRead]:
 
 def _shown(*reads: JobRead, pods: tuple[PodRead, ...] = ()) -> Picture:
     there = assemble([HONEST, *reads], NODES, pods, (QueueView("default"),))
-    room = Room.of(there.nodes, there.pods, now_seconds=NOW)
+    capacity = FreeCapacity.of(there.nodes, there.pods, now_seconds=NOW)
     for job in there.jobs.values():
-        carry_out_safely(job, room)
-    return picture(there.jobs.values(), there.nodes, there.pods, there.queues, room, now=NOW)
+        reconcile_safely(job, capacity)
+    return picture(there.jobs.values(), there.nodes, there.pods, there.queues, capacity, now=NOW)
 
 
-def carry_out_safely(job: Any, room: Room) -> None:
-    """As the daemon does it: what raises holds that job alone."""
+def reconcile_safely(job: Any, capacity: FreeCapacity) -> None:
+    """As the daemon does: an error affects that job alone."""
     try:
-        carry_out(job, room, now=NOW)
+        reconcile(job, capacity, now=NOW)
     except Exception:
         assert job.key != HONEST.key, "the honest job is not at fault"
         raise

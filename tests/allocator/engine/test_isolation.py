@@ -1,4 +1,4 @@
-"""What is wrong with one job holds that job, names it, and stops no other: wherever it comes to light."""
+"""A fault of one job holds that job, with a message that names it, and stops no other job."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _in_view(patch: pytest.MonkeyPatch) -> None:
 
 
 def _in_arrays(patch: pytest.MonkeyPatch) -> None:
-    """A number that no array takes has slipped through all readers."""
+    """A number that is too large for an array has passed all parsers."""
     real = planning._view
 
     def view(standing: Any) -> JobView:
@@ -59,7 +59,7 @@ def _in_arrays(patch: pytest.MonkeyPatch) -> None:
 
 
 def _beside_others(patch: pytest.MonkeyPatch) -> None:
-    """It fails only where there are others too."""
+    """It fails only together with other jobs."""
     real = planning.build
 
     def build(nodes: Any, jobs: Sequence[JobView], *given: Any, **options: Any) -> Snapshot:
@@ -119,7 +119,7 @@ class Touchy:
 
 
 def _outcome(at: Lab) -> list[str]:
-    """What the honest jobs get, and what the owner of the other one is told."""
+    """The places of the honest jobs, and the Event of the other one."""
     at.cluster.submit(job("evil", task("w", replicas=2)))
     at.cluster.submit(job("honest", task("w", replicas=2)))
     at.cluster.submit(job("other", task("w", replicas=2)))
@@ -157,8 +157,8 @@ def test_a_job_with_which_the_policy_fails_is_held_and_others_are_placed(policy:
 def test_several_jobs_with_which_the_policy_fails_are_each_held_and_others_are_placed(
     policy: Policy, count: int
 ) -> None:
-    """The search for one must not take another for gone, and let it into the next plan; nor be in vain if there are
-    more than one plan looks for."""
+    """The search must not treat jobs outside a sample as deleted, which would admit them to the next plan. It also
+    works if there are more faulty jobs than one plan searches for."""
     names = [f"evil-{number}" for number in range(count)]
     with lab(policy=Touchy(policy)) as at:
         at.cluster.node("n1", cpu="8")
@@ -168,7 +168,7 @@ def test_several_jobs_with_which_the_policy_fails_are_each_held_and_others_are_p
         assert [name for name in names if "Refused" in [reason for reason, _ in at.events(name)]] == names
 
 
-def test_the_search_for_a_job_at_fault_lets_nobody_have_what_was_not_taken() -> None:
+def test_the_search_for_a_faulty_job_grants_no_withdrawn_place() -> None:
     with lab(policy=Touchy(load_policy("fit"))) as at:
         at.cluster.node("n1", cpu="8")
         at.cluster.quota = {"one": 1}
@@ -182,7 +182,7 @@ def test_the_search_for_a_job_at_fault_lets_nobody_have_what_was_not_taken() -> 
         assert at.allocation("one") == {}, "its pods are not there yet"
 
 
-def test_reports_that_cannot_be_read_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_reports_stop_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     with lab() as at:
         at.cluster.node("n1", cpu="8")
         _in_reports(monkeypatch)
@@ -213,7 +213,7 @@ def test_a_job_that_was_mended_is_planned_again(monkeypatch: pytest.MonkeyPatch)
         at.until(lambda: len(at.cluster.running("evil")) == 2, "it is planned again", seconds=90)
 
 
-def test_one_that_changes_all_the_time_is_not_tried_each_time() -> None:
+def test_a_faulty_job_that_changes_all_the_time_is_backed_off() -> None:
     out = LeftOut()
     tried = 0
     for second in range(3600):
@@ -241,15 +241,15 @@ def test_the_item_at_fault_is_found_in_few_tries(at_fault: int) -> None:
     assert culprit(numbers, lambda _: False) is None
 
 
-def test_a_job_by_itself_is_told_from_the_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds that fail by themselves cost no search each."""
+def test_jobs_that_fail_by_themselves_are_found_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of jobs that fail by themselves need no search each."""
     _in_view(monkeypatch)
     jobs = []
     for i in range(300):
         made = values.read()
         identity = replace(made.identity, name=f"{'evil' if i % 2 else 'good'}-{i}", uid=f"u{i}")
         jobs.append(values.job(replace(made, identity=identity)))
-    at = values.room()
+    at = values.capacity()
     shown = planning.picture(jobs, at.nodes, (), (), at, now=values.NOW)
     assert shown.snapshot.jobs == 150
     assert len(shown.left_out) == 150

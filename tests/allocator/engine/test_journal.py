@@ -1,4 +1,4 @@
-"""The journal that the daemon writes: bounded, never in its way, and readable after a crash."""
+"""The daemon's journal is bounded, never stops the daemon, and is readable after a crash."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_files_are_bounded_and_the_oldest_entries_go(tmp_path: Path) -> None:
     assert len(kept) >= 6
 
 
-def test_one_file_alone_begins_anew(tmp_path: Path) -> None:
+def test_a_single_file_is_replaced_when_full(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     (cycle,) = cycles(1)
     write = Journal(path, most_bytes=len(journal.line(*cycle)) + 1, keep=1)
@@ -61,7 +61,7 @@ def test_one_file_alone_begins_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rest", ['{"snapshot": {', "x" * 200_000, '{"snapshot"'])
-def test_a_line_that_a_crash_cut_is_left_out_and_taken_off(tmp_path: Path, rest: str) -> None:
+def test_a_line_that_a_crash_cut_is_skipped_and_removed(tmp_path: Path, rest: str) -> None:
     path = tmp_path / "journal"
     made = cycles(3)
     first = Journal(path)
@@ -74,7 +74,7 @@ def test_a_line_that_a_crash_cut_is_left_out_and_taken_off(tmp_path: Path, rest:
     assert times(path) == [snapshot.job_names for snapshot, _ in made]
 
 
-def test_a_file_of_nothing_but_a_cut_line_begins_anew(tmp_path: Path) -> None:
+def test_a_file_with_only_a_cut_line_is_emptied(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_text("{")
     (cycle,) = cycles(1)
@@ -82,7 +82,7 @@ def test_a_file_of_nothing_but_a_cut_line_begins_anew(tmp_path: Path) -> None:
     assert len(times(path)) == 1
 
 
-def test_a_full_disk_is_told_once_and_writing_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_writing_resumes(tmp_path: Path) -> None:
     path, told = tmp_path / "journal", list[str]()
     path.symlink_to("/dev/full")
     write, made = Journal(path, report=told.append), cycles(3)
@@ -95,7 +95,7 @@ def test_a_full_disk_is_told_once_and_writing_goes_on_when_there_is_room(tmp_pat
     assert times(path) == [made[1][0].job_names]
 
 
-def test_a_folder_that_goes_and_comes_is_no_matter(tmp_path: Path) -> None:
+def test_a_folder_may_be_removed_and_created_again(tmp_path: Path) -> None:
     path, told = tmp_path / "logs" / "journal", list[str]()
     write, made = Journal(path, report=told.append), cycles(3)
     write(*made[0])
@@ -108,7 +108,7 @@ def test_a_folder_that_goes_and_comes_is_no_matter(tmp_path: Path) -> None:
     assert "No such file or directory" in told[1]
 
 
-def test_an_entry_larger_than_a_file_is_told_and_left_out(tmp_path: Path) -> None:
+def test_an_entry_larger_than_a_file_is_reported_and_skipped(tmp_path: Path) -> None:
     path, told = tmp_path / "journal", list[str]()
     (cycle,) = cycles(1)
     Journal(path, most_bytes=100, report=told.append)(*cycle)
@@ -119,7 +119,7 @@ def test_an_entry_larger_than_a_file_is_told_and_left_out(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "text", ["[1]", "\x00\x01\ufffd", "[" * 100_000, '{"snapshot": {}}', '"decided": 3', '"decided": {"a": 3}']
 )
-def test_a_line_that_is_no_entry_is_named(tmp_path: Path, text: str) -> None:
+def test_a_line_that_is_not_an_entry_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "journal"
     (cycle,) = cycles(1)
     Journal(path)(*cycle)

@@ -1,4 +1,4 @@
-"""What `kubectl apply -k manifests/allocator` installs fits the code that it starts."""
+"""The objects of `kubectl apply -k manifests/allocator` match the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from diflow import keys
 from diflow.allocator.engine.cluster_state import QUEUES_KEY
-from diflow.allocator.engine.control_channel import NAMESPACE, presence
+from diflow.allocator.engine.control_channel import NAMESPACE, read_status
 from diflow.allocator.engine.queues import read_file
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.cli.allocating import run as run_allocator
@@ -21,7 +21,7 @@ from diflow.workflows.reoptimise import DEFAULT_IMAGE, render_cron
 from tests.allocator.manifests import FOLDER, objects, one
 from tests.cli.runner import Cli, cli
 
-_APART = {"kustomization.yaml", "queues.yaml"}  # the queues are an example, and an administrator's own afterwards
+_APART = {"kustomization.yaml", "queues.yaml"}  # the queues are an example, which administrators change
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_job_that_says_nothing_of_scheduling_becomes_a_gang_where_it_is_instal
 def test_users_learn_where_the_allocator_is_and_its_policy(diflow: Cli) -> None:
     public = one("ConfigMap", keys.ALLOCATOR)
     diflow.api.add(CONFIG_MAP, public, namespace=public["metadata"]["namespace"])
-    seen = presence(diflow.api.cluster(), now=0.0)
+    seen = read_status(diflow.api.cluster(), now=0.0)
     assert (seen.namespace, seen.policy) == (NAMESPACE, AllocatorSettings().policy)
 
 

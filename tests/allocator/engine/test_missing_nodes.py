@@ -1,4 +1,4 @@
-"""A Node object that is away for an instant costs nothing; one that stays away is lost as a silent one is."""
+"""A Node object that is missing for a moment has no effect; one that stays missing counts as lost in time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def runs(at: Lab, count: int, *, seconds: int = 45) -> None:
 
 
 def taken(at: Lab, name: str) -> dict[str, Any]:
-    """The Node object goes; returned as it was."""
+    """Delete the Node object. Returns it as it was."""
     was: dict[str, Any] = at.api.objects[NODE.path(None)][name]
     at.cluster.remove_node(name)
     return was
@@ -34,7 +34,7 @@ def taken(at: Lab, name: str) -> dict[str, Any]:
 
 @remembering
 @pytest.mark.parametrize("preemptible", [False, True])
-def test_a_node_object_that_is_away_for_a_moment_costs_nothing(at: Lab, preemptible: bool) -> None:
+def test_a_node_object_that_is_missing_for_a_moment_has_no_effect(at: Lab, preemptible: bool) -> None:
     at.cluster.submit(job("one", task(replicas=8), preemptible=preemptible, backoff_limit=0))
     runs(at, 8)
     before = uids(at)

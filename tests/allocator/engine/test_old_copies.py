@@ -1,7 +1,7 @@
-"""Argo judges the end of a pod by a copy of the Workflow that may be older than the pod: no stop of ours may count.
+"""Argo may evaluate the end of a pod with a stale copy of the Workflow: no stop by the allocator counts as a failure.
 
-Its two watches are independent of each other. So it may see a pod end that the allocator has stopped before it sees the
-decision for which it was stopped, and then the pod's own message must be enough.
+Argo's watches of pods and Workflows are independent. So it may see the end of a pod that the allocator has stopped
+before the decision in the Workflow, and then the pod's message has to be enough.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.allocator.engine.test_successor import elastic as long
 from tests.allocator.engine.test_successor import finish, move, newest, small, until_runs
 from tests.allocator.lab import Lab, job, lab, task
 
-# Shorter than a pod's grace period of 3 s and the second after which Argo judges its end, and longer.
+# Shorter and longer than a pod's grace period of 3 s and the second after which Argo evaluates its end.
 LAGS = (2.0, 9.0)
 
 
@@ -190,14 +190,14 @@ def test_killed_at_any_write_of_a_restart_while_argo_is_late_it_ends_where_it_wo
 
 
 def runs_at_last(at: Lab, of: str, count: int) -> None:
-    """As `runs`, where each step of Argo comes late."""
+    """As `runs`, with more time, as each step of Argo is late."""
     at.until(
         lambda: len(at.cluster.running(of)) == count == len(at.cluster.of(of)), f"{count} of {of} run", seconds=150
     )
 
 
 def _as_of_an_older_diflow(at: Lab, name: str) -> None:
-    """Its pods' expression knows nothing of stops."""
+    """The retry expression of its pods does not know stops."""
 
     def change(template: dict[str, Any]) -> dict[str, Any]:
         strategy = template.get("retryStrategy") or {}

@@ -1,4 +1,4 @@
-"""The daemon's pages are served whoever else is at the port, with few threads and for few seconds each."""
+"""The daemon's pages are served whatever other clients do, with few threads and a deadline for each connection."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_beside_hundreds_of_connections_that_say_nothing_pages_are_answered_with
         assert len(server._open) <= MOST_CONNECTIONS
 
 
-def test_whoever_sends_one_byte_now_and_then_is_let_go_of_after_some_seconds() -> None:
+def test_a_client_that_sends_one_byte_now_and_then_is_disconnected_after_some_seconds() -> None:
     clock = Time()
     with served() as (port, server):
         server._clock = clock.now
@@ -72,7 +72,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         pass
 
 
-def test_its_end_waits_for_nobody() -> None:
+def test_shutdown_waits_for_no_connection() -> None:
     with ExitStack() as idle:
         with served() as (port, server):
             idle.enter_context(connect(port))

@@ -1,4 +1,4 @@
-"""Planning: what the policy is shown of a cluster, and what its plan becomes."""
+"""Planning: the snapshot for the policy, and the writes of its plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.records import NodeRead
 from diflow.allocator.model.plan import Plan, Why, make_plan
 from diflow.allocator.model.snapshot import Snapshot
-from tests.allocator.values import NOW, job, node, pod, read, role, room, tree
+from tests.allocator.values import NOW, capacity, job, node, pod, read, role, tree
 
 
 def shown(*jobs: Job, nodes: tuple[NodeRead, ...] = (), **options: Any) -> Picture:
     pods = [p for j in jobs for p in j.pods] + options.pop("others", [])
-    at = room(*nodes, pods=tuple(pods))
+    at = capacity(*nodes, pods=tuple(pods))
     return picture(jobs, at.nodes, pods, (), at, now=NOW, **options)
 
 
@@ -69,7 +69,7 @@ def test_what_is_decided_counts_as_held_before_any_pod_is_there() -> None:
     assert amount(s, s.idle(), "a") == 7000
 
 
-def test_pods_that_are_leaving_hold_their_room_until_they_are_gone() -> None:
+def test_terminating_pods_use_capacity_until_they_are_gone() -> None:
     old = pod("w-0", round="1", on="a")
     s = shown(job(read(nodes={}, current="2", is_preemptible=True), old)).snapshot
     assert amount(s, s.node_releasing, "a") == 1000
@@ -148,7 +148,7 @@ def test_a_job_for_which_nothing_can_be_written_keeps_what_it_has() -> None:
     assert shown(job(read()), fixed=fixed).snapshot.jobs == 0, "one that waits is not given what nobody can write"
 
 
-def test_a_promise_is_taken_back_when_its_room_went_to_others() -> None:
+def test_a_place_is_withdrawn_when_others_use_its_capacity() -> None:
     waiting = job(read(nodes={"w": ("a", "a")}), pod("w-0"), pod("w-1"))
     theirs = replace(pod("w-9", on="a"), place=None, job="", request={"cpu": 7000})
     assert bounds(shown(waiting).snapshot) == [("w", 2, 2, 2)]
@@ -189,7 +189,7 @@ CORDONED = (node("a"), node("b", is_schedulable=False))
 def test_what_a_job_keeps_when_a_node_goes(
     nodes: tuple[NodeRead, ...], is_preemptible: bool, held: dict[int, str]
 ) -> None:
-    standing = stand(job(read(nodes=PLACED, is_preemptible=is_preemptible)), room(*nodes))
+    standing = stand(job(read(nodes=PLACED, is_preemptible=is_preemptible)), capacity(*nodes))
     assert dict(standing.held.get("w", {})) == held
     assert standing.is_displaced is (held == {})
 
@@ -202,7 +202,7 @@ def test_what_a_job_keeps_when_a_node_goes(
         (CORDONED, "as node b is cordoned"),
     ],
 )
-def test_a_job_that_is_placed_anew_says_what_happened_to_its_node(nodes: tuple[NodeRead, ...], words: str) -> None:
+def test_a_displaced_job_says_what_happened_to_its_node(nodes: tuple[NodeRead, ...], words: str) -> None:
     doing = job(read(nodes=PLACED, is_preemptible=True), pod("w-0", on="a"), pod("w-1", on="b"))
     looked = shown(doing, nodes=nodes)
     writes = [write for part in plan_writes(looked, plan(looked.snapshot, w={"a": 2}), now=NOW) for write in part]
@@ -218,7 +218,7 @@ def test_a_job_that_could_leave_a_cordoned_node_only_for_nothing_stays() -> None
     assert not left_in_place(looked, plan(looked.snapshot, w={"a": 2}))
     assert bounds(shown(doing, nodes=CORDONED, keep_cordoned=True).snapshot) == [("w", 2, 2, 2)]
     finishing = job(replace(doing.read, tree=tree(w_0="Succeeded", w_1="Running")))
-    assert stand(finishing, room(*CORDONED)).is_placed, "it is about to end"
+    assert stand(finishing, capacity(*CORDONED)).is_placed, "it is about to end"
 
 
 # --- what a plan becomes ----------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_replicas_stay_on_their_nodes_where_they_can() -> None:
     assert at["moves"] == 1
 
 
-def test_what_frees_room_comes_before_what_uses_it() -> None:
+def test_writes_that_free_capacity_come_before_those_that_use_it() -> None:
     doing = job(read(role(low=1), nodes=PLACED, is_preemptible=True), pod("w-0", on="a"), pod("w-1", on="b"))
     other = read(role("v", 1))
     other = replace(other, identity=replace(other.identity, name="other", uid="u2"))
@@ -283,7 +283,7 @@ def test_a_job_that_may_not_be_moved_grows_behind_what_it_has() -> None:
     assert at["first"] == NOW - 1000
 
 
-def test_a_replica_that_lived_before_comes_back_under_another_name() -> None:
+def test_a_replica_that_comes_back_is_a_new_incarnation() -> None:
     doing = read(role(wanted=4), nodes=PLACED, tree=tree(**{"w_2": "Succeeded", "w_3": "Succeeded", "w_3.1": "Failed"}))
     looked = shown(job(doing, pod("w-0", on="a"), pod("w-1", on="b")))
     _, (write,) = plan_writes(looked, plan(looked.snapshot, w={"a": 3, "b": 1}), now=NOW)
@@ -299,12 +299,12 @@ def test_a_place_that_was_lost_is_filled_again_without_touching_the_others() -> 
     assert at["nodes"] == {"w": ["a", "c"]}
 
 
-def test_a_job_that_keeps_what_it_has_is_left_in_peace() -> None:
+def test_a_job_that_keeps_what_it_has_is_not_written() -> None:
     looked = shown(job(read(nodes=PLACED)))
     assert plan_writes(looked, plan(looked.snapshot, w={"a": 1, "b": 1}), now=NOW) == ([], [])
 
 
-def test_why_a_job_waits_is_told_when_it_is_news() -> None:
+def test_the_reason_of_a_waiting_job_is_written_when_it_changes() -> None:
     looked = shown(job(read()))
     _, (write,) = plan_writes(looked, plan(looked.snapshot), now=NOW, limit_seconds=1e9)
     said = json.loads(write.body["metadata"]["annotations"][keys.DECISION])

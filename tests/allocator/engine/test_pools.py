@@ -1,10 +1,10 @@
-"""Pools of nodes and their speeds: the daemon is told, decides by them, and says them to whoever asks."""
+"""Pools of nodes and their speeds: read from the settings, used in plans, and published in the Lease."""
 
 from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.engine.pools import MOST_POOLS, Pools, heard
+from diflow.allocator.engine.pools import MOST_POOLS, Pools, parse_pools
 from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
 from diflow.allocator.policies.base import load_policy
 from diflow.errors import InvalidError
@@ -35,18 +35,18 @@ def test_speeds_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
         ("{" + ",".join(f'"p{i}": 1' for i in range(MOST_POOLS + 1)) + "}", r"DIFLOW_ALLOCATOR_POOL_SPEED: .* 256"),
     ],
 )
-def test_a_speed_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
+def test_an_invalid_speed_is_named(monkeypatch: pytest.MonkeyPatch, text: str, told: str) -> None:
     monkeypatch.setenv("DIFLOW_ALLOCATOR_POOL_SPEED", text)
     with pytest.raises(InvalidError, match=told):
         allocator_settings()
 
 
-def test_what_is_said_is_heard_and_what_was_said_otherwise_is_not() -> None:
+def test_pools_are_parsed_and_invalid_ones_are_rejected() -> None:
     pools = Pools(label=_LABEL, speed={f"p{i}": 0.1 + i / 3 for i in range(MOST_POOLS)})
-    assert heard(pools.said()) == pools
-    assert len(pools.said()) < 64 * 1024, "a Lease has room for it"
+    assert parse_pools(pools.to_json()) == pools
+    assert len(pools.to_json()) < 64 * 1024, "a Lease has room for it"
     for text in ("", "fast", "[]", '{"speed": {"A100": -1}}', '{"label": ""}'):
-        assert heard(text) is None
+        assert parse_pools(text) is None
 
 
 def _node(cluster: FakeCluster, name: str, pool: str) -> None:
@@ -57,7 +57,7 @@ def _node(cluster: FakeCluster, name: str, pool: str) -> None:
 
 
 @pytest.mark.parametrize(("fast", "expected"), [("old", "one"), ("new", "two")])
-def test_the_daemon_gives_a_newcomer_the_faster_pool(fast: str, expected: str) -> None:
+def test_the_daemon_gives_a_new_job_the_faster_pool(fast: str, expected: str) -> None:
     settings = AllocatorSettings(writers=1, debounce_seconds=0.0, pool_label=_LABEL, pool_speed={fast: 3.0})
     with lab(policy=load_policy("goodput"), settings=settings) as found:
         _node(found.cluster, "one", "old")

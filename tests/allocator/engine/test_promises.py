@@ -1,4 +1,4 @@
-"""A place that nobody takes is given back after a time, and what has no claim holds no more than its own room."""
+"""An unused place is withdrawn after a time, and a pod without a claim to a place uses only its own requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def suspend(at: Lab, name: str, *, on: bool = True) -> None:
 
 
 def pass_for(at: Lab, name: str, node: str, *, index: int = 0, owner: str = "", **metadata: Any) -> None:
-    """Somebody makes a pod that carries a job's labels and the name of one of its replicas."""
+    """A user creates a pod with a job's labels and the name of one of its replicas."""
     owners = [{"kind": "Workflow", "name": name, "uid": owner}] if owner else []
     at.api.add(
         POD,
@@ -80,7 +80,7 @@ def test_a_victim_that_does_not_leave_keeps_nobody_from_a_node_that_is_empty(at:
     assert len(at.cluster.running("one")) > 0, "no program is killed before its own grace period is over"
 
 
-def test_what_a_victim_keeps_is_promised_to_nobody_else(at: Lab) -> None:
+def test_capacity_that_a_victim_keeps_is_not_allocated_again(at: Lab) -> None:
     at.cluster.submit(elastic())
     runs(at, "one", 8)
     at.cluster.grace_seconds = DAY
@@ -104,7 +104,7 @@ def test_a_long_grace_period_within_the_time_is_waited_for(at: Lab) -> None:
     assert "given back" not in told(at, "urgent")
 
 
-def test_a_pod_that_only_carries_the_labels_of_a_job_is_nobodys(at: Lab) -> None:
+def test_a_pod_with_only_the_labels_of_a_job_is_foreign(at: Lab) -> None:
     at.cluster.submit(job("one"))
     runs(at, "one", 1)
     (node,) = at.cluster.running("one").values()
@@ -121,7 +121,7 @@ def test_a_pod_that_only_carries_the_labels_of_a_job_is_nobodys(at: Lab) -> None
 
 
 @pytest.mark.parametrize("index", [0, 7])
-def test_a_pod_beyond_what_is_granted_is_nobodys_whoever_owns_it(at: Lab, index: int) -> None:
+def test_a_pod_beyond_what_is_granted_is_foreign_whatever_its_owner(at: Lab, index: int) -> None:
     at.cluster.submit(job("one"))
     runs(at, "one", 1)
     (node,) = at.cluster.running("one").values()
@@ -157,8 +157,8 @@ def test_a_gang_whose_pods_are_not_made_gives_its_place_back(at: Lab) -> None:
     runs(at, "one", 8)
 
 
-def test_other_bounds_and_more_replicas_bring_no_new_promise(at: Lab) -> None:
-    """Who changes what he asks for again and again would hold places for ever of which he makes no use."""
+def test_other_bounds_and_more_replicas_bring_no_new_place(at: Lab) -> None:
+    """Else a job that changes its request repeatedly would hold unused places for ever."""
     at.cluster.quota = {"one": 3}
     at.cluster.submit(job("one", task(replicas=6)))
     at.until(lambda: at.allocation("one") != {}, "it is given its place before its pods are there")
@@ -175,7 +175,7 @@ def test_other_bounds_and_more_replicas_bring_no_new_promise(at: Lab) -> None:
         assert at.allocation("one") == {}, f"less than just now, and not less than what it did not take: change {step}"
 
 
-def test_who_asks_for_less_is_given_a_place_again(at: Lab) -> None:
+def test_a_job_that_asks_for_less_gets_a_place_again(at: Lab) -> None:
     at.cluster.quota = {"one": 3}
     at.cluster.submit(elastic(low=4, replicas=6))
     at.until(lambda: at.allocation("one") != {}, "it is given its place before its pods are there")
@@ -184,7 +184,7 @@ def test_who_asks_for_less_is_given_a_place_again(at: Lab) -> None:
     runs(at, "one", 3, seconds=60)
 
 
-def test_replicas_that_are_not_made_beside_others_that_run_give_their_places_back(at: Lab) -> None:
+def test_replicas_that_are_not_created_beside_running_ones_lose_their_places(at: Lab) -> None:
     at.cluster.quota = {"one": 3}
     at.cluster.submit(job("one", task(replicas=3)))
     runs(at, "one", 3)
@@ -199,7 +199,7 @@ def test_replicas_that_are_not_made_beside_others_that_run_give_their_places_bac
     runs(at, "one", 8, seconds=100)
 
 
-def test_a_preemptible_job_of_which_only_some_pods_are_made_runs_with_these(at: Lab) -> None:
+def test_a_preemptible_job_of_which_only_some_pods_are_created_runs_with_these(at: Lab) -> None:
     at.cluster.quota = {"one": 3}
     at.cluster.submit(elastic())
     runs(at, "one", 3, seconds=PROMISE + 70)
@@ -209,7 +209,7 @@ def test_a_preemptible_job_of_which_only_some_pods_are_made_runs_with_these(at: 
     assert len(json.loads(at.cluster.parameters("one")["rounds"])) <= 3
 
 
-def test_a_suspended_job_gives_back_what_it_cannot_take(at: Lab) -> None:
+def test_a_suspended_job_loses_places_that_it_cannot_use(at: Lab) -> None:
     at.cluster.frozen = True
     at.cluster.submit(job("one", task(replicas=8)))
     at.until(lambda: at.allocation("one") != {}, "it is given its place")
@@ -223,7 +223,7 @@ def test_a_suspended_job_gives_back_what_it_cannot_take(at: Lab) -> None:
     runs(at, "one", 8, seconds=100)
 
 
-def test_a_job_whose_own_former_replicas_do_not_end_gives_its_new_place_back(at: Lab) -> None:
+def test_a_job_whose_former_replicas_do_not_end_loses_its_new_place(at: Lab) -> None:
     at.cluster.submit(elastic(low=4, replicas=4))
     runs(at, "one", 4)
     (home,) = set(at.cluster.running("one").values())
@@ -239,7 +239,7 @@ def test_a_job_whose_own_former_replicas_do_not_end_gives_its_new_place_back(at:
     at.cluster.grace_seconds = 3.0
 
 
-def test_a_place_that_was_taken_is_never_given_back(at: Lab) -> None:
+def test_a_place_in_use_is_never_withdrawn(at: Lab) -> None:
     at.cluster.submit(elastic())
     at.cluster.submit(job("two", task(replicas=2)))
     runs(at, "two", 2)

@@ -1,4 +1,4 @@
-"""Queues as text: what is accepted, and how each mistake is named."""
+"""`queues.yaml`: what is accepted, and the message for each error."""
 
 from __future__ import annotations
 

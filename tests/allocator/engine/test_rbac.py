@@ -1,6 +1,6 @@
-"""RBAC allows the allocator what it does and nothing else: what it asks of the API server is held against the rules.
+"""RBAC grants the allocator the rights that it uses and no others: its requests are compared with the rules.
 
-The daemon and `diflow allocator once` are the real ones; the server is the fake one, which notes each request.
+The daemon and `diflow allocator once` are real; the fake API server records each request.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ EXECUTOR = {Grant(verb, "argoproj.io", "workflowtaskresults", SYSTEM, ANY) for v
 
 @pytest.fixture(scope="module")
 def daemons() -> set[Use]:
-    """What the daemon asked for, in a life with all that it can meet."""
-    # A Workflow of this size is not begun another round in.
+    """The requests of the daemon in a scenario with all its features."""
+    # A Workflow of this size gets no further round.
     with lab(
         begin=False, settings=AllocatorSettings(writers=1, debounce_seconds=0.0, most_nodes=20, lost_after_seconds=3.0)
     ) as found:
@@ -39,7 +39,7 @@ def daemons() -> set[Use]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> set[Use]:
-    """What scheduled runs asked for: with an allocator to ask, without one, and on a cluster that never had one."""
+    """The requests of scheduled runs: with a running allocator, without one, and on a cluster that never had one."""
     folder = tmp_path_factory.mktemp("once")
     used: set[Use] = set()
     with lab() as found:
@@ -51,11 +51,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> set[Use]:
             LEASE, {"metadata": {"name": "diflow-allocator"}, "spec": {"leaseTransitions": 1}}, namespace=SYSTEM
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(
-                "DIFLOW_ALLOCATOR_MOST_NODES", "1"
-            )  # the waiting job begins its round in a Workflow of its own
+            patch.setenv("DIFLOW_ALLOCATOR_MOST_NODES", "1")  # the waiting job begins its round in a new Workflow
             assert "2 jobs on 1 node" in once(found.api, folder).out
-            # A run ends with its cycle, whatever its caches have seen by then: the next one goes on with what it began.
+            # A run ends with its cycle, whatever its caches have seen by then; the next one continues.
             for _ in range(10):
                 if any((use.verb, use.resource) == ("patch", "pods/status") for use in by_command(found.api)):
                     break
@@ -96,7 +94,7 @@ def test_what_is_allowed_everywhere_is_used_outside_the_allocators_own_namespace
     assert {g.name for g in wide} == {ANY}
 
 
-def test_nobody_may_do_everything_or_give_rights_away() -> None:
+def test_no_account_may_do_everything_or_grant_rights() -> None:
     for account in ("diflow-allocator", "diflow-reoptimise"):
         for grant in granted(account):
             assert "*" not in (grant.verb, grant.group, grant.resource)
@@ -120,8 +118,8 @@ def test_the_comparison_sees_a_rule_too_many_and_one_too_few() -> None:
 
 
 def live(found: Lab) -> None:
-    """A waiting gang, its admission, a round that is replaced, a node that is lost, a job that goes on in another
-    Workflow, a question and another one."""
+    """A waiting gang, its admission, a replaced round, a lost node, a job that continues in another Workflow, and two
+    plan requests."""
     found.cluster.node("one", cpu="4")
     crowd(found)
     found.until(lambda: len(found.cluster.running("gang")) == 2, "the gang runs")
@@ -136,7 +134,7 @@ def live(found: Lab) -> None:
 
 
 def crowd(found: Lab) -> None:
-    """A job for which there is room, and one of which a part has room: its pods are replaced by a smaller round."""
+    """A job that fits, and one that fits in part: its pods are replaced by a smaller round."""
     if not found.cluster.api.objects.get("/api/v1/nodes"):
         found.cluster.node("one", cpu="4")
     found.cluster.submit(job("gang", task(replicas=2)))
@@ -146,7 +144,7 @@ def crowd(found: Lab) -> None:
 
 
 def ask(found: Lab, text: str) -> None:
-    """Ask for a plan, as somebody else."""
+    """Request a plan, as another user."""
     lease = found.api.objects[LEASE.path(SYSTEM)]["diflow-allocator"]
     metadata = {**lease["metadata"], "annotations": {"diflow/replan": text}}
     found.api.add(LEASE, {**lease, "metadata": metadata}, namespace=SYSTEM)
@@ -177,7 +175,7 @@ def once(api: FakeApi, folder: Path, *options: str) -> Result:
 
 
 def by_command(api: FakeApi) -> set[Use]:
-    """The requests of the command alone: the daemon beside it has no login."""
+    """The requests of the command alone, as the daemon uses no credentials."""
     return {needed(request) for request in api.requests if "Authorization" in request.headers}
 
 
@@ -185,13 +183,13 @@ def by_command(api: FakeApi) -> set[Use]:
 
 
 def refused(used: Iterable[Use], rules: Iterable[Grant]) -> list[Use]:
-    """What is used and not allowed."""
+    """The rights that are used and not granted."""
     rules = list(rules)
     return sorted((use for use in used if not any(rule.allows(use) for rule in rules)), key=str)
 
 
 def idle(used: Iterable[Use], rules: Iterable[Grant]) -> list[Grant]:
-    """Rules without which everything would go on: no request is allowed by them alone."""
+    """The unused rules: no request needs one of them."""
     rules, used = list(rules), list(used)
     alone = {found[0] for use in used if len(found := [rule for rule in rules if rule.allows(use)]) == 1}
     return sorted((rule for rule in rules if rule not in alone), key=str)

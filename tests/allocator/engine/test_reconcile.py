@@ -1,4 +1,4 @@
-"""Carrying out, line by line of the table in docs/decisions/0005: from a job and its pods to the next writes."""
+"""Reconciliation, line by line of the table in docs/decisions/0005: from a job and its pods to the next writes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.allocator.engine.free_capacity import Room
+from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Write
-from diflow.allocator.engine.reconcile import Job, Pace, carry_out, timestamp
+from diflow.allocator.engine.reconcile import Job, Pace, reconcile, timestamp
 from diflow.state.failures import UNCOUNTED_MESSAGES
 from diflow.state.roster import roster
-from tests.allocator.values import CPU, NOW, job, node, pod, read, role, room, tree
+from tests.allocator.values import CPU, NOW, capacity, job, node, pod, read, role, tree
 
 
-def out(what: Job, at: Room | None = None, **options: Any) -> list[Write]:
-    return carry_out(what, at or room(pods=tuple(what.pods)), now=NOW, **options)
+def out(what: Job, at: FreeCapacity | None = None, **options: Any) -> list[Write]:
+    return reconcile(what, at or capacity(pods=tuple(what.pods)), now=NOW, **options)
 
 
 def told(writes: list[Write]) -> list[tuple[str, str]]:
-    """(which object, what is done to it)."""
+    """(object, change)."""
     return [(write.target.name, _what(write)) for write in writes]
 
 
@@ -42,7 +42,7 @@ def parameters(write: Write) -> dict[str, Any]:
 
 
 def _is_uncounted(write: Write) -> bool:
-    """An attempt that ends with this write's message uses no limit up, even if Argo takes the replica for wanted."""
+    """An attempt that ends with this write's message is no failure, even if Argo still wants the replica."""
     return any(re.search(pattern, write.body["status"]["message"]) for pattern in UNCOUNTED_MESSAGES)
 
 
@@ -69,7 +69,7 @@ def test_a_pod_that_runs_and_should_not_is_stopped_with_its_grace_period(why: st
 
 
 @pytest.mark.parametrize("old", [pod("w-0", round="1"), pod("w-0", round="1", pinned="a")])
-def test_a_pod_that_no_machine_has_fails_by_its_status(old: Any) -> None:
+def test_an_unbound_pod_is_ended_by_its_status(old: Any) -> None:
     (write,) = out(job(read(current="2"), old))
     assert write.subresource == "status"
     assert write.body["status"]["phase"] == "Failed"
@@ -85,7 +85,7 @@ def test_no_kubelet_is_asked_on_a_node_that_is_lost() -> None:
 # --- admission --------------------------------------------------------------------------------------------------------
 
 
-def test_a_gang_is_admitted_when_all_of_it_is_there_and_there_is_room() -> None:
+def test_a_gang_is_admitted_when_all_its_pods_exist_and_fit() -> None:
     pods = (pod("w-0"), pod("w-1"))
     assert told(out(job(read(nodes=PLACED), *pods))) == [
         (pods[0].identity.name, "to a"),
@@ -97,19 +97,19 @@ def test_a_gang_waits_for_its_last_pod() -> None:
     assert out(job(read(nodes=PLACED), pod("w-0"))) == []
 
 
-def test_a_gang_waits_for_room_for_all_of_it() -> None:
+def test_a_gang_waits_for_capacity_for_all_of_it() -> None:
     pods = (pod("w-0"), pod("w-1"))
-    full = room(node("a"), node("b", cpu=500))
+    full = capacity(node("a"), node("b", cpu=500))
     assert out(job(read(nodes=PLACED), *pods), full) == []
-    assert out(job(read(nodes=PLACED), *pods), room(node("a"), node("b", is_schedulable=False))) == []
+    assert out(job(read(nodes=PLACED), *pods), capacity(node("a"), node("b", is_schedulable=False))) == []
     assert full.free["a"]["cpu"] == 8000, "what was not admitted has taken nothing"
 
 
-def test_two_gangs_do_not_get_the_same_room() -> None:
-    small = room(node("a", cpu=3000), node("b"))
+def test_two_gangs_do_not_get_the_same_capacity() -> None:
+    small = capacity(node("a", cpu=3000), node("b"))
     doing = job(read(nodes={"w": ("a", "a")}), pod("w-0"), pod("w-1"))
-    assert len(carry_out(doing, small, now=NOW)) == 2
-    assert carry_out(doing, small, now=NOW) == []
+    assert len(reconcile(doing, small, now=NOW)) == 2
+    assert reconcile(doing, small, now=NOW) == []
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_job_without_a_place_or_that_is_held_is_not_admitted(waits: dict[str, 
     assert out(job(read(**waits), pod("w-0"), pod("w-1"))) == []
 
 
-def test_an_allocation_of_another_round_admits_nobody() -> None:
+def test_an_allocation_of_another_round_admits_no_pod() -> None:
     stale = read(nodes=PLACED, current="2")
     assert stale.allocation is not None
     stale = replace(stale, allocation=replace(stale.allocation, round="1"))
@@ -146,7 +146,7 @@ def test_the_gates_of_others_stay() -> None:
 def test_the_rest_of_a_gang_follows_what_was_admitted_before_a_crash() -> None:
     pods = (pod("w-0", on="a"), pod("w-1"))
     assert told(out(job(read(nodes=PLACED), *pods))) == [(pods[1].identity.name, "to b")]
-    full = room(node("a"), node("b", cpu=500))
+    full = capacity(node("a"), node("b", cpu=500))
     assert out(job(read(nodes=PLACED), *pods), full) == []
 
 
@@ -167,7 +167,7 @@ def test_a_new_round_waits_until_the_pods_of_the_old_one_are_gone() -> None:
     assert len(out(job(doing, lost, *new))) == 3, "a pod on a lost node is not waited for"
 
 
-def test_a_restarted_round_waits_for_the_pods_of_its_last_try() -> None:
+def test_a_restarted_round_waits_for_the_pods_of_its_last_restart() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, tree=tree(restart=1, restarts=1))
     new = (pod("w-0", restart=1), pod("w-1", restart=1))
     assert out(job(doing, pod("w-0", restart=0, on="a", is_stopping=True), *new)) == []
@@ -201,7 +201,7 @@ def test_a_released_member_is_dropped_when_it_has_come_to_its_end_and_its_pod_is
     assert parameters(write)["released"] == []
 
 
-def test_a_live_group_never_falls_to_nothing() -> None:
+def test_a_live_group_never_shrinks_to_zero() -> None:
     doing = read(role(replicas=2, wanted=1), released=frozenset({"1/w/0", "1/w/1"}),
                  tree=tree(w_0="Succeeded", w_1="Succeeded"))  # fmt: skip
     (write,) = out(job(doing))
@@ -236,7 +236,7 @@ def test_a_failed_replica_of_another_job_is_argos_own_to_retry() -> None:
     assert out(job(doing, pod("w-1", on="b"))) == []
 
 
-def test_a_replica_that_was_taken_away_means_a_new_round_in_the_same_place() -> None:
+def test_an_evicted_replica_leads_to_a_new_round_in_the_same_place() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Running"))
     again = pod("w-0", made=1, restart=0)
     writes = out(job(doing, again, pod("w-1", on="b", restart=0)))
@@ -246,7 +246,7 @@ def test_a_replica_that_was_taken_away_means_a_new_round_in_the_same_place() -> 
     assert json.loads(writes[0].body["metadata"]["annotations"][keys.ALLOCATION])["nodes"] == {"w": ["a", "b"]}
 
 
-def test_the_lost_node_of_a_replica_that_has_finished_keeps_nobody_waiting() -> None:
+def test_the_lost_node_of_a_finished_replica_delays_no_other() -> None:
     phases = {"w_0": "Running", "w_1": "Succeeded"}
     doing = read(nodes={"w": ("a", "gone")}, is_preemptible=True, tree=tree(recreated=("1/w/0",), **phases))
     (write,) = out(job(doing, pod("w-0", made=1, restart=0)))
@@ -255,7 +255,7 @@ def test_the_lost_node_of_a_replica_that_has_finished_keeps_nobody_waiting() -> 
     assert out(job(both, pod("w-0", made=1, restart=0))) == [], "and here it finds one anyway"
 
 
-def test_evictions_come_in_waves_so_a_young_round_is_left_alone() -> None:
+def test_evictions_come_in_bursts_so_a_young_round_is_not_replaced() -> None:
     doing = read(nodes=PLACED, is_preemptible=True, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Running"))
     assert doing.allocation is not None
     young = replace(doing, allocation=replace(doing.allocation, since=NOW - 5))
@@ -293,7 +293,7 @@ def test_a_job_that_is_stopped_is_rid_of_the_pods_that_argo_cannot_end(problem: 
 def test_pods_on_a_node_that_is_gone_or_silent_for_too_long_are_written_off(is_terminating: bool) -> None:
     doing = read(nodes={"w": ("gone", "silent", "quiet")}, roles=(role(replicas=3),))
     pods = [pod(f"w-{i}", on=n, is_terminating=is_terminating) for i, n in enumerate(("gone", "silent", "quiet"))]
-    at = room(node("silent", not_ready_since=NOW - 61), node("quiet", not_ready_since=NOW - 59))
+    at = capacity(node("silent", not_ready_since=NOW - 61), node("quiet", not_ready_since=NOW - 59))
     writes = out(job(doing, *pods), at)
     assert told(writes) == [
         (pods[0].identity.name, "status: Failed: The node was lost: gone"),
@@ -306,7 +306,7 @@ def test_what_is_written_off_ends_with_its_containers_or_argo_would_wait_for_the
     doing = read(nodes={"w": ("silent", "gone")})
     began = pod("w-0", on="silent", containers=(("main", "my/image:1"), ("wait", "argoexec:4")))
     never_began = pod("w-1", on="gone")
-    at = room(node("silent", not_ready_since=NOW - 61))
+    at = capacity(node("silent", not_ready_since=NOW - 61))
     first, second = out(job(doing, began, never_began), at)
     ends = first.body["status"]["containerStatuses"]
     assert [(status["name"], status["image"]) for status in ends] == [("main", "my/image:1"), ("wait", "argoexec:4")]

@@ -1,4 +1,4 @@
-"""What somebody edits into a Workflow never stops the allocator: the job is held with a reason, or it is ignored."""
+"""No edit of a Workflow stops the allocator: the job is held with a reason, or the edit is ignored."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in NONSENSE.items() for value in values])
-def test_a_parameter_that_only_the_allocator_writes_holds_the_job_when_it_is_nonsense(name: str, value: str) -> None:
+def test_an_invalid_parameter_of_the_allocator_holds_the_job(name: str, value: str) -> None:
     read = edited(**{name: value})
     assert name in read.problem or "rounds" in read.problem or "current" in read.problem
     assert "put it back" in read.problem
@@ -66,7 +66,7 @@ WISHES = ["[]", "no", '{"other":1}', '{"worker":0}', '{"worker":-1}', '{"worker"
 
 
 @pytest.mark.parametrize("value", WISHES)
-def test_a_wish_that_is_nonsense_is_ignored_with_a_complaint(value: str) -> None:
+def test_an_invalid_scale_request_is_ignored_with_a_complaint(value: str) -> None:
     read = edited(replicas=value)
     assert read.problem == ""
     assert "replicas" in read.complaint
@@ -76,7 +76,7 @@ def test_a_wish_that_is_nonsense_is_ignored_with_a_complaint(value: str) -> None
 @pytest.mark.parametrize(
     "value", ["[]", "no", '{"worker":{}}', '{"worker":{"min":2,"max":1}}', '{"x":{"min":1,"max":1}}', "7", DEEP]
 )
-def test_bounds_that_are_nonsense_are_ignored_with_a_complaint(value: str) -> None:
+def test_invalid_bounds_are_ignored_with_a_complaint(value: str) -> None:
     read = read_workflow(workflow(annotations={"diflow/bounds": value}))
     assert read.problem == ""
     assert "diflow/bounds" in read.complaint

@@ -1,4 +1,4 @@
-"""What a running job reports of its speed: a reason for a new plan when it changes that by more than a set fraction."""
+"""A job's report triggers a plan if it changes the speed by more than the fraction `speed_change`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.allocator.lab import Lab, job, lab, task
 
 
 class Counting:
-    """`fit`, and how often it was asked."""
+    """`fit`, with a count of its calls."""
 
     name = "fit"
 
@@ -27,7 +27,7 @@ class Counting:
 
 
 def plans(found: Lab, policy: Counting, speed: float) -> int:
-    """How many plans follow a report of this speed."""
+    """The number of plans after a report of this speed."""
     before = policy.asked
     found.cluster.edit("job", profilings=json.dumps({"speed": speed, "replicas": 2, "batch": 8}))
     for _ in range(4):
@@ -52,7 +52,7 @@ def test_a_report_that_changes_the_speed_by_more_than_the_fraction_is_planned_fo
 
 
 def adaptdl(**params: float) -> str:
-    """What the server keeps of a job's own model of its steps, as AdaptDL reports it."""
+    """The server's record of a job's own performance model, as AdaptDL reports it."""
     scaling = {"alpha_c": 0.05, "beta_c": 1e-3, "alpha_n": 0.01, "beta_n": 1e-4, "alpha_r": 0.01, "beta_r": 1e-4}
     hints = {"initBatchSize": 128, "maxBatchSize": 1024, "localBszBounds": [16, 256], "maxProfiledReplicas": 6}
     return json.dumps({**hints, "replicas": 6, "nodes": 1, "perfParams": {**scaling, "gamma": 1.5, **params}})

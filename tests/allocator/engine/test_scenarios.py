@@ -1,4 +1,4 @@
-"""The allocator over a fake cluster, through the lives that jobs lead."""
+"""The allocator over a fake cluster: scenarios of jobs from submission to end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def runs(at: Lab, of: str, count: int) -> None:
 
 
 def ends(at: Lab, of: str, phase: str = "Succeeded") -> None:
-    """All that runs finishes, and so does the job."""
+    """All pods finish, and so does the job."""
     for pod in at.cluster.of(of).values():
         at.cluster.finish(pod["metadata"]["name"])
     at.until(lambda: at.cluster.phase(of) not in ("Pending", "Running"), f"{of} ends")
@@ -139,7 +139,7 @@ def test_resizing_touches_only_the_difference(at: Lab) -> None:
     ends(at, "one")
 
 
-def test_wishes_that_change_faster_than_pods_stop_end_in_the_last_one(at: Lab) -> None:
+def test_scale_requests_that_change_faster_than_pods_stop_end_in_the_last_one(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=4)))
     runs(at, "one", 4)
     for wanted in (1, 3, 2, 5, 1, 4):
@@ -153,7 +153,7 @@ def test_wishes_that_change_faster_than_pods_stop_end_in_the_last_one(at: Lab) -
     ends(at, "one")
 
 
-def test_growth_beyond_the_room_is_done_as_far_as_it_goes(at: Lab) -> None:
+def test_growth_beyond_the_free_capacity_is_partial(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=2)))
     runs(at, "one", 2)
     at.cluster.scale("one", worker=30)
@@ -165,7 +165,7 @@ def test_growth_beyond_the_room_is_done_as_far_as_it_goes(at: Lab) -> None:
     ends(at, "one")
 
 
-def test_a_wish_that_comes_before_the_place_is_heeded(at: Lab) -> None:
+def test_a_scale_request_before_the_placement_counts(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=9)))
     at.rest()
     assert at.cluster.running("one") == {}
@@ -418,7 +418,7 @@ def test_a_node_that_is_silent_for_a_moment_costs_nothing(at: Lab) -> None:
     ends(at, "one")
 
 
-def test_the_heartbeat_of_a_node_wakes_nobody(at: Lab) -> None:
+def test_the_heartbeat_of_a_node_does_not_wake_the_loop(at: Lab) -> None:
     at.cluster.submit(elastic(replicas=4))
     runs(at, "one", 4)
     at.rest()
@@ -456,7 +456,7 @@ def test_a_place_that_kube_scheduler_does_not_take_is_given_up(at: Lab, preempti
     ends(at, "one")
 
 
-def test_a_replica_whose_room_was_taken_meanwhile_goes_elsewhere(at: Lab) -> None:
+def test_a_replica_whose_capacity_was_taken_meanwhile_goes_elsewhere(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=2, cpu="2"), backoff_limit=0))
     runs(at, "one", 2)
     (home,) = set(at.cluster.running("one").values())
@@ -474,7 +474,7 @@ def test_a_replica_whose_room_was_taken_meanwhile_goes_elsewhere(at: Lab) -> Non
 
 
 @pytest.mark.parametrize("preemptible", [False, True])
-def test_nobody_comes_back_to_a_node_that_was_closed_meanwhile(at: Lab, preemptible: bool) -> None:
+def test_no_replica_comes_back_to_a_node_that_was_closed_meanwhile(at: Lab, preemptible: bool) -> None:
     at.cluster.submit(job("one", task(replicas=2, cpu="1"), preemptible=preemptible, backoff_limit=2))
     runs(at, "one", 2)
     at.rest(seconds=6)
@@ -488,7 +488,7 @@ def test_nobody_comes_back_to_a_node_that_was_closed_meanwhile(at: Lab, preempti
     ends(at, "one")
 
 
-def test_a_gang_of_which_a_part_lost_its_room_moves_as_a_whole(at: Lab) -> None:
+def test_a_gang_of_which_a_part_lost_its_place_moves_as_a_whole(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=2, cpu="2"), preemptible=True, backoff_limit=0))
     runs(at, "one", 2)
     (home,) = set(at.cluster.running("one").values())
@@ -522,7 +522,7 @@ def test_a_users_edit_in_the_middle_of_a_resize_is_kept(at: Lab) -> None:
     ends(at, "one")
 
 
-def test_parameters_edited_into_nonsense_hold_the_job_and_no_other(at: Lab) -> None:
+def test_invalid_parameters_hold_the_job_and_no_other(at: Lab) -> None:
     at.cluster.frozen = True
     at.cluster.submit(job("bad", task(replicas=2)))
     at.cluster.submit(job("good", task(replicas=2)))
@@ -540,7 +540,7 @@ def test_parameters_edited_into_nonsense_hold_the_job_and_no_other(at: Lab) -> N
 
 
 @pytest.mark.parametrize("preemptible", [False, True])
-def test_an_allocation_that_somebody_deleted_is_found_again(at: Lab, preemptible: bool) -> None:
+def test_a_deleted_allocation_is_restored_from_the_pods(at: Lab, preemptible: bool) -> None:
     at.cluster.submit(job("one", task(replicas=5), preemptible=preemptible))
     runs(at, "one", 5)
     old, where = uids(at, "one"), at.allocation("one")
@@ -581,7 +581,7 @@ def test_a_job_deleted_in_the_middle_of_a_resize_leaves_nothing(at: Lab) -> None
     ends(at, "two")
 
 
-def test_another_job_of_the_same_name_begins_afresh(at: Lab) -> None:
+def test_another_job_of_the_same_name_inherits_nothing(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=8), preemptible=True, backoff_limit=0))
     runs(at, "one", 8)
     old = set(uids(at, "one").values())
@@ -629,7 +629,7 @@ def test_every_policy_gives_a_job_that_cannot_be_moved_what_its_user_asks_for_la
         at.until(lambda: len(at.cluster.running("one")) == 2, "they are gone again")
 
 
-def test_a_change_after_a_lull_is_seen_to_at_once_and_what_comes_in_its_wake_is_gathered() -> None:
+def test_a_change_after_a_quiet_time_starts_a_cycle_at_once_and_a_burst_is_gathered() -> None:
     waited: list[float] = []
 
     class Stop(threading.Event):
@@ -673,7 +673,7 @@ def test_what_its_user_asks_for_does_not_wait_for_the_guard_against_thrashing() 
             found.until(lambda: len(found.cluster.running("job")) == most, f"{most} replicas", seconds=30)  # noqa: B023
 
 
-def test_the_allocators_own_idea_to_grow_waits_for_the_guard() -> None:
+def test_growth_by_the_policy_waits_for_the_guard() -> None:
     with lab(policy=load_policy("fit", PolicySettings(least_seconds_between_resizes=300.0))) as found:
         found.cluster.node("one", cpu="4")
         found.cluster.submit(job("job", task(replicas=2, min_replicas=1, max_replicas=2), preemptible=True))

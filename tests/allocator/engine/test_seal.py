@@ -1,4 +1,4 @@
-"""An allocation counts if the allocator wrote it, into this Workflow, and nothing later."""
+"""An allocation is accepted if the allocator wrote it into this Workflow, and no later one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def annotations(at: Lab, name: str) -> dict[str, str]:
 
 
 def forge(at: Lab, name: str, *, nodes: dict[str, list[str]], **more: str) -> None:
-    """Somebody writes an allocation of his own into a job's Workflow."""
+    """A user writes a forged allocation into a job's Workflow."""
     text = json.dumps({"round": "1", "nodes": nodes, "since": 1.0, "first": 1.0, "moves": 0})
     at.cluster.annotate(name, allocation=text, **more)
 
@@ -62,7 +62,7 @@ def loaded(api: FakeApi) -> Seal:
     return made
 
 
-def test_a_suspended_job_with_an_allocation_of_its_own_making_keeps_nobody_waiting(at: Lab) -> None:
+def test_a_suspended_job_with_a_forged_allocation_delays_no_job(at: Lab) -> None:
     at.cluster.frozen = True
     at.cluster.submit(job("one", task(replicas=8)))
     suspend(at, "one")
@@ -85,7 +85,7 @@ def test_a_forged_allocation_of_a_job_that_runs_changes_nothing(at: Lab, proof: 
     assert at.allocation("one") == was, "what its pods show is written again"
 
 
-def test_an_earlier_allocation_that_is_put_back_is_not_believed(at: Lab) -> None:
+def test_an_earlier_allocation_that_is_restored_is_rejected(at: Lab) -> None:
     at.cluster.quota = {"one": 0}
     at.cluster.submit(job("one", task(replicas=8)))
     at.until(lambda: at.allocation("one") != {}, "it is given its place")
@@ -96,7 +96,7 @@ def test_an_earlier_allocation_that_is_put_back_is_not_believed(at: Lab) -> None
     runs(at, "two", 8)
 
 
-def test_the_allocation_of_another_job_is_not_believed(at: Lab) -> None:
+def test_the_allocation_of_another_job_is_rejected(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=8)))
     runs(at, "one", 8)
     at.cluster.submit(job("two", task(replicas=8)))
@@ -105,12 +105,12 @@ def test_the_allocation_of_another_job_is_not_believed(at: Lab) -> None:
     at.cluster.annotate("two", allocation=given[keys.ALLOCATION], **{"allocation-proof": given[keys.PROOF]})
     assert at.daemon is not None
     at.daemon.catch_up()
-    jobs = at.daemon.allocator.caches.world().jobs
+    jobs = at.daemon.allocator.caches.state().jobs
     assert jobs["default/one"].read.allocation is not None
     assert jobs["default/two"].read.allocation is None
 
 
-def test_another_leader_believes_what_the_one_before_it_wrote(at: Lab) -> None:
+def test_a_new_leader_accepts_what_the_previous_one_wrote(at: Lab) -> None:
     at.cluster.frozen = True
     at.cluster.submit(job("one", task(replicas=8)))
     at.until(lambda: at.allocation("one") != {}, "it is given its place")
@@ -137,8 +137,8 @@ def test_a_lost_key_costs_running_jobs_nothing_and_waiting_ones_a_new_decision(a
     assert keys.PROOF in annotations(at, "one")
 
 
-def test_who_only_looks_neither_reads_nor_makes_the_key(api: FakeApi) -> None:
-    caches = Caches(api.cluster(), AllocatorSettings(), told=lambda *_: None)
+def test_read_only_commands_neither_read_nor_create_the_key(api: FakeApi) -> None:
+    caches = Caches(api.cluster(), AllocatorSettings(), on_change=lambda *_: None)
     caches.start()
     try:
         assert caches.wait_synced(10.0)
@@ -147,7 +147,7 @@ def test_who_only_looks_neither_reads_nor_makes_the_key(api: FakeApi) -> None:
     assert not [request for request in api.requests if "secrets" in request.path]
 
 
-def test_without_the_secret_all_is_believed_and_nothing_is_signed() -> None:
+def test_without_the_secret_all_is_accepted_and_nothing_is_signed() -> None:
     with lab(begin=False) as at:
         at.api.remove(SECRET, NAME, namespace=SYSTEM)
         at.cluster.node("a", cpu=4)
@@ -193,7 +193,7 @@ def test_two_that_start_at_once_have_the_same_key(api: FakeApi) -> None:
     assert loaded(api).is_ours("u", "text", made.sign("u", "text"))
 
 
-def test_what_the_key_before_signed_is_believed_until_it_is_taken_away(api: FakeApi) -> None:
+def test_signatures_of_the_previous_key_are_accepted_until_it_is_removed(api: FakeApi) -> None:
     before = loaded(api).sign("u", "text")
     new = base64.b64encode(b"n" * 32).decode()
     data = {KEY: new, PREVIOUS: secret(api)["data"][KEY]}
@@ -211,7 +211,7 @@ def test_a_key_that_may_not_be_read_turns_the_check_off(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "c2hvcnQ=", "not base64 at all", "²"])
-def test_a_key_that_is_none_is_replaced(api: FakeApi, key: str) -> None:
+def test_an_invalid_key_is_replaced(api: FakeApi, key: str) -> None:
     api.add(SECRET, {"metadata": {"name": NAME}, "data": {KEY: key}}, namespace=SYSTEM)
     assert loaded(api).sign("u", "text") != ""
     assert len(base64.b64decode(secret(api)["data"][KEY])) == 32

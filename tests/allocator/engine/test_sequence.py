@@ -1,4 +1,4 @@
-"""Of the writes of a plan only those wait that need what another one was refused."""
+"""Only the writes of a plan wait that need capacity of a refused one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Pick = Callable[[Write], bool]
 
 
 def moves(snapshot: Snapshot, plan: Plan) -> tuple[list[Write], list[Write]]:
-    """(writes that free room, writes that use it) of all jobs that the plan changes."""
+    """(writes that free capacity, writes that use it) of all jobs that the plan changes."""
     free, use = [], []
     for j in range(snapshot.jobs):
         if plan.action[j] == KEEP:
@@ -39,7 +39,7 @@ def moves(snapshot: Snapshot, plan: Plan) -> tuple[list[Write], list[Write]]:
 
 
 class Clerk:
-    """Makes writes, but for those that `refuses` says, and looks at what the jobs hold after each step."""
+    """Applies writes but those in `refuses`, and checks what the jobs hold after each step."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan, refuses: Pick) -> None:
         self.snapshot, self.plan, self.refuses = snapshot, plan, refuses
@@ -55,7 +55,7 @@ class Clerk:
         return refused
 
     def free(self) -> IntArray:
-        """What is free when these writes are made."""
+        """The free capacity after these writes."""
         s, plan = self.snapshot, self.plan
         made = np.zeros(s.jobs, dtype=np.bool_)
         made[[self.rows[name] for name in self.made]] = True
@@ -67,7 +67,7 @@ class Clerk:
         )
 
     def check(self) -> None:
-        """No node holds more than it has, but for what it was short of before."""
+        """No node is more overcommitted than before."""
         assert (self.free() >= self.before).all()
 
 
@@ -85,7 +85,7 @@ def test_when_nothing_is_refused_all_is_written() -> None:
         assert (done.refused, done.waiting, done.tried) == ((), (), len(free) + len(use))
 
 
-def test_whatever_is_refused_nothing_gets_room_that_another_holds_and_nothing_waits_in_vain() -> None:
+def test_whatever_is_refused_no_node_is_overcommitted_and_no_write_waits_needlessly() -> None:
     waited = went_on = 0
     for seed, (snapshot, plan) in enumerate(planned(2, 400)):
         free, use = moves(snapshot, plan)
@@ -113,7 +113,7 @@ def test_whatever_is_refused_nothing_gets_room_that_another_holds_and_nothing_wa
 
 
 def at_every_patch_of(at: Lab, name: str) -> list[bool]:
-    """Somebody changes this Workflow again and again: before each patch of it. Returns what ends that when set."""
+    """Change this Workflow before each patch of it, until the item of the returned list is True."""
     over = [False]
     assert at.daemon is not None
 
@@ -126,13 +126,13 @@ def at_every_patch_of(at: Lab, name: str) -> list[bool]:
 
 
 def of_strange(at: Lab) -> list[int]:
-    """The answers to the patches of that job's Workflow."""
+    """The responses to the patches of that job's Workflow."""
     assert at.daemon is not None
     return [code for _, path, code in at.daemon.line.writes() if path.endswith("/workflows/strange")]
 
 
 def displaced(at: Lab) -> None:
-    """A job that has lost its nodes, and for which there is no room now: each plan puts it off."""
+    """A job that has lost its nodes and does not fit now: each plan makes it wait."""
     at.cluster.node("big", cpu=8)
     at.cluster.node("small", cpu=3)
     at.cluster.submit(job("strange", task(replicas=5, min_replicas=5, max_replicas=5), preemptible=True))
@@ -174,13 +174,13 @@ def test_a_job_that_is_changed_all_the_time_is_left_alone_for_longer_and_longer_
             at.step()
         assert len(of_strange(at)) - tried < 60, "1,688 before"
         assert at.daemon is not None
-        assert "changed by others all the time" in at.daemon.allocator.applier.refusals["default/strange"]
+        assert "changed by others all the time" in at.daemon.allocator.executor.refusals["default/strange"]
         assert [text for reason, text in at.events("strange") if "all the time" in text and reason == "Refused"]
         over[0] = True
         at.until(lambda: at.decision("strange").get("action") == "wait", "it is decided on again", seconds=130)
 
 
-def test_what_needs_the_room_of_a_job_that_cannot_be_written_waits_and_gets_it_afterwards() -> None:
+def test_a_job_that_needs_capacity_of_an_unwritable_job_waits_and_gets_it_afterwards() -> None:
     with lab() as at:
         at.cluster.node("a", cpu=4)
         at.cluster.submit(job("strange", task(replicas=4, min_replicas=1, max_replicas=4), preemptible=True))
@@ -203,8 +203,8 @@ def test_what_needs_the_room_of_a_job_that_cannot_be_written_waits_and_gets_it_a
 
 
 def before_the_first_write(at: Lab, change: Callable[[], object]) -> list[str]:
-    """Let this happen between the read of the Workflow `one` and the first write to it. Returns that write's path, once
-    it was tried."""
+    """Call this between reading the Workflow `one` and the first write to it. Returns a list that then contains that
+    write's path."""
     assert at.daemon is not None
     done: list[str] = []
 
@@ -218,7 +218,7 @@ def before_the_first_write(at: Lab, change: Callable[[], object]) -> list[str]:
 
 
 def test_a_decision_is_not_lost_to_a_change_that_has_nothing_to_do_with_it() -> None:
-    """Somebody annotates the Workflow, or a report comes, between the read and the write."""
+    """Between the read and the write, a user annotates the Workflow, or a report arrives."""
     with lab() as at:
         at.cluster.node("a", cpu=4)
         done = before_the_first_write(at, lambda: at.cluster.edit("one", profilings='{"speed":3}'))

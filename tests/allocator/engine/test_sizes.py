@@ -1,4 +1,4 @@
-"""A job that is larger than any may be is held with one sentence, and nothing of it is kept."""
+"""A job beyond the size limits is held with a one-sentence reason, and its data are not kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 def hostile(tasks: list[Json], *, granted: Json | None = None) -> Json:
-    """A Workflow that says all this of itself, made past `diflow submit`."""
+    """A Workflow with these values, created without `diflow submit`."""
     job = {
         "apiVersion": "diengine.opendilab.org/v2alpha1",
         "kind": "DIJob",

@@ -1,4 +1,4 @@
-"""A job whose Workflow is full goes on in another one: over the fake cluster, killed at every write, and disturbed."""
+"""A job whose Workflow is full continues in another one, also when killed at each write and disturbed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.allocator.lab import Killed, Lab, job, lab, task
 pytestmark = pytest.mark.usefixtures("from_memory_as_afresh")
 
 MOST = 20
-"""Two replicas make about ten nodes a round: the third round is not begun in the same Workflow."""
+"""Two replicas take about ten nodes a round: the third round begins in another Workflow."""
 
 
 @contextmanager
 def small(most_nodes: int = MOST, **options: Any) -> Iterator[Lab]:
-    """A cluster of two nodes, and an allocator that lets no Workflow grow beyond `most_nodes`."""
+    """A cluster of two nodes, and an allocator with the limit `most_nodes`."""
     settings = AllocatorSettings(writers=1, debounce_seconds=0.0, most_nodes=most_nodes)
     with lab(settings=settings, **options) as at:
         at.cluster.node("a", cpu=4)
@@ -44,7 +44,7 @@ def workflows(at: Lab) -> dict[str, Any]:
 
 
 def newest(at: Lab, name: str = "long") -> str:
-    """The name of the Workflow in which the job is now."""
+    """The name of the job's current Workflow."""
     found = [w for w in chain.newest(workflows(at).values()) if chain.job_name(w) == name]
     assert len(found) == 1, [w["metadata"]["name"] for w in found]
     return str(found[0]["metadata"]["name"])
@@ -55,9 +55,9 @@ def until_runs(at: Lab, count: int = 2, name: str = "long") -> None:
 
 
 def move(at: Lab, name: str = "long") -> None:
-    """Take one replica away: the job begins another round."""
+    """Evict one replica: the job begins another round."""
     before = at.cluster.of(newest(at, name))
-    for _ in range(11):  # younger rounds are left alone
+    for _ in range(11):  # younger rounds are not replaced
         at.step()
     at.cluster.evict(before["worker-0"]["metadata"]["name"])
     at.until(
@@ -97,7 +97,7 @@ def test_a_full_workflow_is_continued_by_another_and_the_job_ends_as_one() -> No
         assert at.cluster.problems == []
         found = workflows(at)["long-s3"]
         status = derive(found)
-        # Each eviction is a round more, and the pod that Argo made anew before it.
+        # Each eviction adds a round, and the pod that Argo created again before it.
         assert (status.phase, status.restarts, status.reschedules) == ("Succeeded", 0, 2 * rounds)
         assert at.cluster.parameters("long-s3")["current"] == str(rounds + 1), "the numbers of the rounds go on"
         assert chain.submitted(found) == workflows(at)["long"]["metadata"]["creationTimestamp"]
@@ -144,7 +144,7 @@ def test_the_next_part_is_a_copy_that_names_the_job() -> None:
         }  # fmt: skip
 
 
-def test_nobody_is_admitted_while_pods_of_the_part_before_live() -> None:
+def test_no_pod_is_admitted_while_pods_of_the_previous_workflow_live() -> None:
     with small(most_nodes=1, grace_seconds=12.0) as at:
         at.cluster.submit(elastic())
         until_runs(at)
@@ -185,7 +185,7 @@ def fail(at: Lab) -> None:
     at.until(lambda: not before & live_uids(at), "they have all ended", seconds=90)
 
 
-def test_a_name_that_somebody_else_has_is_left_to_them() -> None:
+def test_a_name_that_is_taken_is_not_used() -> None:
     with small(most_nodes=1) as at:
         at.cluster.submit(job("long-s2"))
         at.cluster.submit(elastic())
@@ -225,7 +225,7 @@ def test_a_job_whose_tasks_leave_no_room_for_another_name_goes_on_where_it_is_an
 
 
 def begun(at: Lab) -> None:
-    """Kill the allocator when it has made the next Workflow, and has not yet let the job go on in it."""
+    """Kill the allocator after it has created the next Workflow, and before the hand-over to it."""
     at.cluster.submit(elastic())
     until_runs(at)
     (node,) = set(at.cluster.running("long").values())
@@ -265,7 +265,7 @@ def test_the_next_allocator_goes_on_with_a_hand_over_and_with_what_is_asked_by_t
 
 
 @pytest.mark.parametrize("how", ["Failed", "Succeeded"])
-def test_a_job_that_ends_before_it_was_let_go_on_is_not_begun_anew(how: str) -> None:
+def test_a_job_that_ends_before_the_hand_over_is_not_started_again(how: str) -> None:
     with small(most_nodes=1) as at:
         begun(at)
         if how == "Failed":

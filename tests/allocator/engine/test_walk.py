@@ -1,6 +1,6 @@
-"""Long random lives of a cluster: whatever happens, and whenever the allocator is killed, its promises hold.
+"""Long random walks of a cluster: the invariants hold whatever happens, and whenever the allocator is killed.
 
-DIFLOW_WALK_STEPS: how many seconds of simulated time each walk takes; DIFLOW_WALKS: how many there are.
+DIFLOW_WALK_STEPS: the simulated seconds of each walk; DIFLOW_WALKS: the number of walks.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ WALKS = int(os.environ.get("DIFLOW_WALKS", "6"))
 pytestmark = pytest.mark.usefixtures("from_memory_as_afresh")
 
 PATIENCE_SECONDS = 150
-"""For how long a gang may be there in part: a period, a node that is silent for long enough, and Argo's back-off."""
+"""How long a gang may be incomplete: a period, the time until a node is lost, and Argo's back-off."""
 
 
 class Walk:
-    """One life of a cluster."""
+    """One random walk of a cluster."""
 
     def __init__(self, at: Lab, seed: int) -> None:
         self.at, self.chance = at, random.Random(seed)
@@ -203,14 +203,14 @@ class Walk:
             pods = [p for p in cluster.of(name).values() if "deletionTimestamp" not in p["metadata"]]
             here = [p for p in pods if p["metadata"]["labels"]["diflow/round"] == cluster.parameters(name)["current"]]
             partly = any(is_gated(p) for p in here) and any(not is_gated(p) for p in here)
-            # A replica that lost its node waits for room; a gang that is moved as a whole never waits in part.
+            # A replica that lost its node waits for free capacity; a gang that moves as a whole never waits in part.
             waits = not self.preemptible[name] and not self.has_room()
             bad = partly and not waits and not cluster.frozen and not cluster.refuses
             self.partly[name] = self.partly.get(name, 0) + 1 if bad else 0
             assert self.partly[name] < PATIENCE_SECONDS, self.story(f"{name} is there in part")
 
     def has_room(self) -> bool:
-        """Some node takes a replica of any kind."""
+        """Some node has enough free capacity for any replica."""
         free = self.at.cluster.free_cpu()
         return any(free[name] >= 2000 for name in self.at.cluster.open_nodes())
 
@@ -231,7 +231,7 @@ class Walk:
             self.step()
 
     def settle(self) -> None:
-        """Left alone on a sound cluster, everything ends."""
+        """On a healthy cluster without further events, all jobs end."""
         cluster = self.at.cluster
         self.say("calm")
         self.calm, cluster.frozen, cluster.lag_seconds, cluster.refuses = True, False, 0.0, set()
@@ -278,8 +278,8 @@ Walk.EVENTS = (
 
 @pytest.mark.timeout(max(120, STEPS))
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_whatever_happens_its_promises_hold_and_everything_ends(seed: int) -> None:
-    # Each job in one Workflow: how it goes on in another is tried in test_successor.
+def test_whatever_happens_the_invariants_hold_and_all_jobs_end(seed: int) -> None:
+    # Each job in one Workflow: test_successor tests continuation in another.
     with lab(settings=AllocatorSettings(writers=1, debounce_seconds=0.0, most_nodes=10_000)) as at:
         walk = Walk(at, seed)
         walk.walk(STEPS)

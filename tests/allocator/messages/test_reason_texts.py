@@ -1,4 +1,4 @@
-"""What a user is told: which resource is short on which nodes, which limit binds, and what would have to change."""
+"""The reasons as text: which resource is short on which nodes, which limit binds, and what would have to change."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_job_that_has_all_it_may_have_says_so() -> None:
 
 
 def test_one_replica_is_no_replicas() -> None:
-    """Of one the noun and the verb are singular; of none they are not."""
+    """Noun and verb are singular for one, plural for none."""
     nodes = [NodeView("n", {"cpu": 3000})]
     cpu = {"cpu": 1000}
     jobs = [
@@ -136,7 +136,7 @@ def test_a_reservation_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["fit", "fair", "goodput", "fair+goodput"])
-def test_every_decision_of_every_policy_has_its_words(name: str) -> None:
+def test_every_decision_of_every_policy_has_a_text(name: str) -> None:
     policy = load_policy(name)
     for snapshot in snapshots(17, 100):
         plan = policy.optimize(snapshot)
@@ -159,5 +159,5 @@ def test_amounts_are_in_the_units_of_kubernetes() -> None:
 
 @pytest.mark.parametrize("why", list(reason_texts._TEXT), ids=lambda why: why.name)
 def test_a_reason_names_the_one_thing_that_happened(why: Why) -> None:
-    said = reason_texts._TEXT[why].split(";")[0]  # behind it stands what to do
+    said = reason_texts._TEXT[why].split(";")[0]  # it is followed by what to do
     assert " or " not in said

@@ -1,0 +1,248 @@
+"""Plans: asks the policy, isolates jobs with which it fails, and sends the writes of its plan in order."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from diflow.allocator.engine import planning
+from diflow.allocator.engine.cluster_state import ClusterState
+from diflow.allocator.engine.cluster_view import ClusterView
+from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.guard import Guard, has_raised
+from diflow.allocator.engine.isolation import MOST_CULPRITS, TooLongError, culprit
+from diflow.allocator.engine.patches import Note
+from diflow.allocator.engine.planning import Lapsed, Picture
+from diflow.allocator.engine.promises import Promises
+from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.reconciler import admission_order
+from diflow.allocator.engine.records import JobRead
+from diflow.allocator.engine.sequence import Holdings, write_in_order
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.engine.triggers import is_news
+from diflow.allocator.engine.unbound_pods import AvoidedNodes
+from diflow.allocator.model.plan import Action, Plan, changes
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.base import Policy
+from diflow.errors import DiflowError, InvalidError
+from diflow.kube.leader_election import Elector
+
+log = structlog.get_logger("diflow.allocator")
+
+
+class Planner:
+    """Makes one plan at a time. `record` gets each snapshot and plan, `on_progress` is called when a step is done,
+    `on_conflict` when writes were refused, so that another plan is due."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        settings: AllocatorSettings,
+        elector: Elector,
+        executor: Executor,
+        view: ClusterView,
+        *,
+        avoided: AvoidedNodes,
+        record: Callable[[Snapshot, Plan], None],
+        on_progress: Callable[[], None],
+        on_conflict: Callable[[], None],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self.policy = policy
+        self._settings, self._elector, self._executor = settings, elector, executor
+        self._view, self._avoided = view, avoided
+        self._record, self._on_progress, self._on_conflict = record, on_progress, on_conflict
+        self._clock, self._wall = clock, wall
+        self._guard = Guard(policy.name, limit_seconds=settings.policy_seconds)
+        self._memory = planning.Memory()
+        self.promises = Promises(settings.promise_seconds)
+        self._reports: dict[str, str] = {}
+        self._failing_since: float | None = None
+        self.last: tuple[Picture, Plan] | None = None
+        self.last_trouble = ""
+        """Why the last plan changed nothing, or ""."""
+
+    @property
+    def failing_seconds(self) -> float | None:
+        """Seconds since the first of the last plans, all of which failed; None if the last one succeeded."""
+        return None if self._failing_since is None else self._clock() - self._failing_since
+
+    @property
+    def stuck_seconds(self) -> float:
+        """Seconds since the start of an abandoned call of the policy that has not returned; 0 if there is none."""
+        return self._guard.stuck_seconds
+
+    def left_out(self) -> Mapping[str, str]:
+        """Why jobs are left out of plans, by key."""
+        return self._memory.left_out.texts()
+
+    def reports_another_speed(self, key: str, read: JobRead) -> bool:
+        """Whether the job's report differs from that of the last plan: many small changes add up to a large one."""
+        return key in self._reports and is_news(self._reports[key], read, self._settings.speed_change)
+
+    def plan(self, state: ClusterState) -> tuple[float, bool]:
+        """Plan, and write the plan. Returns (the policy's seconds, whether anything was written).
+
+        An error in planning changes nothing. Raises errors of the API server and LostLeadershipError.
+        """
+        try:
+            spent, changed = self._plan(state)
+        except Exception as error:
+            if isinstance(error, DiflowError) and not isinstance(error, InvalidError):
+                raise
+            self.last_trouble = f"there is no plan: {type(error).__name__}: {error}"
+            self._report_failure(self.last_trouble)
+            log.error("there is no plan", trace=traceback.format_exc(limit=-4))
+            spent, changed = 0.0, False
+        if not self.last_trouble:
+            self._failing_since = None
+        elif self._failing_since is None:
+            self._failing_since = self._clock()
+        return spent, changed
+
+    def _plan(self, state: ClusterState) -> tuple[float, bool]:
+        now = self._wall()
+        self._reports = {job.key: job.read.profilings for job in state.jobs.values()}
+        state = self._withdraw_unused(state, now)
+        lapsed = self.promises.lapsed(state.jobs, self._view.capacity(state), now=self._clock())
+        spent = 0.0
+        at_fault: list[Job] = []
+        for turn in range(MOST_CULPRITS + 1):
+            shown = self._picture(state, now, lapsed)
+            if not shown.standings:
+                self.last, self.last_trouble = None, ""
+                return spent, False
+            plan, more, trouble = self._ask(shown.snapshot)
+            spent += more
+            if not trouble and planning.left_in_place(shown, plan):
+                shown = self._picture(state, now, lapsed, keep_cordoned=True)
+                plan, more, trouble = self._ask(shown.snapshot)
+                spent += more
+            worst, is_known = None, True
+            if has_raised(trouble, self.policy.name):
+                worst, is_known = self._at_fault(state, shown, now, lapsed)
+            if worst is not None:
+                at_fault.append(worst)
+                self._leave_out(worst, trouble, now)
+            elif trouble and is_known:
+                self._memory.left_out.remove(at_fault)  # the policy fails whichever jobs there are
+            if trouble and (worst is None or turn == MOST_CULPRITS):
+                self.last, self.last_trouble = (shown, plan), trouble
+                self._record(shown.snapshot, plan)
+                self._report_failure(trouble)
+                return spent, False
+            if worst is not None:
+                continue
+            failed: list[tuple[Job, Exception]] = []
+            free, use = planning.plan_writes(
+                shown,
+                plan,
+                now=now,
+                limit_seconds=self._settings.placement_limit_seconds,
+                failed=lambda job, error: failed.append((job, error)),  # noqa: B023 (called before the next turn)
+            )
+            if not failed:
+                break
+            for job, error in failed:
+                self._leave_out(job, error, now)
+        else:
+            raise InvalidError("no plan can be written, whichever jobs are left out")
+        self.last, self.last_trouble = (shown, plan), ""
+        self._record(shown.snapshot, plan)
+        log.info(
+            "plan",
+            policy=plan.policy,
+            jobs=shown.snapshot.jobs,
+            nodes=shown.snapshot.nodes,
+            changes=changes(plan),
+            waiting=int((plan.action == int(Action.WAIT)).sum()),
+            seconds=round(spent, 4),
+        )
+        rows = {standing.job.key: row for row, standing in enumerate(shown.standings)}
+        use.sort(key=lambda write: admission_order(state.jobs[write.job]))
+        free.sort(key=lambda write: admission_order(state.jobs[write.job]))
+        done = write_in_order(
+            free, use, Holdings(shown.snapshot, plan, rows), lambda some: self._executor.apply(some, state.jobs)
+        )
+        if done.refused:
+            log.info("conflict", refused=sorted({w.job for w in done.refused})[:4], waiting=len(done.waiting))
+            self._on_conflict()
+        return spent, bool(done.tried)
+
+    def _withdraw_unused(self, state: ClusterState, now: float) -> ClusterState:
+        """Withdraw the places that were not used in time. Returns the cluster state then."""
+        capacity = self._view.capacity(state)
+        planned = self._memory.left_out.without([*state.jobs.values()], now=now)
+        standings = self._memory.stand(planned, capacity, now=now, keep_cordoned=False)
+        expired = self.promises.expire(standings, state.pods, capacity, now=self._clock())
+        out = [planning.withdraw(one.standing, one.why, now=now, most=one.most) for one in expired]
+        writes = [write for write in out if write is not None and not self._executor.is_backing_off(write.job)]
+        if not writes:
+            return state
+        self._executor.apply(writes, state.jobs)
+        return self._view.state()
+
+    def _leave_out(self, job: Job, error: Exception | str, now: float) -> None:
+        log.error("left out of plans", job=job.key, why=str(error))
+        self._memory.left_out.add(job, error, now=now)
+
+    def _at_fault(self, state: ClusterState, shown: Picture, now: float, lapsed: Lapsed) -> tuple[Job | None, bool]:
+        """(the job without which the policy does not fail, if there is one; whether the search ended in time)."""
+        ends = self._clock() + self._settings.policy_seconds
+        memory = planning.Memory()  # of its own, as the jobs that are not in a sample must not count as gone
+
+        def fails(some: Sequence[Job]) -> bool:
+            if self._clock() > ends:
+                raise TooLongError
+            part = replace(state, jobs={job.key: job for job in some})
+            snapshot = self._picture(part, now, lapsed, memory=memory).snapshot
+            return has_raised(self._ask(snapshot)[2], self.policy.name)
+
+        try:
+            return culprit([standing.job for standing in shown.standings], fails), True
+        except TooLongError:
+            return None, False
+
+    def _report_failure(self, trouble: str) -> None:
+        """Log that the plan changes nothing, and record an Event on the Lease, once for each trouble and leader."""
+        log.error("the policy changes nothing", why=trouble)
+        text = f"the policy {self.policy.name} changes nothing: {trouble}"
+        self._executor.record_own_event(Note("PolicyFailed", text, is_warning=True), salt=str(self._elector.epoch))
+
+    def _ask(self, snapshot: Snapshot) -> tuple[Plan, float, str]:
+        """(plan, seconds, trouble)."""
+        began = self._clock()
+        self._on_progress()
+        plan, trouble = self._guard.ask(self.policy.optimize, snapshot)
+        self._on_progress()
+        return plan, self._clock() - began, trouble
+
+    def _picture(
+        self,
+        state: ClusterState,
+        now: float,
+        lapsed: Lapsed,
+        *,
+        keep_cordoned: bool = False,
+        memory: planning.Memory | None = None,
+    ) -> Picture:
+        return planning.picture(
+            state.jobs.values(),
+            state.nodes,
+            state.pods,
+            state.queues,
+            self._view.capacity(state),
+            now=now,
+            pools=self._settings.pools,
+            keep_cordoned=keep_cordoned,
+            fixed=self._executor.in_backoff(),
+            ending=self._executor.unwritable(state.jobs),
+            avoid=self._avoided.at(self._clock()),
+            memory=memory or self._memory,
+            lapsed=lapsed,
+            rules=state.rules,
+        )

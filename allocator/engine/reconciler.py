@@ -1,0 +1,103 @@
+"""Reconciles all jobs: sends the writes of `reconcile` until the cluster is as decided."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Set
+from typing import Final
+
+import structlog
+
+from diflow.allocator.engine.cluster_state import ClusterState
+from diflow.allocator.engine.cluster_view import ClusterView
+from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.patches import Write
+from diflow.allocator.engine.reconcile import Job, Pace, end_pods, reconcile
+from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.allocator.engine.unbound_pods import AvoidedNodes, UnboundPods
+
+# A write changes the caches, which may lead to further writes at once: so many passes at most in a cycle.
+_PASSES: Final = 3
+
+log = structlog.get_logger("diflow.allocator")
+
+
+class Reconciler:
+    """Skips the jobs that have not changed since a pass without writes, so that a thousand of them cost nothing."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        view: ClusterView,
+        settings: AllocatorSettings,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self._executor, self._view = executor, view
+        self._pace = Pace(settings.between_rounds_seconds)
+        self._clock, self._wall = clock, wall
+        self._unchanged: dict[str, Job] = {}
+        self.unbound = UnboundPods(settings.bind_seconds)
+        self.avoided = AvoidedNodes()
+
+    def run(self, state: ClusterState) -> ClusterState:
+        """Send the writes of all jobs, repeatedly while they lead to more. Returns the cluster state then."""
+        for _ in range(_PASSES):
+            if not self._pass(state):
+                break
+            state = self._view.state()
+        return state
+
+    def _pass(self, state: ClusterState) -> bool:
+        """Send the next writes of all jobs. Returns whether any succeeded."""
+        now, executor = self._wall(), self._executor
+        capacity = self._view.capacity(state)
+        overdue = self._overdue(state)
+        unwritable = executor.unwritable(state.jobs)
+        lost = {host for host in {pod.host for pod in state.pods} if host and capacity.is_lost(host)}
+        out: list[Write] = []
+        unchanged: dict[str, Job] = {}
+        for job in sorted(state.jobs.values(), key=admission_order):
+            if job.key in unwritable:
+                out += end_pods(job, capacity)
+                continue
+            if self._is_unchanged(job, lost, overdue):
+                unchanged[job.key] = job
+                continue
+            if executor.is_backing_off(job.key):
+                continue
+            try:
+                writes = reconcile(job, capacity, now=now, pace=self._pace, overdue=overdue)
+            except Exception as error:  # one faulty job must not stop the others
+                log.error("cannot be carried out", job=job.key, trace=traceback.format_exc(limit=-4))
+                executor.back_off(job.key, error)
+                continue
+            out += writes
+            if not writes and not any(pod.is_gated for pod in job.pods):
+                unchanged[job.key] = job
+        self._unchanged = unchanged
+        if not out:
+            return False
+        before = executor.made
+        executor.apply(out, state.jobs)
+        return executor.made > before
+
+    def _overdue(self, state: ClusterState) -> frozenset[str]:
+        now = self._clock()
+        overdue = self.unbound.overdue(state, now=now)
+        self.avoided.update(state, overdue, now=now)
+        return frozenset(overdue)
+
+    def _is_unchanged(self, job: Job, lost: Set[str], overdue: Set[str]) -> bool:
+        if self._unchanged.get(job.key) is not job:
+            return False
+        # With time alone a node becomes lost, a round old enough to be replaced, and a pod overdue.
+        if job.read.tree.recreated:
+            return False
+        return not (lost or overdue) or not any(pod.identity.uid in overdue or pod.host in lost for pod in job.pods)
+
+
+def admission_order(job: Job) -> tuple[int, float, str]:
+    """Sort key: higher priorities first, then older jobs."""
+    return -job.read.priority, job.created_seconds, job.key
