@@ -45,7 +45,7 @@ def test_the_parameters_of_a_workflow_are_named_in_one_place(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in sources() if name.startswith("diflow/kube/")])
 def test_the_client_of_kubernetes_names_no_dijob(name: str) -> None:
     text = (ROOT / name).read_text()
-    assert "DIJob" not in text.replace("It knows nothing of DIJobs.", "")
+    assert "DIJob" not in text.replace("It does not know DIJobs.", "")
     assert "keys." not in text
 
 
