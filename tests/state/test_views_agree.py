@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from diflow.allocator.engine.cluster_state import assemble
-from diflow.allocator.engine.control_channel import Presence
+from diflow.allocator.engine.control_channel import AllocatorStatus
 from diflow.allocator.engine.records import read_node, read_workflow
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.inspect import explain, observer
@@ -59,8 +59,8 @@ def _together(bodies: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any]
 def _disagreements(bodies: tuple[dict[str, Any], ...]) -> Iterator[tuple[dict[str, Any], str]]:
     reads = {read.identity.name: read for read in map(read_workflow, bodies)}
     nodes = [read_node(_node(name)) for name in NODES]
-    world = assemble([read for read in reads.values() if not read.has_ended], nodes, [])
-    seen = observer.see(world, Presence("diflow-system"), AllocatorSettings(namespace="diflow-system"), now=NOW)
+    state = assemble([read for read in reads.values() if not read.has_ended], nodes, [])
+    seen = observer.see(state, AllocatorStatus("diflow-system"), AllocatorSettings(namespace="diflow-system"), now=NOW)
     rows = {row.name: row for row in job_rows(seen)}
     for body in bodies:
         name = body["metadata"]["name"]

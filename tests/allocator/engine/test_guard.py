@@ -86,7 +86,7 @@ def test_of_calls_that_do_not_come_back_there_is_one_at_most() -> None:
     assert guard.stuck_seconds == 0.0
     assert guard.ask(FitPolicy().optimize, cluster())[1] in (
         "",
-        "policy slow took longer than 0.01 s; nothing is changed",
+        "policy stuck took longer than 0.01 s; nothing is changed",
     )
 
 
