@@ -62,7 +62,7 @@ tests: $(VENV)/.ready
 
 .PHONY: unit
 unit: $(VENV)/.ready ## the tests that need no cluster
-	$(BIN)/python -m pytest -m "not cluster"
+	$(BIN)/python -m pytest -n auto -m "not cluster"
 
 # Measuring the allocator makes its tests half as fast again, so `make test` leaves it and the server out.
 .PHONY: coverage
