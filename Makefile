@@ -64,7 +64,7 @@ tests: $(VENV)/.ready
 unit: $(VENV)/.ready ## the tests that need no cluster
 	$(BIN)/python -m pytest -n auto -m "not cluster"
 
-# Measuring the allocator makes its tests half as fast again, so `make test` leaves it and the server out.
+# Measuring the allocator slows its tests, so `make test` leaves it and the server out.
 .PHONY: coverage
 coverage: $(VENV)/.ready ## how much of each room the tests without a cluster run, all rooms measured
 	$(BIN)/python -m pytest -m "not cluster" -n 2 --cov=diflow --cov-config=tests/coverage.toml \
