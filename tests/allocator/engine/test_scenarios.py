@@ -508,12 +508,17 @@ def test_a_gang_of_which_a_part_lost_its_place_moves_as_a_whole(at: Lab) -> None
 # --- others -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_users_edit_in_the_middle_of_a_resize_is_kept(at: Lab) -> None:
+def begin_a_resize(at: Lab) -> None:
+    """A job of 8 that runs gets a new round, for a node more."""
     at.cluster.submit(elastic(low=2, replicas=12))
     runs(at, "one", 8)
     at.rest(seconds=6)  # a job is not resized again at once
     at.cluster.node("c", cpu=4)
     at.until(lambda: len(rounds(at, "one")) >= 3, "a new round is written")
+
+
+def test_a_users_edit_in_the_middle_of_a_resize_is_kept(at: Lab) -> None:
+    begin_a_resize(at)
     at.cluster.scale("one", worker=3)
     at.cluster.annotate("one", note="mine")
     runs(at, "one", 3)
@@ -569,11 +574,7 @@ def test_a_node_that_refuses_what_is_sent_to_it_is_left_alone_for_a_while(at: La
 
 
 def test_a_job_deleted_in_the_middle_of_a_resize_leaves_nothing(at: Lab) -> None:
-    at.cluster.submit(elastic(low=2, replicas=12))
-    runs(at, "one", 8)
-    at.rest(seconds=6)  # a job is not resized again at once
-    at.cluster.node("c", cpu=4)
-    at.until(lambda: len(rounds(at, "one")) >= 3, "a new round is written")
+    begin_a_resize(at)
     at.cluster.delete("one")
     at.cluster.submit(job("two", task(replicas=12)))
     runs(at, "two", 12)
