@@ -619,9 +619,10 @@ class Cycle:
 
     def _serve(self, *, within_share: bool) -> None:
         """Place all jobs in unreserved idle capacity; preemptible jobs may borrow the reservation."""
-        self._keep()
         if self._pauses():
             self._lift()
+        else:
+            self._keep()
         self._serve_jobs(self.allowed, within_share=within_share)
         if self._pauses():
             self._keep()

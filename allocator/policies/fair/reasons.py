@@ -13,6 +13,7 @@ plan. Nothing is decided here. Of several limits that bind, the first of these i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -249,17 +250,13 @@ class _Receivers:
         A receiver whose queue was entitled to them in the initial state is preferred: several steps together may move
         what the last of them alone had no right to.
         """
-        first: Given | None = None
-        for found in self._candidates(job, stopped=stopped):
+        first = next(self._candidates(job, stopped=stopped), None)
+        if first is None:
+            return None
+        for found in itertools.chain(self._candidates(job, stopped=stopped), self._others(job)):
             why = self._right(found)
             if why is not None:
                 return Given(job, found.receiver, why)
-            first = first or found
-        if first is not None and self._shares is not None:
-            for found in self._others(job):
-                why = self._right(found)
-                if why is not None:
-                    return Given(job, found.receiver, why)
         return first
 
     def _candidates(self, job: int, *, stopped: bool) -> Iterator[Given]:
