@@ -157,6 +157,21 @@ class Look:
         roles = self.roles(job)
         return bool((self.replicas[roles] > self.s.held_by_role()[roles]).any())
 
+    def replaces(self, job: int, victim: int) -> bool:
+        """Whether the job is placed again, with replicas on a node where the victim loses some."""
+        if self.plan.why[job] != Why.PLACED_AGAIN:
+            return False
+        change = self._by_node(job), self._by_node(victim)
+        return bool(((change[0] > 0) & (change[1] < 0)).any())
+
+    def _by_node(self, job: int) -> Any:
+        """N: replicas that the job gets on each node, less those that it loses there."""
+        s, plan = self.s, self.plan
+        then, now = s.role_job[plan.role] == job, s.role_job[s.held_role] == job
+        return np.bincount(plan.node[then], plan.count[then], s.nodes) - np.bincount(
+            s.held_node[now], s.held_count[now], s.nodes
+        )
+
 
 def _room(look: Look, job: int, values: Numbers) -> str:
     if not look.says_what_fits(job, values):
@@ -337,7 +352,7 @@ def _replicas(look: Look, job: int, values: Numbers) -> str:
         return "nobody is named"
     if not look.s.job_preemptible[job]:
         return "it may not be stopped"
-    return "" if look.gains(other) else "that one got nothing"
+    return "" if look.gains(other) or look.replaces(other, job) else "that one got nothing"
 
 
 def _preempted(look: Look, job: int, values: Numbers) -> str:

@@ -12,6 +12,7 @@ from diflow.allocator.model.plan import Plan, Why
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView, QueueView, build
 from diflow.allocator.policies.fair.policy import FairPolicy
+from diflow.allocator.policies.fit.policy import FitPolicy
 from tests.policies import reasons
 from tests.policies.test_shares_hold import borrowed_cluster, fair, job, node
 
@@ -75,6 +76,22 @@ def test_a_job_that_is_stopped_is_told_for_whom() -> None:
     ]
     snapshot = build([node(cpu=4)], jobs, [QueueView("default")])
     assert told(snapshot, "low").startswith("preempt: gives way to 'high', which has a higher priority; 0 replicas")
+
+
+def test_a_job_that_shrinks_for_one_that_leaves_a_closed_node_is_told_for_whom() -> None:
+    """The other one ends with fewer replicas than it had, as its maximum was lowered."""
+    jobs = [
+        job("elastic", 4, placed={"n1": 4}, cpu=1),
+        job("leaves", 1, priority=1, placed={"n2": 2}, cpu=1),
+    ]
+    snapshot = build([node(cpu=4), replace(node("n2", cpu=4), is_open=False)], jobs, now_seconds=1000.0)
+    plan = FitPolicy().optimize(snapshot)
+    assert reasons.refuted(snapshot, plan) == []
+    assert "'leaves' needs" in reason_texts.text(snapshot, plan, 0)
+    # Nobody shrinks for a job that stays where it is.
+    stays = replace(snapshot, node_open=np.array([True, True]), role_max=np.array([4, 2]))
+    wrong = _changed(FitPolicy().optimize(stays), 0, Why.SHRUNK_FOR_OTHERS, (3.0, 4.0, 0.0), 1)
+    assert len(reasons.refuted(stays, wrong)) == 1
 
 
 def _random_cluster(rng: np.random.Generator) -> Snapshot:
