@@ -142,7 +142,7 @@ def lease(diflow: Cli, *, holder: str = "", renewed: str = "", paused: str = "",
     )
 
 
-def annotations(diflow: Cli) -> dict[str, str]:
+def lease_annotations(diflow: Cli) -> dict[str, str]:
     """What stands in the Lease."""
     found = diflow.api.objects[LEASE.path(SYSTEM)]["diflow-allocator"]
     return dict(found["metadata"].get("annotations") or {})

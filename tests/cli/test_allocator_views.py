@@ -28,7 +28,7 @@ from diflow.cli.amounts import amounts, shown
 from diflow.cli.topview import picture
 from diflow.figures import quantity
 from diflow.kube.kinds import CONFIG_MAP, POD, WORKFLOW
-from tests.cli.placed import annotations, dijob, lease, node, put, queues
+from tests.cli.placed import dijob, lease, lease_annotations, node, put, queues
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import Answer, status
 
@@ -378,7 +378,7 @@ def test_who_leads_says_by_which_policy_it_decides(busy: Cli) -> None:
     assert leader.try_acquire()
     assert "policy goodput)" in busy("explain", "big").out
     assert busy("plan").out.startswith("policy goodput: 3 jobs on 3 nodes")
-    assert annotations(busy)["diflow/policy"] == "goodput"
+    assert lease_annotations(busy)["diflow/policy"] == "goodput"
     leader.release()
     assert busy("plan").out.startswith("policy fair: 3 jobs on 3 nodes")
 
@@ -393,7 +393,10 @@ def test_who_leads_says_how_fast_its_pools_are(diflow: Cli, monkeypatch: pytest.
     put(diflow, dijob("small", {"worker": (2, 2, 2)}, preemptible=True))
 
     def where() -> dict[str, dict[str, int]]:
-        return json.loads(diflow("plan", "-o", "json").out)["jobs"]["default/small"]["allocation"]
+        found: dict[str, dict[str, int]] = json.loads(diflow("plan", "-o", "json").out)["jobs"]["default/small"][
+            "allocation"
+        ]
+        return found
 
     lease(diflow)
     assert where() == {"worker": {"a": 2}}

@@ -130,7 +130,7 @@ def test_replicas_are_asked_of_the_jobs_server_with_the_pods_token(server: FakeS
 
 def test_replicas_are_added_and_deleted_each_wish_with_a_key_of_its_own(server: FakeServer, client: Client) -> None:
     client.add_replicas(2, timeout_seconds=PATIENCE_SECONDS)
-    client.add_replicas(np.int64(1), task="collector", timeout_seconds=PATIENCE_SECONDS)
+    client.add_replicas(np.int64(1), task="collector", timeout_seconds=PATIENCE_SECONDS)  # type: ignore[arg-type]
     client.delete_replicas(1, "collector", timeout_seconds=PATIENCE_SECONDS)
     assert [(s.method, s.path, s.body) for s in server.seen] == [
         ("POST", REPLICAS, {"replicas": 2}),
@@ -361,7 +361,7 @@ def test_everything_that_the_policies_read_has_a_name(server: FakeServer, client
         batch=32,
         step_seconds=0.4,
         compute_seconds=0.3,
-        grad_norm=np.float32(1.5),
+        grad_norm=np.float32(1.5),  # type: ignore[arg-type]
         grad_var=2,
         init_batch_size=128,
         max_batch_size=1024,
@@ -515,7 +515,7 @@ def test_what_cannot_be_is_left_out_and_told_once(
 
 
 def test_numbers_of_numpy_are_numbers(server: FakeServer, client: Client) -> None:
-    client.report(speed=np.float32(2.5), step=np.int64(3), batch=np.array(4))
+    client.report(speed=np.float32(2.5), step=np.int64(3), batch=np.array(4))  # type: ignore[arg-type]
     (seen,) = server.until(len)
     assert (seen.body["speed"], seen.body["step"], seen.body["batch"]) == (2.5, 3, 4)
 

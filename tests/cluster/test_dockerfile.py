@@ -50,7 +50,7 @@ class Read:
         return {found[1] for path in self.files if (found := re.fullmatch(rf"{SITE}/([^/]+)\.dist-info", path))}
 
 
-def read(stream: IO[bytes], folder: Path) -> Read:
+def read(stream: IO[bytes] | gzip.GzipFile, folder: Path) -> Read:
     """Reads what `docker save` writes."""
     folder.mkdir()
     with tarfile.open(fileobj=stream, mode="r|") as archive:

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,11 @@ class Zone:
         )
         path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
         for name in names:
-            wait_until(
-                f"node {name} is ready",
-                lambda name=name: self.live.cluster.kubectl("get", "node", self.full(name), "-o", path) == "True",
-            )
+            command = ("get", "node", self.full(name), "-o", path)
+            wait_until(f"node {name} is ready", partial(self._says_true, command))
+
+    def _says_true(self, command: Sequence[str]) -> bool:
+        return self.live.cluster.kubectl(*command) == "True"
 
     def remove(self, *names: str) -> None:
         self.live.cluster.kubectl("delete", "node", "--wait=false", "--ignore-not-found", *map(self.full, names))

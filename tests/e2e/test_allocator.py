@@ -83,7 +83,7 @@ def test_a_gang_starts_whole_or_not_at_all_and_says_why_it_waits(live: Live, nod
     name = submit(live, nodes.job("gang", 3, seconds=5))
     told = wait_until("it says why it waits", lambda: [m for r, m in events(live, name) if r == "Waiting"])
     assert "3" in told[0]
-    pods = wait_until("its pods are there", lambda: (p := live.pods(name)) and len(p) == 3 and p)
+    pods = wait_until("its pods are there", lambda: p if len(p := live.pods(name)) == 3 else None)
     assert all(pod["spec"].get("schedulingGates") for pod in pods), "none is admitted while one has no place"
     assert "gate" not in status(live, name).message
     nodes.add("two", cpu=2)
@@ -457,7 +457,7 @@ def _stop_as_superseded(live: Live, name: str) -> set[str]:
     assert not read.problem
     known = {node["metadata"]["name"]: read_node(node) for node in live.cluster.get("nodes")["items"]}
     capacity = FreeCapacity.of(known, pods, now_seconds=time.time(), lost_after_seconds=600)
-    fields = set()
+    fields: set[str] = set()
     for write in reconcile(Job(read, pods), capacity, now=time.time()):
         assert write.kind == POD
         live.api.patch(POD, write.target.name, write.body, namespace=live.namespace, subresource=write.subresource)

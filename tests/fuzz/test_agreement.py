@@ -53,11 +53,15 @@ class DryRun:
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         settings = kubernetes.client.Configuration()
-        kubernetes.config.load_kube_config(config_file=str(kubeconfig), client_configuration=settings)
+        kubernetes.config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=str(kubeconfig), client_configuration=settings
+        )
         self.session = requests.Session()
         self.session.trust_env = False
         self.session.verify = settings.ssl_ca_cert if settings.verify_ssl else False
-        self.session.cert = (settings.cert_file, settings.key_file) if settings.cert_file else None
+        self.session.cert = (
+            (settings.cert_file, settings.key_file) if settings.cert_file and settings.key_file else None
+        )
         self.session.headers["Content-Type"] = "application/json"
         for value in settings.api_key.values():  # a token, where there is no certificate
             self.session.headers["Authorization"] = value

@@ -201,7 +201,12 @@ def test_a_forgotten_version_lists_again_and_tells_what_was_missed(api: FakeApi,
 
     api.rule(first_watch(answer))
     seen = Seen(client(api))
-    seen.reflector._sleep = lambda s: (synced.append(seen.reflector.synced), seen.time.sleep(s))
+
+    def sleep(seconds: float) -> None:
+        synced.append(seen.reflector.synced)
+        seen.time.sleep(seconds)
+
+    seen.reflector._sleep = sleep
     with seen.synced():
         eventually(lambda: "comes" in seen.names)
         eventually(lambda: seen.reflector.synced)
@@ -271,7 +276,12 @@ def test_a_bookmark_moves_the_place_and_makes_the_copy_young_again(api: FakeApi)
 
 def test_a_stream_that_held_for_a_minute_is_opened_again_at_once(api: FakeApi) -> None:
     time = Time()
-    api.rule(first_watch(lambda: (time.move(61), Answer(lines=[]))[1]))
+
+    def a_minute_later() -> Answer:
+        time.move(61)
+        return Answer(lines=[])
+
+    api.rule(first_watch(a_minute_later))
     with Seen(client(api), time=time).synced():
         eventually(lambda: len(watches(api)) == 2)
         assert time.slept == []
@@ -394,7 +404,7 @@ def test_whatever_a_list_answers_there_is_another_try(api: FakeApi, answer: Answ
     left = [answer] * 3
     api.rule(lambda r: left.pop() if left and not r.query.get("watch") else None)
     troubles: list[str] = []
-    seen = Seen(client(api), sleep=lambda _: troubles.append(seen.reflector.trouble))
+    seen: Seen = Seen(client(api), sleep=lambda _: troubles.append(seen.reflector.trouble))
     with seen.synced():
         assert seen.names == {"a"}
         assert len(troubles) == 3
@@ -405,7 +415,7 @@ def test_an_error_in_the_stream_is_told_and_the_stream_taken_up_again(api: FakeA
     error = json.dumps({"type": "ERROR", "object": {"code": 500, "message": "the storage is unwell"}})
     api.rule(first_watch(lambda: Answer(lines=[error])))
     troubles: list[str] = []
-    seen = Seen(client(api), sleep=lambda _: troubles.append(seen.reflector.trouble))
+    seen: Seen = Seen(client(api), sleep=lambda _: troubles.append(seen.reflector.trouble))
     with seen.synced():
         eventually(lambda: len(watches(api)) == 2)
         assert troubles == ["the watch failed: the storage is unwell"]

@@ -148,7 +148,7 @@ def one_is_evicted(at: Lab) -> None:
     at.cluster.evict(at.cluster.of("elastic")["worker-1"]["metadata"]["name"])
 
 
-PLAYS = {
+PLAYS: dict[str, tuple[Play, list[Play]]] = {
     "admission": (nothing, [two_arrive]),
     "fewer replicas and more": (fixed, [scale(1), scale(3)]),
     "growth of a preemptible job": (elastic, [more_room]),

@@ -48,7 +48,7 @@ def evicted(at: Lab, of: str) -> None:
     """A replica is evicted, and comes back."""
     old = at.cluster.of(of)["worker-0"]["metadata"]
     at.cluster.evict(old["name"])
-    at.until(lambda: at.cluster.of(of).get("worker-0", {}).get("metadata", old)["uid"] != old["uid"], "it is made anew")
+    at.until(lambda: at.cluster.of(of).get("worker-0", {"metadata": old})["metadata"]["uid"] != old["uid"], "a new pod")
     runs(at, of, 2)
 
 
@@ -573,12 +573,12 @@ def test_a_policy_that_does_harm_changes_nothing_and_is_reported(harm: Callable[
         assert at.daemon.allocator.failing_seconds == 0.0
 
 
-def test_a_process_that_loses_its_lease_ends() -> None:
+def test_a_process_that_loses_its_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """`lead` raises LostLeadershipError, which ends the process."""
     with serving() as api:
         at = Lab(api)
         daemon = _on_real_time(at)
-        daemon.elector.acquire = lambda _: True  # type: ignore[method-assign]
+        monkeypatch.setattr(daemon.elector, "acquire", lambda _: True)
         stop = threading.Event()
         out: list[BaseException] = []
 

@@ -156,7 +156,7 @@ def at_once(*scenes: Play) -> Play:
     return play
 
 
-ORDERS = {
+ORDERS: dict[str, tuple[Play, list[Play]]] = {
     **PLAYS,
     "some have finished before others are wanted elsewhere": (elastic, [one_finishes, urgent, all_finish, all_finish]),
     "one finishes as it gives way": (elastic, [at_once(one_finishes, urgent), all_finish, all_finish]),

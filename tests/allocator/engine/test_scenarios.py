@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from diflow import DIJob
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
@@ -210,7 +212,7 @@ def test_a_lost_node_takes_nothing_from_replicas_that_had_finished(at: Lab) -> N
 # --- a preemptible job ------------------------------------------------------------------------------------------------
 
 
-def elastic(name: str = "one", *, low: int = 1, replicas: int = 8, **fields: object) -> object:
+def elastic(name: str = "one", *, low: int = 1, replicas: int = 8, **fields: Any) -> DIJob:
     scales = task("worker", replicas=replicas, min_replicas=low, max_replicas=replicas)
     return job(name, scales, preemptible=True, backoff_limit=0, **fields)
 
@@ -289,6 +291,7 @@ def test_a_job_that_has_just_finished_is_not_started_again() -> None:
             at.until(lambda: len(at.cluster.ended()) == 2, "both have ended")
             for _ in range(20):
                 at.step()
+                assert at.daemon is not None
                 at.daemon.allocator.ask("a test")
             assert len(at.cluster.ended()) == 2
             assert at.cluster.of("one") == {}

@@ -29,7 +29,8 @@ Pick = Callable[[Write], bool]
 
 def moves(snapshot: Snapshot, plan: Plan) -> tuple[list[Write], list[Write]]:
     """(writes that free capacity, writes that use it) of all jobs that the plan changes."""
-    free, use = [], []
+    free: list[Write] = []
+    use: list[Write] = []
     for j in range(snapshot.jobs):
         if plan.action[j] == KEEP:
             continue

@@ -694,7 +694,7 @@ async def test_a_key_that_is_none_is_refused(place: Place, key: str) -> None:
     async with place.asked() as client:
         answer = await client.post(
             "/v2alpha1/job/default.mixed/replicas",
-            headers=[("Authorization", f"Bearer {token}"), ("Idempotency-Key", key.encode())],
+            headers=[(b"Authorization", f"Bearer {token}".encode()), (b"Idempotency-Key", key.encode())],
             json={"replicas": 1},
         )
     assert "Idempotency-Key" in refused(answer, 400)

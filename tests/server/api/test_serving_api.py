@@ -50,7 +50,7 @@ class Whole:
 
 
 @contextmanager
-def whole(api: FakeApi, folder: Path, **settings: object) -> Iterator[Whole]:
+def whole(api: FakeApi, folder: Path, **settings: Any) -> Iterator[Whole]:
     place = Place(api)
     place.running(mixed())
     place.running(elastic())

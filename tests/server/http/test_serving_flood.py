@@ -95,7 +95,12 @@ def test_one_network_cannot_take_the_room_of_others() -> None:
 )
 def test_requests_that_do_not_come_whole_make_room_for_who_asks(begun: bytes) -> None:
     """Five addresses are enough to hold all connections, each within its own limit; they hold nobody up."""
-    limits = {"connections": 100, "connections_per_address": 20, "header_seconds": 600, "body_seconds": 600}
+    limits: dict[str, Any] = {
+        "connections": 100,
+        "connections_per_address": 20,
+        "header_seconds": 600,
+        "body_seconds": 600,
+    }
     with served(**limits) as small, contextlib.ExitStack() as sockets:
         slow = [sockets.enter_context(connect(small.port, source=f"127.0.{5 + n % 5}.2")) for n in range(100)]
         for sock in slow:

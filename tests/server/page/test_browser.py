@@ -348,7 +348,7 @@ def test_who_wants_no_motion_gets_none(open_page: Opener) -> None:
 def test_the_page_has_landmarks_and_a_way_around_for_the_keyboard(open_page: Opener) -> None:
     page = open_page()
     for role in ("banner", "main", "contentinfo", "search"):
-        expect(page.get_by_role(role)).to_have_count(1)  # type: ignore[arg-type]
+        expect(page.get_by_role(role)).to_have_count(1)
     assert page.title() == "diflow"
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the jobs")).to_be_focused()

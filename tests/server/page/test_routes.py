@@ -183,11 +183,12 @@ def test_a_cookie_whose_token_has_ended_is_taken_back_with_a_word(stage: Stage) 
 
 def test_where_the_cluster_cannot_be_asked_nobody_is_signed_out(stage: Stage) -> None:
     stage.unsure = True
-    for method, path, more in (
+    requests: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("GET", "/", {}),
         ("GET", "/board", {}),
         ("POST", "/sign-in", {"data": {"token": GOOD}}),
-    ):
+    )
+    for method, path, more in requests:
         answer = ask(stage, method, path, headers={**OWN, **cookie()}, **more)
         assert answer.status_code == 503
         assert "retry-after" in answer.headers
