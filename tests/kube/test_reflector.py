@@ -18,6 +18,7 @@ from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.reflector import Reflector
 from tests.allocator.faults import Refusing, Time, client, eventually
 from tests.kube.fakeapi import CUT, Answer, FakeApi, Request, Rule, serving, status
+from tests.kube.in_a_pod import as_in_a_pod
 
 Json = dict[str, Any]
 
@@ -461,19 +462,8 @@ def test_a_token_file_that_is_away_for_a_moment_does_not_matter(api: FakeApi, tm
 
 def in_a_pod(api: FakeApi, folder: Path) -> Cluster:
     """A client as in a pod whose service account is in this folder, but without the TLS that a real server has."""
-    from kubernetes.config import incluster_config
-
-    (folder / "ca.crt").write_text("a certificate")
-    (folder / "namespace").write_text("default")
-    host, _, port = api.url.removeprefix("http://").partition(":")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(folder))
-        patch.delenv("KUBECONFIG", raising=False)
-        patch.setenv("KUBERNETES_SERVICE_HOST", host)
-        patch.setenv("KUBERNETES_SERVICE_PORT", port)
-        patch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
-        patch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
-        patch.setattr("diflow.kube.api._SERVICE_ACCOUNT", str(folder))
+        as_in_a_pod(patch, api, folder, namespace="default")
         patch.setattr("ssl.SSLContext.load_verify_locations", lambda *_, **__: None)
         patch.setattr(Cluster, "__init__", _plain(Cluster.__init__, api.url))
         return Cluster.connect()
@@ -645,7 +635,7 @@ def test_through_any_faults_the_copy_becomes_what_the_server_has(api: FakeApi, s
                 return status(chance.choice([401, 410]), "no")
             if watch:
                 return Answer(lines=_some(api, request, chance))
-            if not watch and dice < 0.3:
+            if dice < 0.3:
                 made = api._plain(request)
                 made.cut = True
                 return made

@@ -56,18 +56,23 @@ def end_of(prepare: Play, scenes: list[Play], crash: Crash, *, lag_seconds: floa
         at.cluster.lag_seconds = lag_seconds
         for scene in scenes:
             scene(at)
-            while True:
-                try:
-                    at.rest(seconds=7 + int(lag_seconds))
-                    break
-                except Killed:
-                    at.end()
-                    at.begin()
+            rest_through_crashes(at, seconds=7 + int(lag_seconds))
         assert at.cluster.problems == []
         return {
             name: state(at, name)
             for name in sorted(at.api.objects["/apis/argoproj.io/v1alpha1/namespaces/default/workflows"])
         }
+
+
+def rest_through_crashes(at: Lab, *, seconds: int = 15) -> None:
+    """Let everything come to rest; a daemon that is killed is replaced by a new one."""
+    while True:
+        try:
+            at.rest(seconds=seconds)
+            return
+        except Killed:
+            at.end()
+            at.begin()
 
 
 def state(at: Lab, name: str) -> dict[str, Any]:

@@ -459,17 +459,22 @@ def test_a_place_that_kube_scheduler_does_not_take_is_given_up(at: Lab, preempti
     ends(at, "one")
 
 
+def evict_and_take_the_capacity(at: Lab, node: str) -> None:
+    """Evict a replica of two CPUs; a foreign pod takes its capacity before the allocator acts."""
+    at.cluster.grace_seconds = 1.0
+    at.cluster.evict(at.cluster.of("one")["worker-1"]["metadata"]["name"])
+    at.cluster.frozen = True
+    at.step(2.0)
+    at.cluster.foreign("theirs", node, cpu=2)
+    at.cluster.frozen = False
+
+
 def test_a_replica_whose_capacity_was_taken_meanwhile_goes_elsewhere(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=2, cpu="2"), backoff_limit=0))
     runs(at, "one", 2)
     (home,) = set(at.cluster.running("one").values())
     old = uids(at, "one")
-    at.cluster.grace_seconds = 1.0
-    at.cluster.evict(at.cluster.of("one")["worker-1"]["metadata"]["name"])
-    at.cluster.frozen = True
-    at.step(2.0)
-    at.cluster.foreign("theirs", home, cpu=2)
-    at.cluster.frozen = False
+    evict_and_take_the_capacity(at, home)
     runs(at, "one", 2)
     assert uids(at, "one")["worker-0"] == old["worker-0"]
     assert set(at.cluster.running("one").values()) == {"a", "b"}
@@ -495,12 +500,7 @@ def test_a_gang_of_which_a_part_lost_its_place_moves_as_a_whole(at: Lab) -> None
     at.cluster.submit(job("one", task(replicas=2, cpu="2"), preemptible=True, backoff_limit=0))
     runs(at, "one", 2)
     (home,) = set(at.cluster.running("one").values())
-    at.cluster.grace_seconds = 1.0
-    at.cluster.evict(at.cluster.of("one")["worker-1"]["metadata"]["name"])
-    at.cluster.frozen = True
-    at.step(2.0)
-    at.cluster.foreign("theirs", home, cpu=2)
-    at.cluster.frozen = False
+    evict_and_take_the_capacity(at, home)
     runs(at, "one", 2)
     assert home not in at.cluster.running("one").values() or len(set(at.cluster.running("one").values())) == 2
     at.rest()
