@@ -2,7 +2,7 @@
 
 DIFLOW_TEST_KUBECONFIG and DIFLOW_TEST_KUBECONFIG_ARGO37 name clusters that are already up (with Argo 4.0.2 and 3.7.3);
 without them a cluster is started for the run, and taken down after it. All processes of a run share it: each asks for
-it by the same name, and whoever comes first starts it.
+it by the same name, and the first one starts it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = {"4.0.2": "DIFLOW_TEST_KUBECONFIG", "3.7.3": "DIFLOW_TEST_KUBECONFIG_ARGO37"}
 _RUN = "DIFLOW_TEST_RUN"
 _TOLD = 3000
-"""Characters that are told of what a program wrote."""
+"""Characters of a program's output that an error quotes."""
 T = TypeVar("T")
 
 
@@ -227,7 +227,7 @@ def _status() -> list[dict[str, Any]]:
 
 
 def _cluster(*arguments: str) -> str:
-    # What a process of a parallel run writes to stderr nobody sees: of a failure it is told instead.
+    # What a process of a parallel run writes to stderr nobody sees: so a failure quotes it.
     errors = subprocess.PIPE if "PYTEST_XDIST_WORKER" in os.environ else None
     done = subprocess.run(
         [sys.executable, "-m", "cluster", *arguments],

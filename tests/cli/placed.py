@@ -126,7 +126,7 @@ def queues(diflow: Cli, text: str) -> None:
 
 
 def lease(diflow: Cli, *, holder: str = "", renewed: str = "", paused: str = "", transitions: int = 3) -> None:
-    """The allocator's Lease; with no holder: free for whoever comes."""
+    """The allocator's Lease; without a holder it is free."""
     diflow.api.add(
         LEASE,
         {

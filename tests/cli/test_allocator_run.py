@@ -106,7 +106,7 @@ def page(port: int, path: str) -> tuple[int, str]:
 
 
 def release(diflow: Cli) -> None:
-    """A Lease that was held once and given up: whoever comes may take it at once."""
+    """A Lease that was released: any process may take it at once."""
     diflow.api.add(
         LEASE,
         {"metadata": {"name": "diflow-allocator"}, "spec": {"holderIdentity": "", "leaseTransitions": 3}},

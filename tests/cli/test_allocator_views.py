@@ -342,7 +342,7 @@ def test_explain_tells_what_was_decided_what_would_be_now_and_who_waits_before(b
 
 
 def test_explain_claims_no_more_of_places_than_it_knows(busy: Cli) -> None:
-    """It has no key: whoever may change a Workflow can write places into it, and only pods show that they are real."""
+    """Without a key, anyone with write access to a Workflow can write an allocation, and only pods prove it."""
     said = "its places are as its Workflow names them: only the allocator can verify that it gave them"
     put(busy, dijob("forged", {"worker": 2}), at={"worker": ["a", "b"]})
     for name in [name for name in busy.api.objects[POD.path("default")] if name.startswith("forged")]:

@@ -1,4 +1,4 @@
-"""A small HTTP server in the place of diflow's, which answers as it is told: for the client of a training process."""
+"""A small HTTP server with scripted answers, in place of diflow's, for tests of the client."""
 
 from __future__ import annotations
 

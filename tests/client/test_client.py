@@ -260,7 +260,7 @@ def test_calls_without_end_are_refused(lane: Lane) -> None:
 # --- who asks --------------------------------------------------------------------------------------------------------
 
 
-def test_the_token_is_read_anew_for_each_question(server: FakeServer, lane: Lane, tmp_path: Path) -> None:
+def test_the_token_is_read_for_each_request(server: FakeServer, lane: Lane, tmp_path: Path) -> None:
     lane.ask()
     (tmp_path / "token").write_text("second")
     lane.ask()
@@ -467,7 +467,7 @@ def test_a_replica_whose_round_is_over_reports_no_more_and_warns_of_nothing(
         lane.ask()
 
 
-def test_what_was_said_stays_until_it_is_said_anew() -> None:
+def test_a_reported_value_stays_until_the_next_one() -> None:
     readings = Readings()
     readings.take({"speed": 10.0, "progress": 0.5}, replicas=None)
     readings.take({"speed": 20.0, "step": None}, replicas=None)
@@ -842,9 +842,9 @@ def test_a_coming_stop_is_told_to_all_who_asked_and_to_who_was_there_before(
     assert client.stopping()
 
     _terminate(lambda: len(terminated) == 2)
-    assert len(told) == 2, "each is told once"
+    assert len(told) == 2, "each is reported once"
     client.on_stop(lambda: told.append("late"))
-    assert told[-1] == "late", "who comes late is told at once"
+    assert told[-1] == "late", "a late listener is called at once"
 
 
 def test_a_callback_may_end_the_process_when_the_others_were_told(terminated: list[int]) -> None:

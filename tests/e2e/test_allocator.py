@@ -119,7 +119,7 @@ def test_a_resize_touches_only_the_difference(live: Live) -> None:
     again = until_running(live, name, 5)
     new = {pod_name(p) for p in again} - {pod_name(p) for p in shrunk}
     assert len(new) == 1
-    assert not new & {pod_name(pod) for pod in grown}, "it runs anew"
+    assert not new & {pod_name(pod) for pod in grown}, "its pods are new"
     assert status(live, name).restarts == 0
     live.open("resized")
     assert live.ended(name) == "Succeeded"
@@ -327,7 +327,7 @@ def test_a_replica_that_is_taken_away_moves_the_round_and_counts_for_nothing(liv
     live.kubectl("delete", "pod", pod_name(first[0]), "--wait=false")
 
     def goes_on() -> bool:
-        """In a new round; or Argo, which works on an older copy when it is slow, has made the pod anew in its place."""
+        """In a new round, or in a new pod in the same place, which Argo makes from an old copy when it is slow."""
         made = [p for p in live.pods(name) if pod_name(p) == pod_name(first[0]) and p["metadata"]["uid"] != lost]
         return _parameter(live, name, keys.PARAM_CURRENT) == "2" or bool(made)
 

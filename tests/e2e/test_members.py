@@ -1,4 +1,4 @@
-"""A task that grows, shrinks and grows again: who comes back runs anew, and all replicas are told who the others are.
+"""A task that grows, shrinks and grows again: replicas that come back are new pods, and all learn of each other.
 
 The parameters are patched as the allocator does it; no allocator is there.
 """
@@ -47,7 +47,7 @@ def either(argo: TestCluster) -> Iterator[Live]:
         yield Live(argo, namespace)
 
 
-def test_a_replica_that_was_dropped_comes_back_and_runs_anew(either: Live) -> None:
+def test_a_replica_that_was_dropped_comes_back_as_a_new_pod(either: Live) -> None:
     name = submit(either)
     first = running(either, name, ("worker", 0))
     change(either, name, granted={"1": {"evaluator": 1, "worker": 2}})

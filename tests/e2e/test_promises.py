@@ -40,7 +40,9 @@ def nodes(live: Live, request: pytest.FixtureRequest) -> Iterator[Zone]:
 
 def told(live: Live, name: str, words: str) -> str:
     """Wait until the allocator has said so of the job."""
-    return wait_until(f"{name} is told: {words}", lambda: next((m for _, m in events(live, name) if words in m), None))
+    return wait_until(
+        f"{name} has an event: {words}", lambda: next((m for _, m in events(live, name) if words in m), None)
+    )
 
 
 def is_placed(live: Live, name: str) -> bool:
@@ -48,7 +50,7 @@ def is_placed(live: Live, name: str) -> bool:
 
 
 def fill(live: Live, name: str) -> None:
-    """As many bytes of annotations as the API server takes, less one, and no decision whose room another could take."""
+    """As many bytes of annotations as the API server takes, less one, and no decision that another could replace."""
     live.kubectl("annotate", "workflow", name, f"{keys.DECISION}-")
     given = live.workflow(name)["metadata"]["annotations"]
     left = MOST_ANNOTATIONS - 1 - sum(len(k) + len(v.encode()) for k, v in given.items()) - len("fill")

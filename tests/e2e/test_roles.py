@@ -1,4 +1,4 @@
-"""One job from submission to its end: what its pods are told, who may do what, and what stays behind."""
+"""One job from submission to its end: its pods' environment, permissions, and what stays behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def submitted() -> set[str]:
 
 @pytest.fixture
 def roles(live: Live, submitted: set[str]) -> str:
-    """A job of a learner and two collectors that run until they are told to end, one for all tests of this file."""
+    """A job of a learner and two collectors that run until a file tells them to end, one for all tests of this file."""
     name = "roles"
     if live.namespace in submitted:
         return name

@@ -67,7 +67,7 @@ def test_the_flow_of_a_job_from_its_submission_to_its_end(live: Live) -> None:
     wait_until("it is no longer among them", lambda: _replicas(live, learner) == _sorted_by_rank(first))
     # 6. A replica that fails is tried again in its place, and is found at its new address.
     _exec(live, pod_name(third["flow-collector-0"]), "touch /tmp/crash")
-    fourth = wait_until("the collector runs anew", lambda: _anew(live, name, "flow-collector-0", third))
+    fourth = wait_until("the collector has a new pod", lambda: _new_pods(live, name, "flow-collector-0", third))
     wait_until("it is found there", lambda: _replicas(live, learner) == _sorted_by_rank(fourth))
     # 7. It reports how it goes; that stands in the Workflow.
     _ask(live, learner, "client.report(speed=120.0, step=7, batch=32); client.close(20)")
@@ -184,7 +184,7 @@ def _sorted_by_rank(pods: dict[str, dict[str, Any]]) -> list[str]:
     return [_address(pods[host]) for host in order]
 
 
-def _anew(live: Live, name: str, host: str, before: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
+def _new_pods(live: Live, name: str, host: str, before: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
     pods = _by_host([p for p in live.pods(name) if p["status"].get("phase") == "Running"])
     if host not in pods or pods[host]["metadata"]["uid"] == before[host]["metadata"]["uid"]:
         return None

@@ -162,7 +162,7 @@ def test_the_name_of_any_part_stands_for_the_job(diflow: Cli, long: Long) -> Non
 
 
 @pytest.mark.parametrize(
-    ("job_name", "number", "room", "salt", "name"),
+    ("job_name", "number", "most", "salt", "name"),
     [
         ("long", 2, 60, "", "long-s2"),
         ("long", 12, 60, "1f", "long-s12-1f"),
@@ -171,10 +171,10 @@ def test_the_name_of_any_part_stands_for_the_job(diflow: Cli, long: Long) -> Non
         ("long", 2, 6, "", ""),
     ],
 )
-def test_names_of_parts_keep_to_the_room_there_is(job_name: str, number: int, room: int, salt: str, name: str) -> None:
-    made = chain.part_name(job_name, number, most_characters=room, salt=salt)
+def test_names_of_parts_are_no_longer_than_allowed(job_name: str, number: int, most: int, salt: str, name: str) -> None:
+    made = chain.part_name(job_name, number, most_characters=most, salt=salt)
     assert re.fullmatch(name, made), made
-    assert len(made) <= room
+    assert len(made) <= most
 
 
 def test_long_names_that_begin_alike_stay_apart() -> None:
@@ -366,7 +366,7 @@ def test_its_name_is_not_given_to_another_job_while_a_part_is_there(diflow: Cli,
         verbs.submit(job(name="long"), cluster=diflow.api.cluster())
 
 
-def test_whoever_may_not_list_workflows_still_finds_a_job(diflow: Cli, long: Long) -> None:
+def test_a_user_who_may_not_list_workflows_still_finds_a_job(diflow: Cli, long: Long) -> None:
     long.go_on()
     refused = Answer(403, {"kind": "Status", "reason": "Forbidden", "message": "may not list"})
     diflow.api.fail(refused, method="GET", path=WORKFLOW.path("default") + "?", times=100)

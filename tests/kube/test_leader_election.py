@@ -486,7 +486,7 @@ def elector_threads() -> list[threading.Thread]:
 # --- any history ------------------------------------------------------------------------------------------------------
 
 
-class World:
+class Simulation:
     """Three electors with clocks of their own, and a network that delays, loses and repeats what they send.
 
     While a request of one is on its way, time passes and the others act: all happens in the middle of all.
@@ -615,29 +615,29 @@ class World:
             self.happened["annotated"] += 1
         elif dice < 0.28 and leases:
             self.api.remove(LEASE, NAME)
-            self.deleted = True  # the count begins anew with the next one
+            self.deleted = True  # the count restarts with the next one
             self.happened["deleted"] += 1
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_at_no_instant_do_two_lead(api: FakeApi, seed: int) -> None:
-    world = World(api, seed)
+    history = Simulation(api, seed)
     for _ in range(600):
-        world.acts()
-        world.somebody()
-        assert world.wrong == []
-        assert world.epochs == sorted(set(world.epochs)), "each leader has a higher epoch than those before"
+        history.acts()
+        history.somebody()
+        assert history.wrong == []
+        assert history.epochs == sorted(set(history.epochs)), "each leader has a higher epoch than those before"
     fates = {"renewed", "acquired", "released", "refused", "interrupted", "lost on its way", "arrives late"}
-    assert not {f for f in fates | {"answer lost", "late arrival", "annotated"} if world.happened[f] < 3}, (
-        world.happened
+    assert not {f for f in fates | {"answer lost", "late arrival", "annotated"} if history.happened[f] < 3}, (
+        history.happened
     )
-    world.calm = True
+    history.calm = True
     for _ in range(200):
-        world.now += 0.5
-        world.step()
-        if world.leaders():
+        history.now += 0.5
+        history.step()
+        if history.leaders():
             break
-    assert world.leaders(), "when the trouble is over, somebody leads again"
+    assert history.leaders(), "when the trouble is over, somebody leads again"
 
 
 # --- a real process ---------------------------------------------------------------------------------------------------

@@ -335,7 +335,9 @@ def test_a_server_that_is_away_for_five_minutes_is_asked_a_few_dozen_times(api: 
 
 
 @pytest.mark.parametrize("end", [[CUT], []], ids=["cut", "ended"])
-def test_the_pauses_grow_to_half_a_minute_and_start_anew_after_a_minute_of_health(api: FakeApi, end: list[str]) -> None:
+def test_the_pauses_grow_to_half_a_minute_and_start_again_after_a_minute_of_health(
+    api: FakeApi, end: list[str]
+) -> None:
     api.add(POD, pod("a"))
     time = Time()
     asked = [0]
@@ -571,7 +573,7 @@ def test_an_object_that_trim_cannot_read_is_told_and_the_last_that_is_known_of_i
         assert seen.reflector.trouble == ""
         api.add(POD, pod("good", x=0))
         eventually(lambda: "default/good" in seen.reflector.trouble)
-        assert seen.names == {"good", "bad"}, "a pod that cannot be read still takes its room"
+        assert seen.names == {"good", "bad"}, "a pod that cannot be read still counts"
         api.remove(POD, "good")
         eventually(lambda: seen.names == {"bad"})
         assert seen.reflector.trouble == ""
@@ -646,7 +648,7 @@ def test_through_any_faults_the_copy_becomes_what_the_server_has(api: FakeApi, s
     wrong: list[str] = []
 
     def on_change(what: str, key: tuple[str, str], old: Json | None, new: Json | None) -> None:
-        """What is told must fit together: it is all that a listener may know."""
+        """The events must be consistent: a listener knows nothing else."""
         had = known.get(key[1])
         if (old is None) != (had is None) or (what == "ADDED") != (old is None) or (what == "DELETED") != (new is None):
             wrong.append(f"{what} {key[1]}: knew {had}")

@@ -1,4 +1,4 @@
-"""Where the golden Workflows of the examples and of manifests/ are, and how they are written anew."""
+"""Where the golden Workflows of the examples and of manifests/ are, and how they are regenerated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every job under examples/ has its Workflow beside it, byte for byte: a change of the rendering is a change on review.
 
-`python -m tests.workflows.golden` (or `make golden`) writes them anew.
+`python -m tests.workflows.golden` (or `make golden`) regenerates them.
 """
 
 from __future__ import annotations

@@ -122,11 +122,11 @@ def elastic(at: Lab) -> None:
                           backoff_limit=0))  # fmt: skip
 
 
-def more_room(at: Lab) -> None:
+def more_capacity(at: Lab) -> None:
     at.cluster.node("c", cpu=4)
 
 
-def less_room(at: Lab) -> None:
+def less_capacity(at: Lab) -> None:
     at.cluster.remove_node("a")
 
 
@@ -156,8 +156,8 @@ def one_is_evicted(at: Lab) -> None:
 PLAYS: dict[str, tuple[Play, list[Play]]] = {
     "admission": (nothing, [two_arrive]),
     "fewer replicas and more": (fixed, [scale(1), scale(3)]),
-    "growth of a preemptible job": (elastic, [more_room]),
-    "a node is gone": (elastic, [less_room]),
+    "growth of a preemptible job": (elastic, [more_capacity]),
+    "a node is gone": (elastic, [less_capacity]),
     "preemption and return": (elastic, [urgent, urgent_ends]),
     "a failed replica": (failing, [one_fails]),
     "a replica that was taken away": (failing, [one_is_evicted]),

@@ -595,7 +595,7 @@ def test_another_job_of_the_same_name_inherits_nothing(at: Lab) -> None:
     for _ in range(18):
         at.step()
         new = [pod for pod in at.cluster.pods() if pod["metadata"]["uid"] not in old]
-        assert all(is_gated(pod) for pod in new), "none of the new gang before there is room for all of it"
+        assert all(is_gated(pod) for pod in new), "none of the new gang before there is capacity for all of it"
     at.until(lambda: not old & set(uids(at, "one").values()), "the old pods are gone")
     runs(at, "one", 8)
     assert at.cluster.restarts("one") == 0

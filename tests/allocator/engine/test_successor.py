@@ -154,7 +154,9 @@ def test_no_pod_is_admitted_while_pods_of_the_previous_workflow_live() -> None:
         at.until(lambda: len(at.cluster.of("long-s2")) == 2, "its pods are made")
         seen = 0
         while at.cluster.of("long"):
-            assert all(is_gated(pod) for pod in at.cluster.of("long-s2").values()), "there is room for them elsewhere"
+            assert all(is_gated(pod) for pod in at.cluster.of("long-s2").values()), (
+                "there is free capacity for them elsewhere"
+            )
             at.step()
             seen += 1
         assert seen > 3

@@ -137,13 +137,13 @@ def test_who_is_answered_is_not_sent_away_for_what_comes_behind() -> None:
         for sock in asked:
             sock.sendall(request("GET", "/slow?seconds=4") + b"GET /hel")
         time.sleep(1.5)
-        assert get(small.port, "/hello", source="127.0.9.2").status == 503, "there is no room"
+        assert get(small.port, "/hello", source="127.0.9.2").status == 503, "all connections are in use"
         for sock in asked:
             assert one(sock).status == 200
 
 
 def test_who_waits_on_purpose_makes_room_for_who_asks() -> None:
-    """One tenant's long polls, from a few of its pods, must not hold every connection: they are told to ask again."""
+    """One tenant's long polls, from a few of its pods, must not hold every connection: they are answered early."""
     with served(connections=3, poll_seconds=600) as small, contextlib.ExitStack() as sockets:
         polls = []
         for number in range(3):

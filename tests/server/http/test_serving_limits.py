@@ -86,7 +86,7 @@ def test_each_slow_client_is_told_so(hasty: Served) -> None:
             "the body of the request",
         ),
         "a handler that hangs": (lambda: talk(hasty.port, request("GET", "/slow")), 503, "no answer in time"),
-        "a poll in vain": (lambda: talk(hasty.port, request("GET", "/discover/me")), 408, "ask again"),
+        "a poll without an event": (lambda: talk(hasty.port, request("GET", "/discover/me")), 408, "ask again"),
     }
     with ThreadPoolExecutor(len(cases)) as pool:
         talks = {name: pool.submit(case) for name, (case, _, _) in cases.items()}

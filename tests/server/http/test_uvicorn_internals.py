@@ -1,7 +1,7 @@
 """The internals of uvicorn that `server/http` relies on: they exist, and the lists here are complete.
 
-uvicorn promises none of them, so `pyproject.toml` allows one minor version of it. Whoever raises that version runs this
-test first, and then compares `uvicorn/protocols/http/httptools_impl.py` of both versions.
+uvicorn promises none of them, so `pyproject.toml` allows one minor version of it. To raise that version, run this
+test first, and then compare `uvicorn/protocols/http/httptools_impl.py` of both versions.
 """
 
 from __future__ import annotations

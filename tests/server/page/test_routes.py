@@ -12,7 +12,7 @@ import pytest
 
 from diflow.server.page import Freshness
 from diflow.server.page.session import lifetime
-from tests.server.page_scene import NOW, MadeJob, world
+from tests.server.page_scene import NOW, MadeJob, cluster_state
 from tests.server.page_serving import GOOD, NARROW, Stage, token
 
 OWN = {"sec-fetch-site": "same-origin"}
@@ -202,7 +202,7 @@ def test_the_board_is_sent_again_only_when_it_has_changed(stage: Stage) -> None:
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
     assert ask(stage, "GET", "/board?q=rl", headers={**cookie(), "if-none-match": tag}).status_code == 200
     assert ask(stage, "GET", "/board", headers={**cookie(NARROW), "if-none-match": tag}).status_code == 200
-    stage.world = world([MadeJob("new", {"w": 1})])
+    stage.cluster = cluster_state([MadeJob("new", {"w": 1})])
     changed = ask(stage, "GET", "/board", headers={**cookie(), "if-none-match": tag})
     assert changed.status_code == 200
     assert "new" in changed.text
