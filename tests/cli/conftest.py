@@ -1,4 +1,4 @@
-"""What the unit tests share."""
+"""Fixtures of the command line's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`diflow allocator once`, `pause` and `resume`: by a daemon that runs, or by this process under the same Lease."""
+"""`diflow allocator once`, `pause` and `resume`: by a running daemon, or by this process under the same Lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`diflow allocator run`: the process, its signals, its lead, its pages."""
+"""`diflow allocator run`: the process, its signals, its leadership, its pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Daemon:
-    """The allocator as a process, and what it says."""
+    """The allocator as a process, and its log."""
 
     def __init__(self, diflow: Cli, *args: str) -> None:
         self.log = diflow.folder / "log"
@@ -61,7 +61,7 @@ class Daemon:
 
 
 def until(ask: Callable[[], Any]) -> Any:
-    """Ask until there is an answer."""
+    """Call until the value is true, and return it."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         answer = ask()

@@ -218,7 +218,7 @@ def test_top_shows_who_holds_what_where_and_how_many_replicas_run(busy: Cli) -> 
 
 
 def test_top_does_not_say_of_a_job_that_has_started_that_it_starts(busy: Cli) -> None:
-    """After a node was lost: one job goes on with less than it was admitted with, another has lost its place."""
+    """After a node was lost: one job continues with fewer replicas, another has lost its place."""
     starts = ("admit", "starts: it gets 4 of the 8 replicas it asks for")
     less = dijob("less", {"worker": (2, 4, 8)}, preemptible=True)
     put(busy, less, at={"worker": ["a", "b"]}, decided=starts)

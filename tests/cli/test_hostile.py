@@ -1,4 +1,4 @@
-"""list, get, describe and the like beside Workflows that somebody made to break them: every command still answers."""
+"""list, get, describe and other commands with hostile Workflows in the cluster: every command still answers."""
 
 from __future__ import annotations
 

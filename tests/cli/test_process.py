@@ -1,4 +1,4 @@
-"""`diflow` as a process: how it starts, what it does with Ctrl-C and broken pipes, and with errors nobody foresaw."""
+"""`diflow` as a process: its start, Ctrl-C, broken pipes, and unexpected errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def start(diflow: Cli, *args: str) -> subprocess.Popen[str]:
 
 
 def interrupted(process: subprocess.Popen[str]) -> str:
-    """What a process says on stderr when it is interrupted."""
+    """The stderr of a process that is interrupted."""
     for _ in range(10):
         process.send_signal(signal.SIGINT)
         try:

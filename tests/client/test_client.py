@@ -1,4 +1,4 @@
-"""What a training process relies on: its client reports, asks and stops, whatever the server does, and never blocks."""
+"""The client of a training process: it reports, requests and stops whatever the server does, and never blocks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def client(environ: dict[str, str]) -> Iterator[Client]:
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -81,7 +81,7 @@ class Clock:
 
 
 class Lane:
-    """A courier without its thread, driven by hand over a clock that stands still."""
+    """A courier without its thread, called by the test, with a simulated clock."""
 
     def __init__(self, environ: dict[str, str], *, chance: float = 1.0) -> None:
         place = find(environ)
@@ -98,7 +98,7 @@ class Lane:
         return self.courier.turn()
 
     def turn_and_wait(self) -> float | None:
-        """Do what is due and let the time pass until something else is. Returns how long that was."""
+        """Do what is due, and advance the clock to the next due time. Returns the seconds between."""
         wait = self.courier.turn()
         self.clock.now += wait or 0.0
         return wait
@@ -585,7 +585,7 @@ def test_a_retry_after_may_be_a_time_of_day(server: FakeServer, environ: dict[st
 
 
 def _after(environ: dict[str, str], *, now: float) -> float | None:
-    """How long the server's next answer asks to wait."""
+    """The Retry-After of the server's next answer."""
     place = find(environ)
     assert place is not None
     wire = Wire(place, now=lambda: now)
@@ -809,7 +809,7 @@ def test_a_client_goes_over_into_a_spawned_process(server: FakeServer, client: C
 
 @pytest.fixture
 def terminated() -> Iterator[list[int]]:
-    """Who set a handler for SIGTERM before the client, and what it was told."""
+    """An earlier handler for SIGTERM, and its calls."""
     told: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
     yield told
@@ -909,7 +909,7 @@ print(client.stopping())
 
 
 def _python(script: str, environ: dict[str, str]) -> str:
-    """What a script prints, in a process of its own."""
+    """The output of a script in a separate process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DI_", "COV_"))}
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],

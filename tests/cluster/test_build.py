@@ -1,4 +1,4 @@
-"""The cache of binaries: what changes a program changes its place, and nothing half-made is ever found there."""
+"""The cache of binaries: its key covers all inputs, and it never contains an incomplete binary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
-    """A part of one small program, in a package folder of its own."""
+    """A part with one small program, in a separate package folder."""
     folder = tmp_path / "package" / "go" / "hello"
     folder.mkdir(parents=True)
     (folder / "go.mod").write_text("module example.invalid/hello\n\ngo 1.22\n")

@@ -1,4 +1,4 @@
-"""What a release is made of, before anything is built: the version's notes, its checksums, and what is refused."""
+"""A release before the build: the version's notes, its checksums, and what is refused."""
 
 from __future__ import annotations
 

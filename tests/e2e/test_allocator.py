@@ -61,7 +61,7 @@ def running(place: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
 
 @pytest.fixture
 def live(place: Live, running: Daemon, request: pytest.FixtureRequest) -> Iterator[Live]:
-    """The namespace, with an allocator at work in it. Only a test that names the allocator itself may end it."""
+    """The namespace with a running allocator. Restarted when it ends, except for tests that use `running`."""
     assert running.process is not None
     if running.process.poll() is not None:  # the test before did away with it
         running.log.write_text("")
@@ -435,7 +435,7 @@ def _parameter(live: Live, name: str, parameter: str) -> str:
 
 
 def _diflow(live: Live, *arguments: str) -> str:
-    """What a command prints: the allocator of these tests is in the namespace of their jobs."""
+    """The output of a command. The allocator of these tests runs in the namespace of their jobs."""
     settings = {"DIFLOW_ALLOCATOR_NAMESPACE": live.namespace, "DIFLOW_ALLOCATOR_WATCHED_NAMESPACE": live.namespace}
     done = subprocess.run(
         [sys.executable, "-m", "diflow", *arguments, "-n", live.namespace],
@@ -466,7 +466,7 @@ def _stop_as_superseded(live: Live, name: str) -> set[str]:
 
 
 def _finished(live: Live, name: str) -> str:
-    """Let the job's fake pods end by themselves, those of a later round as well; returns the Workflow's phase."""
+    """Let the job's fake pods succeed, those of later rounds as well; returns the Workflow's phase."""
 
     def probe() -> str:
         live.kubectl("annotate", "pods", "-l", f"{keys.JOB}={name}", "kwok.x-k8s.io/duration=1s", "--overwrite")
@@ -477,7 +477,7 @@ def _finished(live: Live, name: str) -> str:
 
 
 def _made_since(live: Live, name: str, before: set[str], count: int) -> list[dict[str, Any]] | None:
-    """So many live pods of other names; None if there are not."""
+    """This number of live pods with other names, or None."""
     found = [pod for pod in live.pods(name) if pod_name(pod) not in before and read_pod(pod).is_live]
     return found if len(found) == count else None
 
@@ -495,7 +495,7 @@ def _ended_badly(live: Live, name: str, pods: set[str]) -> bool:
 
 
 def _ranks_are_right(live: Live, name: str, counts: dict[str, int]) -> None:
-    """Every running pod's files tell its rank among those that are there now."""
+    """The files of each running pod contain its rank among the current pods."""
     first, total = {}, 0
     for kind, count in counts.items():
         first[kind] = total

@@ -1,4 +1,4 @@
-"""The `diflow` command on a real cluster: a job from submission to deletion, and what goes wrong before it runs."""
+"""The `diflow` command on a real cluster: a job from submission to deletion, and jobs that cannot start."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def phases(items: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def message(live: Live, name: str) -> str:
-    """What the job's newest condition says."""
+    """The message of the job's newest condition."""
     text: str = json.loads(ok(live, "get", name, "-o", "json"))["status"]["conditions"][-1]["message"]
     return text
 

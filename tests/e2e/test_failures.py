@@ -1,4 +1,4 @@
-"""What counts against backoffLimit, what does not, and what happens when it is used up."""
+"""Failures that count against backoffLimit, ends that do not, and the end of a job at the limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def evict(live: Live, pod: str) -> None:
 
 
 def kill_the_work(live: Live, pod: str) -> None:
-    """kill -9 of the process that does the work: the child of Argo's emissary, which is process 1."""
+    """kill -9 of the user's process: the child of Argo's emissary, which is process 1."""
     script = "kill -9 $(for p in /proc/[0-9]*; do read -r _ _ _ pp _ < $p/stat; [ $pp = 1 ] && echo ${p#/proc/}; done)"
     live.exec(pod, "sh", "-c", script, check=False)
 
@@ -36,7 +36,7 @@ def attempts(live: Live, name: str, template: str) -> list[dict[str, Any]]:
 
 
 def uids(pods: list[dict[str, Any]]) -> set[str]:
-    """The pods themselves: Argo gives a pod that was deleted before it saw it run a second one of the same name."""
+    """The uids of pods: Argo replaces a pod that was deleted before it ran by one of the same name."""
     return {pod["metadata"]["uid"] for pod in pods}
 
 

@@ -22,7 +22,7 @@ ENV = "env | grep -E '^(DI_|MASTER_|WORLD_|RANK|PET_)'; id -u"
 
 @pytest.fixture(scope="module")
 def submitted() -> set[str]:
-    """The namespaces that have the job already."""
+    """The namespaces in which the job was submitted."""
     return set()
 
 

@@ -29,7 +29,7 @@ _BY_REPORTS = {"DIFLOW_ALLOCATOR_POLICY": "goodput", "DIFLOW_POLICY_RESTART_SECO
 
 @pytest.fixture(scope="module")
 def live(argo40: TestCluster) -> Iterator[Live]:
-    """A namespace for jobs, with a server and an allocator that look after it."""
+    """A namespace for jobs, with a server and an allocator for it."""
     with argo40.namespace("rest") as namespace, pytest.MonkeyPatch.context() as patch:
         home = Live(argo40, f"{namespace}-system")
         setting = "DIFLOW_SERVER_WATCHED_NAMESPACE"
@@ -114,7 +114,7 @@ def test_a_token_is_good_for_its_own_job_alone(live: Live) -> None:
 
 
 def _job(name: str, *, preemptible: bool = False, **tasks: tuple[int, int]) -> DIJob:
-    """A job whose tasks have (least, most) replicas; they start with the least."""
+    """A job with (minimum, maximum) replicas of each task; it starts with the minimum."""
     made = []
     for task, (low, high) in tasks.items():
         container = {
@@ -133,7 +133,7 @@ def _job(name: str, *, preemptible: bool = False, **tasks: tuple[int, int]) -> D
 
 
 def _ask(live: Live, pod: str, code: str) -> str:
-    """What a program in a pod of a job prints."""
+    """The output of a program in a pod of a job."""
     return live.exec(pod, "python3", "-c", f"from diflow import client\n{code}").strip()
 
 
@@ -155,7 +155,7 @@ def _token(live: Live, pod: str) -> str:
 
 
 def _status_of(live: Live, pod: str, name: str, token: str | None = None) -> int:
-    """The status of GET replicas of the job `name`, asked from a pod with a token (its own if none is given)."""
+    """The status of GET replicas of the job `name`, sent from a pod with a token (by default its own)."""
     given = _token(live, pod) if token is None else token
     code = (
         "import os, requests\n"

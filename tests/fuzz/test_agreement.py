@@ -49,7 +49,7 @@ _REFERENCES = ("serviceAccountName", "serviceAccount", "priorityClassName", "run
 
 
 class DryRun:
-    """Creates objects on an API server that forgets them."""
+    """Creates objects on an API server with `dryRun=All`."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         settings = kubernetes.client.Configuration()
@@ -118,7 +118,7 @@ def rendered(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def disagreement(server: DryRun, manifest: dict[str, Any], namespace: str) -> tuple[str, str]:
-    """What lint and the API server say of a job (`yes` or `no`), and where they differ, how."""
+    """The results of lint and the API server for a job (`yes` or `no`), and their difference."""
     manifest["metadata"]["namespace"] = namespace
     try:
         workflow = rendered(manifest)

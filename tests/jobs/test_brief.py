@@ -1,4 +1,4 @@
-"""A long list reads only the metadata of jobs that have ended, and shows the same values as far as it has them."""
+"""A long list reads only the metadata of jobs that have ended, and shows the same values where metadata has them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.builders import job, task
 
 
 class Recorder:
-    """A cluster of finished and running Workflows that notes what was asked for."""
+    """A cluster of finished and running Workflows that records the requests."""
 
     namespace = "default"
 

@@ -1,4 +1,4 @@
-"""A job that has gone on in other Workflows is one job: to the library, and to every command."""
+"""A job that continues in other Workflows is one job for the library and for every command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GANG = {keys.SCHEDULING: "gang"}
 
 
 class Long:
-    """A job in the fake server, which goes on in one Workflow after the other."""
+    """A job in the fake server that continues in one Workflow after the other."""
 
     def __init__(self, diflow: Cli) -> None:
         self.diflow = diflow
@@ -41,7 +41,7 @@ class Long:
         return self.seen.name
 
     def put(self) -> None:
-        """Put the newest part with its pods into the server, as it is now."""
+        """Store the current state of the newest part and its pods in the server."""
         new = self.seen.workflow()
         metadata = {**new["metadata"], **{k: self.body["metadata"][k] for k in ("labels", "annotations")}}
         self.body = self.diflow.api.add(WORKFLOW, {**new, "metadata": {**metadata, "creationTimestamp": self.made}})
@@ -54,7 +54,7 @@ class Long:
         return at(100 * (self.part - 1))
 
     def begin(self) -> None:
-        """Make the next part, which nobody names yet."""
+        """Create the next part, which no other part names yet."""
         self.before = self.body
         self.part += 1
         name, round_ = f"long-s{self.part}", str(self.part)
@@ -65,7 +65,7 @@ class Long:
         self.put()
 
     def link(self) -> None:
-        """Let the job go on in it."""
+        """Continue the job in it."""
         metadata = self.before["metadata"]
         annotations = {**metadata["annotations"], keys.CONTINUED_IN: self.name}
         labels = {**metadata["labels"], keys.CHAIN: "long", keys.PART: str(self.part - 1)}
@@ -77,7 +77,7 @@ class Long:
         self.link()
 
     def end_before(self) -> None:
-        """The part before comes to its end, as all its rounds are over."""
+        """The previous part ends, as all its rounds are over."""
         status = {**self.before["status"], "phase": "Succeeded", "finishedAt": at(self.part * 100)}
         labels = {
             **self.before["metadata"]["labels"],

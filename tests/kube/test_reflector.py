@@ -30,7 +30,7 @@ def api() -> Iterator[FakeApi]:
 
 
 class Seen:
-    """A running reflector, and what it has told."""
+    """A running reflector, and the changes that it has reported."""
 
     def __init__(self, cluster: Cluster, **options: Any) -> None:
         self.time = options.pop("time", None) or Time()
@@ -290,7 +290,7 @@ def test_a_stream_that_held_for_a_minute_is_opened_again_at_once(api: FakeApi) -
 
 @pytest.mark.parametrize("end", [[CUT], []], ids=["cut", "ended"])
 def test_a_stream_that_said_nothing_at_all_for_a_minute_is_not_believed(api: FakeApi, end: list[str]) -> None:
-    """A server whose etcd was restored from a backup takes a version from its future, and leaves events out."""
+    """A server whose etcd was restored from a backup accepts a version from the future, and omits events."""
     for name in ("stays", "forgotten"):
         api.add(POD, pod(name))
     time = Time()
@@ -620,7 +620,7 @@ def test_a_reflector_that_waits_for_its_next_try_stops_at_once(api: FakeApi) -> 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_through_any_faults_the_copy_becomes_what_the_server_has(api: FakeApi, seed: int) -> None:
-    """A seeded walk: objects come, change, are replaced and go, while streams and lists fail in every way."""
+    """A random walk: objects are created, changed, replaced and deleted, while streams and lists fail in every way."""
     chance = random.Random(seed)
     lock = threading.Lock()
     calm = threading.Event()

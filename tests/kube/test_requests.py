@@ -1,4 +1,4 @@
-"""What requests do, and what refused or lost ones say: against a server on a real socket."""
+"""Requests and their errors, against a server on a real socket."""
 
 from __future__ import annotations
 

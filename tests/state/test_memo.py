@@ -1,4 +1,4 @@
-"""What is remembered of users' texts is bounded in bytes, and not only in how many texts they are."""
+"""The cache of users' texts is bounded in bytes, not only in the number of texts."""
 
 from __future__ import annotations
 

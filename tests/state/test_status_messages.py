@@ -1,4 +1,4 @@
-"""The line that tells a user what a job is doing, what it waits for, or why it failed."""
+"""The message of a job: what it does, what it waits for, or why it failed."""
 
 from __future__ import annotations
 

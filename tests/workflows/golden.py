@@ -21,7 +21,7 @@ def golden_of(path: Path) -> Path:
 
 
 def reoptimise() -> str:
-    """What the manifest of the re-optimisation is to hold."""
+    """The expected manifest of the re-optimisation."""
     from diflow.workflows.reoptimise import cron_yaml
 
     return _HEAD + cron_yaml()

@@ -1,4 +1,4 @@
-"""A user's text never looks like a template to Argo, and comes out as it went in."""
+"""Argo never takes a user's text for a template, and passes it on unchanged."""
 
 from __future__ import annotations
 

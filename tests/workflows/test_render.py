@@ -1,4 +1,4 @@
-"""What the Workflow of a job carries, field by field."""
+"""The Workflow of a job, field by field."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def patch(tmpl: dict[str, Any]) -> dict[str, Any]:
 
 
 def container_patches(tmpl: dict[str, Any]) -> dict[str, Any]:
-    """What the patch says of each container, without the lists of hosts that every one of the job's own has."""
+    """The patch of each container, without the lists of hosts that each of the job's containers has."""
     found = {c["name"]: c for kind in ("containers", "initContainers") for c in patch(tmpl).get(kind, [])}
     for name in found.keys() - {"wait", "init"}:
         lists, *rest = found[name].pop("env")

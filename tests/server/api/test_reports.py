@@ -20,7 +20,7 @@ SHORT = "/v2alpha1/default.elastic/profilings"
 
 
 def standing(place: Place, name: str = "elastic") -> dict[str, Any]:
-    """What stands in the parameter."""
+    """The value of the parameter."""
     return dict(json.loads(place.parameter(name, keys.PARAM_PROFILINGS)))
 
 

@@ -25,7 +25,7 @@ def _server() -> Iterator[Served]:
 
 @pytest.fixture(scope="module", name="roomy")
 def _roomy() -> Iterator[Served]:
-    """Nobody is sent away for being slow."""
+    """No client is refused for being slow."""
     with served(connections=103, connections_per_address=100, header_seconds=600, idle_seconds=600) as found:
         yield found
 
@@ -50,7 +50,7 @@ def flood(server: Served, count: int, *, addresses: int) -> Iterator[subprocess.
 
 
 def outcome(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What became of each connection."""
+    """The outcome of each connection."""
     out, _ = process.communicate("\n", timeout=150)
     return dict(json.loads(out))
 
