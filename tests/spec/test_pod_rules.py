@@ -196,7 +196,12 @@ def test_a_sidecar_needs_a_name(sidecar: dict[str, Any]) -> None:
 
 def test_the_last_of_two_variables_of_one_name_wins() -> None:
     env = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "3"}]
-    assert accepted(template(container={"env": env}))
+    templates = {one["name"]: one for one in render(accepted(template(container={"env": env})))["spec"]["templates"]}
+    rendered = templates["collector"]["container"]["env"]
+    assert [item for item in rendered if item["name"] in ("A", "B")] == [
+        {"name": "B", "value": "2"},
+        {"name": "A", "value": "3"},
+    ]
 
 
 def test_a_variable_that_is_used_between_two_values_of_it_is_named() -> None:
@@ -204,7 +209,7 @@ def test_a_variable_that_is_used_between_two_values_of_it_is_named() -> None:
     error = refused(template(container={"env": env}))
     assert error.path == f"{IN_CONTAINER}.env[1].value"
     assert "two different names" in error.message
-    assert accepted(template(container={"env": [env[0], {"name": "B", "value": "$$(A)"}, env[2]]}))
+    accepted(template(container={"env": [env[0], {"name": "B", "value": "$$(A)"}, env[2]]}))
 
 
 def test_a_jobs_own_volume_may_be_mounted_by_a_task() -> None:
@@ -216,7 +221,7 @@ def test_a_jobs_own_volume_may_be_mounted_by_a_task() -> None:
 
 
 def test_a_volume_without_a_source_is_a_folder_of_the_pods_own_as_kubernetes_has_it() -> None:
-    assert accepted(template(volumes=[{"name": "data"}, {"name": "scratch", "emptyDir": None}]))
+    accepted(template(volumes=[{"name": "data"}, {"name": "scratch", "emptyDir": None}]))
 
 
 def test_no_volumes_may_be_written_as_an_empty_list() -> None:
