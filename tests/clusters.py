@@ -1,8 +1,8 @@
-"""The real clusters that tests run on: made by `cluster/`, or the one that DIFLOW_TEST_KUBECONFIG names.
+"""The real clusters that tests run on: created by `cluster/`, or named by DIFLOW_TEST_KUBECONFIG.
 
 DIFLOW_TEST_KUBECONFIG and DIFLOW_TEST_KUBECONFIG_ARGO37 name clusters that are already up (with Argo 4.0.2 and 3.7.3);
 without them a cluster is started for the run, and taken down after it. All processes of a run share it: each asks for
-it by the same name, and whoever comes first starts it.
+it by the same name, and the first one starts it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIABLES = {"4.0.2": "DIFLOW_TEST_KUBECONFIG", "3.7.3": "DIFLOW_TEST_KUBECONFIG_ARGO37"}
 _RUN = "DIFLOW_TEST_RUN"
 _TOLD = 3000
-"""Characters that are told of what a program wrote."""
+"""Characters of a program's output that an error quotes."""
 T = TypeVar("T")
 
 
 class CommandError(AssertionError):
-    """A program on the cluster failed. While something is waited for, it may do better the next time."""
+    """A program on the cluster failed. `wait_until` tries it again."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class TestCluster:
 
     @contextmanager
     def namespace(self, prefix: str) -> Iterator[str]:
-        """A fresh namespace that may run DIJobs, deleted in the end."""
+        """A new namespace that may run DIJobs, deleted at the end."""
         name = f"{prefix}-{uuid.uuid4().hex[:6]}"
         self.kubectl("create", "namespace", name)
         try:
@@ -88,9 +88,9 @@ class TestCluster:
 
 @contextmanager
 def alone(cluster: TestCluster) -> Iterator[None]:
-    """One process of a run at a time, for what all of them share: two that create the same object do not both succeed.
+    """A lock between the processes of a run, for creating objects that they share.
 
-    Not for `python3 -m cluster up` and `down`, which see to that themselves.
+    `python3 -m cluster up` and `down` have a lock of their own.
     """
     name = cluster.name or hashlib.sha256(str(cluster.kubeconfig).encode()).hexdigest()[:12]
     with _lock(name).open("w") as lock:
@@ -102,12 +102,12 @@ _starting: list[subprocess.Popen[bytes]] = []
 
 
 def begin_run() -> None:
-    """Give this run its name, which the processes that it starts will see as well."""
+    """Set the name of this run, also for the processes that it starts."""
     os.environ[_RUN] = str(os.getpid())
 
 
 def start_early(argo_versions: Iterable[str]) -> None:
-    """Begin to start the clusters that `cluster_of_run` will be asked for, in the background."""
+    """Start the clusters that `cluster_of_run` will return, in the background."""
     for version in sorted(argo_versions):
         if not os.environ.get(VARIABLES[version]):
             _starting.append(
@@ -116,7 +116,7 @@ def start_early(argo_versions: Iterable[str]) -> None:
 
 
 def stop_starting() -> None:
-    """End what `start_early` began and nobody waited for."""
+    """Stop the clusters that `start_early` started and no test used."""
     for process in _starting:
         process.terminate()
         process.wait()
@@ -124,7 +124,7 @@ def stop_starting() -> None:
 
 
 def end_run() -> None:
-    """Take down the clusters that were started for this run."""
+    """Delete the clusters that were started for this run."""
     names = [name for name in map(_name, VARIABLES) if name in lifecycle.names()]
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda name: _cluster("down", "--name", name), names))
@@ -134,7 +134,7 @@ def end_run() -> None:
 
 @contextmanager
 def cluster(argo_version: str) -> Iterator[TestCluster]:
-    """As `cluster_of_run`, for a run that is over at the end of the block."""
+    """As `cluster_of_run`, for a run that ends with the block."""
     begin_run()
     try:
         yield cluster_of_run(argo_version)
@@ -173,7 +173,7 @@ def _up(argo_version: str) -> list[str]:
 
 
 def wait_until(what: str, probe: Callable[[], T | None], *, timeout: float = 300, every: float = 0.5) -> T:
-    """Ask `probe` until it gives something true, and return that. Raises AssertionError with `what` when time is up."""
+    """Call `probe` until its value is true, and return that. Raises AssertionError with `what` after the timeout."""
     deadline = time.monotonic() + timeout
     while True:
         trouble = ""
@@ -195,7 +195,7 @@ def _prepared(found: TestCluster) -> TestCluster:
 
 
 def _hurried(found: TestCluster) -> TestCluster:
-    """Let Argo look at a Workflow again after 1 s, not 10: each test waits for that several times."""
+    """Set Argo's requeue time to 1 s instead of 10 s: each test waits for it several times."""
     controller = "deployment/workflow-controller"
     with alone(found):
         found.kubectl("set", "env", "-n", "argo", controller, "DEFAULT_REQUEUE_TIME=1s")
@@ -227,7 +227,7 @@ def _status() -> list[dict[str, Any]]:
 
 
 def _cluster(*arguments: str) -> str:
-    # What a process of a parallel run writes to stderr nobody sees: of a failure it is told instead.
+    # What a process of a parallel run writes to stderr nobody sees: so a failure quotes it.
     errors = subprocess.PIPE if "PYTEST_XDIST_WORKER" in os.environ else None
     done = subprocess.run(
         [sys.executable, "-m", "cluster", *arguments],

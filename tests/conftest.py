@@ -1,4 +1,4 @@
-"""What all tests share: the real clusters, and how a run is spread over processes.
+"""Shared by all tests: the real clusters, and the distribution of a run over processes.
 
 Tests on a real cluster (marked `cluster`) wait most of their time, so `make test` runs some of them side by side, in
 processes of pytest-xdist which share one cluster for each version of Argo. Tests of one `xdist_group` run one after the
@@ -28,7 +28,7 @@ _GROUPS = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The processes of a run find each other's clusters by its name. A slow machine is no counterexample to a law."""
+    """Name the run, by which its processes find its clusters; no deadlines for Hypothesis on a slow machine."""
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("patient")
     if _is_main(config):
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A second try for tests on a cluster, and an order in which nobody waits for a cluster who could do other work."""
+    """Retry tests on a cluster once. Order the tests so that no process waits for a cluster while others are left."""
     for item in items:
         # The findings are made once for all their tests, and the probe has its own second try.
         if _is_live(item) and "findings" not in item.fixturenames:  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the clusters that are going to be needed, and go on meanwhile."""
+    """Start the clusters that the tests need, in the background."""
     config = session.config
     if config.getoption("loadgroup", default=False):
         for item in session.items:
@@ -62,18 +62,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Leave no process behind."""
+    """Stop the clusters that are still starting."""
     clusters.stop_starting()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The clusters go when all processes are done."""
+    """Delete the clusters when all processes have ended."""
     if _is_main(config):
         clusters.end_run()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What went wrong at the first try of tests that had a second one."""
+    """Show the first failure of tests that were retried."""
     reports = terminalreporter.stats.get("rerun", [])
     if reports:
         terminalreporter.section("run a second time")
@@ -99,7 +99,7 @@ def _is_main(config: pytest.Config) -> bool:
 
 
 def _place(item: pytest.Item) -> int:
-    """The place of a test's group among the groups that start first."""
+    """The position of a test's group among the groups that start first."""
     marker = item.get_closest_marker("xdist_group")
     if marker is None:
         return len(_GROUPS)
@@ -114,7 +114,7 @@ def _is_live(item: pytest.Item) -> bool:
 
 
 def _needs(item: pytest.Item) -> set[str]:
-    """The versions of Argo whose clusters a test asks for."""
+    """The versions of Argo whose clusters a test uses."""
     asked = set(getattr(item, "fixturenames", ()))
     if hasattr(item, "callspec"):
         asked.add(str(item.callspec.params.get("argo")))

@@ -59,7 +59,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def broken(path: Path) -> list[str]:
-    """The relative links of a page that lead nowhere."""
+    """The broken relative links of a page."""
     out = []
     for link in _LINK.findall(prose(path)):
         if re.match(r"[a-z]+:", link):

@@ -1,4 +1,4 @@
-"""Numbers as texts for people say them."""
+"""Numbers in texts for people."""
 
 from __future__ import annotations
 

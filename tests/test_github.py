@@ -1,4 +1,4 @@
-"""GitHub's workflows: every target of make that they name is there, and they may do no more than they need."""
+"""GitHub's workflows: every target of make that they name exists, and they have no more permissions than they need."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Environment:
         )  # fmt: skip
 
     def output(self, *arguments: str) -> str:
-        """What it prints when all is well."""
+        """Its stdout, after a successful run."""
         done = self.run(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -481,10 +481,12 @@ class FakeCluster:
                 self._note(f"{member.name} was dropped before its end")
         present = []
         for position, text in enumerate(texts):
-            member = group.members.get((position, text))
-            if member is None:
-                if live.is_stopping:
-                    continue
+            found = group.members.get((position, text))
+            if found is not None:
+                member = found
+            elif live.is_stopping:
+                continue
+            else:
                 index = int(text.split(".")[0])
                 member = _Member(f"{group.name}({position}:{text})", task, index, text)
                 group.members[position, text] = member

@@ -1,4 +1,4 @@
-"""What the unit tests share."""
+"""Fixtures of the command line's tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def diflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
     for name in ("KUBECONFIG", "NO_COLOR", "FORCE_COLOR", "DIFLOW_DEBUG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    # A daemon that a test runs beside the command shares its stdout; what is told there is the command's alone.
+    # A daemon that a test runs beside the command shares its stdout: without its logs, that has the command's output
+    # alone.
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     with cli(tmp_path) as found:
         yield found

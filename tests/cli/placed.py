@@ -1,4 +1,4 @@
-"""Nodes, and jobs as the allocator has left them in a cluster: for what people see of its work."""
+"""Nodes, and jobs as the allocator writes them, for tests of what users see of its work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYSTEM = "diflow-system"
 
 
 def node(diflow: Cli, name: str, *, cpu: str = "8", gpus: int = 0, ready: bool = True, closed: bool = False) -> None:
-    """Put in a node."""
+    """Add a node."""
     there = {"cpu": cpu, "memory": "32Gi", "pods": "110", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
     status = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": now()}
     diflow.api.add(
@@ -63,7 +63,7 @@ def put(
     created: str = "",
     **spec: Any,
 ) -> dict[str, Any]:
-    """Put in a job's Workflow; `at` are the nodes of its replicas by task: it runs there."""
+    """Add a job's Workflow; with `at`, the nodes of its replicas by task, it runs there."""
     workflow = render(job.model_copy(update={"namespace": namespace}))
     metadata = workflow["metadata"]
     metadata["creationTimestamp"] = created or now()
@@ -121,12 +121,12 @@ def _pod(job: DIJob, task: str, index: int, full: str, where: str, *, owner: str
 
 
 def queues(diflow: Cli, text: str) -> None:
-    """Say what queues there are."""
+    """Set the queues."""
     diflow.api.add(CONFIG_MAP, {"metadata": {"name": "diflow-queues"}, "data": {"queues.yaml": text}}, namespace=SYSTEM)
 
 
 def lease(diflow: Cli, *, holder: str = "", renewed: str = "", paused: str = "", transitions: int = 3) -> None:
-    """The allocator's Lease; with no holder: free for whoever comes."""
+    """The allocator's Lease; without a holder it is free."""
     diflow.api.add(
         LEASE,
         {
@@ -142,7 +142,7 @@ def lease(diflow: Cli, *, holder: str = "", renewed: str = "", paused: str = "",
     )
 
 
-def annotations(diflow: Cli) -> dict[str, str]:
-    """What stands in the Lease."""
+def lease_annotations(diflow: Cli) -> dict[str, str]:
+    """The annotations of the allocator's Lease."""
     found = diflow.api.objects[LEASE.path(SYSTEM)]["diflow-allocator"]
     return dict(found["metadata"].get("annotations") or {})

@@ -1,4 +1,4 @@
-"""Runs `diflow` in tests: in this process, against a fake API server, with its output in hand."""
+"""Runs `diflow` in tests: in this process, against a fake API server, with its output captured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.state.seen import SeenJob
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a command did."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -51,7 +51,7 @@ class Cli:
         return str(path)
 
     def has(self, *jobs: SeenJob) -> None:
-        """Put jobs with their pods into the cluster."""
+        """Add jobs with their pods to the cluster."""
         for job in jobs:
             self.api.add(WORKFLOW, job.workflow())
             for pod in job.all_pods():
@@ -59,7 +59,7 @@ class Cli:
                 self.api.add(POD, pod)
 
     def prepare(self, *, argo: str = "v4.0.2") -> None:
-        """Put in all that a job needs: accounts, priority classes, Argo."""
+        """Add what a job needs: accounts, priority classes, Argo."""
         self.api.add(NAMESPACE, {"metadata": {"name": "default"}})
         for account in ("diflow-worker", "diflow-steps"):
             self.api.add(SERVICE_ACCOUNT, {"metadata": {"name": account}})
@@ -102,7 +102,7 @@ def run(*args: str) -> Result:
 
 
 def play(diflow: Cli, *steps: Callable[[], object], pause_seconds: float = 0.25) -> threading.Thread:
-    """Let things happen in the cluster, one after the other, once somebody watches."""
+    """Apply these changes to the cluster in order, once a watch is open."""
     begun = threading.Event()
 
     def rule(request: Request) -> None:

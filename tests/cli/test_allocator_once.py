@@ -1,4 +1,4 @@
-"""`diflow allocator once`, `pause` and `resume`: by a daemon that runs, or by this process under the same Lease."""
+"""`diflow allocator once`, `pause` and `resume`: by a running daemon, or by this process under the same Lease."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from diflow.allocator.engine.settings import allocator_settings
 from diflow.allocator.policies.base import load_policy
 from diflow.kube.kinds import CONFIG_MAP, LEASE, WORKFLOW
 from diflow.kube.leader_election import Elector
-from tests.cli.placed import SYSTEM, annotations, dijob, lease, node, put
+from tests.cli.placed import SYSTEM, dijob, lease, lease_annotations, node, put
 from tests.cli.runner import Cli
 from tests.cli.test_allocator_run import until
 from tests.kube.fakeapi import Answer, Request, status
@@ -78,12 +78,12 @@ def test_a_daemon_that_runs_is_asked_and_answers_and_this_process_writes_no_job(
         assert result.code == 0, result.err
         assert result.err == "asking the allocator the-daemon\n"
         assert "default/job: " in result.out
-        first = annotations(diflow)[control_channel.REPLAN]
+        first = lease_annotations(diflow)[control_channel.REPLAN]
         again = diflow("allocator", "once", "--timeout", "60s")
         assert again.out.splitlines()[0] == "policy fit: 1 job on 1 node: 1 stays as it is"
-        assert annotations(diflow)[control_channel.REPLAN] != first
+        assert lease_annotations(diflow)[control_channel.REPLAN] != first
     answer = diflow.api.objects[CONFIG_MAP.path(SYSTEM)][control_channel.ANSWER]["data"]
-    assert answer["id"] == annotations(diflow)[control_channel.REPLAN]
+    assert answer["id"] == lease_annotations(diflow)[control_channel.REPLAN]
     epochs = {p.body["metadata"]["annotations"].get("diflow/epoch") for p in diflow.api.seen("PATCH", "/workflows/")}
     assert epochs == {"4"}
 
@@ -155,7 +155,7 @@ def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(
     diflow.api.rule(who)
     result = diflow("pause", "--reason", "rack 3 is\nmoved")
     assert result.code == 0, result.err
-    text = annotations(diflow)[control_channel.PAUSED]
+    text = lease_annotations(diflow)[control_channel.PAUSED]
     assert text.startswith("jane at 20")
     assert text.endswith("Z: rack 3 is moved")
     not_read = "(it has not read that yet: it will when it next renews its Lease, or another takes over)"
@@ -164,9 +164,9 @@ def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(
     assert again[0].endswith("Z: lunch; diflow resume goes on")
     already = f"(it was paused already, by {text}: that is replaced, and one diflow resume ends both)"
     assert again[1:] == [already, not_read]
-    text = annotations(diflow)[control_channel.PAUSED]
+    text = lease_annotations(diflow)[control_channel.PAUSED]
     assert diflow("resume").err == f"the allocator goes on (it was paused by {text})\n"
-    assert control_channel.PAUSED not in annotations(diflow)
+    assert control_channel.PAUSED not in lease_annotations(diflow)
     assert diflow("resume").err == "the allocator was not paused\n"
 
 
@@ -194,7 +194,7 @@ def test_a_lease_that_is_not_there_yet_is_made_so_that_who_comes_is_paused(diflo
     result = diflow("pause")
     assert result.code == 0, result.err
     assert "none runs now: one that starts will be paused" in result.err
-    assert annotations(diflow)[control_channel.PAUSED]
+    assert lease_annotations(diflow)[control_channel.PAUSED]
 
 
 def test_without_the_right_to_pause_it_names_the_right(diflow: Cli) -> None:
@@ -217,7 +217,7 @@ def test_resume_with_a_job_still_resumes_the_job(diflow: Cli) -> None:
     assert diflow("resume", "job").err == "job goes on\n"
     assert diflow("resume", "job").err == "job was not suspended\n"
     assert "suspend" not in diflow.api.objects[WORKFLOW.path("default")]["job"]["spec"]
-    assert annotations(diflow)[control_channel.PAUSED] == "jane"
+    assert lease_annotations(diflow)[control_channel.PAUSED] == "jane"
 
 
 def test_a_paused_daemon_decides_nothing_does_not_spin_and_plans_at_once_when_it_goes_on(diflow: Cli) -> None:

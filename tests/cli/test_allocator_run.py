@@ -1,4 +1,4 @@
-"""`diflow allocator run`: the process, its signals, its lead, its pages."""
+"""`diflow allocator run`: the process, its signals, its leadership, its pages."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Daemon:
-    """The allocator as a process, and what it says."""
+    """The allocator as a process, and its log."""
 
     def __init__(self, diflow: Cli, *args: str) -> None:
         self.log = diflow.folder / "log"
@@ -52,14 +53,15 @@ class Daemon:
 
     def said(self, event: str) -> dict[str, Any]:
         """Wait for a log line."""
-        return until(lambda: next((line for line in self.lines() if line["event"] == event), None))
+        found: dict[str, Any] = until(lambda: next((line for line in self.lines() if line["event"] == event), None))
+        return found
 
     def ended(self) -> int:
         return self.process.wait(timeout=_PATIENCE_SECONDS)
 
 
 def until(ask: Callable[[], Any]) -> Any:
-    """Ask until there is an answer."""
+    """Call until the value is true, and return it."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         answer = ask()
@@ -104,7 +106,7 @@ def page(port: int, path: str) -> tuple[int, str]:
 
 
 def release(diflow: Cli) -> None:
-    """A Lease that was held once and given up: whoever comes may take it at once."""
+    """A Lease that was released: any process may take it at once."""
     diflow.api.add(
         LEASE,
         {"metadata": {"name": "diflow-allocator"}, "spec": {"holderIdentity": "", "leaseTransitions": 3}},
@@ -133,7 +135,7 @@ def test_it_leads_serves_its_pages_and_gives_the_lease_back_when_told_to_end(
     assert one.lines()[-1]["event"] == "ended"
 
 
-def meanwhile(diflow: Cli, step: Callable[[], None]) -> threading.Thread:
+def meanwhile(diflow: Cli, step: Callable[[], object]) -> threading.Thread:
     """Do this once the allocator leads."""
 
     def run() -> None:
@@ -153,7 +155,7 @@ def lease(diflow: Cli) -> dict[str, Any]:
 def test_it_ends_with_5_when_another_process_took_the_lead(diflow: Cli) -> None:
     release(diflow)
     taken = {"metadata": {"name": "diflow-allocator"}, "spec": {"holderIdentity": "another", "leaseTransitions": 9}}
-    thread = meanwhile(diflow, lambda: diflow.api.add(LEASE, taken, namespace=_SYSTEM) and None)
+    thread = meanwhile(diflow, lambda: diflow.api.add(LEASE, taken, namespace=_SYSTEM))
     result = diflow("allocator", "run", "--log-format", "json")
     thread.join(20)
     assert result.code == 5
@@ -251,7 +253,8 @@ def test_a_leader_of_which_no_plan_succeeds_is_not_ready_at_once_and_says_for_ho
 
 
 def test_a_leader_that_hangs_gives_its_lead_up() -> None:
-    elector, given_up = StillElector(), []
+    elector = StillElector()
+    given_up: list[str] = []
     elector.abandon = given_up.append  # type: ignore[attr-defined]
     telemetry = Telemetry(elector, clock=lambda: 500.0, watch_seconds=0.01)  # type: ignore[arg-type]
     telemetry.watch(StillAllocator())  # type: ignore[arg-type]
@@ -287,6 +290,12 @@ def test_cycles_are_counted_with_their_times_and_their_writes() -> None:
     assert (value("diflow_allocator_leader"), value("diflow_allocator_paused")) == (1, 1)
 
 
+def text_of_log(capsys: pytest.CaptureFixture[str], word: str) -> str:
+    """What was logged since the last call, if `word` is in it."""
+    err = capsys.readouterr().err
+    return err if word in err else ""
+
+
 def test_troubles_are_logged_once_each_and_their_end_too(capsys: pytest.CaptureFixture[str]) -> None:
     elector = StillElector(leads=False)
     telemetry = Telemetry(elector, watch_seconds=0.01)  # type: ignore[arg-type]
@@ -297,7 +306,7 @@ def test_troubles_are_logged_once_each_and_their_end_too(capsys: pytest.CaptureF
         said = ""
         for trouble, text in (("no cluster answers", "no cluster answers"), ("", "standing by; another leads")):
             elector.trouble = trouble
-            said += until(lambda text=text: (err := capsys.readouterr().err) and text in err and err)
+            said += until(partial(text_of_log, capsys, text))
     finally:
         stop.set()
         structlog.reset_defaults()

@@ -162,7 +162,7 @@ def test_a_name_of_a_host_that_would_become_too_long_is_refused(running: Cli) ->
     assert running.api.seen("PATCH") == []
 
 
-def test_when_others_change_the_job_meanwhile_it_is_derived_anew(running: Cli) -> None:
+def test_a_change_by_others_meanwhile_is_read_before_another_try(running: Cli) -> None:
     put(running, dijob("job", {"worker": 2}))
     left = [2]
 

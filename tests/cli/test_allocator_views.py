@@ -28,7 +28,7 @@ from diflow.cli.amounts import amounts, shown
 from diflow.cli.topview import picture
 from diflow.figures import quantity
 from diflow.kube.kinds import CONFIG_MAP, POD, WORKFLOW
-from tests.cli.placed import annotations, dijob, lease, node, put, queues
+from tests.cli.placed import dijob, lease, lease_annotations, node, put, queues
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import Answer, status
 
@@ -218,7 +218,7 @@ def test_top_shows_who_holds_what_where_and_how_many_replicas_run(busy: Cli) -> 
 
 
 def test_top_does_not_say_of_a_job_that_has_started_that_it_starts(busy: Cli) -> None:
-    """After a node was lost: one job goes on with less than it was admitted with, another has lost its place."""
+    """After a node was lost: one job continues with fewer replicas, another has lost its place."""
     starts = ("admit", "starts: it gets 4 of the 8 replicas it asks for")
     less = dijob("less", {"worker": (2, 4, 8)}, preemptible=True)
     put(busy, less, at={"worker": ["a", "b"]}, decided=starts)
@@ -342,7 +342,7 @@ def test_explain_tells_what_was_decided_what_would_be_now_and_who_waits_before(b
 
 
 def test_explain_claims_no_more_of_places_than_it_knows(busy: Cli) -> None:
-    """It has no key: whoever may change a Workflow can write places into it, and only pods show that they are real."""
+    """Without a key, anyone with write access to a Workflow can write an allocation, and only pods prove it."""
     said = "its places are as its Workflow names them: only the allocator can verify that it gave them"
     put(busy, dijob("forged", {"worker": 2}), at={"worker": ["a", "b"]})
     for name in [name for name in busy.api.objects[POD.path("default")] if name.startswith("forged")]:
@@ -378,7 +378,7 @@ def test_who_leads_says_by_which_policy_it_decides(busy: Cli) -> None:
     assert leader.try_acquire()
     assert "policy goodput)" in busy("explain", "big").out
     assert busy("plan").out.startswith("policy goodput: 3 jobs on 3 nodes")
-    assert annotations(busy)["diflow/policy"] == "goodput"
+    assert lease_annotations(busy)["diflow/policy"] == "goodput"
     leader.release()
     assert busy("plan").out.startswith("policy fair: 3 jobs on 3 nodes")
 
@@ -393,7 +393,10 @@ def test_who_leads_says_how_fast_its_pools_are(diflow: Cli, monkeypatch: pytest.
     put(diflow, dijob("small", {"worker": (2, 2, 2)}, preemptible=True))
 
     def where() -> dict[str, dict[str, int]]:
-        return json.loads(diflow("plan", "-o", "json").out)["jobs"]["default/small"]["allocation"]
+        found: dict[str, dict[str, int]] = json.loads(diflow("plan", "-o", "json").out)["jobs"]["default/small"][
+            "allocation"
+        ]
+        return found
 
     lease(diflow)
     assert where() == {"worker": {"a": 2}}

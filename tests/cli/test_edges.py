@@ -1,4 +1,4 @@
-"""What careless or hostile input meets at the command line: names, terminals, closed streams, versions, exit codes."""
+"""Careless and hostile input at the command line: names, terminals, closed streams, versions, exit codes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_job_whose_name_cannot_be_is_not_there_and_nothing_is_changed(diflow: 
 
 
 def test_a_jobs_name_selects_no_other_jobs(diflow: Cli) -> None:
-    """A comma in a label selector is an `and`; jobs that have gone on in other Workflows are found by a label."""
+    """A comma in a label selector is an `and`; jobs that continue in other Workflows are found by a label."""
     made = SeenJob("job", learner=1)
     made.labels |= {"diflow/job": "job", "diflow/part": "1"}
     diflow.has(made)

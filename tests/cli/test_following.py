@@ -59,7 +59,7 @@ def test_watch_prints_a_line_for_each_change_where_there_is_no_terminal(diflow: 
     for replica in ("learner-0", "collector-0"):
         told = [what for who, what in lines if who == replica]
         assert told == ["Pending on node-a", "Running on node-a", "Succeeded on node-a"]
-    # Pods and Workflow are watched apart, so what lies between these depends on which is told of first.
+    # Pods and Workflow are watched apart, so the lines between these depend on which watch delivers first.
     about = [what for who, what in lines if who == "job"]
     assert list(dict.fromkeys(what.partition(":")[0] for what in about)) == ["Starting", "Running", "Succeeded"]
     assert about[0] == "Starting: 0 of 2 replicas ready"

@@ -1,4 +1,4 @@
-"""list, get, describe and the like beside Workflows that somebody made to break them: every command still answers."""
+"""list, get, describe and other commands with hostile Workflows in the cluster: every command still answers."""
 
 from __future__ import annotations
 
@@ -176,6 +176,7 @@ def beside(diflow: Cli) -> Cli:
 @pytest.mark.parametrize("case", CASES)
 def test_no_workflow_breaks_the_commands_of_others_or_its_owners(beside: Cli, case: str) -> None:
     beside.api.add(WORKFLOW, hostile(CASES[case]))
+    args: tuple[str, ...]
     for args in (("list", "-A", "-o", "wide"), ("list", "-o", "json")):
         result = beside(*args)
         assert (result.code, result.err) == (0, ""), args

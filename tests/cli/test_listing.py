@@ -1,4 +1,4 @@
-"""get, list, describe, and the forms in which they show jobs."""
+"""get, list, describe, and their output formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live view: what is on the screen, drawn into a buffer as a terminal would."""
+"""The live view: the content of the screen, drawn into a buffer as in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""submit, render and lint: what is taken, what is refused, and that a refused job leaves nothing behind."""
+"""submit, render and lint: what is accepted, what is refused, and that a refused job leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small HTTP server in the place of diflow's, which answers as it is told: for the client of a training process."""
+"""A small HTTP server with scripted answers, in place of diflow's, for tests of the client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Seen(NamedTuple):
-    """A request that came."""
+    """A received request."""
 
     method: str
     path: str
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server says to one request. `before` is called first; `cut` more bytes are promised and not sent."""
+    """The answer to one request. `before` is called first; `cut` more bytes are promised and not sent."""
 
     status: int = 200
     body: bytes | None = None
@@ -61,7 +61,7 @@ class FakeServer:
             self.answers.extend(answers)
 
     def until(self, ready: Callable[[list[Seen]], object]) -> list[Seen]:
-        """Wait until the requests that came are as they should be."""
+        """Wait until the received requests meet the condition."""
         with self.changed:
             assert self.changed.wait_for(lambda: ready(self.seen), PATIENCE_SECONDS), self.seen
             return list(self.seen)

@@ -1,4 +1,4 @@
-"""What a training process relies on: its client reports, asks and stops, whatever the server does, and never blocks."""
+"""The client of a training process: it reports, requests and stops whatever the server does, and never blocks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def client(environ: dict[str, str]) -> Iterator[Client]:
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -81,7 +81,7 @@ class Clock:
 
 
 class Lane:
-    """A courier without its thread, driven by hand over a clock that stands still."""
+    """A courier without its thread, called by the test, with a simulated clock."""
 
     def __init__(self, environ: dict[str, str], *, chance: float = 1.0) -> None:
         place = find(environ)
@@ -98,7 +98,7 @@ class Lane:
         return self.courier.turn()
 
     def turn_and_wait(self) -> float | None:
-        """Do what is due and let the time pass until something else is. Returns how long that was."""
+        """Do what is due, and advance the clock to the next due time. Returns the seconds between."""
         wait = self.courier.turn()
         self.clock.now += wait or 0.0
         return wait
@@ -130,7 +130,7 @@ def test_replicas_are_asked_of_the_jobs_server_with_the_pods_token(server: FakeS
 
 def test_replicas_are_added_and_deleted_each_wish_with_a_key_of_its_own(server: FakeServer, client: Client) -> None:
     client.add_replicas(2, timeout_seconds=PATIENCE_SECONDS)
-    client.add_replicas(np.int64(1), task="collector", timeout_seconds=PATIENCE_SECONDS)
+    client.add_replicas(np.int64(1), task="collector", timeout_seconds=PATIENCE_SECONDS)  # type: ignore[arg-type]
     client.delete_replicas(1, "collector", timeout_seconds=PATIENCE_SECONDS)
     assert [(s.method, s.path, s.body) for s in server.seen] == [
         ("POST", REPLICAS, {"replicas": 2}),
@@ -260,7 +260,7 @@ def test_calls_without_end_are_refused(lane: Lane) -> None:
 # --- who asks --------------------------------------------------------------------------------------------------------
 
 
-def test_the_token_is_read_anew_for_each_question(server: FakeServer, lane: Lane, tmp_path: Path) -> None:
+def test_the_token_is_read_for_each_request(server: FakeServer, lane: Lane, tmp_path: Path) -> None:
     lane.ask()
     (tmp_path / "token").write_text("second")
     lane.ask()
@@ -361,7 +361,7 @@ def test_everything_that_the_policies_read_has_a_name(server: FakeServer, client
         batch=32,
         step_seconds=0.4,
         compute_seconds=0.3,
-        grad_norm=np.float32(1.5),
+        grad_norm=np.float32(1.5),  # type: ignore[arg-type]
         grad_var=2,
         init_batch_size=128,
         max_batch_size=1024,
@@ -467,7 +467,7 @@ def test_a_replica_whose_round_is_over_reports_no_more_and_warns_of_nothing(
         lane.ask()
 
 
-def test_what_was_said_stays_until_it_is_said_anew() -> None:
+def test_a_reported_value_stays_until_the_next_one() -> None:
     readings = Readings()
     readings.take({"speed": 10.0, "progress": 0.5}, replicas=None)
     readings.take({"speed": 20.0, "step": None}, replicas=None)
@@ -515,7 +515,7 @@ def test_what_cannot_be_is_left_out_and_told_once(
 
 
 def test_numbers_of_numpy_are_numbers(server: FakeServer, client: Client) -> None:
-    client.report(speed=np.float32(2.5), step=np.int64(3), batch=np.array(4))
+    client.report(speed=np.float32(2.5), step=np.int64(3), batch=np.array(4))  # type: ignore[arg-type]
     (seen,) = server.until(len)
     assert (seen.body["speed"], seen.body["step"], seen.body["batch"]) == (2.5, 3, 4)
 
@@ -585,7 +585,7 @@ def test_a_retry_after_may_be_a_time_of_day(server: FakeServer, environ: dict[st
 
 
 def _after(environ: dict[str, str], *, now: float) -> float | None:
-    """How long the server's next answer asks to wait."""
+    """The Retry-After of the server's next answer."""
     place = find(environ)
     assert place is not None
     wire = Wire(place, now=lambda: now)
@@ -809,7 +809,7 @@ def test_a_client_goes_over_into_a_spawned_process(server: FakeServer, client: C
 
 @pytest.fixture
 def terminated() -> Iterator[list[int]]:
-    """Who set a handler for SIGTERM before the client, and what it was told."""
+    """An earlier handler for SIGTERM, and its calls."""
     told: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
     yield told
@@ -842,9 +842,9 @@ def test_a_coming_stop_is_told_to_all_who_asked_and_to_who_was_there_before(
     assert client.stopping()
 
     _terminate(lambda: len(terminated) == 2)
-    assert len(told) == 2, "each is told once"
+    assert len(told) == 2, "each is reported once"
     client.on_stop(lambda: told.append("late"))
-    assert told[-1] == "late", "who comes late is told at once"
+    assert told[-1] == "late", "a late listener is called at once"
 
 
 def test_a_callback_may_end_the_process_when_the_others_were_told(terminated: list[int]) -> None:
@@ -909,7 +909,7 @@ print(client.stopping())
 
 
 def _python(script: str, environ: dict[str, str]) -> str:
-    """What a script prints, in a process of its own."""
+    """The output of a script in a separate process."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DI_", "COV_"))}
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],

@@ -1,1 +1,1 @@
-"""The one-machine cluster: its pure parts without root, and the whole of it where there is root."""
+"""The one-machine cluster: its pure parts, and whole clusters where the tests run as root."""

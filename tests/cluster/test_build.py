@@ -1,4 +1,4 @@
-"""The cache of binaries: what changes a program changes its place, and nothing half-made is ever found there."""
+"""The cache of binaries: its key covers all inputs, and it never contains an incomplete binary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Part:
-    """A part of one small program, in a package folder of its own."""
+    """A part with one small program, in a separate package folder."""
     folder = tmp_path / "package" / "go" / "hello"
     folder.mkdir(parents=True)
     (folder / "go.mod").write_text("module example.invalid/hello\n\ngo 1.22\n")
@@ -100,8 +100,10 @@ def test_a_program_is_built_once_and_then_taken_from_the_cache(hello: Part, cach
 
 
 @needs_go
-def test_the_programs_of_a_part_are_built_together_and_one_alone_where_no_more_is_needed(hello: Part) -> None:
-    folder = build.PACKAGE / "go" / "hello"
+def test_the_programs_of_a_part_are_built_together_and_one_alone_where_no_more_is_needed(
+    hello: Part, tmp_path: Path
+) -> None:
+    folder = tmp_path / "package" / "go" / "hello"
     for name in ("one", "two"):
         (folder / "cmd" / name).mkdir(parents=True)
         (folder / "cmd" / name / "main.go").write_text(f'package main\n\nfunc main() {{ println("{name}") }}\n')
@@ -118,10 +120,10 @@ def test_the_programs_of_a_part_are_built_together_and_one_alone_where_no_more_i
 
 
 @needs_go
-def test_a_program_stays_where_it_was_put_although_the_checkout_changes_meanwhile(hello: Part) -> None:
+def test_a_program_stays_where_it_was_put_although_the_checkout_changes_meanwhile(hello: Part, tmp_path: Path) -> None:
     build.build([hello], quiet)
     built = build.binary(hello, "hello")
-    with (build.PACKAGE / "go" / "hello" / "main.go").open("a") as file:
+    with (tmp_path / "package" / "go" / "hello" / "main.go").open("a") as file:
         file.write("// changed by somebody else\n")
     assert build.binary(hello, "hello") == built
     assert build.is_built(hello)
@@ -136,16 +138,17 @@ def test_a_build_that_fails_names_its_log_and_leaves_no_binary(hello: Part, tmp_
 
 
 def test_the_image_is_made_while_the_programs_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, done = threading.Event(), []
+    begun = threading.Event()
+    done: list[list[str] | str] = []
 
     def compile_(parts: Iterable[Part], _: Progress) -> None:
         assert begun.wait(60), "the image waits for the programs"
         done.append([part.name for part in parts])
 
-    monkeypatch.setattr(commands.lifecycle, "require_root", lambda: None)
-    monkeypatch.setattr(commands.packages, "require", lambda *_: None)
-    monkeypatch.setattr(commands.build, "build", compile_)
-    monkeypatch.setattr(commands.diflowimage, "base_image", lambda _: begun.set())
+    monkeypatch.setattr("cluster.commands.lifecycle.require_root", lambda: None)
+    monkeypatch.setattr("cluster.commands.packages.require", lambda *_: None)
+    monkeypatch.setattr("cluster.commands.build.build", compile_)
+    monkeypatch.setattr("cluster.commands.diflowimage.base_image", lambda _: begun.set())
     monkeypatch.setattr(commands, "_seed", lambda *_: done.append("seed"))
     commands.build_everything(["4.0.2"], quiet)
     assert done == [["etcd", "kubernetes", "argo-4.0.2", "coredns", "kwok"], "seed"]

@@ -1,4 +1,4 @@
-"""Control groups: version 1, version 2 and the two side by side are told apart."""
+"""Control groups: version 1, version 2 and the two side by side are distinguished."""
 
 from __future__ import annotations
 

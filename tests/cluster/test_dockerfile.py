@@ -1,4 +1,4 @@
-"""A release, made whole: its files, and an image by the Dockerfile that is the tests' own file by file.
+"""A whole release: its files, and an image by the Dockerfile that has the same files as the tests' image.
 
 No registry of images is reached from here, so both images stand on the Debian that `cluster/` unpacks, and buildah gets
 the wheels from the cache. It has a store of its own, which goes with the test.
@@ -50,7 +50,7 @@ class Read:
         return {found[1] for path in self.files if (found := re.fullmatch(rf"{SITE}/([^/]+)\.dist-info", path))}
 
 
-def read(stream: IO[bytes], folder: Path) -> Read:
+def read(stream: IO[bytes] | gzip.GzipFile, folder: Path) -> Read:
     """Reads what `docker save` writes."""
     folder.mkdir()
     with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -80,7 +80,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """buildah with a store of its own, which has the two bases. It asks the kernel for nothing that root may lack."""
+    """buildah with a separate store, which has the two base images. It needs no capabilities that root may lack."""
     packages.require({"buildah": "buildah"}, quiet)
     folder = tmp_path_factory.mktemp("buildah")
     (folder / "temporary").mkdir()
@@ -119,7 +119,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 @pytest.fixture(scope="module")
 def made(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a release of this checkout as it is now, committed in a copy."""
+    """The folder of a release of this checkout's current files, committed in a copy."""
     copy = tmp_path_factory.mktemp("release") / "diflow"
     _copy_and_commit(copy)
     flags = [
@@ -166,7 +166,7 @@ def image(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Read:
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Read:
-    """The image that the clusters of the tests have."""
+    """The image of the tests' clusters."""
     folder = tmp_path_factory.mktemp("own")
     with (folder / "image.tar").open("w+b") as stream:
         write_image(diflowimage.diflow_image(quiet), stream)

@@ -1,4 +1,4 @@
-"""Images: the same input gives the same bytes, and everything in them can be read by any user."""
+"""Images: the same input gives the same bytes, and all files are readable by every user."""
 
 from __future__ import annotations
 

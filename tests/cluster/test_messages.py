@@ -1,4 +1,4 @@
-"""What a user reads when something is wrong: one sentence, the object's name, the next step, and an exit code."""
+"""Errors for users: one sentence, the object's name, the next step, and an exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cluster.plan import Plan
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of the test's own. Its path must be short, for sockets lie in it."""
+    """A separate state folder. Its path must be short, as it contains sockets."""
     monkeypatch.setenv("DIFLOW_CLUSTER_DIR", str(tmp_path))
     monkeypatch.setenv("DIFLOW_CACHE", str(tmp_path / ".cache"))
     return tmp_path

@@ -1,4 +1,4 @@
-"""Addresses: a cluster never takes what somebody else uses."""
+"""Addresses: a cluster never takes a network that is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a release is made of, before anything is built: the version's notes, its checksums, and what is refused."""
+"""A release before the build: the version's notes, its checksums, and what is refused."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_without_an_engine_it_is_said_what_to_install(
     (repository / "CHANGELOG.md").write_text(f"## [{version}] - 2026-11-23\n\n- A release.\n")
     git(repository, "add", ".")
     git(repository, "commit", "--quiet", "--message", "changelog")
-    monkeypatch.setattr(release.shutil, "which", lambda _: None)
+    monkeypatch.setattr("cluster.release.shutil.which", lambda _: None)
     with pytest.raises(ClusterError, match="docker or buildah is needed"):
         release.release(tmp_path / "release", None, [], lambda _: None)
     assert not (tmp_path / "release").exists()

@@ -1,4 +1,4 @@
-"""The supervisor, with programs of the test's own in the place of the servers, in a process of its own."""
+"""The supervisor in a separate process, with small programs instead of the servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SERVER = (
 
 
 def server(name: str, folder: Path, *, seconds: float = 1000, after: tuple[str, ...] = ()) -> Component:
-    """A component that is well as soon as its socket listens, and ends after a while."""
+    """A component that is healthy as soon as its socket listens, and ends after a while."""
     socket = str(folder / f"{name}.sock")
     return Component(name, (sys.executable, "-c", _SERVER, socket, str(seconds)), f"unix:{socket}", after=after)
 
@@ -55,7 +55,7 @@ class Supervised:
         )
 
     def wait_for(self, test: Callable[[dict[str, Any]], bool], seconds: float = 100) -> dict[str, Any]:
-        """The first status that the test likes."""
+        """Wait for a status that `test` accepts."""
         deadline = time.monotonic() + seconds
         status: dict[str, Any] = {}
         while time.monotonic() < deadline:
@@ -69,7 +69,7 @@ class Supervised:
 
 @pytest.fixture
 def supervise(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
-    """Starts supervisors and ends them, and with them what they started."""
+    """Starts supervisors, and ends them with all their processes."""
     started: list[Supervised] = []
 
     def start(*components: Component) -> Supervised:

@@ -1,4 +1,4 @@
-"""Two whole clusters at once, each with pods that answer, and not a trace of either afterwards."""
+"""Two whole clusters at once, each with pods that answer, and nothing left of either afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = ("left", "right")
 
 @pytest.fixture
 def state() -> Iterator[Path]:
-    """A state folder of the test's own, with a short path for the sockets in it."""
+    """A separate state folder, with a short path for its sockets."""
     folder = Path(tempfile.mkdtemp(prefix="dfc", dir="/var/tmp"))
     yield folder
     for name in NAMES:
@@ -54,7 +54,7 @@ def rows(state: Path) -> dict[str, dict[str, str]]:
 
 
 def traces(state: Path, name: str) -> list[str]:
-    """Everything on this machine that speaks of the cluster."""
+    """Mounts, processes, control groups, network links and files of the cluster."""
     found = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if f"{state}/{name}" in line]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -126,7 +126,7 @@ def kubectl(row: dict[str, str], *arguments: str) -> str:
 
 
 def in_a_pod(row: dict[str, str], script: str) -> str:
-    """What the script says, run by a user without rights in a pod of the cluster."""
+    """The output of the script, run by a user without rights in a pod of the cluster."""
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

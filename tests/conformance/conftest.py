@@ -1,4 +1,4 @@
-"""One probe of all facts for each version of Argo; the tests look at what it found."""
+"""One probe of all facts for each version of Argo; the tests check its findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TEXTS = st.lists(_PARTS | _ANY, max_size=8).map("".join)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of this folder need a cluster; the first on each has to start it and to wait for the probe."""
+    """All tests of this folder need a cluster; the first on each starts it and waits for the probe."""
     for item in items:
         if item.path.parent == _HERE:
             item.add_marker(pytest.mark.cluster)
@@ -53,7 +53,7 @@ def namespace(argo: TestCluster) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def findings(argo: TestCluster, namespace: str) -> Mapping[int, Finding]:
-    """What the probe found on this cluster, by fact."""
+    """The probe's findings on this cluster, by fact."""
     cluster = Cluster.connect(kubeconfig=str(argo.kubeconfig), namespace=namespace)
     # Two cores run two clusters and all tests: what takes seconds alone may take minutes here.
     found = probe(cluster, namespace, settings=ProbeSettings(image=IMAGE, limit_seconds=300, texts=_texts()))

@@ -20,7 +20,7 @@ def test_the_fact_holds(findings: Mapping[int, Finding], fact: int) -> None:
     assert findings[fact].ok, findings[fact].detail
 
 
-def test_a_reorder_of_a_group_starts_members_anew_so_diflow_only_appends(findings: Mapping[int, Finding]) -> None:
+def test_a_reorder_of_a_group_restarts_members_so_diflow_only_appends(findings: Mapping[int, Finding]) -> None:
     assert findings[2].measured["new_after_reorder"] == "group(0:b), group(1:a)"
 
 

@@ -1,4 +1,4 @@
-"""The allocator as a process of its own on a real cluster, and fake nodes for it to fill."""
+"""The allocator as a separate process on a real cluster, and fake nodes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ class Daemon:
         self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
-        """End it as the system would, and return its exit code."""
+        """Send SIGTERM, and return the exit code."""
         return self._signal(signal.SIGTERM)
 
     def wait(self, timeout: float = 120) -> int:
@@ -118,22 +119,23 @@ class Zone:
         )
         path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
         for name in names:
-            wait_until(
-                f"node {name} is ready",
-                lambda name=name: self.live.cluster.kubectl("get", "node", self.full(name), "-o", path) == "True",
-            )
+            command = ("get", "node", self.full(name), "-o", path)
+            wait_until(f"node {name} is ready", partial(self._says_true, command))
+
+    def _says_true(self, command: Sequence[str]) -> bool:
+        return self.live.cluster.kubectl(*command) == "True"
 
     def remove(self, *names: str) -> None:
         self.live.cluster.kubectl("delete", "node", "--wait=false", "--ignore-not-found", *map(self.full, names))
 
     def silence(self, name: str) -> None:
-        """The node's kubelet says nothing any more: what answers for fake nodes lets go of it, and it is not ready."""
+        """The node's kubelet stops reporting: kwok no longer manages the node, and it becomes not ready."""
         node = self.full(name)
         self.live.cluster.kubectl("label", "node", node, f"{FAKE}-")
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         silent = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "lastTransitionTime": now}
         patch = json.dumps({"status": {"conditions": [silent]}})
-        # What was on its way before the label went may still come after the first patch.
+        # kwok may still send a patch that it began before the label was removed.
         path = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
 
         def is_silent() -> bool:
@@ -158,7 +160,7 @@ class Zone:
         cpu: str = "1",
         **fields: Any,
     ) -> DIJob:
-        """A job of fake pods that last so long, with `replicas` workers (or a number within `bounds`)."""
+        """A job of fake pods that run for so many seconds, with `replicas` workers (or a number within `bounds`)."""
         made = template(
             "sleep 1",
             container={"resources": {"requests": {"cpu": cpu, "memory": "16Mi"}}},
@@ -204,7 +206,7 @@ def daemon(live: Live, log: Path, **settings: str) -> Iterator[Daemon]:
 
 @contextmanager
 def kept_alive(made: Daemon) -> Iterator[Daemon]:
-    """Start the allocator again whenever it has ended, as its Deployment does: on a machine that stands still for a
+    """Restart the allocator whenever it has ended, as its Deployment does: on a machine that stands still for a
     while it loses its Lease, and ends."""
     over = threading.Event()
 
@@ -224,7 +226,7 @@ def kept_alive(made: Daemon) -> Iterator[Daemon]:
 
 @contextmanager
 def zone(live: Live, name: str) -> Iterator[Zone]:
-    """Fake nodes, removed in the end."""
+    """Fake nodes, deleted at the end."""
     cluster = live.cluster.name or live.cluster.kubeconfig.parent.name
     # The first fake node starts what answers for all of them. Other processes of the run may ask for it, too.
     with alone(live.cluster):
@@ -240,7 +242,7 @@ def zone(live: Live, name: str) -> Iterator[Zone]:
 
 
 def submit(live: Live, job: DIJob, *, suspended: bool = False) -> str:
-    """Create the job's Workflow, in the place of one that the first try of a test left."""
+    """Create the job's Workflow. It replaces one that the first try of a test left."""
     body = render(job)
     body["spec"].update({"suspend": True} if suspended else {})
     live.kubectl("delete", "workflow", job.name, "--ignore-not-found")
@@ -254,7 +256,7 @@ def status(live: Live, name: str) -> JobStatus:
 
 
 def ask(live: Live, name: str, **replicas: int) -> None:
-    """Ask for other numbers of replicas, as the server does: by the parameter alone."""
+    """Request other numbers of replicas, as the server does, through the parameter."""
     workflow = live.workflow(name)
     parameters = workflow["spec"]["arguments"]["parameters"]
     at = next(i for i, item in enumerate(parameters) if item["name"] == keys.PARAM_REPLICAS)
@@ -264,7 +266,7 @@ def ask(live: Live, name: str, **replicas: int) -> None:
 
 
 def run_on(live: Live, name: str, task: str = "worker") -> dict[str, int]:
-    """How many live pods of the job are on which node."""
+    """The number of the job's live pods by node."""
     out: dict[str, int] = {}
     for pod in live.pods(name, task):
         if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]:
@@ -274,7 +276,7 @@ def run_on(live: Live, name: str, task: str = "worker") -> dict[str, int]:
 
 
 def until_running(live: Live, name: str, count: int, *, timeout: float = 300) -> list[dict[str, Any]]:
-    """Wait until exactly so many replicas run, and no pod is on its way."""
+    """Wait until exactly so many replicas run, and no pod is starting or ending."""
 
     def probe() -> list[dict[str, Any]] | None:
         pods = [p for p in live.pods(name) if p["status"].get("phase") in ("Pending", "Running")]
@@ -285,6 +287,6 @@ def until_running(live: Live, name: str, count: int, *, timeout: float = 300) ->
 
 
 def events(live: Live, name: str) -> list[tuple[str, str]]:
-    """(reason, message) of what the allocator told about the job."""
+    """(reason, message) of the allocator's Events of the job."""
     items = live.get("events", "--field-selector", f"involvedObject.name={name},involvedObject.kind=Workflow")["items"]
     return [(e["reason"], e["message"]) for e in items if e.get("source", {}).get("component") == "diflow-allocator"]

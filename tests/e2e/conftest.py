@@ -18,7 +18,7 @@ _TOLD = 80
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests of this folder need a cluster, and the first of them has to start it."""
+    """All tests of this folder need a cluster. The first one starts it."""
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.cluster)
@@ -27,14 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def shared(argo40: TestCluster) -> Iterator[Live]:
-    """A namespace of its own on the cluster, for the tests of one file."""
+    """A separate namespace on the cluster for the tests of each file."""
     with argo40.namespace("e2e") as namespace:
         yield Live(argo40, namespace)
 
 
 @pytest.fixture
 def live(request: pytest.FixtureRequest, argo40: TestCluster) -> Iterator[Live]:
-    """The file's namespace; for a second try of the same test, one in which the first has left nothing."""
+    """The file's namespace; a new one for the second try of a test."""
     if getattr(request.node, "execution_count", 1) > 1:
         with argo40.namespace("e2e") as namespace:
             yield Live(argo40, namespace)
@@ -44,7 +44,7 @@ def live(request: pytest.FixtureRequest, argo40: TestCluster) -> Iterator[Live]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that failed shows what the allocator did, and what stood in the namespace."""
+    """Show the allocator's log and the namespace's objects after a failure."""
     report = yield
     if report.failed and report.when == "call":
         used = getattr(item, "funcargs", {})

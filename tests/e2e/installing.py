@@ -1,7 +1,7 @@
-"""What `manifests/` installs, put where nobody else on a shared cluster meets it.
+"""Installs `manifests/` on a shared cluster without conflicts with other tests.
 
 Objects of a namespace go into one of the test's own, which stands for diflow-system and for kube-public alike; those of
-the whole cluster get a name of their own; and the pods are told to look at the jobs of one namespace alone.
+the whole cluster get a name of their own; and the pods are configured for the jobs of one namespace.
 """
 
 from __future__ import annotations

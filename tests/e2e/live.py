@@ -1,4 +1,4 @@
-"""A namespace on a real cluster, with the verbs that tests of running jobs need."""
+"""A namespace on a real cluster, with the operations that tests of running jobs need."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Live:
         return self.cluster.get("-n", self.namespace, *arguments)
 
     def node(self) -> dict[str, Any]:
-        """A node that runs pods; other tests may have made fake ones meanwhile."""
+        """A node that runs pods. Other tests may have created fake nodes."""
         found: dict[str, Any] = self.cluster.get("nodes", "-l", "!kwok.x-k8s.io/node")["items"][0]
         return found
 
     def submit(self, job: DIJob) -> str:
-        """Hand the rendered YAML to `argo submit`, as a user of plain Argo would. Returns the job's name."""
+        """Submit the rendered YAML with `argo submit`, as a user of Argo does. Returns the job's name."""
         self.argo("submit", "-", stdin=to_yaml(job))
         return job.name
 
     @property
     def api(self) -> Cluster:
-        """The API without a process for each question: what tests ask twice a second."""
+        """A client of the API, for what tests read twice a second: no process for each request."""
         return _api(self.cluster.kubeconfig)
 
     def workflow(self, name: str) -> dict[str, Any]:
@@ -86,15 +86,15 @@ class Live:
         return wait_until(f"{name} has ended", probe, timeout=timeout)
 
     def is_open(self, gate: str) -> str:
-        """A shell condition for the pods of a test: whether the test has called `open` for this gate yet."""
+        """A shell condition for the pods of a test: whether the test has opened this gate."""
         return f"nslookup go-{gate}.{self.namespace}.svc.cluster.local 2>/dev/null | grep -q ^Name:"
 
     def until_open(self, gate: str) -> str:
-        """A shell script that goes on once the gate is open, and on SIGTERM ends with 143."""
+        """A shell script that waits for the gate, and exits with 143 on SIGTERM."""
         return f"trap 'exit 143' TERM; until {self.is_open(gate)}; do sleep 0.5; done"
 
     def open(self, gate: str) -> None:
-        """Open a gate: what waits for it goes on, in pods that are yet to be made as well."""
+        """Open a gate for all pods, later ones included."""
         # The DNS is what a pod without rights can ask, and what a test can change on any cluster.
         self.kubectl("create", "service", "clusterip", f"go-{gate}", "--tcp=1")
 

@@ -61,7 +61,7 @@ def running(place: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
 
 @pytest.fixture
 def live(place: Live, running: Daemon, request: pytest.FixtureRequest) -> Iterator[Live]:
-    """The namespace, with an allocator at work in it. Only a test that names the allocator itself may end it."""
+    """The namespace with a running allocator. Restarted when it ends, except for tests that use `running`."""
     assert running.process is not None
     if running.process.poll() is not None:  # the test before did away with it
         running.log.write_text("")
@@ -83,7 +83,7 @@ def test_a_gang_starts_whole_or_not_at_all_and_says_why_it_waits(live: Live, nod
     name = submit(live, nodes.job("gang", 3, seconds=5))
     told = wait_until("it says why it waits", lambda: [m for r, m in events(live, name) if r == "Waiting"])
     assert "3" in told[0]
-    pods = wait_until("its pods are there", lambda: (p := live.pods(name)) and len(p) == 3 and p)
+    pods = wait_until("its pods are there", lambda: p if len(p := live.pods(name)) == 3 else None)
     assert all(pod["spec"].get("schedulingGates") for pod in pods), "none is admitted while one has no place"
     assert "gate" not in status(live, name).message
     nodes.add("two", cpu=2)
@@ -119,7 +119,7 @@ def test_a_resize_touches_only_the_difference(live: Live) -> None:
     again = until_running(live, name, 5)
     new = {pod_name(p) for p in again} - {pod_name(p) for p in shrunk}
     assert len(new) == 1
-    assert not new & {pod_name(pod) for pod in grown}, "it runs anew"
+    assert not new & {pod_name(pod) for pod in grown}, "its pods are new"
     assert status(live, name).restarts == 0
     live.open("resized")
     assert live.ended(name) == "Succeeded"
@@ -327,7 +327,7 @@ def test_a_replica_that_is_taken_away_moves_the_round_and_counts_for_nothing(liv
     live.kubectl("delete", "pod", pod_name(first[0]), "--wait=false")
 
     def goes_on() -> bool:
-        """In a new round; or Argo, which works on an older copy when it is slow, has made the pod anew in its place."""
+        """In a new round, or in a new pod in the same place, which Argo makes from an old copy when it is slow."""
         made = [p for p in live.pods(name) if pod_name(p) == pod_name(first[0]) and p["metadata"]["uid"] != lost]
         return _parameter(live, name, keys.PARAM_CURRENT) == "2" or bool(made)
 
@@ -435,7 +435,7 @@ def _parameter(live: Live, name: str, parameter: str) -> str:
 
 
 def _diflow(live: Live, *arguments: str) -> str:
-    """What a command prints: the allocator of these tests is in the namespace of their jobs."""
+    """The output of a command. The allocator of these tests runs in the namespace of their jobs."""
     settings = {"DIFLOW_ALLOCATOR_NAMESPACE": live.namespace, "DIFLOW_ALLOCATOR_WATCHED_NAMESPACE": live.namespace}
     done = subprocess.run(
         [sys.executable, "-m", "diflow", *arguments, "-n", live.namespace],
@@ -457,7 +457,7 @@ def _stop_as_superseded(live: Live, name: str) -> set[str]:
     assert not read.problem
     known = {node["metadata"]["name"]: read_node(node) for node in live.cluster.get("nodes")["items"]}
     capacity = FreeCapacity.of(known, pods, now_seconds=time.time(), lost_after_seconds=600)
-    fields = set()
+    fields: set[str] = set()
     for write in reconcile(Job(read, pods), capacity, now=time.time()):
         assert write.kind == POD
         live.api.patch(POD, write.target.name, write.body, namespace=live.namespace, subresource=write.subresource)
@@ -466,7 +466,7 @@ def _stop_as_superseded(live: Live, name: str) -> set[str]:
 
 
 def _finished(live: Live, name: str) -> str:
-    """Let the job's fake pods end by themselves, those of a later round as well; returns the Workflow's phase."""
+    """Let the job's fake pods succeed, those of later rounds as well; returns the Workflow's phase."""
 
     def probe() -> str:
         live.kubectl("annotate", "pods", "-l", f"{keys.JOB}={name}", "kwok.x-k8s.io/duration=1s", "--overwrite")
@@ -477,7 +477,7 @@ def _finished(live: Live, name: str) -> str:
 
 
 def _made_since(live: Live, name: str, before: set[str], count: int) -> list[dict[str, Any]] | None:
-    """So many live pods of other names; None if there are not."""
+    """This number of live pods with other names, or None."""
     found = [pod for pod in live.pods(name) if pod_name(pod) not in before and read_pod(pod).is_live]
     return found if len(found) == count else None
 
@@ -495,7 +495,7 @@ def _ended_badly(live: Live, name: str, pods: set[str]) -> bool:
 
 
 def _ranks_are_right(live: Live, name: str, counts: dict[str, int]) -> None:
-    """Every running pod's files tell its rank among those that are there now."""
+    """The files of each running pod contain its rank among the current pods."""
     first, total = {}, 0
     for kind, count in counts.items():
         first[kind] = total

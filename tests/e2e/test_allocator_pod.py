@@ -32,12 +32,12 @@ class Installed:
     jobs: Live
 
     def pods(self) -> list[dict[str, Any]]:
-        """Its pods that are not on their way out."""
+        """Its pods that are not terminating."""
         items = self.home.get("pods", "-l", _PODS)["items"]
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
     def leader(self) -> str:
-        """The pod that leads, "" if none does."""
+        """The leading pod, or ""."""
         found = self.home.kubectl("get", "lease", keys.ALLOCATOR, "-o", "jsonpath={.spec.holderIdentity}", check=False)
         return next((pod_name(pod) for pod in self.pods() if found.startswith(pod_name(pod))), "")
 
@@ -45,7 +45,7 @@ class Installed:
         self.home.kubectl("rollout", "status", "deployment/diflow-allocator", "--timeout=280s")
 
     def log(self) -> list[dict[str, Any]]:
-        """What its pods have logged."""
+        """The logs of its pods."""
         lines = self.home.kubectl("logs", "-l", _PODS, "--tail=-1").splitlines()
         return [json.loads(line) for line in lines]
 
@@ -64,7 +64,7 @@ def installed(argo40: TestCluster) -> Iterator[Installed]:
 
 
 def gang(installed: Installed, monkeypatch: pytest.MonkeyPatch, command: str = "sleep 1") -> str:
-    """Submit a job of two replicas that says nothing of scheduling. Returns its name."""
+    """Submit a job of two replicas without `scheduling`. Returns its name."""
     monkeypatch.setattr(keys, "PUBLIC_NAMESPACE", installed.home.namespace)
     made: DIJob = job(
         task("none", command, name="worker", replicas=2, terminationGracePeriodSeconds=1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from tests.builders import job, task
 from tests.clusters import wait_until
@@ -11,7 +12,7 @@ from tests.e2e.live import Live, pod_name
 RUN = "trap 'exit 143' TERM; echo hello from rank $DI_RANK; while true; do sleep 0.5; done"
 
 
-def long_job(live: Live, name: str, **fields: object) -> str:
+def long_job(live: Live, name: str, **fields: Any) -> str:
     submitted = live.submit(job(task("learner", RUN), task("collector", RUN, replicas=2), name=name, **fields))
     live.running(name, 3)
     return submitted
@@ -30,7 +31,7 @@ def test_get_and_list_and_logs_show_the_job(live: Live) -> None:
     assert name in {item["metadata"]["name"] for item in json.loads(listed)}
     logs = wait_until(
         "all ranks are in the logs",
-        lambda: (t := live.argo("logs", name, "--no-color")).count("hello from rank") == 3 and t,
+        lambda: t if (t := live.argo("logs", name, "--no-color")).count("hello from rank") == 3 else None,
     )
     assert {line.split()[-1] for line in logs.splitlines() if "hello from rank" in line} == {"0", "1", "2"}
     live.argo("delete", name)

@@ -1,4 +1,4 @@
-"""The `diflow` command on a real cluster: a job from submission to deletion, and what goes wrong before it runs."""
+"""The `diflow` command on a real cluster: a job from submission to deletion, and jobs that cannot start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,12 +43,12 @@ def manifest(folder: Path, made: DIJob) -> str:
     return str(path)
 
 
-def phases(items: list[dict]) -> dict[str, str]:
+def phases(items: list[dict[str, Any]]) -> dict[str, str]:
     return {item["metadata"]["name"]: item["status"]["phase"] for item in items}
 
 
 def message(live: Live, name: str) -> str:
-    """What the job's newest condition says."""
+    """The message of the job's newest condition."""
     text: str = json.loads(ok(live, "get", name, "-o", "json"))["status"]["conditions"][-1]["message"]
     return text
 
@@ -143,7 +144,9 @@ def test_a_name_that_is_taken_is_a_conflict(live: Live, tmp_path: Path) -> None:
         ("too-big", {"container": {"resources": {"requests": {"cpu": "500"}}}}, "cpu"),
     ],
 )
-def test_a_job_that_cannot_start_says_why(live: Live, tmp_path: Path, name: str, change: dict, words: str) -> None:
+def test_a_job_that_cannot_start_says_why(
+    live: Live, tmp_path: Path, name: str, change: dict[str, Any], words: str
+) -> None:
     ok(live, "submit", manifest(tmp_path, job(task("learner", **change), name=name, backoff_limit=0)))
     wait_until(f"{name} says why", lambda: words in message(live, name), every=2)
     ok(live, "delete", name)

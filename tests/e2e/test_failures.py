@@ -1,4 +1,4 @@
-"""What counts against backoffLimit, what does not, and what happens when it is used up."""
+"""Failures that count against backoffLimit, ends that do not, and the end of a job at the limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def evict(live: Live, pod: str) -> None:
 
 
 def kill_the_work(live: Live, pod: str) -> None:
-    """kill -9 of the process that does the work: the child of Argo's emissary, which is process 1."""
+    """kill -9 of the user's process: the child of Argo's emissary, which is process 1."""
     script = "kill -9 $(for p in /proc/[0-9]*; do read -r _ _ _ pp _ < $p/stat; [ $pp = 1 ] && echo ${p#/proc/}; done)"
     live.exec(pod, "sh", "-c", script, check=False)
 
@@ -36,7 +36,7 @@ def attempts(live: Live, name: str, template: str) -> list[dict[str, Any]]:
 
 
 def uids(pods: list[dict[str, Any]]) -> set[str]:
-    """The pods themselves: Argo gives a pod that was deleted before it saw it run a second one of the same name."""
+    """The uids of pods: Argo replaces a pod that was deleted before it ran by one of the same name."""
     return {pod["metadata"]["uid"] for pod in pods}
 
 
@@ -97,7 +97,7 @@ def test_kill_deletion_and_eviction_do_not_use_the_limit_up(live: Live) -> None:
 def test_preemption_does_not_use_the_limit_up(live: Live) -> None:
     node = live.node()
     cores = int(node["status"]["allocatable"]["cpu"])
-    most = {"container": {"resources": {"requests": {"cpu": f"{cores * 550}m", "memory": "16Mi"}}}}
+    most: dict[str, Any] = {"container": {"resources": {"requests": {"cpu": f"{cores * 550}m", "memory": "16Mi"}}}}
     low = live.submit(job(task("learner", live.until_open("low"), **most), name="low", backoff_limit=0))
     before = live.running(low, 1)
     high = live.submit(job(task("learner", run(3), **most), name="high", backoff_limit=0, priority="high"))
@@ -109,7 +109,10 @@ def test_preemption_does_not_use_the_limit_up(live: Live) -> None:
 
 def test_a_rejection_by_the_kubelet_does_not_use_the_limit_up(live: Live) -> None:
     node = live.node()["metadata"]["name"]
-    huge = {"container": {"resources": {"requests": {"cpu": "1000", "memory": "16Mi"}}}, "nodeName": node}
+    huge: dict[str, Any] = {
+        "container": {"resources": {"requests": {"cpu": "1000", "memory": "16Mi"}}},
+        "nodeName": node,
+    }
     name = live.submit(job(task("learner", **huge), name="outof", backoff_limit=0))
     wait_until("it was tried again", lambda: len(attempts(live, name, "learner")) >= 2)
     assert live.workflow(name)["status"]["phase"] == "Running"
@@ -117,7 +120,7 @@ def test_a_rejection_by_the_kubelet_does_not_use_the_limit_up(live: Live) -> Non
 
 
 def test_out_of_memory_is_the_jobs_own_fault(live: Live) -> None:
-    limits = {"container": {"resources": {"requests": {"cpu": "20m"}, "limits": {"memory": "24Mi"}}}}
+    limits: dict[str, Any] = {"container": {"resources": {"requests": {"cpu": "20m"}, "limits": {"memory": "24Mi"}}}}
     hungry = "head -c 200000000 /dev/zero | tail >/dev/null"
     name = live.submit(job(task("learner", hungry, **limits), name="oom", backoff_limit=1))
     assert live.ended(name) == "Failed"

@@ -1,4 +1,4 @@
-"""A task that grows, shrinks and grows again: who comes back runs anew, and all replicas are told who the others are.
+"""A task that grows, shrinks and grows again: replicas that come back are new pods, and all learn of each other.
 
 The parameters are patched as the allocator does it; no allocator is there.
 """
@@ -42,12 +42,12 @@ def argo(request: pytest.FixtureRequest) -> TestCluster:
 
 @pytest.fixture
 def either(argo: TestCluster) -> Iterator[Live]:
-    """A fresh namespace on it."""
+    """A new namespace on it."""
     with argo.namespace("members") as namespace:
         yield Live(argo, namespace)
 
 
-def test_a_replica_that_was_dropped_comes_back_and_runs_anew(either: Live) -> None:
+def test_a_replica_that_was_dropped_comes_back_as_a_new_pod(either: Live) -> None:
     name = submit(either)
     first = running(either, name, ("worker", 0))
     change(either, name, granted={"1": {"evaluator": 1, "worker": 2}})
@@ -127,7 +127,7 @@ def test_a_running_replica_is_told_when_the_others_change(live: Live) -> None:
 
 
 def review(live: Live, token: str, audience: str) -> dict[str, Any]:
-    """What the API server says of a token that is meant for `audience`."""
+    """The API server's review of a token for `audience`."""
     asked = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
@@ -153,7 +153,7 @@ def submit(live: Live, *, workers: int = 1) -> str:
 
 
 def change(live: Live, name: str, **parameters: Any) -> None:
-    """Patch parameters of the running Workflow, all at once."""
+    """Patch parameters of the running Workflow in one request."""
     names = [item["name"] for item in live.workflow(name)["spec"]["arguments"]["parameters"]]
     patch = [
         {
@@ -167,7 +167,7 @@ def change(live: Live, name: str, **parameters: Any) -> None:
 
 
 def running(live: Live, name: str, replica: tuple[str, int], *, unlike: Pod | None = None) -> Pod:
-    """The running pod of a replica, once there is one that is not `unlike`."""
+    """Wait for a running pod of the replica other than `unlike`."""
     host = f"{name}-{replica[0]}-{replica[1]}"
 
     def probe() -> Pod | None:
@@ -182,7 +182,7 @@ def running(live: Live, name: str, replica: tuple[str, int], *, unlike: Pod | No
 
 
 def until(live: Live, name: str, what: str, probe: Callable[[], T | None]) -> T:
-    """As `wait_until`, and Argo is pointed to the Workflow if it seems to have overlooked a change."""
+    """As `wait_until`; the Workflow is touched if Argo seems to have missed a change."""
     due = time.monotonic() + _NUDGE_SECONDS
 
     def nudging() -> T | None:

@@ -1,4 +1,4 @@
-"""On a real cluster: places that nobody takes, objects that are full, and allocations that somebody else wrote."""
+"""On a real cluster: unused places, objects at their size limit, and forged allocations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_ANNOTATIONS = 262_144
 
 @pytest.fixture(scope="module")
 def live(argo40: TestCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A namespace with an allocator that holds a place for 20 s, and with the Secret of its key."""
+    """A namespace with an allocator that reserves a place for 20 s, and with the Secret of its key."""
     with argo40.namespace("promises") as namespace:
         place = Live(argo40, namespace)
         place.kubectl("create", "secret", "generic", seal.NAME)
@@ -39,8 +39,10 @@ def nodes(live: Live, request: pytest.FixtureRequest) -> Iterator[Zone]:
 
 
 def told(live: Live, name: str, words: str) -> str:
-    """Wait until the allocator has said so of the job."""
-    return wait_until(f"{name} is told: {words}", lambda: next((m for _, m in events(live, name) if words in m), None))
+    """Wait for an Event of the allocator that contains the words."""
+    return wait_until(
+        f"{name} has an event: {words}", lambda: next((m for _, m in events(live, name) if words in m), None)
+    )
 
 
 def is_placed(live: Live, name: str) -> bool:
@@ -48,7 +50,7 @@ def is_placed(live: Live, name: str) -> bool:
 
 
 def fill(live: Live, name: str) -> None:
-    """As many bytes of annotations as the API server takes, less one, and no decision whose room another could take."""
+    """As many bytes of annotations as the API server takes, less one, and no decision that another could replace."""
     live.kubectl("annotate", "workflow", name, f"{keys.DECISION}-")
     given = live.workflow(name)["metadata"]["annotations"]
     left = MOST_ANNOTATIONS - 1 - sum(len(k) + len(v.encode()) for k, v in given.items()) - len("fill")
@@ -115,7 +117,7 @@ def test_an_allocation_that_somebody_else_wrote_is_not_believed(live: Live, node
 
 
 def _slotted(name: str, script: str, **fields: Any) -> DIJob:
-    """A job of one pod that takes the slot of a node, and may use real and fake ones."""
+    """A job of one pod that uses a node's slot, on real and fake nodes."""
     slot = {SLOT: "1"}
     made = template(
         script,
@@ -130,7 +132,7 @@ def _slotted(name: str, script: str, **fields: Any) -> DIJob:
 
 
 def _offer(live: Live, node: str, slots: str | None) -> None:
-    """Let a node have so many slots; None: take them away."""
+    """Set the number of a node's slots; None removes them."""
     amounts = {"capacity": {SLOT: slots}, "allocatable": {SLOT: slots}}
     live.cluster.kubectl(
         "patch", "node", node, "--subresource=status", "--type=merge", "-p", json.dumps({"status": amounts})

@@ -1,4 +1,4 @@
-"""A namespace that enforces the `restricted` standard for pods, on an Argo with its own default settings."""
+"""A namespace that enforces the `restricted` standard for pods, with Argo's default settings."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""One job from submission to its end: what its pods are told, who may do what, and what stays behind."""
+"""One job from submission to its end: its pods' environment, permissions, and what stays behind."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -19,17 +22,17 @@ ENV = "env | grep -E '^(DI_|MASTER_|WORLD_|RANK|PET_)'; id -u"
 
 @pytest.fixture(scope="module")
 def submitted() -> set[str]:
-    """The namespaces that have the job already."""
+    """The namespaces in which the job was submitted."""
     return set()
 
 
 @pytest.fixture
 def roles(live: Live, submitted: set[str]) -> str:
-    """A job of a learner and two collectors that run until they are told to end, one for all tests of this file."""
+    """A job of a learner and two collectors that run until a file tells them to end, one for all tests of this file."""
     name = "roles"
     if live.namespace in submitted:
         return name
-    tmp = {
+    tmp: dict[str, Any] = {
         "volumes": [{"name": "tmp", "emptyDir": {}}],
         "container": {"volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]},
     }
@@ -68,20 +71,18 @@ def test_each_replica_is_told_who_it_is(live: Live, roles: str) -> None:
     assert sorted(seen) == [0, 1, 2]
 
 
+def _shows(ask: Callable[[], str], text: str) -> bool:
+    return text in ask()
+
+
 @in_one_process
 def test_the_hosts_of_di_nodes_resolve_to_the_pods(live: Live, roles: str) -> None:
     pods = live.running(roles, 3)
     wait_until("the Service is there", lambda: live.kubectl("get", "service", "di-roles", check=False))
     for pod in pods:
         host = f"{pod['spec']['hostname']}.di-roles.{live.namespace}.svc.cluster.local"
-        command = ["nslookup", host]
-        found = wait_until(
-            f"{host} resolves",
-            lambda command=command, ip=pod["status"]["podIP"]: (
-                ip in live.exec(pod_name(pods[0]), *command, check=False)
-            ),
-        )
-        assert found
+        look_up = partial(live.exec, pod_name(pods[0]), "nslookup", host, check=False)
+        wait_until(f"{host} resolves", partial(_shows, look_up, pod["status"]["podIP"]))
 
 
 @in_one_process
@@ -134,7 +135,7 @@ def test_clean_pod_policy_all_leaves_no_pod(live: Live) -> None:
 @pytest.mark.xdist_group("node")
 def test_pods_of_a_gang_wait_for_the_allocator(live: Live) -> None:
     name = live.submit(job(task("learner", replicas=2), name="gang", scheduling="gang"))
-    pods = wait_until("both pods are there", lambda: (p := live.pods(name)) and len(p) == 2 and p)
+    pods = wait_until("both pods are there", lambda: p if len(p := live.pods(name)) == 2 else None)
     for pod in pods:
         assert pod["spec"]["schedulingGates"] == [{"name": "diflow/gang"}]
         assert pod["spec"].get("nodeName") is None

@@ -16,7 +16,7 @@ GOLDEN = [golden_of(path) for path in jobs()]
 
 
 def closed(schema: Any) -> Any:
-    """The schema with unknown fields refused, as strict validation by the API server does."""
+    """The schema without unknown fields, as in the API server's strict validation."""
     if isinstance(schema, list):
         return [closed(item) for item in schema]
     if not isinstance(schema, dict):

@@ -29,7 +29,7 @@ _BY_REPORTS = {"DIFLOW_ALLOCATOR_POLICY": "goodput", "DIFLOW_POLICY_RESTART_SECO
 
 @pytest.fixture(scope="module")
 def live(argo40: TestCluster) -> Iterator[Live]:
-    """A namespace for jobs, with a server and an allocator that look after it."""
+    """A namespace for jobs, with a server and an allocator for it."""
     with argo40.namespace("rest") as namespace, pytest.MonkeyPatch.context() as patch:
         home = Live(argo40, f"{namespace}-system")
         setting = "DIFLOW_SERVER_WATCHED_NAMESPACE"
@@ -67,7 +67,7 @@ def test_the_flow_of_a_job_from_its_submission_to_its_end(live: Live) -> None:
     wait_until("it is no longer among them", lambda: _replicas(live, learner) == _sorted_by_rank(first))
     # 6. A replica that fails is tried again in its place, and is found at its new address.
     _exec(live, pod_name(third["flow-collector-0"]), "touch /tmp/crash")
-    fourth = wait_until("the collector runs anew", lambda: _anew(live, name, "flow-collector-0", third))
+    fourth = wait_until("the collector has a new pod", lambda: _new_pods(live, name, "flow-collector-0", third))
     wait_until("it is found there", lambda: _replicas(live, learner) == _sorted_by_rank(fourth))
     # 7. It reports how it goes; that stands in the Workflow.
     _ask(live, learner, "client.report(speed=120.0, step=7, batch=32); client.close(20)")
@@ -114,7 +114,7 @@ def test_a_token_is_good_for_its_own_job_alone(live: Live) -> None:
 
 
 def _job(name: str, *, preemptible: bool = False, **tasks: tuple[int, int]) -> DIJob:
-    """A job whose tasks have (least, most) replicas; they start with the least."""
+    """A job with (minimum, maximum) replicas of each task; it starts with the minimum."""
     made = []
     for task, (low, high) in tasks.items():
         container = {
@@ -133,7 +133,7 @@ def _job(name: str, *, preemptible: bool = False, **tasks: tuple[int, int]) -> D
 
 
 def _ask(live: Live, pod: str, code: str) -> str:
-    """What a program in a pod of a job prints."""
+    """The output of a program in a pod of a job."""
     return live.exec(pod, "python3", "-c", f"from diflow import client\n{code}").strip()
 
 
@@ -155,7 +155,7 @@ def _token(live: Live, pod: str) -> str:
 
 
 def _status_of(live: Live, pod: str, name: str, token: str | None = None) -> int:
-    """The status of GET replicas of the job `name`, asked from a pod with a token (its own if none is given)."""
+    """The status of GET replicas of the job `name`, sent from a pod with a token (by default its own)."""
     given = _token(live, pod) if token is None else token
     code = (
         "import os, requests\n"
@@ -184,7 +184,7 @@ def _sorted_by_rank(pods: dict[str, dict[str, Any]]) -> list[str]:
     return [_address(pods[host]) for host in order]
 
 
-def _anew(live: Live, name: str, host: str, before: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
+def _new_pods(live: Live, name: str, host: str, before: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
     pods = _by_host([p for p in live.pods(name) if p["status"].get("phase") == "Running"])
     if host not in pods or pods[host]["metadata"]["uid"] == before[host]["metadata"]["uid"]:
         return None

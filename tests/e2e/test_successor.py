@@ -117,7 +117,7 @@ def test_a_round_that_starts_again_in_a_full_workflow_goes_on_in_the_next_and_co
 
 
 def diflow(live: Live, *arguments: str, errors: bool = False) -> str:
-    """What a command prints, on stdout or on stderr."""
+    """The output of a command, stdout and stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "diflow", *arguments, "-n", live.namespace],
         env=live.cluster.environment, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
@@ -132,13 +132,13 @@ def lines(live: Live, *arguments: str) -> list[list[str]]:
 
 
 def parts(live: Live, name: str) -> list[dict[str, Any]]:
-    """The Workflows of a job, the first one first."""
+    """The Workflows of a job, oldest first."""
     found = [w for w in live.api.list_all(WORKFLOW, namespace=live.namespace) if chain.job_name(w) == name]
     return sorted(found, key=chain.part)
 
 
 def newest(live: Live, name: str) -> dict[str, Any]:
-    """The Workflow in which the job is now."""
+    """The current Workflow of the job."""
     (found,) = chain.newest(parts(live, name))
     return dict(found)
 
@@ -148,7 +148,7 @@ def phase(workflow: dict[str, Any]) -> str:
 
 
 def move(live: Live, nodes: Zone, name: str) -> str:
-    """Close the node that the job is on, and wait until it runs on the other one. Returns where it is then."""
+    """Cordon the job's node, and wait until it runs on the other one. Returns that node."""
     (here,) = {pod["spec"]["nodeName"] for pod in until_running(live, name, 2)}
     for node in (nodes.full("one"), nodes.full("two")):
         live.api.patch(NODE, node, {"spec": {"unschedulable": True if node == here else None}})
@@ -163,7 +163,7 @@ def move(live: Live, nodes: Zone, name: str) -> str:
 
 
 def finish(live: Live, name: str) -> None:
-    """Let the fake pods come to their end."""
+    """Let the fake pods succeed."""
     for pod in live.pods(name):
         if pod["status"].get("phase") == "Running":
             annotate(live, pod, {"kwok.x-k8s.io/duration": "1s"})

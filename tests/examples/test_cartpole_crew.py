@@ -1,4 +1,4 @@
-"""When the learner of the CartPole example asks for collectors, and when it leaves them as they are."""
+"""When the learner of the CartPole example requests other numbers of collectors."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Server:
-    """The verbs of diflow.client, and what they were asked."""
+    """A fake diflow.client that records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -44,7 +44,7 @@ class Server:
 
 
 class Watched:
-    """A crew of a job that began with three collectors, over a clock that is moved by hand."""
+    """A crew of a job that began with three collectors, with a simulated clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -53,7 +53,7 @@ class Watched:
         self.crew = Crew(self.server, first=3, clock=lambda: self.now, start=self.begun.append)
 
     def window(self, share: float, collectors: int, *, answered: bool = True) -> list[int]:
-        """One window, in which the learner waits for that share of the time. Returns what was asked so far."""
+        """One window, in which the learner waits for that share of the time. Returns the requests so far."""
         for _ in range(10):
             self.now += WINDOW_SECONDS / 10
             self.crew.waited(share * WINDOW_SECONDS / 10)

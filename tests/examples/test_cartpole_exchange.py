@@ -1,4 +1,4 @@
-"""The learner's port and the peers' line to it, over real sockets in one process."""
+"""The learner's port and the connections of its peers, over real sockets in one process."""
 
 import socket
 import threading
@@ -42,7 +42,7 @@ def exchange(address: Address) -> Iterator[Exchange]:
 
 @pytest.fixture
 def link(address: Address) -> Iterator[Peers]:
-    """Makes a peer's line to the learner, and closes it at the end."""
+    """Opens a peer's connection to the learner, and closes it at the end."""
     made: list[Link] = []
 
     def make(*, name: str = "collector-0", role: str = "collector", **options: Any) -> Link:

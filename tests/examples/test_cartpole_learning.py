@@ -1,4 +1,4 @@
-"""The numbers of the CartPole example, held against slower or independent ways to get them."""
+"""The numbers of the CartPole example, compared with slower or independent computations."""
 
 import dataclasses
 

@@ -35,7 +35,7 @@ def test_the_nodes_of_now_are_read_from_the_file_that_diflow_writes(tmp_path: Pa
     (tmp_path / "nodes").write_text("")
     assert own.present() is None, "empty for a moment when the pod is young"
     (tmp_path / "nodes").write_text("a,b\n")
-    assert own.present() == {"a", "b"}
+    assert own.present() == frozenset({"a", "b"})
 
 
 def test_each_job_has_a_folder_of_its_own_on_the_volume() -> None:

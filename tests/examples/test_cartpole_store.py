@@ -1,4 +1,4 @@
-"""Checkpoints of the CartPole example, damaged in the ways that disks and kills damage them."""
+"""Checkpoints of the CartPole example, damaged as by disks and kills."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The wire format of the CartPole example: what is sent arrives, and nothing else is believed."""
+"""The wire format of the CartPole example: messages arrive as sent, and anything else is rejected."""
 
 import json
 import socket

@@ -38,7 +38,7 @@ def pods(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def plain_pod(template: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
-    """The Pod of a task's template by itself, with no Argo in between."""
+    """The Pod of a task's template, without Argo's changes."""
     metadata = template.get("metadata") or {}
     spec = template.get("spec")
     if isinstance(spec, dict):
@@ -55,7 +55,7 @@ def plain_pod(template: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
 
 
 def plain_workflow(template: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
-    """A Workflow with a task's template as it is, wherever Argo has a field for a part of it."""
+    """A Workflow with the parts of a task's template in the fields that Argo has for them."""
     metadata = template.get("metadata")
     spec = template["spec"] if isinstance(template.get("spec"), dict) else {}
     containers = spec.get("containers")
@@ -80,7 +80,7 @@ def plain_workflow(template: dict[str, Any], volumes: list[Any]) -> dict[str, An
 
 
 def _without_nulls(value: Any) -> Any:
-    """A field without a value is no field; what a list or a mapping of the user's own names holds stays what it is."""
+    """Removes fields without a value; lists and mappings with names of the user's own stay as they are."""
     if isinstance(value, dict):
         return {key: item if key in _MAPS else _without_nulls(item) for key, item in value.items() if item is not None}
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""DIJobs made at random from a seed: most of them valid or nearly so, as users write them, some hostile.
+"""Random DIJobs from a seed: most are valid or nearly valid, as users write them; some are hostile.
 
 A job is put together from fields of a pod that fit together, and then changed in none, one or a few places: a value of
 another type or form, a field too many or too few, an item twice.
@@ -84,13 +84,13 @@ _BY_KEY: dict[str, tuple[Any, ...]] = {
 
 
 class Maker:
-    """Makes one job after the other from a seed."""
+    """Generates jobs from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
     def template(self) -> dict[str, Any]:
-        """A pod template, valid or nearly."""
+        """A pod template, valid or nearly valid."""
         made = {"spec": self._pod()}
         if self._maybe(0.2):
             made["metadata"] = {"labels": {"app": "x", "c": "d"}, "annotations": {"example.com/note": "any text"}}
@@ -113,7 +113,7 @@ class Maker:
         }
 
     def hostile(self) -> Any:
-        """A manifest that is changed anywhere: also where a DIJob itself is described."""
+        """A manifest changed at any place, outside the tasks too."""
         made = self.manifest()
         made["metadata"] |= {"labels": {"a": "b"}, "annotations": {"a": "b"}}
         made["spec"] |= {"priority": "high", "preemptible": True, "backoffLimit": 2, "scheduling": "gang", "queue": "q"}
@@ -125,7 +125,7 @@ class Maker:
         return self.random.random() < chance
 
     def _some(self, fields: dict[str, Any], chance: float) -> dict[str, Any]:
-        """Some of the fields, each made only if it is taken: a function makes its value."""
+        """Some of the fields. Each value is a function, which is called only for the chosen fields."""
         return {name: make() for name, make in fields.items() if self._maybe(chance)}
 
     def _pod(self) -> dict[str, Any]:

@@ -49,15 +49,19 @@ _REFERENCES = ("serviceAccountName", "serviceAccount", "priorityClassName", "run
 
 
 class DryRun:
-    """Creates objects on an API server that forgets them."""
+    """Creates objects on an API server with `dryRun=All`."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         settings = kubernetes.client.Configuration()
-        kubernetes.config.load_kube_config(config_file=str(kubeconfig), client_configuration=settings)
+        kubernetes.config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=str(kubeconfig), client_configuration=settings
+        )
         self.session = requests.Session()
         self.session.trust_env = False
         self.session.verify = settings.ssl_ca_cert if settings.verify_ssl else False
-        self.session.cert = (settings.cert_file, settings.key_file) if settings.cert_file else None
+        self.session.cert = (
+            (settings.cert_file, settings.key_file) if settings.cert_file and settings.key_file else None
+        )
         self.session.headers["Content-Type"] = "application/json"
         for value in settings.api_key.values():  # a token, where there is no certificate
             self.session.headers["Authorization"] = value
@@ -114,7 +118,7 @@ def rendered(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def disagreement(server: DryRun, manifest: dict[str, Any], namespace: str) -> tuple[str, str]:
-    """What lint and the API server say of a job (`yes` or `no`), and where they differ, how."""
+    """The results of lint and the API server for a job (`yes` or `no`), and their difference."""
     manifest["metadata"]["namespace"] = namespace
     try:
         workflow = rendered(manifest)

@@ -1,4 +1,4 @@
-"""DIJobs made at random, through the parser and the compiler, with no cluster.
+"""Random DIJobs through the parser and the compiler, without a cluster.
 
 DIFLOW_FUZZ_JOBS says how many (2,000 by default); DIFLOW_FUZZ_SEED is the first one's seed.
 """
@@ -24,7 +24,7 @@ SEED = int(os.environ.get("DIFLOW_FUZZ_SEED", "0"))
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Unknown fields are left out with a warning, which is not what these tests are about."""
+    """Unknown fields are dropped with a warning, which these tests ignore."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownFieldWarning)
         yield

@@ -1,4 +1,4 @@
-"""The verbs are tested with the fake API server that the command line's tests have."""
+"""The verbs use the fake API server of the command line's tests."""
 
 from __future__ import annotations
 

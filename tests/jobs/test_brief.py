@@ -1,4 +1,4 @@
-"""A long list reads only the metadata of jobs that have ended, and shows the same values as far as it has them."""
+"""A long list reads only the metadata of jobs that have ended, and shows the same values where metadata has them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.builders import job, task
 
 
 class Recorder:
-    """A cluster of finished and running Workflows that notes what was asked for."""
+    """A cluster of finished and running Workflows that records the requests."""
 
     namespace = "default"
 
@@ -49,7 +49,7 @@ def workflow(index: int, phase: str) -> dict[str, Any]:
 
 
 def test_a_long_list_reads_whole_only_what_may_still_run() -> None:
-    cluster = Recorder(ended=300, running=3)
+    cluster: Any = Recorder(ended=300, running=3)
     found = verbs.list_jobs(brief=True, cluster=cluster)
     assert len(found) == 303
     assert [job.name for job in found[:4]] == ["job-302", "job-301", "job-300", "job-299"]
@@ -60,7 +60,8 @@ def test_a_long_list_reads_whole_only_what_may_still_run() -> None:
 
 
 def test_a_short_list_reads_everything() -> None:
-    found = verbs.list_jobs(brief=True, cluster=Recorder(ended=5, running=1))
+    cluster: Any = Recorder(ended=5, running=1)
+    found = verbs.list_jobs(brief=True, cluster=cluster)
     assert all("spec" in job.workflow for job in found)
 
 

@@ -45,7 +45,7 @@ def test_a_job_goes_to_the_namespace_that_it_names(diflow: Cli) -> None:
 
 
 def scheduled(diflow: Cli, **fields: Any) -> tuple[str, bool, int]:
-    """What a submitted job's Workflow says of its scheduling, whether its pods are gated, and who was asked for it."""
+    """The `scheduling` of a submitted job's Workflow, whether its pods are gated, and the number of ConfigMaps read."""
     diflow.prepare()
     placed = job(name="job", **fields).submit(cluster=diflow.api.cluster())
     workflow = diflow.api.objects[WORKFLOW.path("default")]["job"]

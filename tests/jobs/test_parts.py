@@ -1,4 +1,4 @@
-"""A job that has gone on in other Workflows is one job: to the library, and to every command."""
+"""A job that continues in other Workflows is one job for the library and for every command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GANG = {keys.SCHEDULING: "gang"}
 
 
 class Long:
-    """A job in the fake server, which goes on in one Workflow after the other."""
+    """A job in the fake server that continues in one Workflow after the other."""
 
     def __init__(self, diflow: Cli) -> None:
         self.diflow = diflow
@@ -41,7 +41,7 @@ class Long:
         return self.seen.name
 
     def put(self) -> None:
-        """Put the newest part with its pods into the server, as it is now."""
+        """Store the current state of the newest part and its pods in the server."""
         new = self.seen.workflow()
         metadata = {**new["metadata"], **{k: self.body["metadata"][k] for k in ("labels", "annotations")}}
         self.body = self.diflow.api.add(WORKFLOW, {**new, "metadata": {**metadata, "creationTimestamp": self.made}})
@@ -54,7 +54,7 @@ class Long:
         return at(100 * (self.part - 1))
 
     def begin(self) -> None:
-        """Make the next part, which nobody names yet."""
+        """Create the next part, which no other part names yet."""
         self.before = self.body
         self.part += 1
         name, round_ = f"long-s{self.part}", str(self.part)
@@ -65,7 +65,7 @@ class Long:
         self.put()
 
     def link(self) -> None:
-        """Let the job go on in it."""
+        """Continue the job in it."""
         metadata = self.before["metadata"]
         annotations = {**metadata["annotations"], keys.CONTINUED_IN: self.name}
         labels = {**metadata["labels"], keys.CHAIN: "long", keys.PART: str(self.part - 1)}
@@ -77,7 +77,7 @@ class Long:
         self.link()
 
     def end_before(self) -> None:
-        """The part before comes to its end, as all its rounds are over."""
+        """The previous part ends, as all its rounds are over."""
         status = {**self.before["status"], "phase": "Succeeded", "finishedAt": at(self.part * 100)}
         labels = {
             **self.before["metadata"]["labels"],
@@ -162,7 +162,7 @@ def test_the_name_of_any_part_stands_for_the_job(diflow: Cli, long: Long) -> Non
 
 
 @pytest.mark.parametrize(
-    ("job_name", "number", "room", "salt", "name"),
+    ("job_name", "number", "most", "salt", "name"),
     [
         ("long", 2, 60, "", "long-s2"),
         ("long", 12, 60, "1f", "long-s12-1f"),
@@ -171,10 +171,10 @@ def test_the_name_of_any_part_stands_for_the_job(diflow: Cli, long: Long) -> Non
         ("long", 2, 6, "", ""),
     ],
 )
-def test_names_of_parts_keep_to_the_room_there_is(job_name: str, number: int, room: int, salt: str, name: str) -> None:
-    made = chain.part_name(job_name, number, most_characters=room, salt=salt)
+def test_names_of_parts_are_no_longer_than_allowed(job_name: str, number: int, most: int, salt: str, name: str) -> None:
+    made = chain.part_name(job_name, number, most_characters=most, salt=salt)
     assert re.fullmatch(name, made), made
-    assert len(made) <= room
+    assert len(made) <= most
 
 
 def test_long_names_that_begin_alike_stay_apart() -> None:
@@ -366,7 +366,7 @@ def test_its_name_is_not_given_to_another_job_while_a_part_is_there(diflow: Cli,
         verbs.submit(job(name="long"), cluster=diflow.api.cluster())
 
 
-def test_whoever_may_not_list_workflows_still_finds_a_job(diflow: Cli, long: Long) -> None:
+def test_a_user_who_may_not_list_workflows_still_finds_a_job(diflow: Cli, long: Long) -> None:
     long.go_on()
     refused = Answer(403, {"kind": "Status", "reason": "Forbidden", "message": "may not list"})
     diflow.api.fail(refused, method="GET", path=WORKFLOW.path("default") + "?", times=100)

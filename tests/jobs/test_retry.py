@@ -26,7 +26,7 @@ def nodes(workflow: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {node["name"]: node for node in workflow["status"]["nodes"].values()}
 
 
-def test_a_preemptible_job_begins_its_round_anew() -> None:
+def test_a_preemptible_job_restarts_its_round() -> None:
     old = recorded("preemptible-used-up")
     new, forgotten = retried(old, now=_NOW)
     assert set(nodes(new)) == {"pre", "pre.round"}

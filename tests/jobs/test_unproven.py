@@ -1,4 +1,4 @@
-"""Jobs whose programs show the server no token: recognised, and told where the server refuses them."""
+"""Jobs whose programs send the server no token: recognised, and named in the server's refusal."""
 
 from __future__ import annotations
 

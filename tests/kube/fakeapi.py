@@ -169,7 +169,7 @@ class FakeApi:
             write(self._plain(request))
 
     def _watch(self, request: Request) -> Iterator[str]:
-        """The changes of the objects that match the request. An empty line is a sign of life, and is not sent."""
+        """The changes of the objects that match the request. An empty line only wakes the stream, and is not sent."""
         sent = int(request.query.get("resourceVersion") or 0)
         ends = time.monotonic() + float(request.query.get("timeoutSeconds") or 60)
         labels, fields = request.query.get("labelSelector", ""), request.query.get("fieldSelector", "")
@@ -385,7 +385,7 @@ class _Handler(BaseHTTPRequestHandler):
     api: FakeApi
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _serve(self) -> None:
         parts = urlsplit(self.path)

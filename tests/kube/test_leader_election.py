@@ -1,4 +1,4 @@
-"""At no instant do two processes lead: not with any delay, loss, pause or clock that a cluster may come up with."""
+"""Two processes never lead at once, whatever delays, losses, pauses and clocks a cluster has."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def elector(api: FakeApi, identity: str, clock: Time, **options: Any) -> Elector
 
 
 def patient(found: Elector) -> Elector:
-    """One that waits for answers however busy this machine is: only the tests' own clocks count."""
+    """Give the elector timeouts so long that a busy machine causes none: only the tests' clocks count."""
     found._cluster = found._cluster.without_retries(read_seconds=60.0, connect_seconds=60.0)
     return found
 
@@ -85,7 +85,7 @@ def test_before_it_leads_nothing_may_be_written(api: FakeApi) -> None:
 
 
 def test_a_lease_that_is_not_there_is_made_and_watched_first(api: FakeApi) -> None:
-    """It may have been deleted a moment ago, under a leader who has not noticed yet."""
+    """It may have been deleted a moment ago, which the leader has not noticed yet."""
     clock = Time()
     found = elector(api, "a", clock)
     assert not found.try_acquire()
@@ -486,10 +486,10 @@ def elector_threads() -> list[threading.Thread]:
 # --- any history ------------------------------------------------------------------------------------------------------
 
 
-class World:
+class Simulation:
     """Three electors with clocks of their own, and a network that delays, loses and repeats what they send.
 
-    While a request of one is on its way, time passes and the others act: all happens in the middle of all.
+    While a request is in flight, time passes and the others act, so that all interleavings occur.
     """
 
     def __init__(self, api: FakeApi, seed: int) -> None:
@@ -535,7 +535,7 @@ class World:
             self.deleted = False
 
     def passes(self) -> None:
-        """Some time: mostly a little, at times as long as a machine that swaps."""
+        """A random duration: mostly short, sometimes as long as on a machine that swaps."""
         left = self.chance.choice([0.1, 0.5, 1.0, 2.0, 3.0, 4.0] if self.chance.random() < 0.97 else [20.0])
         while left > 0:
             self.now += min(left, 1.0)
@@ -570,7 +570,7 @@ class World:
             self.step()
 
     def meanwhile(self) -> None:
-        """What happens while a request is on its way."""
+        """Events while a request is in flight."""
         if self.depth >= 2 or self.chance.random() < 0.8:
             return
         self.happened["interrupted"] += 1
@@ -603,7 +603,7 @@ class World:
         return made
 
     def somebody(self) -> None:
-        """What people and the network do on their own."""
+        """Random actions of people and faults of the network."""
         dice = self.chance.random()
         leases = self.api.objects.get("/apis/coordination.k8s.io/v1/namespaces/default/leases", {})
         if dice < 0.15 and self.late:
@@ -615,36 +615,36 @@ class World:
             self.happened["annotated"] += 1
         elif dice < 0.28 and leases:
             self.api.remove(LEASE, NAME)
-            self.deleted = True  # the count begins anew with the next one
+            self.deleted = True  # the count restarts with the next one
             self.happened["deleted"] += 1
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_at_no_instant_do_two_lead(api: FakeApi, seed: int) -> None:
-    world = World(api, seed)
+    history = Simulation(api, seed)
     for _ in range(600):
-        world.acts()
-        world.somebody()
-        assert world.wrong == []
-        assert world.epochs == sorted(set(world.epochs)), "each leader has a higher epoch than those before"
+        history.acts()
+        history.somebody()
+        assert history.wrong == []
+        assert history.epochs == sorted(set(history.epochs)), "each leader has a higher epoch than those before"
     fates = {"renewed", "acquired", "released", "refused", "interrupted", "lost on its way", "arrives late"}
-    assert not {f for f in fates | {"answer lost", "late arrival", "annotated"} if world.happened[f] < 3}, (
-        world.happened
+    assert not {f for f in fates | {"answer lost", "late arrival", "annotated"} if history.happened[f] < 3}, (
+        history.happened
     )
-    world.calm = True
+    history.calm = True
     for _ in range(200):
-        world.now += 0.5
-        world.step()
-        if world.leaders():
+        history.now += 0.5
+        history.step()
+        if history.leaders():
             break
-    assert world.leaders(), "when the trouble is over, somebody leads again"
+    assert history.leaders(), "when the trouble is over, somebody leads again"
 
 
 # --- a real process ---------------------------------------------------------------------------------------------------
 
 
 def test_a_stopped_process_that_goes_on_gets_no_write_accepted(api: FakeApi) -> None:
-    """It is stopped at the worst instant: it has checked that it leads, and its write comes next."""
+    """It is stopped between the check that it leads and its write."""
     free(api)
     api.add(POD, {"metadata": {"name": "a"}})
     caught, go = threading.Event(), threading.Event()

@@ -18,6 +18,7 @@ from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.reflector import Reflector
 from tests.allocator.faults import Refusing, Time, client, eventually
 from tests.kube.fakeapi import CUT, Answer, FakeApi, Request, Rule, serving, status
+from tests.kube.in_a_pod import as_in_a_pod
 
 Json = dict[str, Any]
 
@@ -29,7 +30,7 @@ def api() -> Iterator[FakeApi]:
 
 
 class Seen:
-    """A running reflector, and what it has told."""
+    """A running reflector, and the changes that it has reported."""
 
     def __init__(self, cluster: Cluster, **options: Any) -> None:
         self.time = options.pop("time", None) or Time()
@@ -201,7 +202,12 @@ def test_a_forgotten_version_lists_again_and_tells_what_was_missed(api: FakeApi,
 
     api.rule(first_watch(answer))
     seen = Seen(client(api))
-    seen.reflector._sleep = lambda s: (synced.append(seen.reflector.synced), seen.time.sleep(s))
+
+    def sleep(seconds: float) -> None:
+        synced.append(seen.reflector.synced)
+        seen.time.sleep(seconds)
+
+    seen.reflector._sleep = sleep
     with seen.synced():
         eventually(lambda: "comes" in seen.names)
         eventually(lambda: seen.reflector.synced)
@@ -271,7 +277,12 @@ def test_a_bookmark_moves_the_place_and_makes_the_copy_young_again(api: FakeApi)
 
 def test_a_stream_that_held_for_a_minute_is_opened_again_at_once(api: FakeApi) -> None:
     time = Time()
-    api.rule(first_watch(lambda: (time.move(61), Answer(lines=[]))[1]))
+
+    def a_minute_later() -> Answer:
+        time.move(61)
+        return Answer(lines=[])
+
+    api.rule(first_watch(a_minute_later))
     with Seen(client(api), time=time).synced():
         eventually(lambda: len(watches(api)) == 2)
         assert time.slept == []
@@ -279,7 +290,7 @@ def test_a_stream_that_held_for_a_minute_is_opened_again_at_once(api: FakeApi) -
 
 @pytest.mark.parametrize("end", [[CUT], []], ids=["cut", "ended"])
 def test_a_stream_that_said_nothing_at_all_for_a_minute_is_not_believed(api: FakeApi, end: list[str]) -> None:
-    """A server whose etcd was restored from a backup takes a version from its future, and leaves events out."""
+    """A server whose etcd was restored from a backup accepts a version from the future, and omits events."""
     for name in ("stays", "forgotten"):
         api.add(POD, pod(name))
     time = Time()
@@ -324,7 +335,9 @@ def test_a_server_that_is_away_for_five_minutes_is_asked_a_few_dozen_times(api: 
 
 
 @pytest.mark.parametrize("end", [[CUT], []], ids=["cut", "ended"])
-def test_the_pauses_grow_to_half_a_minute_and_start_anew_after_a_minute_of_health(api: FakeApi, end: list[str]) -> None:
+def test_the_pauses_grow_to_half_a_minute_and_start_again_after_a_minute_of_health(
+    api: FakeApi, end: list[str]
+) -> None:
     api.add(POD, pod("a"))
     time = Time()
     asked = [0]
@@ -394,7 +407,7 @@ def test_whatever_a_list_answers_there_is_another_try(api: FakeApi, answer: Answ
     left = [answer] * 3
     api.rule(lambda r: left.pop() if left and not r.query.get("watch") else None)
     troubles: list[str] = []
-    seen = Seen(client(api), sleep=lambda _: troubles.append(seen.reflector.trouble))
+    seen: Seen = Seen(client(api), sleep=lambda _: troubles.append(seen.reflector.trouble))
     with seen.synced():
         assert seen.names == {"a"}
         assert len(troubles) == 3
@@ -405,7 +418,7 @@ def test_an_error_in_the_stream_is_told_and_the_stream_taken_up_again(api: FakeA
     error = json.dumps({"type": "ERROR", "object": {"code": 500, "message": "the storage is unwell"}})
     api.rule(first_watch(lambda: Answer(lines=[error])))
     troubles: list[str] = []
-    seen = Seen(client(api), sleep=lambda _: troubles.append(seen.reflector.trouble))
+    seen: Seen = Seen(client(api), sleep=lambda _: troubles.append(seen.reflector.trouble))
     with seen.synced():
         eventually(lambda: len(watches(api)) == 2)
         assert troubles == ["the watch failed: the storage is unwell"]
@@ -451,19 +464,8 @@ def test_a_token_file_that_is_away_for_a_moment_does_not_matter(api: FakeApi, tm
 
 def in_a_pod(api: FakeApi, folder: Path) -> Cluster:
     """A client as in a pod whose service account is in this folder, but without the TLS that a real server has."""
-    from kubernetes.config import incluster_config
-
-    (folder / "ca.crt").write_text("a certificate")
-    (folder / "namespace").write_text("default")
-    host, _, port = api.url.removeprefix("http://").partition(":")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(folder))
-        patch.delenv("KUBECONFIG", raising=False)
-        patch.setenv("KUBERNETES_SERVICE_HOST", host)
-        patch.setenv("KUBERNETES_SERVICE_PORT", port)
-        patch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
-        patch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
-        patch.setattr("diflow.kube.api._SERVICE_ACCOUNT", str(folder))
+        as_in_a_pod(patch, api, folder, namespace="default")
         patch.setattr("ssl.SSLContext.load_verify_locations", lambda *_, **__: None)
         patch.setattr(Cluster, "__init__", _plain(Cluster.__init__, api.url))
         return Cluster.connect()
@@ -571,7 +573,7 @@ def test_an_object_that_trim_cannot_read_is_told_and_the_last_that_is_known_of_i
         assert seen.reflector.trouble == ""
         api.add(POD, pod("good", x=0))
         eventually(lambda: "default/good" in seen.reflector.trouble)
-        assert seen.names == {"good", "bad"}, "a pod that cannot be read still takes its room"
+        assert seen.names == {"good", "bad"}, "a pod that cannot be read still counts"
         api.remove(POD, "good")
         eventually(lambda: seen.names == {"bad"})
         assert seen.reflector.trouble == ""
@@ -618,7 +620,7 @@ def test_a_reflector_that_waits_for_its_next_try_stops_at_once(api: FakeApi) -> 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_through_any_faults_the_copy_becomes_what_the_server_has(api: FakeApi, seed: int) -> None:
-    """A seeded walk: objects come, change, are replaced and go, while streams and lists fail in every way."""
+    """A random walk: objects are created, changed, replaced and deleted, while streams and lists fail in every way."""
     chance = random.Random(seed)
     lock = threading.Lock()
     calm = threading.Event()
@@ -635,7 +637,7 @@ def test_through_any_faults_the_copy_becomes_what_the_server_has(api: FakeApi, s
                 return status(chance.choice([401, 410]), "no")
             if watch:
                 return Answer(lines=_some(api, request, chance))
-            if not watch and dice < 0.3:
+            if dice < 0.3:
                 made = api._plain(request)
                 made.cut = True
                 return made
@@ -646,7 +648,7 @@ def test_through_any_faults_the_copy_becomes_what_the_server_has(api: FakeApi, s
     wrong: list[str] = []
 
     def on_change(what: str, key: tuple[str, str], old: Json | None, new: Json | None) -> None:
-        """What is told must fit together: it is all that a listener may know."""
+        """The events must be consistent: a listener knows nothing else."""
         had = known.get(key[1])
         if (old is None) != (had is None) or (what == "ADDED") != (old is None) or (what == "DELETED") != (new is None):
             wrong.append(f"{what} {key[1]}: knew {had}")

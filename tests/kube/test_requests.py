@@ -1,4 +1,4 @@
-"""What requests do, and what refused or lost ones say: against a server on a real socket."""
+"""Requests and their errors, against a server on a real socket."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from diflow.kube import pages
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CRD, POD, PRIORITY_CLASS, WORKFLOW
 from tests.kube.fakeapi import Answer, FakeApi, serving, status
+from tests.kube.in_a_pod import as_in_a_pod
 
 
 @pytest.fixture
@@ -343,22 +344,11 @@ def test_a_page_that_cannot_be_fetched_ahead_raises_where_it_is_wanted(api: Fake
 def test_inside_a_pod_the_service_account_is_the_login(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from kubernetes.config import incluster_config
-
     (tmp_path / "token").write_text("pod-token")
-    (tmp_path / "ca.crt").write_text("a certificate")
-    (tmp_path / "namespace").write_text("lab\n")
-    host, _, port = api.url.removeprefix("http://").partition(":")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
-    monkeypatch.setattr("diflow.kube.api._SERVICE_ACCOUNT", str(tmp_path))
+    as_in_a_pod(monkeypatch, api, tmp_path, namespace="lab\n")
     cluster = Cluster.connect()
     assert cluster.namespace == "lab"
-    assert cluster.target.server == f"https://{host}:{port}"
+    assert cluster.target.server == api.url.replace("http:", "https:")
 
 
 def test_each_context_has_its_own_server_and_namespace(tmp_path: Path) -> None:

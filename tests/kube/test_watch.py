@@ -1,4 +1,4 @@
-"""Watches and logs: streams that break, go silent, end, or forget where they were."""
+"""Watches and logs: streams that break, are silent, end, or lose their version."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def names(changes: list[Change]) -> list[tuple[str, str]]:
 
 
 def take(cluster: Cluster, count: int, **options: object) -> list[Change]:
-    """The first so many changes of pods; a test that gets fewer ends by its time limit."""
+    """The first changes of pods, as many as given; with fewer, the test ends by its time limit."""
     return list(itertools.islice(cluster.watch(POD, **options), count))  # type: ignore[arg-type]
 
 
 def soon(act: Callable[[], object]) -> None:
-    """Do something a moment from now."""
+    """Call this a moment later."""
     threading.Timer(0.1, act).start()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def _job(name: str, role: RoleView, placed: Placed | None, **given: object) -> J
 
 
 def planned(
-    cluster: list[NodeView], jobs: list[JobView], queues: tuple[QueueView, ...] = (), **settings: float
+    cluster: list[NodeView], jobs: list[JobView], queues: tuple[QueueView, ...] = (), **settings: Any
 ) -> tuple[Snapshot, Plan]:
     """The plan of `fit`, valid and a fixed point: a second cycle changes nothing."""
     snapshot = build(cluster, jobs, queues, now_seconds=NOW)
@@ -306,7 +307,8 @@ def test_a_plan_that_ends_below_keeping_is_not_taken() -> None:
 
     def chosen(*plans: Plan) -> list[int]:
         ways = [lambda plan=plan: plan for plan in plans]
-        return no_worse_than_keeping(snapshot, ways, lambda _, plan: float(plan.count.sum()), "test").count.tolist()
+        best = no_worse_than_keeping(snapshot, ways, lambda _, plan: float(plan.count.sum()), "test")
+        return [int(count) for count in best.count]
 
     assert chosen(with_replicas(1, 3), with_replicas(2, 3), with_replicas(3, 3)) == [2, 3]
     assert chosen(with_replicas(1, 1)) == [3, 2]

@@ -63,8 +63,8 @@ def test_clusters_are_as_real_ones_in_what_is_scarce() -> None:
     for snapshot in queue_clusters(7, 500):
         lacking = queue_laws.Cluster(snapshot).lacking()
         scarce += lacking
-        several += lacking.sum() > 1
-        levels += (snapshot.queue_parent >= 0).any()
+        several += int(lacking.sum() > 1)
+        levels += int((snapshot.queue_parent >= 0).any())
         priorities += len(set(snapshot.job_priority.tolist())) > 1
     cpu, gpu, memory, pods = scarce.tolist()
     assert cpu > 250

@@ -8,6 +8,8 @@ small jobs that borrow capacity reserved for a gang of their queue do not apply 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -84,7 +86,8 @@ def test_a_plentiful_resource_does_not_keep_a_queue_from_reclaiming(name: str) -
         job("b", 4, queue="q2", created=1.0, cpu=1),
     ]
     queues = [QueueView("q1"), QueueView("q2")]
-    for resources in ({"cpu": 8}, {"cpu": 8, PODS: 8}, {"cpu": 8, PODS: 8, "memory": 8}):
+    offers: tuple[dict[str, Any], ...] = ({"cpu": 8}, {"cpu": 8, PODS: 8}, {"cpu": 8, PODS: 8, "memory": 8})
+    for resources in offers:
         assert result(build([node(**resources)], jobs, queues), name) == {"a": 4, "b": 4}
 
 

@@ -99,7 +99,9 @@ def test_by_drf_each_victim_keeps_what_the_preemptor_gets_and_who_is_not_asked_w
             for victim in victims or ():
                 assert share(ledger, victim) >= share(ledger, job)
             taken += bool(victims)
-            refused += victims is None and any(share(Ledger(snapshot), v) > 0 for v in np.flatnonzero(everybody))
+            refused += victims is None and any(
+                share(Ledger(snapshot), v) > 0 for v in np.flatnonzero(everybody).tolist()
+            )
     assert min(taken, refused, hopeless) > 50
 
 

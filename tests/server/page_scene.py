@@ -192,7 +192,7 @@ def made_node(
     }
 
 
-def world(jobs: Sequence[MadeJob], nodes: Sequence[Json] = (), *, pods: Sequence[Json] = ()) -> ClusterState:
+def cluster_state(jobs: Sequence[MadeJob], nodes: Sequence[Json] = (), *, pods: Sequence[Json] = ()) -> ClusterState:
     """The state of caches with these objects."""
     found = [trim_workflow(job.workflow()) for job in jobs]
     kept = [trim_pod(pod) for pod in [*(pod for job in jobs for pod in job.pods), *pods]]
@@ -226,7 +226,7 @@ def scene() -> ClusterState:
         made_node("cpu-1", gpus=0, cpu="128", closed=True),
     ]
     others = [foreign_pod(f"monitoring-{i}", f"gpu-{i}") for i in range(1, 5)]
-    return world(jobs, nodes, pods=others)
+    return cluster_state(jobs, nodes, pods=others)
 
 
 def _vision() -> MadeJob:

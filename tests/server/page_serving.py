@@ -39,7 +39,7 @@ NARROW = token("rl-only")
 class Stage:
     """The page's inputs. `down`: every request is answered with 500; `unsure`: tokens cannot be reviewed."""
 
-    world: ClusterState = field(default_factory=scene)
+    cluster: ClusterState = field(default_factory=scene)
     freshness: Freshness = field(default_factory=Freshness)
     now: float = NOW
     moment: float = 0.0
@@ -73,7 +73,7 @@ class Stage:
         return Starlette(
             routes=routes(
                 visitor_of=self.visitor,
-                state=lambda: self.world,
+                state=lambda: self.cluster,
                 freshness=lambda: self.freshness,
                 now=lambda: self.now,
                 clock=self.clock,

@@ -150,7 +150,7 @@ class Place:
         json_patches(self.api)
         self.authority = Authority(self.api)
         self.cluster = client(self.api)
-        self.cache = Cache(
+        self.cache: Cache = Cache(
             self.cluster,
             stale_seconds=self.settings.stale_seconds,
             more=self.more,
@@ -170,7 +170,7 @@ class Place:
         )
         body = render(placed)
         body["metadata"] |= {"uid": f"uid-wf-{dijob.name}", **over}
-        return self.api.add(WORKFLOW, body, namespace=placed.namespace)
+        return self.api.add(WORKFLOW, body, namespace=placed.namespace or "default")
 
     def pod(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from diflow.workflows import render
 from tests.builders import job, task, template
 
 
-def why(*tasks, **fields) -> InvalidError:
+def why(*tasks: Task, **fields: Any) -> InvalidError:
     with pytest.raises(InvalidError) as caught:
         job(*tasks, **fields)
     return caught.value
@@ -19,7 +20,7 @@ def why(*tasks, **fields) -> InvalidError:
 
 @pytest.mark.parametrize("number", [bounds.MOST_REPLICAS + 1, 2_000_000, 2**63])
 @pytest.mark.parametrize("field", ["replicas", "max_replicas", "min_replicas"])
-def test_too_many_replicas_of_a_task(field, number) -> None:
+def test_too_many_replicas_of_a_task(field: str, number: int) -> None:
     with pytest.raises(InvalidError) as caught:
         Task(type="learner", template=template(), **{field: number})
     assert f"at most {bounds.MOST_REPLICAS:,}" in caught.value.message
@@ -53,7 +54,7 @@ def test_a_pod_whose_containers_are_all_told_the_hosts_must_still_fit() -> None:
     containers = [*template()["spec"]["containers"], *sidecars]
     error = why(Task(type="none", name="t", replicas=900, template={"spec": {"containers": containers}}), name="j")
     assert error.path == "spec.tasks[0].template.spec.containers"
-    assert job(Task(type="none", name="t", replicas=300, template={"spec": {"containers": containers}}), name="j")
+    job(Task(type="none", name="t", replicas=300, template={"spec": {"containers": containers}}), name="j")
 
 
 def test_too_many_tasks() -> None:
@@ -78,7 +79,7 @@ def test_too_many_different_resources_over_all_tasks() -> None:
 
     error = why(asking("a", 0), asking("b", 9))
     assert f"18 different resources, at most {bounds.MOST_RESOURCES}" in error.message
-    assert job(asking("a", 0), asking("b", 0))
+    job(asking("a", 0), asking("b", 0))
 
 
 def test_too_many_ports_over_all_tasks() -> None:
@@ -94,7 +95,7 @@ def test_a_manifest_that_leaves_no_room_for_annotations_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["labels", "annotations"])
-def test_labels_and_annotations_are_bounded_together(kind) -> None:
+def test_labels_and_annotations_are_bounded_together(kind: str) -> None:
     number = bounds.MOST_METADATA_BYTES // 50
     error = why(**{kind: {f"key-{i}": "x" * 60 for i in range(number)}})
     assert error.path == "metadata"

@@ -1,4 +1,4 @@
-"""Reading manifests: what a file may hold, what is refused before it is built, and on which line things stand."""
+"""Reading manifests: what a file may contain, what is refused before it is built, and the line of an error."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,13 +15,13 @@ from diflow.job import dump_yaml
 from tests.builders import job, manifest, task, template
 
 
-def invalid(**spec) -> InvalidError:
+def invalid(**spec: Any) -> InvalidError:
     with pytest.raises(InvalidError) as caught:
         DIJob.from_manifest(manifest(**spec))
     return caught.value
 
 
-def learner(**fields):
+def learner(**fields: Any) -> dict[str, Any]:
     return {"type": "learner", "template": template(), **fields}
 
 
@@ -37,7 +39,7 @@ def test_the_defaults_are_those_of_dijob_v2() -> None:
 
 
 @pytest.mark.parametrize("kind", ["learner", "collector", "evaluator"])
-def test_two_tasks_of_one_role_are_refused(kind) -> None:
+def test_two_tasks_of_one_role_are_refused(kind: str) -> None:
     tasks = [{"type": kind, "name": "a", "template": template()}, {"type": kind, "name": "b", "template": template()}]
     assert invalid(tasks=tasks).message == f"the number of {kind} task is more than one"
 
@@ -62,12 +64,12 @@ def test_the_first_failure_wins_in_the_order_of_di_orchestrator() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1001, 2**31 - 1])
-def test_the_limit_of_restarts_is_a_whole_int32(limit) -> None:
+def test_the_limit_of_restarts_is_a_whole_int32(limit: int) -> None:
     assert DIJob.from_manifest(manifest(backoffLimit=limit)).backoff_limit == limit
 
 
 @pytest.mark.parametrize("limit", [-1, 2**31, 2**63, "3", 3.0, True])
-def test_a_limit_of_restarts_that_is_none_is_refused(limit) -> None:
+def test_a_limit_of_restarts_that_is_none_is_refused(limit: object) -> None:
     assert invalid(backoffLimit=limit).path == "spec.backoffLimit"
 
 
@@ -83,7 +85,7 @@ def test_a_limit_of_restarts_that_is_none_is_refused(limit) -> None:
         ({"volumes": "none"}, "spec.volumes"),
     ],
 )
-def test_nothing_is_converted_that_kubernetes_would_not_convert(change, path) -> None:
+def test_nothing_is_converted_that_kubernetes_would_not_convert(change: dict[str, Any], path: str) -> None:
     error = invalid(**change)
     assert error.path == path
     assert error.message.startswith("must be ")
@@ -113,7 +115,7 @@ def test_nothing_is_converted_that_kubernetes_would_not_convert(change, path) ->
         ({"volumes": [{"name": "data", "emptyDir": 3}]}, "spec.volumes[0].emptyDir"),
     ],
 )
-def test_a_bad_field_is_named_by_its_path(change, path) -> None:
+def test_a_bad_field_is_named_by_its_path(change: dict[str, Any], path: str) -> None:
     assert invalid(**change).path == path
 
 
@@ -127,7 +129,9 @@ def test_a_bad_field_is_named_by_its_path(change, path) -> None:
         ({"ports": [{"containerPort": "http"}]}, "ports[0].containerPort", "integer"),
     ],
 )
-def test_a_wrong_type_inside_a_template_is_caught_before_argo_sees_it(container, path, words) -> None:
+def test_a_wrong_type_inside_a_template_is_caught_before_argo_sees_it(
+    container: dict[str, Any], path: str, words: str
+) -> None:
     error = invalid(tasks=[learner(template=template(container=container))])
     assert error.path == f"spec.tasks[0].template.spec.containers[0].{path}"
     assert words in error.message
@@ -147,7 +151,7 @@ def test_unknown_fields_warn_by_path_and_are_left_out() -> None:
     data["extra"] = 1
     with pytest.warns(UnknownFieldWarning) as caught:
         made = DIJob.from_manifest(data)
-    paths = {warning.message.args[1] for warning in caught}
+    paths = {warning.message.args[1] for warning in caught if isinstance(warning.message, UnknownFieldWarning)}
     assert paths == {
         "extra",
         "metadata.owner",
@@ -183,14 +187,14 @@ def test_a_manifest_read_from_the_cluster_reads_without_a_warning() -> None:
         ({"spec": None}, "spec.tasks"),
     ],
 )
-def test_a_manifest_of_another_kind_is_refused(change, path) -> None:
+def test_a_manifest_of_another_kind_is_refused(change: dict[str, Any], path: str) -> None:
     with pytest.raises(InvalidError) as caught:
         DIJob.from_manifest({**manifest(), **change})
     assert caught.value.path == path
 
 
 @pytest.mark.parametrize("manifest_", [None, 3, "text", ["a list"]])
-def test_what_is_no_mapping_is_no_job(manifest_) -> None:
+def test_what_is_no_mapping_is_no_job(manifest_: Any) -> None:
     with pytest.raises(InvalidError, match="a DIJob is a mapping"):
         DIJob.from_manifest(manifest_)
 
@@ -206,19 +210,19 @@ def test_what_is_no_mapping_is_no_job(manifest_) -> None:
         ("- a\n- b\n", "a DIJob is a mapping"),
     ],
 )
-def test_broken_yaml_is_one_clear_line(text, words) -> None:
+def test_broken_yaml_is_one_clear_line(text: str, words: str) -> None:
     with pytest.raises(InvalidError) as caught:
         DIJob.from_yaml(text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match=re.escape(str(tmp_path / "no.yaml"))):
         DIJob.from_yaml(tmp_path / "no.yaml")
 
 
-def test_a_file_that_is_no_text_is_named(tmp_path) -> None:
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidError, match=re.escape("x.yaml cannot be read")):
         DIJob.from_yaml(tmp_path / "x.yaml")
@@ -232,7 +236,7 @@ def test_a_key_that_is_no_text_is_refused() -> None:
 def test_a_job_cannot_be_changed() -> None:
     made = job()
     with pytest.raises((TypeError, ValueError, AttributeError)):
-        made.priority = "high"
+        made.priority = "high"  # type: ignore[misc]
 
 
 def test_what_is_written_reads_back_as_the_same_job() -> None:
@@ -322,4 +326,4 @@ def test_a_task_alone_says_what_is_wrong() -> None:
 
 def test_a_python_job_refuses_a_field_it_does_not_know() -> None:
     with pytest.raises(InvalidError, match="colour"):
-        DIJob(name="job", tasks=[task()], colour="red")
+        DIJob(name="job", tasks=[task()], colour="red")  # type: ignore[call-arg]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from diflow import InvalidError
@@ -10,7 +12,7 @@ from tests.builders import job, task
 A60 = "a" * 60
 
 
-def why(**fields) -> str:
+def why(**fields: Any) -> str:
     tasks = fields.pop("tasks", (task(),))
     with pytest.raises(InvalidError) as caught:
         job(*tasks, **fields)
@@ -33,7 +35,7 @@ def why(**fields) -> str:
         ("a" * 61, "at most 60 leave room for its Service"),
     ],
 )
-def test_a_bad_job_name(name, words) -> None:
+def test_a_bad_job_name(name: str, words: str) -> None:
     message = why(name=name)
     assert message.startswith("metadata.name: ")
     assert words in message
@@ -44,7 +46,7 @@ def test_a_better_name_is_offered() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "0", "1st-job", "a-1"])
-def test_a_good_job_name(name) -> None:
+def test_a_good_job_name(name: str) -> None:
     assert job(name=name).name == name
 
 
@@ -59,7 +61,7 @@ def test_a_good_job_name(name) -> None:
         ("make-service", "used by diflow itself"),
     ],
 )
-def test_a_bad_task_name(name, words) -> None:
+def test_a_bad_task_name(name: str, words: str) -> None:
     message = why(tasks=[task("none", name=name)])
     assert message.startswith("spec.tasks[0].name: ")
     assert words in message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ IN_CONTAINER = "spec.tasks[1].template.spec.containers[0]"
 IN_SPEC = "spec.tasks[1].template.spec"
 
 
-def refused(pod: dict) -> InvalidError:
+def refused(pod: dict[str, Any]) -> InvalidError:
     """The complaint about a job whose second task has this template."""
     tasks = [{"type": "learner", "template": template()}, {"type": "collector", "template": pod}]
     with pytest.raises(InvalidError) as caught:
@@ -22,7 +23,7 @@ def refused(pod: dict) -> InvalidError:
     return caught.value
 
 
-def accepted(pod: dict) -> DIJob:
+def accepted(pod: dict[str, Any]) -> DIJob:
     return DIJob.from_manifest(manifest(tasks=[{"type": "collector", "template": pod}]))
 
 
@@ -102,7 +103,7 @@ def accepted(pod: dict) -> DIJob:
          "securityContext.seccompProfile.localhostProfile"),
     ],
 )  # fmt: skip
-def test_a_container_that_could_not_run_is_refused_by_its_path(container, path) -> None:
+def test_a_container_that_could_not_run_is_refused_by_its_path(container: dict[str, Any], path: str) -> None:
     pod = template(container=container, volumes=[{"name": "data", "emptyDir": {}}])
     assert refused(pod).path == f"{IN_CONTAINER}.{path}"
 
@@ -169,12 +170,12 @@ def test_a_container_that_could_not_run_is_refused_by_its_path(container, path) 
         ({"hostUsers": False, "hostNetwork": True}, "hostNetwork"),
     ],
 )  # fmt: skip
-def test_a_pod_that_could_not_run_is_refused_by_its_path(spec, path) -> None:
+def test_a_pod_that_could_not_run_is_refused_by_its_path(spec: dict[str, Any], path: str) -> None:
     assert refused(template(**spec)).path == f"{IN_SPEC}.{path}"
 
 
 @pytest.mark.parametrize("name", ["wait", "main", "init", "artifact-plugin-x", "init-artifact-x"])
-def test_a_sidecar_cannot_have_the_name_of_one_of_argos_containers(name) -> None:
+def test_a_sidecar_cannot_have_the_name_of_one_of_argos_containers(name: str | None) -> None:
     sidecar = {"name": name, "image": "x"}
     error = refused({"spec": {"containers": [*template()["spec"]["containers"], sidecar]}})
     assert error.path == f"{IN_SPEC}.containers[1].name"
@@ -182,20 +183,25 @@ def test_a_sidecar_cannot_have_the_name_of_one_of_argos_containers(name) -> None
 
 
 @pytest.mark.parametrize("name", ["main", "wait", "", None])
-def test_the_work_itself_may_have_any_name_or_none_as_argo_calls_it_main(name) -> None:
+def test_the_work_itself_may_have_any_name_or_none_as_argo_calls_it_main(name: str | None) -> None:
     workflow = render(accepted(template(container={"name": name})))
     assert "name" not in next(t for t in workflow["spec"]["templates"] if t["name"] == "collector")["container"]
 
 
 @pytest.mark.parametrize("sidecar", [{"image": "x"}, {"image": "x", "name": ""}])
-def test_a_sidecar_needs_a_name(sidecar) -> None:
+def test_a_sidecar_needs_a_name(sidecar: dict[str, Any]) -> None:
     error = refused({"spec": {"containers": [*template()["spec"]["containers"], sidecar]}})
     assert error.path == f"{IN_SPEC}.containers[1].name"
 
 
 def test_the_last_of_two_variables_of_one_name_wins() -> None:
     env = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "3"}]
-    assert accepted(template(container={"env": env}))
+    templates = {one["name"]: one for one in render(accepted(template(container={"env": env})))["spec"]["templates"]}
+    rendered = templates["collector"]["container"]["env"]
+    assert [item for item in rendered if item["name"] in ("A", "B")] == [
+        {"name": "B", "value": "2"},
+        {"name": "A", "value": "3"},
+    ]
 
 
 def test_a_variable_that_is_used_between_two_values_of_it_is_named() -> None:
@@ -203,7 +209,7 @@ def test_a_variable_that_is_used_between_two_values_of_it_is_named() -> None:
     error = refused(template(container={"env": env}))
     assert error.path == f"{IN_CONTAINER}.env[1].value"
     assert "two different names" in error.message
-    assert accepted(template(container={"env": [env[0], {"name": "B", "value": "$$(A)"}, env[2]]}))
+    accepted(template(container={"env": [env[0], {"name": "B", "value": "$$(A)"}, env[2]]}))
 
 
 def test_a_jobs_own_volume_may_be_mounted_by_a_task() -> None:
@@ -215,7 +221,7 @@ def test_a_jobs_own_volume_may_be_mounted_by_a_task() -> None:
 
 
 def test_a_volume_without_a_source_is_a_folder_of_the_pods_own_as_kubernetes_has_it() -> None:
-    assert accepted(template(volumes=[{"name": "data"}, {"name": "scratch", "emptyDir": None}]))
+    accepted(template(volumes=[{"name": "data"}, {"name": "scratch", "emptyDir": None}]))
 
 
 def test_no_volumes_may_be_written_as_an_empty_list() -> None:
@@ -230,7 +236,7 @@ def test_no_volumes_may_be_written_as_an_empty_list() -> None:
         ([{"emptyDir": {}}], "spec.volumes[0].name"),
     ],
 )
-def test_the_jobs_own_volumes_are_checked_as_a_pods_are(volumes, path) -> None:
+def test_the_jobs_own_volumes_are_checked_as_a_pods_are(volumes: list[dict[str, Any]], path: str) -> None:
     with pytest.raises(InvalidError) as caught:
         DIJob.from_manifest(manifest(volumes=volumes))
     assert caught.value.path == path
@@ -250,7 +256,7 @@ SYSTEM_KEYS = [
 
 
 @pytest.mark.parametrize("key", [*SYSTEM_KEYS, "app.kubernetes.io/managed-by"])
-def test_a_label_of_argos_or_diflows_own_is_refused_on_jobs_and_templates(key) -> None:
+def test_a_label_of_argos_or_diflows_own_is_refused_on_jobs_and_templates(key: str) -> None:
     with pytest.raises(InvalidError) as caught:
         DIJob.from_manifest({**manifest(), "metadata": {"name": "job", "labels": {key: "x"}}})
     assert caught.value.path == f"metadata.labels.{key}"
@@ -259,7 +265,7 @@ def test_a_label_of_argos_or_diflows_own_is_refused_on_jobs_and_templates(key) -
 
 
 @pytest.mark.parametrize("key", [*SYSTEM_KEYS, "diflow/submitted", "diflow/allocation", "Diflow/dijob"])
-def test_an_annotation_of_argos_or_diflows_own_is_refused_on_jobs_and_templates(key) -> None:
+def test_an_annotation_of_argos_or_diflows_own_is_refused_on_jobs_and_templates(key: str) -> None:
     with pytest.raises(InvalidError) as caught:
         DIJob.from_manifest({**manifest(), "metadata": {"name": "job", "annotations": {key: "x"}}})
     assert caught.value.path == f"metadata.annotations.{key}"
@@ -268,7 +274,7 @@ def test_an_annotation_of_argos_or_diflows_own_is_refused_on_jobs_and_templates(
 
 
 @pytest.mark.parametrize("key", ["kubernetes.io/config.mirror", "controller.kubernetes.io/pod-deletion-cost"])
-def test_an_annotation_by_which_kubernetes_changes_a_pod_is_refused(key) -> None:
+def test_an_annotation_by_which_kubernetes_changes_a_pod_is_refused(key: str) -> None:
     error = refused({**template(), "metadata": {"annotations": {key: "x"}}})
     assert error.path == f"spec.tasks[1].template.metadata.annotations.{key}"
 
@@ -298,19 +304,21 @@ def test_the_documented_annotations_and_others_of_the_users_own_are_kept() -> No
         ({}, {"a": ["x"]}, "metadata.annotations.a"),
     ],
 )
-def test_labels_and_annotations_have_kubernetes_syntax(labels, annotations, path) -> None:
+def test_labels_and_annotations_have_kubernetes_syntax(
+    labels: dict[str, Any], annotations: dict[str, Any], path: str
+) -> None:
     with pytest.raises(InvalidError) as caught:
         DIJob.from_manifest({**manifest(), "metadata": {"name": "job", "labels": labels, "annotations": annotations}})
     assert caught.value.path == path
 
 
 def test_a_template_that_contains_itself_is_refused() -> None:
-    deep: dict = {}
+    deep: dict[str, Any] = {}
     deep["x"] = deep
     assert refused(template(nodeSelector=deep)).message.endswith("levels deep")
 
 
-WHOLE = {
+WHOLE: dict[str, Any] = {
     "initContainers": [
         {"name": "fetch", "image": "x", "restartPolicy": "Always", "startupProbe": {"exec": {"command": ["true"]}}}
     ],

@@ -1,4 +1,4 @@
-"""Workflows as somebody who means harm may edit them: real ones, with anything in the place of anything."""
+"""Workflows as an attacker may edit them: real ones, with arbitrary values at arbitrary places."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NODE_FIELDS = [
 
 
 def text_of(value: Any) -> str:
-    """What stands in a text: a text as it is, everything else as JSON."""
+    """A value as text: text as it is, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -90,7 +90,7 @@ def workflow(name: str = "one") -> Json:
 
 @st.composite
 def workflows(draw: st.DrawFn, name: str = "one") -> Json:
-    """A Workflow with a few things in it edited."""
+    """A Workflow with a few values edited."""
     body = copy.deepcopy(workflow(name))
     parameters = body["spec"]["arguments"]["parameters"]
     edits = draw(st.dictionaries(st.sampled_from(PARAMETERS), VALUES, max_size=2))

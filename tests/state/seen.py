@@ -1,4 +1,4 @@
-"""Builds Workflows as Argo leaves them in the cluster, with their pods: what the status of a job is derived from.
+"""Builds Workflows as Argo writes them, with their pods: the input of a job's status.
 
 Times are seconds after the job was submitted.
 """
@@ -98,13 +98,13 @@ class SeenPod:
         return self
 
     def deleted(self, seconds: float) -> Self:
-        """Somebody has deleted its pod: its containers have got TERM, and Argo has not noted it."""
+        """Its pod was deleted: its containers have received SIGTERM, and Argo has not noticed."""
         if self.pod:
             self.pod["metadata"]["deletionTimestamp"] = at(seconds)
         return self
 
     def vanished(self) -> Self:
-        """Its pod is gone, and Argo has not noted it."""
+        """Its pod is gone, and Argo has not noticed."""
         self.pod = None
         return self
 
@@ -174,7 +174,7 @@ class SeenJob:
         round: str = "1",  # noqa: A002 (it is what the thing is called)
         incarnation: int = 0,
     ) -> SeenPod:
-        """An attempt of a replica such as "collector-1"; `incarnation` says how often it has come back after a drop."""
+        """An attempt of a replica such as "collector-1"; `incarnation` counts its returns after a drop."""
         task, _, index = replica.rpartition("-")
         place = f"{self.name}.round({self.rounds.index(round)}:{round})"
         if self.preemptible and self.backoff_limit:
@@ -187,7 +187,7 @@ class SeenJob:
         return made
 
     def all_ready(self, seconds: float = 5) -> Self:
-        """All replicas of the first round are made and become ready."""
+        """All replicas of the first round are created and become ready."""
         for task, count in self.tasks.items():
             for index in range(count):
                 self.pod(f"{task}-{index}").ready(seconds)
@@ -211,14 +211,14 @@ class SeenJob:
         return self
 
     def shutdown(self, how: str = "Stop", *, by_itself: bool = False) -> Self:
-        """The Workflow was told to stop, by a user or by the job itself."""
+        """The Workflow was stopped, by a user or by the job itself."""
         self.spec["shutdown"] = how
         if by_itself:
             self.node(".round(0:1).collector(0:0).superseded.hooks.give-up")
         return self
 
     def decided(self, action: str, why: str, *, seconds: float = 1) -> Self:
-        """The allocator has said what becomes of the job."""
+        """The allocator has written its decision."""
         self.annotations["diflow/decision"] = json.dumps({"action": action, "why": why, "time": at(seconds)})
         return self
 
@@ -281,11 +281,11 @@ class SeenJob:
         return workflow
 
     def all_pods(self) -> list[dict[str, Any]]:
-        """The pods that are still there."""
+        """The pods that still exist."""
         return [pod.pod for pod in self.pods if pod.pod]
 
     def derive(self) -> JobStatus:
-        """Its status, with its pods at hand."""
+        """Its status, from the Workflow and its pods."""
         return derive(self.workflow(), self.all_pods())
 
     def derive_from_nodes(self) -> JobStatus:

@@ -1,4 +1,4 @@
-"""What is made of the words that Kubernetes and Argo use for a pod in trouble (each as it was seen on a cluster)."""
+"""The advice for messages of Kubernetes and Argo about a pod (each was recorded on a cluster)."""
 
 from __future__ import annotations
 

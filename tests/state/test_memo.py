@@ -1,4 +1,4 @@
-"""What is remembered of users' texts is bounded in bytes, and not only in how many texts they are."""
+"""The cache of users' texts is bounded in bytes, not only in the number of texts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_latest_texts_are_remembered_and_the_others_make_room() -> None:
     assert [read(text) for text in (*texts[:16], texts[0], texts[16])] == [100] * 18
     assert asked == texts
     read(texts[0])
-    assert asked == texts, "it was used after the one that made room"
+    assert asked == texts, "it was used after the one that was evicted"
     read(texts[1])
     assert asked == [*texts, texts[1]]
 

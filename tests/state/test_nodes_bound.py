@@ -1,4 +1,4 @@
-"""A Workflow's status may hold more nodes than any job has: reading them must not cost seconds, nor keep them."""
+"""A Workflow's status may have more nodes than any job: reading them is fast, and keeps none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks and hosts for given numbers of replicas. tests/e2e/test_members.py holds them against what Argo gives."""
+"""Ranks and hosts for given numbers of replicas. tests/e2e/test_members.py compares them with Argo's."""
 
 from __future__ import annotations
 

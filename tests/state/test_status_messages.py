@@ -1,4 +1,4 @@
-"""The line that tells a user what a job is doing, what it waits for, or why it failed."""
+"""The message of a job: what it does, what it waits for, or why it failed."""
 
 from __future__ import annotations
 
@@ -178,13 +178,13 @@ def test_a_users_stop_is_not_taken_for_the_allocators() -> None:
 def test_what_the_allocator_says_is_why_its_gated_pods_wait() -> None:
     job = SeenJob(worker=2).decided("wait", "node-a and 2 others lack 3 cpu")
     for name in ("worker-0", "worker-1"):
-        pod = job.pod(name).unschedulable("Scheduling is blocked", reason="SchedulingGated")
-        assert pod.pod is not None
-        pod.pod["spec"]["schedulingGates"] = [{"name": "diflow/gang"}]
+        pod = job.pod(name).unschedulable("Scheduling is blocked", reason="SchedulingGated").pod
+        assert pod is not None
+        gates = pod["spec"]["schedulingGates"] = [{"name": "diflow/gang"}]
     for status in (job.derive(), job.derive_from_nodes()):
         assert status.phase == "Pending"
         assert status.message.endswith("worker-0 and worker-1: node-a and 2 others lack 3 cpu")
-    pod.pod["spec"]["schedulingGates"].append({"name": "theirs/gate"})
+    gates.append({"name": "theirs/gate"})
     assert "worker-1: waits to be admitted (gate diflow/gang, theirs/gate)" in why_replicas_wait(job)
 
 

@@ -70,7 +70,7 @@ def pod_was_evicted() -> SeenJob:
     return job
 
 
-def evicted_pod_is_made_anew() -> SeenJob:
+def evicted_pod_is_replaced() -> SeenJob:
     job = pod_was_evicted()
     job.pod("collector-0", created=22, uncounted=1).placed(23)
     return job
@@ -136,7 +136,7 @@ def failed_for_good_but_argo() -> SeenJob:
         (replica_starts_again, "Restarting"),
         (whole_round_restarts, "Restarting"),
         (pod_was_evicted, "Rescheduling"),
-        (evicted_pod_is_made_anew, "Rescheduling"),
+        (evicted_pod_is_replaced, "Rescheduling"),
         (task_grows, "Rescheduling"),
         (grown_pod_is_on_its_way, "Rescheduling"),
         (new_round_asked_for, "Rescheduling"),
@@ -160,7 +160,7 @@ def test_the_phase_is_the_row_of_the_table(case: Case, phase: str) -> None:
     "case",
     [
         just_submitted, all_ready, ready_or_done, replica_failed, replica_starts_again, whole_round_restarts,
-        evicted_pod_is_made_anew, task_grows, new_round_asked_for, new_round_runs, all_done_but_argo,
+        evicted_pod_is_replaced, task_grows, new_round_asked_for, new_round_runs, all_done_but_argo,
         failed_for_good_but_argo, lambda: all_done_but_argo().ended(50),
     ],
 )  # fmt: skip
@@ -188,7 +188,7 @@ def test_the_workflows_end_alone_decides_succeeded_and_failed() -> None:
         (all_ready, [("Pending", 0), ("Starting", 0), ("Running", 5)]),
         (replica_failed, [("Pending", 0), ("Starting", 0), ("Running", 5), ("Restarting", 20)]),
         (whole_round_restarts, [("Pending", 0), ("Starting", 0), ("Running", 5), ("Restarting", 20)]),
-        (evicted_pod_is_made_anew, [("Pending", 0), ("Starting", 0), ("Running", 5), ("Rescheduling", 20)]),
+        (evicted_pod_is_replaced, [("Pending", 0), ("Starting", 0), ("Running", 5), ("Rescheduling", 20)]),
         (grown_pod_is_on_its_way, [("Pending", 0), ("Starting", 0), ("Running", 5), ("Rescheduling", 30)]),
         (
             lambda: all_done_but_argo().ended(50),

@@ -1,4 +1,4 @@
-"""What is read out of a Workflow and its pods: numbers, places, and shapes that Argo may give them."""
+"""Reading a Workflow and its pods: numbers, places, and the forms in which Argo may write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain data that anybody may have written."""
+"""Plain data from untrusted users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the golden Workflows of the examples and of manifests/ are, and how they are written anew."""
+"""Where the golden Workflows of the examples and of manifests/ are, and how they are regenerated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def golden_of(path: Path) -> Path:
 
 
 def reoptimise() -> str:
-    """What the manifest of the re-optimisation is to hold."""
+    """The expected manifest of the re-optimisation."""
     from diflow.workflows.reoptimise import cron_yaml
 
     return _HEAD + cron_yaml()

@@ -1,9 +1,11 @@
 """Every job under examples/ has its Workflow beside it, byte for byte: a change of the rendering is a change on review.
 
-`python -m tests.workflows.golden` (or `make golden`) writes them anew.
+`python -m tests.workflows.golden` (or `make golden`) regenerates them.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import yaml
@@ -20,18 +22,18 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.parent.name)
-def test_the_workflow_of_an_example_is_its_golden_file(path) -> None:
+def test_the_workflow_of_an_example_is_its_golden_file(path: Path) -> None:
     assert to_yaml(DIJob.from_yaml(path)) == golden_of(path).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.parent.name)
-def test_an_example_comes_back_from_its_own_manifest(path) -> None:
+def test_an_example_comes_back_from_its_own_manifest(path: Path) -> None:
     job = DIJob.from_yaml(path)
     assert DIJob.from_yaml(job.to_yaml()) == job
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.parent.name)
-def test_every_parameter_of_a_workflow_is_text(path) -> None:
+def test_every_parameter_of_a_workflow_is_text(path: Path) -> None:
     workflow = yaml.safe_load(golden_of(path).read_text(encoding="utf-8"))
     assert all(isinstance(item["value"], str) for item in workflow["spec"]["arguments"]["parameters"])
 

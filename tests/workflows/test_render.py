@@ -1,13 +1,14 @@
-"""What the Workflow of a job carries, field by field."""
+"""The Workflow of a job, field by field."""
 
 from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
-from diflow import InvalidError, keys
+from diflow import DIJob, InvalidError, Task, keys
 from diflow.settings import RenderSettings
 from diflow.state.failures import STOPPED_MESSAGE
 from diflow.state.nodenames import parse
@@ -15,24 +16,25 @@ from diflow.workflows import render, to_yaml
 from tests.builders import job, task, template
 
 
-def workflow(*tasks, settings=None, **fields):
+def workflow(*tasks: Task, settings: RenderSettings | None = None, **fields: Any) -> dict[str, Any]:
     return render(job(*tasks, **fields), settings=settings or RenderSettings())
 
 
-def named(wf, name):
-    return next(item for item in wf["spec"]["templates"] if item["name"] == name)
+def named(wf: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = (item for item in wf["spec"]["templates"] if item["name"] == name)
+    return dict(found)
 
 
-def env(container):
+def env(container: dict[str, Any]) -> dict[str, Any]:
     return {item["name"]: item.get("value") for item in container["env"]}
 
 
-def patch(tmpl):
-    return json.loads(tmpl["podSpecPatch"])
+def patch(tmpl: dict[str, Any]) -> dict[str, Any]:
+    return dict(json.loads(tmpl["podSpecPatch"]))
 
 
-def container_patches(tmpl):
-    """What the patch says of each container, without the lists of hosts that every one of the job's own has."""
+def container_patches(tmpl: dict[str, Any]) -> dict[str, Any]:
+    """The patch of each container, without the lists of hosts that each of the job's containers has."""
     found = {c["name"]: c for kind in ("containers", "initContainers") for c in patch(tmpl).get(kind, [])}
     for name in found.keys() - {"wait", "init"}:
         lists, *rest = found[name].pop("env")
@@ -83,7 +85,7 @@ def test_a_member_of_a_fan_out_has_its_index_and_its_name() -> None:
 
 
 @pytest.mark.parametrize("preemptible", [False, True])
-def test_what_is_released_is_a_member_and_not_an_index(preemptible) -> None:
+def test_what_is_released_is_a_member_and_not_an_index(preemptible: bool) -> None:
     replica = named(workflow(preemptible=preemptible), "replicaOf-learner")
     leaf = replica["dag"]["tasks"][-1]
     assert "/learner/' + inputs.parameters.member" in leaf["when"]
@@ -119,7 +121,7 @@ def test_a_users_title_wins() -> None:
 
 
 @pytest.mark.parametrize(("priority", "name", "number"), [("normal", "diflow-normal", 0), ("high", "diflow-high", 100)])
-def test_priority_goes_to_the_pods_and_to_argo(priority, name, number) -> None:
+def test_priority_goes_to_the_pods_and_to_argo(priority: str, name: str, number: int) -> None:
     spec = workflow(priority=priority)["spec"]
     assert (spec["podPriorityClassName"], spec["priority"]) == (name, number)
 
@@ -193,7 +195,7 @@ def test_every_container_has_the_files_that_say_who_the_others_are_now() -> None
 
 
 @pytest.mark.parametrize("path", ["/etc/diflow", "/etc/diflow/", "/etc/diflow/mine", "/etc", "/"])
-def test_a_users_own_mount_in_that_place_is_left_alone(path) -> None:
+def test_a_users_own_mount_in_that_place_is_left_alone(path: str) -> None:
     own = {"name": "v", "mountPath": path}
     wf = workflow(task(container={"volumeMounts": [own]}, volumes=[{"name": "v", "emptyDir": {}}]), task("evaluator"))
     learner = named(wf, "learner")["container"]
@@ -236,7 +238,7 @@ def test_every_container_has_a_token_for_its_own_jobs_matters() -> None:
 
 
 @pytest.mark.parametrize("path", ["/var/run/secrets/diflow", "/var/run/secrets/diflow/token", "/var/run", "/var/run/"])
-def test_a_users_own_mount_in_the_tokens_place_is_left_alone(path) -> None:
+def test_a_users_own_mount_in_the_tokens_place_is_left_alone(path: str) -> None:
     own = {"name": "v", "mountPath": path}
     mine = [{"name": "DI_TOKEN_FILE", "value": "/mine"}]
     wf = workflow(task(container={"volumeMounts": [own], "env": mine}, volumes=[{"name": "v", "emptyDir": {}}]))
@@ -297,7 +299,7 @@ def test_a_container_that_asks_for_nothing_gets_the_default_resources() -> None:
     assert named(wf, "learner")["container"]["resources"] == {"requests": want, "limits": want}
 
 
-def test_the_default_resources_come_from_the_environment(monkeypatch) -> None:
+def test_the_default_resources_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DI_JOB_DEFAULT_RESOURCES", '{"resources": {"requests": {"cpu": 2, "memory": "3Gi"}}}')
     assert RenderSettings().default_resources == {
         "requests": {"cpu": "2", "memory": "3Gi"},
@@ -309,12 +311,12 @@ def test_the_default_resources_come_from_the_environment(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"resources": 3}', "no json"])
-def test_default_resources_that_cannot_be_read_are_named(text) -> None:
+def test_default_resources_that_cannot_be_read_are_named(text: str) -> None:
     with pytest.raises(InvalidError, match="DI_JOB_DEFAULT_RESOURCES must look like"):
         _ = RenderSettings(DI_JOB_DEFAULT_RESOURCES=text).default_resources
 
 
-def test_a_wrong_setting_is_named(monkeypatch) -> None:
+def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from diflow.settings import render_settings
 
     monkeypatch.setenv("DIFLOW_RUN_AS_USER", "root")
@@ -329,7 +331,7 @@ def test_pods_are_found_by_host_name_under_the_jobs_service() -> None:
 
 
 def test_fields_that_argo_has_stay_argos_and_the_others_go_into_the_patch() -> None:
-    spec = {
+    spec: dict[str, Any] = {
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "terminationGracePeriodSeconds": 60,
@@ -397,7 +399,7 @@ def test_a_volume_that_argo_does_not_see_mounted_is_added_by_the_patch() -> None
 
 
 def test_who_asks_for_resources_of_the_works_container_finds_it_under_argos_name() -> None:
-    def asked(name: str) -> dict:
+    def asked(name: str) -> dict[str, Any]:
         return {"resourceFieldRef": {"containerName": name, "resource": "limits.cpu"}}
 
     files = {"downwardAPI": {"items": [{"path": "cpu", **asked("work")}, {"path": "side", **asked("side")}]}}
@@ -492,7 +494,7 @@ def test_a_preemptible_job_restarts_its_round_together() -> None:
 
 
 @pytest.mark.parametrize("preemptible", [False, True])
-def test_with_a_limit_of_0_nothing_is_retried_and_the_first_failure_gives_up(preemptible) -> None:
+def test_with_a_limit_of_0_nothing_is_retried_and_the_first_failure_gives_up(preemptible: bool) -> None:
     wf = workflow(backoff_limit=0, preemptible=preemptible)
     assert "retryStrategy" not in named(wf, "round")
     assert "retryStrategy" not in named(wf, "replicaOf-learner")
@@ -515,7 +517,7 @@ def test_only_attempts_that_ended_for_no_fault_of_their_own_are_retried_uncounte
         ({"preemptible": True, "backoff_limit": 2}, '"{{inputs.parameters.round}}/{{inputs.parameters.attempt}}"'),
     ],
 )
-def test_a_stop_counts_for_nothing_unless_its_round_starts_again(fields, mark) -> None:
+def test_a_stop_counts_for_nothing_unless_its_round_starts_again(fields: dict[str, Any], mark: str | None) -> None:
     made = workflow(**fields)
     pods = named(made, "learner")
     expression = pods["retryStrategy"]["expression"]
@@ -549,7 +551,7 @@ def test_the_passing_of_a_users_own_deadline_is_counted() -> None:
 @pytest.mark.parametrize(
     ("policy", "expected"), [("All", {"strategy": "OnWorkflowCompletion"}), ("Running", None), ("None", None)]
 )
-def test_clean_pod_policy(policy, expected) -> None:
+def test_clean_pod_policy(policy: str, expected: dict[str, str] | None) -> None:
     assert workflow(clean_pod_policy=policy)["spec"].get("podGC") == expected
 
 
@@ -587,12 +589,12 @@ def test_the_hera_workflow_is_handed_out() -> None:
     assert made.to_dict() == render(job())
 
 
-def of_tasks(count, **fields):
+def of_tasks(count: int, **fields: Any) -> DIJob:
     return job(*(task("none", name=f"task-{i}") for i in range(count)), **fields)
 
 
 @pytest.mark.parametrize("preemptible", [False, True])
-def test_forty_tasks_are_less_than_300_kb(preemptible) -> None:
+def test_forty_tasks_are_less_than_300_kb(preemptible: bool) -> None:
     large = of_tasks(40, preemptible=preemptible)
     assert len(json.dumps(render(large, settings=RenderSettings()))) < 300_000
     assert len(to_yaml(large, settings=RenderSettings())) < 300_000
@@ -611,18 +613,18 @@ def test_no_pod_names_the_tasks_of_others() -> None:
 
 
 def test_torchruns_variables_refer_to_what_they_repeat_unless_the_user_has_his_own() -> None:
-    def told(*own):
+    def variables(*own: dict[str, str]) -> dict[str, Any]:
         wf = workflow(task("learner"), task("collector", container={"env": list(own)}))
         return env(named(wf, "collector")["container"])
 
-    plain = told()
+    plain = variables()
     assert (plain["RANK"], plain["PET_NODE_RANK"]) == ("$(DI_RANK)", "$(DI_RANK)")
     assert (plain["PET_NNODES"], plain["PET_RDZV_ENDPOINT"]) == ("$(WORLD_SIZE)", "$(MASTER_ADDR):29500")
     names = list(plain)
     assert all(
         names.index(short[2:].split(")")[0]) < names.index(name) for name, short in plain.items() if "$" in short
     )
-    mine = told({"name": "WORLD_SIZE", "value": "9"}, {"name": "MASTER_ADDR", "value": "elsewhere"})
+    mine = variables({"name": "WORLD_SIZE", "value": "9"}, {"name": "MASTER_ADDR", "value": "elsewhere"})
     assert mine["PET_NNODES"] == plain["WORLD_SIZE"]
     assert mine["PET_RDZV_ENDPOINT"] == f"{plain['MASTER_ADDR']}:29500"
 
@@ -638,7 +640,7 @@ WORDS = ("and", "contains", "else", "false", "if", "in", "let", "matches", "nil"
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_a_task_may_be_named_as_a_word_of_argos_expressions(word) -> None:
+def test_a_task_may_be_named_as_a_word_of_argos_expressions(word: str) -> None:
     wf = workflow(task("none", name=word), task("none", name=f"{word}-{word}"))
     bare = re.compile(rf"(?<![\w'/-]){word}(?![\w'/-])")
     for template_name in ("round", f"replicaOf-{word}"):

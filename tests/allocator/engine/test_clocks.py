@@ -64,7 +64,7 @@ def test_a_job_grows_when_there_is_room(at: Lab) -> None:
     elastic(at, replicas=12)
     at.cluster.set_back_seconds = HOUR
     at.cluster.node("c", cpu=4)
-    at.until(lambda: len(at.cluster.running("one")) == 12, "it has the new room", seconds=80)
+    at.until(lambda: len(at.cluster.running("one")) == 12, "it uses the new capacity", seconds=80)
 
 
 def test_a_time_in_the_future_is_as_old_as_it_was_seen() -> None:

@@ -56,18 +56,23 @@ def end_of(prepare: Play, scenes: list[Play], crash: Crash, *, lag_seconds: floa
         at.cluster.lag_seconds = lag_seconds
         for scene in scenes:
             scene(at)
-            while True:
-                try:
-                    at.rest(seconds=7 + int(lag_seconds))
-                    break
-                except Killed:
-                    at.end()
-                    at.begin()
+            rest_through_crashes(at, seconds=7 + int(lag_seconds))
         assert at.cluster.problems == []
         return {
             name: state(at, name)
             for name in sorted(at.api.objects["/apis/argoproj.io/v1alpha1/namespaces/default/workflows"])
         }
+
+
+def rest_through_crashes(at: Lab, *, seconds: int = 15) -> None:
+    """Let everything come to rest; a daemon that is killed is replaced by a new one."""
+    while True:
+        try:
+            at.rest(seconds=seconds)
+            return
+        except Killed:
+            at.end()
+            at.begin()
 
 
 def state(at: Lab, name: str) -> dict[str, Any]:
@@ -117,11 +122,11 @@ def elastic(at: Lab) -> None:
                           backoff_limit=0))  # fmt: skip
 
 
-def more_room(at: Lab) -> None:
+def more_capacity(at: Lab) -> None:
     at.cluster.node("c", cpu=4)
 
 
-def less_room(at: Lab) -> None:
+def less_capacity(at: Lab) -> None:
     at.cluster.remove_node("a")
 
 
@@ -148,11 +153,11 @@ def one_is_evicted(at: Lab) -> None:
     at.cluster.evict(at.cluster.of("elastic")["worker-1"]["metadata"]["name"])
 
 
-PLAYS = {
+PLAYS: dict[str, tuple[Play, list[Play]]] = {
     "admission": (nothing, [two_arrive]),
     "fewer replicas and more": (fixed, [scale(1), scale(3)]),
-    "growth of a preemptible job": (elastic, [more_room]),
-    "a node is gone": (elastic, [less_room]),
+    "growth of a preemptible job": (elastic, [more_capacity]),
+    "a node is gone": (elastic, [less_capacity]),
     "preemption and return": (elastic, [urgent, urgent_ends]),
     "a failed replica": (failing, [one_fails]),
     "a replica that was taken away": (failing, [one_is_evicted]),

@@ -44,11 +44,16 @@ def runs(at: Lab, of: str, count: int, *, seconds: int = 45) -> None:
              seconds=seconds)  # fmt: skip
 
 
+def leader(at: Lab) -> Daemon:
+    assert at.daemon is not None
+    return at.daemon
+
+
 def evicted(at: Lab, of: str) -> None:
     """A replica is evicted, and comes back."""
     old = at.cluster.of(of)["worker-0"]["metadata"]
     at.cluster.evict(old["name"])
-    at.until(lambda: at.cluster.of(of).get("worker-0", {}).get("metadata", old)["uid"] != old["uid"], "it is made anew")
+    at.until(lambda: at.cluster.of(of).get("worker-0", {"metadata": old})["metadata"]["uid"] != old["uid"], "a new pod")
     runs(at, of, 2)
 
 
@@ -77,9 +82,7 @@ def test_of_two_daemons_one_writes() -> None:
 def test_a_former_leader_that_was_stopped_for_a_while_writes_nothing() -> None:
     with lab() as at:
         two_nodes(at)
-        first = at.daemon
-        assert first is not None
-        second = at.new_daemon()
+        first, second = leader(at), at.new_daemon()
         elastic(at)
         at.daemon = None
         for _ in range(20):  # the first one does not get a single instruction
@@ -101,9 +104,7 @@ def test_a_write_that_was_overtaken_by_another_leader_is_refused() -> None:
     """The process is stopped between checking the Lease and a write, which the next leader has made meanwhile."""
     with lab() as at:
         two_nodes(at)
-        first = at.daemon
-        assert first is not None
-        second = at.new_daemon()
+        first, second = leader(at), at.new_daemon()
         at.cluster.submit(job("one", task(replicas=4)))
 
         def stop(method: str, path: str) -> None:
@@ -128,9 +129,7 @@ def test_a_decision_that_a_former_leader_has_not_sent_yet_is_refused_though_noth
     """The process is stopped between checking the Lease and a write; the next leader is paused and decides nothing."""
     with lab() as at:
         two_nodes(at)
-        first = at.daemon
-        assert first is not None
-        second = at.new_daemon()
+        first, second = leader(at), at.new_daemon()
         at.cluster.submit(job("one", task(replicas=4)))
 
         def pause(who: str | None) -> None:
@@ -168,8 +167,7 @@ def test_the_server_is_away_for_five_minutes() -> None:
         two_nodes(at)
         elastic(at, replicas=8)
         runs(at, "one", 8)
-        first = at.daemon
-        assert first is not None
+        first = leader(at)
         first.line.is_cut = True
         at.daemon = None
         before = first.line.tries
@@ -573,12 +571,12 @@ def test_a_policy_that_does_harm_changes_nothing_and_is_reported(harm: Callable[
         assert at.daemon.allocator.failing_seconds == 0.0
 
 
-def test_a_process_that_loses_its_lease_ends() -> None:
+def test_a_process_that_loses_its_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """`lead` raises LostLeadershipError, which ends the process."""
     with serving() as api:
         at = Lab(api)
         daemon = _on_real_time(at)
-        daemon.elector.acquire = lambda _: True  # type: ignore[method-assign]
+        monkeypatch.setattr(daemon.elector, "acquire", lambda _: True)
         stop = threading.Event()
         out: list[BaseException] = []
 

@@ -110,7 +110,7 @@ parameters = st.fixed_dictionaries(
         keys.PARAM_PROFILINGS: texts,
     },
 )
-annotations = st.fixed_dictionaries(
+annotated = st.fixed_dictionaries(
     {},
     optional={
         keys.ALLOCATION: st.one_of(allocations.map(json.dumps), texts),
@@ -207,7 +207,7 @@ statuses = st.one_of(
     values,
 )
 workflows = st.fixed_dictionaries(
-    {"parameters": parameters, "annotations": annotations},
+    {"parameters": parameters, "annotations": annotated},
     optional={"job": jobs, "status": statuses, "suspend": values, "shutdown": words, "labels": st.dictionaries(
         st.sampled_from([keys.QUEUE, keys.CHAIN, keys.PART]), words)},
 )  # fmt: skip
@@ -238,8 +238,12 @@ def hostile(made: Mapping[str, Any], *, is_preemptible: bool = True, name: str =
 def _pods(at: str) -> list[PodRead]:
     """Pods of the hostile job: bound, pinned, and gated."""
     out = []
-    for i, spec in enumerate(({"nodeName": "a"}, {"nodeSelector": {"kubernetes.io/hostname": "b"}},
-                              {"schedulingGates": [{"name": keys.GATE}]})):  # fmt: skip
+    specs: tuple[Json, ...] = (
+        {"nodeName": "a"},
+        {"nodeSelector": {"kubernetes.io/hostname": "b"}},
+        {"schedulingGates": [{"name": keys.GATE}]},
+    )
+    for i, spec in enumerate(specs):
         metadata = {
             "name": f"p{i}", "namespace": "evil", "uid": f"p{i}", "annotations": {_NODE_NAME: at},
             "labels": {keys.OPERATOR: "x", "workflows.argoproj.io/workflow": "evil"},

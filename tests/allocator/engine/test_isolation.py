@@ -10,10 +10,12 @@ import pytest
 
 from diflow.allocator.engine import patches, planning, records, reports
 from diflow.allocator.engine.isolation import MOST_CULPRITS, LeftOut, culprit
+from diflow.allocator.model import views
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView
 from diflow.allocator.policies.base import Policy, load_policy
+from diflow.job import read_annotation
 from tests.allocator import values
 from tests.allocator.lab import Lab, job, lab, task
 
@@ -60,7 +62,7 @@ def _in_arrays(patch: pytest.MonkeyPatch) -> None:
 
 def _beside_others(patch: pytest.MonkeyPatch) -> None:
     """It fails only together with other jobs."""
-    real = planning.build
+    real = views.build
 
     def build(nodes: Any, jobs: Sequence[JobView], *given: Any, **options: Any) -> Snapshot:
         if len(jobs) > 1 and any(_is_evil(view.name) for view in jobs):
@@ -78,7 +80,7 @@ def _in_writes(patch: pytest.MonkeyPatch) -> None:
             raise ValueError("Exceeds the limit (4300 digits) for integer string conversion")
         return real(read, **options)
 
-    patch.setattr(planning.patches, "change_job", change_job)
+    patch.setattr(patches, "change_job", change_job)
 
 
 def _in_reports(patch: pytest.MonkeyPatch) -> None:
@@ -90,7 +92,7 @@ def _in_reports(patch: pytest.MonkeyPatch) -> None:
 
 
 def _while_read(patch: pytest.MonkeyPatch) -> None:
-    real = records.read_annotation
+    real = read_annotation
 
     def dijob(text: str) -> Any:
         if _is_evil(text):

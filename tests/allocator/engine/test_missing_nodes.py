@@ -73,7 +73,8 @@ def test_nothing_new_is_sent_to_a_node_that_is_missing(at: Lab) -> None:
     was = taken(at, "b" if full == "a" else "a")
     at.cluster.submit(job("two"))
     at.rest()
-    assert at.cluster.running("two") == at.allocation("two") == {}
+    assert at.cluster.running("two") == {}
+    assert at.allocation("two") == {}
     at.api.add(NODE, was)
     at.until(lambda: len(at.cluster.running("two")) == 1, "it runs on the node that is back")
 

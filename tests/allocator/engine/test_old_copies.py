@@ -22,8 +22,8 @@ from tests.allocator.engine.test_crashes import (
     end_of,
     failing,
     fixed,
-    less_room,
-    more_room,
+    less_capacity,
+    more_capacity,
     one_fails,
     scale,
     urgent,
@@ -156,13 +156,13 @@ def at_once(*scenes: Play) -> Play:
     return play
 
 
-ORDERS = {
+ORDERS: dict[str, tuple[Play, list[Play]]] = {
     **PLAYS,
     "some have finished before others are wanted elsewhere": (elastic, [one_finishes, urgent, all_finish, all_finish]),
     "one finishes as it gives way": (elastic, [at_once(one_finishes, urgent), all_finish, all_finish]),
     "one fails as it gives way": (failing, [at_once(one_fails, urgent), urgent_ends]),
-    "its node goes as it gives way": (elastic, [at_once(less_room, small_urgent), urgent_ends]),
-    "it waits, and gets other nodes": (elastic, [urgent, more_room, urgent_ends]),
+    "its node goes as it gives way": (elastic, [at_once(less_capacity, small_urgent), urgent_ends]),
+    "it waits, and gets other nodes": (elastic, [urgent, more_capacity, urgent_ends]),
     "one that is released finishes": (fixed, [at_once(all_finish, scale(1))]),
 }
 

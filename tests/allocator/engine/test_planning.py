@@ -284,7 +284,8 @@ def test_a_job_that_may_not_be_moved_grows_behind_what_it_has() -> None:
 
 
 def test_a_replica_that_comes_back_is_a_new_incarnation() -> None:
-    doing = read(role(wanted=4), nodes=PLACED, tree=tree(**{"w_2": "Succeeded", "w_3": "Succeeded", "w_3.1": "Failed"}))
+    phases: dict[str, Any] = {"w_2": "Succeeded", "w_3": "Succeeded", "w_3.1": "Failed"}
+    doing = read(role(wanted=4), nodes=PLACED, tree=tree(**phases))
     looked = shown(job(doing, pod("w-0", on="a"), pod("w-1", on="b")))
     _, (write,) = plan_writes(looked, plan(looked.snapshot, w={"a": 3, "b": 1}), now=NOW)
     assert written(write)[0]["incarnations"] == {"1/w/2": ".1", "1/w/3": ".2"}

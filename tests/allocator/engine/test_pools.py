@@ -44,7 +44,7 @@ def test_an_invalid_speed_is_named(monkeypatch: pytest.MonkeyPatch, text: str, t
 def test_pools_are_parsed_and_invalid_ones_are_rejected() -> None:
     pools = Pools(label=_LABEL, speed={f"p{i}": 0.1 + i / 3 for i in range(MOST_POOLS)})
     assert parse_pools(pools.to_json()) == pools
-    assert len(pools.to_json()) < 64 * 1024, "a Lease has room for it"
+    assert len(pools.to_json()) < 64 * 1024, "it fits in a Lease"
     for text in ("", "fast", "[]", '{"speed": {"A100": -1}}', '{"label": ""}'):
         assert parse_pools(text) is None
 

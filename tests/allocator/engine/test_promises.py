@@ -70,7 +70,7 @@ def test_a_victim_that_does_not_leave_keeps_nobody_from_a_node_that_is_empty(at:
     runs(at, "one", 8)
     at.cluster.grace_seconds = DAY
     at.cluster.submit(urgent(2))
-    at.until(lambda: at.allocation("urgent") != {}, "it is given room that is to become free")
+    at.until(lambda: at.allocation("urgent") != {}, "it is given capacity that is to become free")
     at.cluster.node("c", cpu=4)
     at.cluster.node("d", cpu=4)
     runs(at, "urgent", 2, seconds=PROMISE + 70)
@@ -112,7 +112,7 @@ def test_a_pod_with_only_the_labels_of_a_job_is_foreign(at: Lab) -> None:
     pass_for(at, "one", other, index=0)
     at.cluster.submit(job("two", task(replicas=3)))
     runs(at, "two", 3)
-    assert set(at.cluster.running("two").values()) == {node}, "the room of the false pod is taken"
+    assert set(at.cluster.running("two").values()) == {node}, "the capacity of the false pod is taken"
     at.cluster.submit(job("three", task(cpu="4")))
     at.rest()
     assert at.allocation("three") == {}, "the false pod will never leave"

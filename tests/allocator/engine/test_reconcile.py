@@ -64,8 +64,8 @@ def test_a_pod_that_runs_and_should_not_is_stopped_with_its_grace_period(why: st
     assert [w.body for w in writes] == [{"spec": {"activeDeadlineSeconds": 1}}]
     assert writes[0].patch("9")["metadata"]["uid"] == old.identity.uid
     assert writes[0].patch("9")["metadata"]["resourceVersion"] == old.identity.version
-    for is_so in ({"is_stopping": True}, {"is_terminating": True}):
-        assert not [w for w in out(job(doing, replace(old, **is_so))) if w.target == old.identity]
+    for ending in (replace(old, is_stopping=True), replace(old, is_terminating=True)):
+        assert not [w for w in out(job(doing, ending)) if w.target == old.identity]
 
 
 @pytest.mark.parametrize("old", [pod("w-0", round="1"), pod("w-0", round="1", pinned="a")])
@@ -247,8 +247,9 @@ def test_an_evicted_replica_leads_to_a_new_round_in_the_same_place() -> None:
 
 
 def test_the_lost_node_of_a_finished_replica_delays_no_other() -> None:
-    phases = {"w_0": "Running", "w_1": "Succeeded"}
-    doing = read(nodes={"w": ("a", "gone")}, is_preemptible=True, tree=tree(recreated=("1/w/0",), **phases))
+    doing = read(
+        nodes={"w": ("a", "gone")}, is_preemptible=True, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Succeeded")
+    )
     (write,) = out(job(doing, pod("w-0", made=1, restart=0)))
     assert json.loads(write.body["metadata"]["annotations"][keys.ALLOCATION])["nodes"] == {}, "planning finds a place"
     both = replace(doing, tree=tree(recreated=("1/w/0",), w_0="Running", w_1="Running"))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from diflow import DIJob
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
@@ -210,7 +212,7 @@ def test_a_lost_node_takes_nothing_from_replicas_that_had_finished(at: Lab) -> N
 # --- a preemptible job ------------------------------------------------------------------------------------------------
 
 
-def elastic(name: str = "one", *, low: int = 1, replicas: int = 8, **fields: object) -> object:
+def elastic(name: str = "one", *, low: int = 1, replicas: int = 8, **fields: Any) -> DIJob:
     scales = task("worker", replicas=replicas, min_replicas=low, max_replicas=replicas)
     return job(name, scales, preemptible=True, backoff_limit=0, **fields)
 
@@ -289,6 +291,7 @@ def test_a_job_that_has_just_finished_is_not_started_again() -> None:
             at.until(lambda: len(at.cluster.ended()) == 2, "both have ended")
             for _ in range(20):
                 at.step()
+                assert at.daemon is not None
                 at.daemon.allocator.ask("a test")
             assert len(at.cluster.ended()) == 2
             assert at.cluster.of("one") == {}
@@ -456,17 +459,22 @@ def test_a_place_that_kube_scheduler_does_not_take_is_given_up(at: Lab, preempti
     ends(at, "one")
 
 
+def evict_and_take_the_capacity(at: Lab, node: str) -> None:
+    """Evict a replica of two CPUs; a foreign pod takes its capacity before the allocator acts."""
+    at.cluster.grace_seconds = 1.0
+    at.cluster.evict(at.cluster.of("one")["worker-1"]["metadata"]["name"])
+    at.cluster.frozen = True
+    at.step(2.0)
+    at.cluster.foreign("theirs", node, cpu=2)
+    at.cluster.frozen = False
+
+
 def test_a_replica_whose_capacity_was_taken_meanwhile_goes_elsewhere(at: Lab) -> None:
     at.cluster.submit(job("one", task(replicas=2, cpu="2"), backoff_limit=0))
     runs(at, "one", 2)
     (home,) = set(at.cluster.running("one").values())
     old = uids(at, "one")
-    at.cluster.grace_seconds = 1.0
-    at.cluster.evict(at.cluster.of("one")["worker-1"]["metadata"]["name"])
-    at.cluster.frozen = True
-    at.step(2.0)
-    at.cluster.foreign("theirs", home, cpu=2)
-    at.cluster.frozen = False
+    evict_and_take_the_capacity(at, home)
     runs(at, "one", 2)
     assert uids(at, "one")["worker-0"] == old["worker-0"]
     assert set(at.cluster.running("one").values()) == {"a", "b"}
@@ -492,12 +500,7 @@ def test_a_gang_of_which_a_part_lost_its_place_moves_as_a_whole(at: Lab) -> None
     at.cluster.submit(job("one", task(replicas=2, cpu="2"), preemptible=True, backoff_limit=0))
     runs(at, "one", 2)
     (home,) = set(at.cluster.running("one").values())
-    at.cluster.grace_seconds = 1.0
-    at.cluster.evict(at.cluster.of("one")["worker-1"]["metadata"]["name"])
-    at.cluster.frozen = True
-    at.step(2.0)
-    at.cluster.foreign("theirs", home, cpu=2)
-    at.cluster.frozen = False
+    evict_and_take_the_capacity(at, home)
     runs(at, "one", 2)
     assert home not in at.cluster.running("one").values() or len(set(at.cluster.running("one").values())) == 2
     at.rest()
@@ -592,7 +595,7 @@ def test_another_job_of_the_same_name_inherits_nothing(at: Lab) -> None:
     for _ in range(18):
         at.step()
         new = [pod for pod in at.cluster.pods() if pod["metadata"]["uid"] not in old]
-        assert all(is_gated(pod) for pod in new), "none of the new gang before there is room for all of it"
+        assert all(is_gated(pod) for pod in new), "none of the new gang before there is capacity for all of it"
     at.until(lambda: not old & set(uids(at, "one").values()), "the old pods are gone")
     runs(at, "one", 8)
     assert at.cluster.restarts("one") == 0

@@ -28,7 +28,7 @@ def api() -> Iterator[FakeApi]:
         yield found
 
 
-def annotations(at: Lab, name: str) -> dict[str, str]:
+def annotations_of(at: Lab, name: str) -> dict[str, str]:
     return dict(at.cluster.workflow(name)["metadata"]["annotations"])
 
 
@@ -89,7 +89,7 @@ def test_an_earlier_allocation_that_is_restored_is_rejected(at: Lab) -> None:
     at.cluster.quota = {"one": 0}
     at.cluster.submit(job("one", task(replicas=8)))
     at.until(lambda: at.allocation("one") != {}, "it is given its place")
-    kept = {key.removeprefix("diflow/"): annotations(at, "one")[key] for key in (keys.ALLOCATION, keys.PROOF)}
+    kept = {key.removeprefix("diflow/"): annotations_of(at, "one")[key] for key in (keys.ALLOCATION, keys.PROOF)}
     at.until(lambda: at.allocation("one") == {}, "it is given back", seconds=400)
     at.cluster.annotate("one", **kept)
     at.cluster.submit(job("two", task(replicas=8)))
@@ -101,7 +101,7 @@ def test_the_allocation_of_another_job_is_rejected(at: Lab) -> None:
     runs(at, "one", 8)
     at.cluster.submit(job("two", task(replicas=8)))
     at.rest()
-    given = annotations(at, "one")
+    given = annotations_of(at, "one")
     at.cluster.annotate("two", allocation=given[keys.ALLOCATION], **{"allocation-proof": given[keys.PROOF]})
     assert at.daemon is not None
     at.daemon.catch_up()
@@ -114,12 +114,12 @@ def test_a_new_leader_accepts_what_the_previous_one_wrote(at: Lab) -> None:
     at.cluster.frozen = True
     at.cluster.submit(job("one", task(replicas=8)))
     at.until(lambda: at.allocation("one") != {}, "it is given its place")
-    given = annotations(at, "one")[keys.ALLOCATION]
+    given = annotations_of(at, "one")[keys.ALLOCATION]
     at.end()
     at.begin()
     at.cluster.frozen = False
     runs(at, "one", 8)
-    assert annotations(at, "one")[keys.ALLOCATION] == given
+    assert annotations_of(at, "one")[keys.ALLOCATION] == given
 
 
 def test_a_lost_key_costs_running_jobs_nothing_and_waiting_ones_a_new_decision(at: Lab) -> None:
@@ -134,7 +134,7 @@ def test_a_lost_key_costs_running_jobs_nothing_and_waiting_ones_a_new_decision(a
     runs(at, "two", 4)
     at.rest()
     assert {pod["metadata"]["uid"] for pod in at.cluster.of("one").values()} == before
-    assert keys.PROOF in annotations(at, "one")
+    assert keys.PROOF in annotations_of(at, "one")
 
 
 def test_read_only_commands_neither_read_nor_create_the_key(api: FakeApi) -> None:
@@ -154,7 +154,7 @@ def test_without_the_secret_all_is_accepted_and_nothing_is_signed() -> None:
         at.begin()
         at.cluster.submit(job("one", task(replicas=2)))
         runs(at, "one", 2)
-        assert keys.PROOF not in annotations(at, "one")
+        assert keys.PROOF not in annotations_of(at, "one")
 
 
 def test_a_job_that_goes_on_in_another_workflow_keeps_its_place_there() -> None:

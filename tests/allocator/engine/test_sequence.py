@@ -29,7 +29,8 @@ Pick = Callable[[Write], bool]
 
 def moves(snapshot: Snapshot, plan: Plan) -> tuple[list[Write], list[Write]]:
     """(writes that free capacity, writes that use it) of all jobs that the plan changes."""
-    free, use = [], []
+    free: list[Write] = []
+    use: list[Write] = []
     for j in range(snapshot.jobs):
         if plan.action[j] == KEEP:
             continue
@@ -190,12 +191,12 @@ def test_a_job_that_needs_capacity_of_an_unwritable_job_waits_and_gets_it_afterw
         at.cluster.submit(job("urgent", task(replicas=2), priority="high"))
         for _ in range(30):
             at.step()
-            assert at.allocation("urgent") == {}, "its room is not free"
+            assert at.allocation("urgent") == {}, "its capacity is not free"
         at.cluster.node("b", cpu=1)
         at.cluster.submit(job("small"))
         at.until(lambda: at.cluster.running("small") == {"worker-0": "b"}, "it needs nothing of the others", seconds=5)
         over[0] = True
-        at.until(lambda: len(at.cluster.running("urgent")) == 2, "it gets the room", seconds=130)
+        at.until(lambda: len(at.cluster.running("urgent")) == 2, "it gets the capacity", seconds=130)
         assert at.cluster.problems == []
 
 

@@ -14,7 +14,7 @@ from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain
 from diflow.state.status import derive
-from tests.allocator.engine.test_crashes import Crash
+from tests.allocator.engine.test_crashes import Crash, rest_through_crashes
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task
 
@@ -154,7 +154,9 @@ def test_no_pod_is_admitted_while_pods_of_the_previous_workflow_live() -> None:
         at.until(lambda: len(at.cluster.of("long-s2")) == 2, "its pods are made")
         seen = 0
         while at.cluster.of("long"):
-            assert all(is_gated(pod) for pod in at.cluster.of("long-s2").values()), "there is room for them elsewhere"
+            assert all(is_gated(pod) for pod in at.cluster.of("long-s2").values()), (
+                "there is free capacity for them elsewhere"
+            )
             at.step()
             seen += 1
         assert seen > 3
@@ -308,13 +310,7 @@ def scene(crash: Crash) -> dict[str, Any]:
         assert at.daemon is not None
         at.daemon.line.before, at.daemon.line.after = crash.before, crash.after
         at.cluster.evict(at.cluster.of("long")["worker-0"]["metadata"]["name"])
-        while True:
-            try:
-                at.rest()
-                break
-            except Killed:
-                at.end()
-                at.begin()
+        rest_through_crashes(at)
         assert at.cluster.problems == []
         return {
             "phases": {name: at.cluster.phase(name) for name in workflows(at)},

@@ -1,4 +1,4 @@
-"""How the probe waits: not for a time, but for a sign that Argo has acted; and a second try where the first failed."""
+"""How the probe waits: for a sign that Argo has acted, not for a time; and its second try after a failure."""
 
 # ruff: noqa: ARG002 (the fake has the arguments of the real cluster)
 
@@ -122,7 +122,7 @@ def test_a_witness_keeps_its_workflow_open_until_the_run_lets_it_go() -> None:
 
 
 class Moody:
-    """A scenario for facts 2 and 4 that goes wrong the first times."""
+    """A scenario for facts 2 and 4 that fails the first times."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)

@@ -1,4 +1,4 @@
-"""The probe itself: what it says when it cannot measure, and that it leaves nothing behind."""
+"""The probe itself: its errors when it cannot measure, and that it leaves nothing behind."""
 
 # ruff: noqa: ARG002 (the fake has the arguments of the real cluster)
 

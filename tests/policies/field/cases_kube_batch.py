@@ -6,6 +6,8 @@ with memory to spare. A ReplicaSet there is pods of others here.
 
 from __future__ import annotations
 
+from typing import Any
+
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Where
 from tests.policies.field import reasons
 from tests.policies.field.rows import (
@@ -40,7 +42,7 @@ def _e2e(name: str) -> Source:
     return _at("test/e2e/job.go", name)
 
 
-_ONE = {"cpu": 1, "memory": G}
+_ONE: dict[str, Any] = {"cpu": 1, "memory": G}
 _C1 = (queue("c1"),)
 _Q1 = (queue("q1"),)
 _Q1_Q2 = (queue("q1"), queue("q2"))

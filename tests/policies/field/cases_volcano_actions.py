@@ -8,6 +8,8 @@ no gang of them all: they are a job each. Queue priorities are left out where no
 
 from __future__ import annotations
 
+from typing import Any
+
 from diflow.allocator.model.predicates import Where
 from tests.policies.field import reasons
 from tests.policies.field.rows import (
@@ -49,7 +51,7 @@ def _at(file: str, name: str) -> Source:
     return Source("Volcano", file, name)
 
 
-_ONE = {"cpu": 1, "memory": G}
+_ONE: dict[str, Any] = {"cpu": 1, "memory": G}
 _C1 = (queue("c1"),)
 _Q1 = (queue("q1"),)
 _Q1_Q2 = (queue("q1"), queue("q2"))
@@ -414,8 +416,8 @@ PREEMPT: tuple[Case, ...] = (
 )
 
 _POOL = {pool: Where(selector=(("nodepool", pool),)) for pool in ("gpu", "cpu")}
-_GPU = {"labels": {"nodepool": "gpu"}}
-_CPU = {"labels": {"nodepool": "cpu"}}
+_GPU: dict[str, Any] = {"labels": {"nodepool": "gpu"}}
+_CPU: dict[str, Any] = {"labels": {"nodepool": "cpu"}}
 
 
 def _across(name: str, test: str, guaranteed: dict[str, int], theirs: Ends) -> Case:

@@ -44,7 +44,7 @@ def _at(file: str, name: str) -> Source:
     return Source("Volcano", file, name)
 
 
-_ONE = {"cpu": 1, "memory": G}
+_ONE: dict[str, Any] = {"cpu": 1, "memory": G}
 _SLOTS = (node("n1", cpu=4, memory=8 * G), node("n2", cpu=4, memory=8 * G))
 _FULL = {"n1": 4, "n2": 4}
 _DEFAULT = (queue("default"),)
@@ -221,7 +221,7 @@ RECLAIM: tuple[Case, ...] = (
 _FOUR = tuple(node(f"n{i}", cpu=1, memory=GI) for i in (1, 2, 3, 4))
 _ALL_FOUR = {f"n{i}": 1 for i in (1, 2, 3, 4)}
 _FIRST, _LAST = {"n1": 1, "n2": 1}, {"n3": 1, "n4": 1}
-_SLOT = {"cpu": 1, "memory": GI}
+_SLOT: dict[str, Any] = {"cpu": 1, "memory": GI}
 
 
 def _deserves(name: str, cores: int) -> Any:

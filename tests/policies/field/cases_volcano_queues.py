@@ -76,8 +76,8 @@ PROPORTION: tuple[Case, ...] = (
 _WORKER = Where(selector=(("selector", "worker"),))
 _N1 = node("n1", cpu=2, memory=4 * GI, labels={"selector": "worker"})
 _N2 = node("n2", cpu=2, memory=4 * GI)
-_ONE = {"cpu": 1, "memory": GI}
-_NODE = {"cpu": 2, "memory": 4 * GI}
+_ONE: dict[str, Any] = {"cpu": 1, "memory": GI}
+_NODE: dict[str, Any] = {"cpu": 2, "memory": 4 * GI}
 _THREE = (node("n1", cpu=3, memory=3 * G), node("n2", cpu=3, memory=3 * G))
 _ENQUEUE = (
     _deserves("q1", amounts(cpu=2, memory=2 * G), amounts(cpu=2, memory=2 * G)),
@@ -266,7 +266,7 @@ _Q4 = _under("root", "q4", _cores(2, pods=1), _cores(4, pods=4))
 _Q31 = _under("q3", "q31", _cores(2, pods=2), _cores(4, pods=4))
 _Q32 = _under("q3", "q32", _cores(2, pods=2), _cores(4, pods=4))
 _Q33 = _under("q3", "q33", {PODS: 2}, _cores(4, pods=4))
-_TWO = {"cpu": 2, "memory": 2 * GI}
+_TWO: dict[str, Any] = {"cpu": 2, "memory": 2 * GI}
 
 HIERARCHY: tuple[Case, ...] = (
     case(
@@ -419,8 +419,8 @@ HIERARCHY: tuple[Case, ...] = (
     ),
 )
 
-_CPU = {"cpu": 1}
-_MEMORY = {"memory": G}
+_CPU: dict[str, Any] = {"cpu": 1}
+_MEMORY: dict[str, Any] = {"memory": G}
 
 HDRF: tuple[Case, ...] = (
     case(

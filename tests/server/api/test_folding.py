@@ -236,7 +236,8 @@ def test_whatever_may_be_reported_the_text_is_json_that_the_allocator_bears(
 
 def test_a_number_that_no_float_can_hold_is_no_number() -> None:
     assert untrusted.number(10**400) is None
-    assert [untrusted.number(value) for value in (True, "1", None, float("nan"), float("inf"), [])] == [None] * 6
+    others: tuple[Any, ...] = (True, "1", None, float("nan"), float("inf"), [])
+    assert [untrusted.number(value) for value in others] == [None] * 6
     assert (untrusted.number(3), untrusted.number(0.5)) == (3.0, 0.5)
     assert untrusted.mapping('{"progress": 1' + "0" * 400 + "}")
     assert [untrusted.mapping(text) for text in ("", "[1]", "{", "[" * 100_000)] == [{}] * 4

@@ -190,7 +190,8 @@ def test_whatever_was_reported_is_folded_into_a_short_text_that_all_readers_take
 ) -> None:
     taken: dict[int, Report] = {}
     for rank, value in given_reports.items():
-        body, faults = validate(Hints if rank == HINTS else Profiling, value)
+        model: type[Hints | Profiling] = Hints if rank == HINTS else Profiling
+        body, faults = validate(model, value)
         assert (body is None) == bool(faults)
         if body is not None:
             taken[rank] = Report("worker", body)

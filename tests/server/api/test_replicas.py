@@ -7,8 +7,10 @@ import copy
 import json
 import re
 import threading
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+import httpx
 import pytest
 
 from diflow import keys
@@ -44,6 +46,18 @@ def refused(answer: Any, code: int) -> str:
     assert not set("'\"") & set(body["message"])
     assert answer.headers["x-request-id"]
     return str(body["message"])
+
+
+def asking(
+    client: httpx.AsyncClient, name: str, token: str
+) -> Callable[[str, int], Coroutine[Any, Any, httpx.Response]]:
+    """What adds (POST) or removes (DELETE) a number of a job's replicas with this token."""
+
+    async def ask(method: str, number: int) -> httpx.Response:
+        path = f"/v2alpha1/job/default.{name}/replicas"
+        return await client.request(method, path, headers=bearer(token), json={"replicas": number})
+
+    return ask
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -409,13 +423,8 @@ async def test_a_preemptible_job_is_asked_within_its_bounds_from_what_it_has(pla
     place.running(elastic())
     place.set("elastic", granted={"1": {"worker": 6}})
     person = place.authority.person("ada", ("patch", "default", "*"))
-    path = "/v2alpha1/job/default.elastic/replicas"
-
     async with place.asked() as client:
-
-        async def ask(method: str, number: int) -> Any:
-            return await client.request(method, path, headers=bearer(person), json={"replicas": number})
-
+        ask = asking(client, "elastic", person)
         assert (await ask("DELETE", 1)).status_code == 200  # it has 6
         assert wanted(place, "elastic") == {"worker": 5}
         assert "maximum is 8" in refused(await ask("POST", 4), 422)
@@ -431,13 +440,8 @@ async def test_a_number_that_is_the_submitted_one_is_a_bound_too_and_can_be_rais
     place.running(elastic())  # 4 were submitted, 2 to 8 are allowed
     place.set("elastic", granted={"1": {"worker": 6}})
     person = place.authority.person("ada", ("patch", "default", "*"))
-    path = "/v2alpha1/job/default.elastic/replicas"
-
     async with place.asked() as client:
-
-        async def ask(method: str, number: int) -> Any:
-            return await client.request(method, path, headers=bearer(person), json={"replicas": number})
-
+        ask = asking(client, "elastic", person)
         assert (await ask("DELETE", 2)).status_code == 200
         annotations = place.workflow("elastic")["metadata"]["annotations"]
         assert json.loads(annotations[keys.BOUNDS]) == {"worker": {"min": 2, "max": 4}}
@@ -450,13 +454,11 @@ async def test_a_number_that_is_the_submitted_one_is_a_bound_too_and_can_be_rais
 async def test_bounds_that_a_person_has_set_since_hold(place: Place) -> None:
     place.submit(elastic(), annotations={**place_annotations(elastic()), keys.BOUNDS: '{"worker":{"min":3,"max":5}}'})
     person = place.authority.person("ada", ("patch", "default", "*"))
-    path = "/v2alpha1/job/default.elastic/replicas"
     async with place.asked() as client:
-        assert "maximum is 5" in refused(await client.post(path, headers=bearer(person), json={"replicas": 2}), 422)
-        assert "minimum is 3" in refused(
-            await client.request("DELETE", path, headers=bearer(person), json={"replicas": 2}), 409
-        )
-        assert (await client.post(path, headers=bearer(person), json={"replicas": 1})).status_code == 200
+        ask = asking(client, "elastic", person)
+        assert "maximum is 5" in refused(await ask("POST", 2), 422)
+        assert "minimum is 3" in refused(await ask("DELETE", 2), 409)
+        assert (await ask("POST", 1)).status_code == 200
     assert wanted(place, "elastic") == {"worker": 5}
 
 
@@ -465,12 +467,8 @@ async def test_bounds_that_a_person_has_set_since_hold(place: Place) -> None:
 async def test_a_maximum_that_a_person_sets_is_not_passed_by_the_jobs_own_wish(place: Place, high: int) -> None:
     place.running(elastic(replicas=2, low=1, high=4))
     token = place.authority.pod_token("elastic-worker-1-0", job="elastic")
-    path = "/v2alpha1/job/default.elastic/replicas"
     async with place.asked() as client:
-
-        async def ask(method: str, number: int) -> Any:
-            return await client.request(method, path, headers=bearer(token), json={"replicas": number})
-
+        ask = asking(client, "elastic", token)
         assert (await ask("DELETE", 1)).status_code == 200
         assert (await ask("POST", 1)).status_code == 200  # the number that was submitted: it becomes a bound
         await asyncio.to_thread(scale, "elastic", high=high, namespace="default", cluster=place.cluster)
@@ -603,18 +601,14 @@ async def test_the_writes_that_wait_for_one_job_are_bounded_and_another_job_does
 
     place.api.rule(rule)
     async with place.asked() as client:
-
-        async def ask(name: str) -> Any:
-            path = f"/v2alpha1/job/default.{name}/replicas"
-            return await client.post(path, headers=bearer(person), json={"replicas": 1})
-
-        waiting = [asyncio.ensure_future(ask("mixed")) for _ in range(WAITING + 1)]
+        ask_mixed, ask_other = (asking(client, name, person) for name in ("mixed", "other"))
+        waiting = [asyncio.ensure_future(ask_mixed("POST", 1)) for _ in range(WAITING + 1)]
         queue = place.app.state.core.writes
         await soon(lambda: queue.waiting("default", "mixed") == WAITING)
-        answer = await ask("mixed")
+        answer = await ask_mixed("POST", 1)
         assert "wait" in refused(answer, 503)
         assert answer.headers["retry-after"]
-        assert (await ask("other")).status_code == 200
+        assert (await ask_other("POST", 1)).status_code == 200
         # A caller that disconnects while it waits has requested nothing.
         waiting[-1].cancel()
         await soon(lambda: queue.waiting("default", "mixed") == WAITING - 1)
@@ -694,7 +688,7 @@ async def test_a_key_that_is_none_is_refused(place: Place, key: str) -> None:
     async with place.asked() as client:
         answer = await client.post(
             "/v2alpha1/job/default.mixed/replicas",
-            headers=[("Authorization", f"Bearer {token}"), ("Idempotency-Key", key.encode())],
+            headers=[(b"Authorization", f"Bearer {token}".encode()), (b"Idempotency-Key", key.encode())],
             json={"replicas": 1},
         )
     assert "Idempotency-Key" in refused(answer, 400)

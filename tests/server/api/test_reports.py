@@ -20,7 +20,7 @@ SHORT = "/v2alpha1/default.elastic/profilings"
 
 
 def standing(place: Place, name: str = "elastic") -> dict[str, Any]:
-    """What stands in the parameter."""
+    """The value of the parameter."""
     return dict(json.loads(place.parameter(name, keys.PARAM_PROFILINGS)))
 
 
@@ -375,7 +375,7 @@ async def test_reports_of_a_job_that_ended_or_went_on_are_dropped(place: Place) 
 
 
 @asynchronous
-async def test_whoever_reports_about_a_job_that_has_ended_is_told_so(place: Place) -> None:
+async def test_a_report_about_a_job_that_has_ended_is_refused_with_that_reason(place: Place) -> None:
     place.running(elastic())
     ended = {**place.workflow("elastic"), "status": {"phase": "Succeeded"}}
     place.api.add(WORKFLOW, ended)
@@ -410,7 +410,7 @@ async def test_a_workflow_that_has_ended_is_not_the_end_of_a_job_that_goes_on_in
 
 
 @asynchronous
-async def test_a_parameter_that_somebody_made_unreadable_or_removed_is_written_anew(place: Place) -> None:
+async def test_a_parameter_that_somebody_made_unreadable_or_removed_is_written_again(place: Place) -> None:
     for number, broken in enumerate(("[[[", "x" * 100_000, None, '{"é": "<&>"}')):
         name = f"job-{number}"
         place.running(elastic(name))

@@ -50,7 +50,7 @@ class Whole:
 
 
 @contextmanager
-def whole(api: FakeApi, folder: Path, **settings: object) -> Iterator[Whole]:
+def whole(api: FakeApi, folder: Path, **settings: Any) -> Iterator[Whole]:
     place = Place(api)
     place.running(mixed())
     place.running(elastic())
@@ -249,7 +249,7 @@ def test_with_the_api_server_away_reads_go_on_until_the_cache_is_too_old_and_it_
     assert {answer.status for answer in told} == {200, 503}
     late = [answer for answer in told if answer.status == 503]
     assert all(int(answer.fields["retry-after"]) > 0 for answer in late)
-    assert all(answer.json["data"] is None for answer in late), "nothing old is told"
+    assert all(answer.json["data"] is None for answer in late), "no old answer is sent"
 
 
 def test_ten_thousand_connections_cost_little_memory_and_a_kill_loses_no_desire(tmp_path: Path) -> None:

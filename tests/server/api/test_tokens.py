@@ -411,7 +411,7 @@ async def test_a_flood_of_worthless_tokens_is_slowed_down_and_the_good_ones_stay
 
 @asynchronous
 async def test_many_good_tokens_from_one_address_are_no_flood(place: Place) -> None:
-    """As behind a proxy, or when all are reviewed anew at once."""
+    """As behind a proxy, or when all are reviewed again at once."""
     place.running(mixed())
     tokens = [place.authority.person(f"person-{n}") for n in range(250)]
     async with place.asked():

@@ -78,7 +78,7 @@ async def test_every_error_has_the_envelope_and_an_id(place: Place, method: str,
 @asynchronous
 async def test_an_id_that_is_not_sane_gets_another_one(place: Place, given: str) -> None:
     async with place.asked() as client:
-        one = await client.get("/healthz", headers=[("X-Request-Id", given.encode())])
+        one = await client.get("/healthz", headers=[(b"X-Request-Id", given.encode())])
         two = await client.get("/healthz")
     assert one.headers["x-request-id"] not in ("", given)
     assert one.headers["x-request-id"] != two.headers["x-request-id"]

@@ -25,7 +25,7 @@ def _server() -> Iterator[Served]:
 
 @pytest.fixture(scope="module", name="roomy")
 def _roomy() -> Iterator[Served]:
-    """Nobody is sent away for being slow."""
+    """No client is refused for being slow."""
     with served(connections=103, connections_per_address=100, header_seconds=600, idle_seconds=600) as found:
         yield found
 
@@ -50,7 +50,7 @@ def flood(server: Served, count: int, *, addresses: int) -> Iterator[subprocess.
 
 
 def outcome(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What became of each connection."""
+    """The outcome of each connection."""
     out, _ = process.communicate("\n", timeout=150)
     return dict(json.loads(out))
 
@@ -95,7 +95,12 @@ def test_one_network_cannot_take_the_room_of_others() -> None:
 )
 def test_requests_that_do_not_come_whole_make_room_for_who_asks(begun: bytes) -> None:
     """Five addresses are enough to hold all connections, each within its own limit; they hold nobody up."""
-    limits = {"connections": 100, "connections_per_address": 20, "header_seconds": 600, "body_seconds": 600}
+    limits: dict[str, Any] = {
+        "connections": 100,
+        "connections_per_address": 20,
+        "header_seconds": 600,
+        "body_seconds": 600,
+    }
     with served(**limits) as small, contextlib.ExitStack() as sockets:
         slow = [sockets.enter_context(connect(small.port, source=f"127.0.{5 + n % 5}.2")) for n in range(100)]
         for sock in slow:
@@ -132,13 +137,13 @@ def test_who_is_answered_is_not_sent_away_for_what_comes_behind() -> None:
         for sock in asked:
             sock.sendall(request("GET", "/slow?seconds=4") + b"GET /hel")
         time.sleep(1.5)
-        assert get(small.port, "/hello", source="127.0.9.2").status == 503, "there is no room"
+        assert get(small.port, "/hello", source="127.0.9.2").status == 503, "all connections are in use"
         for sock in asked:
             assert one(sock).status == 200
 
 
 def test_who_waits_on_purpose_makes_room_for_who_asks() -> None:
-    """One tenant's long polls, from a few of its pods, must not hold every connection: they are told to ask again."""
+    """One tenant's long polls, from a few of its pods, must not hold every connection: they are answered early."""
     with served(connections=3, poll_seconds=600) as small, contextlib.ExitStack() as sockets:
         polls = []
         for number in range(3):

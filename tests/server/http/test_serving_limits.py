@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,9 @@ MIB = 1 << 20
 @pytest.fixture(scope="module", name="server")
 def _server() -> Iterator[Served]:
     """With times so long that no machine is too slow for them."""
-    times = dict.fromkeys(("header_seconds", "body_seconds", "answer_seconds", "idle_seconds", "linger_seconds"), 60)
+    times: dict[str, Any] = dict.fromkeys(
+        ("header_seconds", "body_seconds", "answer_seconds", "idle_seconds", "linger_seconds"), 60
+    )
     with served(**times) as found:
         yield found
         assert found.peak_mib() < 200
@@ -32,7 +35,8 @@ def _server() -> Iterator[Served]:
 def _hasty() -> Iterator[Served]:
     """With times so short that a test can wait for them."""
     names = ("header_seconds", "body_seconds", "answer_seconds", "idle_seconds", "linger_seconds", "poll_seconds")
-    with served(requests_per_connection=5, **dict.fromkeys(names, SHORT_SECONDS)) as found:
+    times: dict[str, Any] = dict.fromkeys(names, SHORT_SECONDS)
+    with served(requests_per_connection=5, **times) as found:
         yield found
 
 
@@ -82,7 +86,7 @@ def test_each_slow_client_is_told_so(hasty: Served) -> None:
             "the body of the request",
         ),
         "a handler that hangs": (lambda: talk(hasty.port, request("GET", "/slow")), 503, "no answer in time"),
-        "a poll in vain": (lambda: talk(hasty.port, request("GET", "/discover/me")), 408, "ask again"),
+        "a poll without an event": (lambda: talk(hasty.port, request("GET", "/discover/me")), 408, "ask again"),
     }
     with ThreadPoolExecutor(len(cases)) as pool:
         talks = {name: pool.submit(case) for name, (case, _, _) in cases.items()}

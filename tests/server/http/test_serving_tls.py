@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -76,12 +77,8 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", name="server")
 def _server(folder: Path) -> Iterator[Served]:
     certificate, key = make_pair(folder, "first")
-    with served(
-        tls_certificate=certificate,
-        tls_key=key,
-        tls_check_seconds=0.05,
-        **dict.fromkeys(("header_seconds", "body_seconds", "answer_seconds", "idle_seconds"), 60),
-    ) as found:
+    times: dict[str, Any] = dict.fromkeys(("header_seconds", "body_seconds", "answer_seconds", "idle_seconds"), 60)
+    with served(tls_certificate=certificate, tls_key=key, tls_check_seconds=0.05, **times) as found:
         yield found
 
 
@@ -172,7 +169,7 @@ def test_who_does_not_shake_hands_is_let_go_and_holds_nobody_up(hasty: Served) -
 
 def test_handshakes_that_take_long_make_room_for_others(tmp_path: Path) -> None:
     certificate, key = make_pair(tmp_path, "one")
-    limits = {"connections": 20, "connections_per_address": 10, "refusals": 10, "header_seconds": 600}
+    limits: dict[str, Any] = {"connections": 20, "connections_per_address": 10, "refusals": 10, "header_seconds": 600}
     with served(tls_certificate=certificate, tls_key=key, **limits) as found, contextlib.ExitStack() as sockets:
         silent = [sockets.enter_context(connect(found.port, source=f"127.0.{5 + n % 3}.2")) for n in range(33)]
         assert [heard(sock).end in ("closed", "reset") for sock in silent[30:]] == [True] * 3, "11 of one address"

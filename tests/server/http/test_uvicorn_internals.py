@@ -1,7 +1,7 @@
 """The internals of uvicorn that `server/http` relies on: they exist, and the lists here are complete.
 
-uvicorn promises none of them, so `pyproject.toml` allows one minor version of it. Whoever raises that version runs this
-test first, and then compares `uvicorn/protocols/http/httptools_impl.py` of both versions.
+uvicorn promises none of them, so `pyproject.toml` allows one minor version of it. To raise that version, run this
+test first, and then compare `uvicorn/protocols/http/httptools_impl.py` of both versions.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ast
 import asyncio
 import inspect
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -39,7 +40,7 @@ CYCLE = {
 FLOW = {"read_paused", "resume_reading", "resume_writing"}
 STATE = {"default_headers", "total_requests"}
 LIFESPAN = {"should_exit", "shutdown", "shutdown_failed", "startup", "state"}
-PARAMETERS = {
+PARAMETERS: dict[Callable[..., Any], set[str]] = {
     HttpToolsProtocol.__init__: {"config", "server_state", "app_state", "_loop"},
     HttpToolsProtocol._start_asgi_task: {"cycle", "app"},
     FlowControl.__init__: {"transport"},

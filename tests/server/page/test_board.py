@@ -14,7 +14,7 @@ from diflow.server.page import ClusterState, Freshness, Permissions
 from diflow.server.page.board import COLOURS, JOBS_A_PAGE, NODES_A_PAGE, Board, Query, board
 from diflow.server.page.render import content
 from diflow.server.page.texts import age, argo_link, rate
-from tests.server.page_scene import GPU, NOW, MadeJob, foreign_pod, made_node, scene, world
+from tests.server.page_scene import GPU, NOW, MadeJob, cluster_state, foreign_pod, made_node, scene
 
 EVERYTHING = Permissions(None, nodes=True)
 
@@ -79,7 +79,7 @@ def test_the_queue_has_the_urgent_first_then_the_older_with_their_reasons() -> N
 
 
 def test_a_waiting_job_of_which_nothing_was_decided_says_so() -> None:
-    found = shown(world([MadeJob("a", {"w": 1}, placed=False).pod("w", 0, made=3)]))
+    found = shown(cluster_state([MadeJob("a", {"w": 1}, placed=False).pod("w", 0, made=3)]))
     assert "see whether the allocator runs" in found.queue[0].reason
 
 
@@ -106,13 +106,13 @@ def test_on_a_node_the_jobs_that_a_viewer_may_not_see_are_an_amount_without_a_na
 def test_what_is_held_of_a_node_counts_other_pods_too() -> None:
     job = MadeJob("a", {"w": 2}, cpu="3", gpus=1)
     job.pod("w", 0, made=9, ready=9, node="n").pod("w", 1, made=9, ready=9, node="n")
-    found = shown(world([job], [made_node("n")], pods=[foreign_pod("x", "n", cpu="2")]))
+    found = shown(cluster_state([job], [made_node("n")], pods=[foreign_pod("x", "n", cpu="2")]))
     assert (found.nodes[0].used["cpu"], found.nodes[0].used[GPU]) == (8000, 2)
     assert found.totals.allocatable[GPU] == 8
 
 
 def test_nodes_that_are_not_ready_come_first_and_their_room_is_not_counted() -> None:
-    found = shown(world([], [made_node("gpu-10"), made_node("gpu-2"), made_node("gpu-3", down=5)]))
+    found = shown(cluster_state([], [made_node("gpu-10"), made_node("gpu-2"), made_node("gpu-3", down=5)]))
     assert [node.facts.name for node in found.nodes] == ["gpu-3", "gpu-2", "gpu-10"]
     assert (found.totals.allocatable[GPU], found.totals.nodes, found.totals.nodes_ready) == (16, 3, 2)
 
@@ -157,14 +157,14 @@ def _large() -> ClusterState:
             placed = 9 if i < 900 else None
             job.pod("w", index, made=9, ready=placed, ended=done, node=f"n-{i % 200}" if i < 900 else "")
         jobs.append(job)
-    return world(jobs, [made_node(f"n-{i}") for i in range(200)])
+    return cluster_state(jobs, [made_node(f"n-{i}") for i in range(200)])
 
 
 def test_jobs_on_nodes_have_colours_that_stay_and_as_few_twice_as_may_be() -> None:
     jobs = [MadeJob(f"job-{i}", {"w": 1}, submitted=100 - i).pod("w", 0, made=9, ready=9, node="n") for i in range(12)]
-    few = {line.facts.name: line.colour for line in shown(world(jobs[:COLOURS])).jobs}
+    few = {line.facts.name: line.colour for line in shown(cluster_state(jobs[:COLOURS])).jobs}
     assert sorted(few.values()) == list(range(COLOURS))
-    more = {line.facts.name: line.colour for line in shown(world(jobs)).jobs}
+    more = {line.facts.name: line.colour for line in shown(cluster_state(jobs)).jobs}
     assert {name: more[name] for name in few} == few, "a new job takes no colour away"
     assert max(list(more.values()).count(colour) for colour in more.values()) == 2
 
@@ -175,14 +175,14 @@ def test_of_a_job_that_went_on_in_another_workflow_the_last_one_is_shown() -> No
     second = MadeJob("long-s2", {"w": 1}, submitted=20)
     second.annotations = {keys.CONTINUES: "long", keys.CONTINUES_UID: first.uid}
     second.pod("w", 0, made=19, ready=19, node="n")
-    found = shown(world([first, second]))
+    found = shown(cluster_state([first, second]))
     assert [(line.facts.workflow, line.facts.phase) for line in found.jobs] == [("long-s2", "Running")]
 
 
 def test_pods_of_an_earlier_workflow_of_the_same_name_are_not_taken_for_the_jobs() -> None:
     job = MadeJob("a", {"w": 1}).pod("w", 0, made=9, ready=9, node="n")
     job.pods[0]["metadata"]["ownerReferences"][0]["uid"] = "another"
-    found = shown(world([job], [made_node("n")]))
+    found = shown(cluster_state([job], [made_node("n")]))
     assert found.jobs[0].nodes == ()
     assert [(h.key, h.replicas) for h in found.nodes[0].holders] == [("", 1)]
 
@@ -298,7 +298,7 @@ def test_what_is_asked_for_of_a_preemptible_job_is_its_range_and_not_the_number_
     job.pod("learner", 0, made=9, ready=9, node="gpu-1")
     for i in range(6):
         job.pod("w", i, made=9, ready=9, node="gpu-1")
-    found = shown(world([job], [made_node("gpu-1")]))
+    found = shown(cluster_state([job], [made_node("gpu-1")]))
     [line] = found.jobs
     assert (line.observed, line.granted, line.wanted, line.asked_text) == (7, 7, 7, "2–7")
     assert found.totals.wanted == 7

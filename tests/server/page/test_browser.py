@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from cluster.packages import require
 from diflow.server.page import ClusterState, Freshness, render
-from tests.server.page_scene import NOW, MadeJob, made_node, scene, world
+from tests.server.page_scene import NOW, MadeJob, cluster_state, made_node, scene
 from tests.server.page_serving import GOOD, NARROW, PATIENCE_SECONDS, Stage, on_a_socket
 
 PHONE = {"width": 360, "height": 740}
@@ -58,7 +58,7 @@ def served() -> Iterator[Stage]:
 @pytest.fixture
 def stage(served: Stage) -> Stage:
     fresh = Stage()
-    served.world, served.freshness, served.now = fresh.world, fresh.freshness, fresh.now
+    served.cluster, served.freshness, served.now = fresh.cluster, fresh.freshness, fresh.now
     served.down, served.unsure, served.visitors = False, False, fresh.visitors
     return served
 
@@ -130,7 +130,7 @@ def test_a_phone_needs_no_scrolling_to_the_side_even_with_the_longest_names(
 ) -> None:
     long = "a-very-long-name-without-any-place-to-break-it-0123456789012345"
     given = scene()
-    stage.world = ClusterState(
+    stage.cluster = ClusterState(
         [replace(j, name=f"{long}{i}", message="x" * 300, why="y" * 300, queue=long, tasks=tuple(
             replace(t, name=long) for t in j.tasks)) for i, j in enumerate(given.jobs)],
         [replace(p, waiting="z" * 300, node=p.node and p.node + long) for p in given.pods],
@@ -158,13 +158,13 @@ def test_a_change_appears_without_a_reload_and_leaves_the_rest_alone(open_page: 
     page = open_page()
     page.evaluate("window.same = document.querySelector('#j-uid-rl-cartpole'); window.mark = 1")
     page.get_by_role("searchbox").focus()
-    more = world([MadeJob("brand-new", {"w": 1}, submitted=0).pod("w", 0, made=0)]).jobs
-    stage.world = replace(stage.world, jobs=[*stage.world.jobs, *more])
+    more = cluster_state([MadeJob("brand-new", {"w": 1}, submitted=0).pod("w", 0, made=0)]).jobs
+    stage.cluster = replace(stage.cluster, jobs=[*stage.cluster.jobs, *more])
     expect(page.get_by_role("link", name="brand-new")).to_be_visible()
     assert page.evaluate("window.mark") == 1, "the page was not loaded again"
     assert page.evaluate("window.same === document.querySelector('#j-uid-rl-cartpole')")
     expect(page.get_by_role("searchbox")).to_be_focused()
-    stage.world = replace(stage.world, jobs=[j for j in stage.world.jobs if j.name != "cartpole"])
+    stage.cluster = replace(stage.cluster, jobs=[j for j in stage.cluster.jobs if j.name != "cartpole"])
     expect(page.locator("#j-uid-rl-cartpole")).to_have_count(0)
 
 
@@ -173,7 +173,7 @@ def test_a_lost_connection_is_said_and_comes_back_by_itself(open_page: Opener, s
     stage.down = True
     expect(page.get_by_role("status")).to_have_text("connection lost, trying again")
     assert len(rows(page)) == 10, "what was known stays"
-    stage.world = world([MadeJob("after", {"w": 1})])
+    stage.cluster = cluster_state([MadeJob("after", {"w": 1})])
     stage.down = False
     expect(page.get_by_role("status")).to_have_text("live")
     expect(page.get_by_role("link", name="after")).to_be_visible()
@@ -255,14 +255,14 @@ def test_hostile_text_is_only_text(open_page: Opener, stage: Stage) -> None:
     jobs = [replace(j, name=bad + str(i), namespace=bad, queue=bad, message=bad, why=bad, priority=bad, tasks=tuple(
         replace(t, name=bad) for t in j.tasks)) for i, j in enumerate(given.jobs)]  # fmt: skip
     pods = [replace(p, waiting=bad, name=bad) for p in given.pods]
-    stage.world = ClusterState(jobs, pods, [replace(n, name=bad + n.name) for n in given.nodes])
+    stage.cluster = ClusterState(jobs, pods, [replace(n, name=bad + n.name) for n in given.nodes])
     page = open_page()
     assert len(rows(page)) == 10
     assert page.locator("main img, main script").count() == 0
     expect(page.locator("#jobs")).to_contain_text(bad)
     page.locator("table.jobs a.job").first.click()
     expect(page.get_by_role("region", name="Job", exact=True)).to_contain_text(bad)
-    stage.world = replace(stage.world, jobs=[replace(j, message=f"now {bad}", why="") for j in jobs])
+    stage.cluster = replace(stage.cluster, jobs=[replace(j, message=f"now {bad}", why="") for j in jobs])
     expect(page.locator("#jobs")).to_contain_text(f"now {bad}")
     assert page.locator("main img, main script").count() == 0
 
@@ -300,7 +300,7 @@ def test_without_scripts_the_page_is_whole_and_loads_itself_again(
     page.get_by_label("Token of a Kubernetes account").fill(GOOD)
     page.get_by_role("button", name="Sign in").click()
     expect(page.locator("table.jobs tbody tr")).to_have_count(10)
-    stage.world = world([MadeJob("newer", {"w": 1})])
+    stage.cluster = cluster_state([MadeJob("newer", {"w": 1})])
     expect(page.get_by_role("link", name="newer")).to_be_visible()
     page.get_by_role("searchbox").fill("nothing")
     page.goto(f"{stage.url}?q=nothing")
@@ -348,7 +348,7 @@ def test_who_wants_no_motion_gets_none(open_page: Opener) -> None:
 def test_the_page_has_landmarks_and_a_way_around_for_the_keyboard(open_page: Opener) -> None:
     page = open_page()
     for role in ("banner", "main", "contentinfo", "search"):
-        expect(page.get_by_role(role)).to_have_count(1)  # type: ignore[arg-type]
+        expect(page.get_by_role(role)).to_have_count(1)
     assert page.title() == "diflow"
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the jobs")).to_be_focused()
@@ -356,11 +356,11 @@ def test_the_page_has_landmarks_and_a_way_around_for_the_keyboard(open_page: Ope
 
 
 def test_a_thousand_jobs_on_two_hundred_nodes_stay_usable(open_page: Opener, stage: Stage) -> None:
-    one = world([MadeJob("job", {"w": 1}).pod("w", 0, made=9, ready=9, node="n-0")], [made_node("n-0")])
+    one = cluster_state([MadeJob("job", {"w": 1}).pod("w", 0, made=9, ready=9, node="n-0")], [made_node("n-0")])
     job, pod, node = one.jobs[0], one.pods[0], one.nodes[0]
     ids = range(1000)
     many = [replace(job, name=f"job-{i:04}", workflow=f"job-{i:04}", uid=f"u-{i}", submitted=NOW + i) for i in ids]
-    stage.world = ClusterState(
+    stage.cluster = ClusterState(
         [replace(one, link={"metadata": {"name": one.name}}) for one in many],
         [replace(pod, name=f"p-{i}", workflow=f"job-{i:04}", owner=f"u-{i}", node=f"n-{i % 200}") for i in ids],
         [replace(node, name=f"n-{i}") for i in range(200)],

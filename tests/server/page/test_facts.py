@@ -247,7 +247,8 @@ def test_a_node_tells_whether_it_is_ready_and_since_when_it_is_not() -> None:
 )
 def test_quantities_are_read_and_written(resource: str, quantity: str, amount: float, shown: str) -> None:
     found = amounts.read({resource: quantity}).get(resource, 0.0)
-    assert (found, amounts.text(resource, found)) == (pytest.approx(amount), shown)
+    assert found == pytest.approx(amount)
+    assert amounts.text(resource, found) == shown
 
 
 def test_what_a_pod_asks_for_counts_init_containers_sidecars_and_overhead() -> None:

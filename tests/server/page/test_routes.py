@@ -12,7 +12,7 @@ import pytest
 
 from diflow.server.page import Freshness
 from diflow.server.page.session import lifetime
-from tests.server.page_scene import NOW, MadeJob, world
+from tests.server.page_scene import NOW, MadeJob, cluster_state
 from tests.server.page_serving import GOOD, NARROW, Stage, token
 
 OWN = {"sec-fetch-site": "same-origin"}
@@ -183,11 +183,12 @@ def test_a_cookie_whose_token_has_ended_is_taken_back_with_a_word(stage: Stage) 
 
 def test_where_the_cluster_cannot_be_asked_nobody_is_signed_out(stage: Stage) -> None:
     stage.unsure = True
-    for method, path, more in (
+    requests: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("GET", "/", {}),
         ("GET", "/board", {}),
         ("POST", "/sign-in", {"data": {"token": GOOD}}),
-    ):
+    )
+    for method, path, more in requests:
         answer = ask(stage, method, path, headers={**OWN, **cookie()}, **more)
         assert answer.status_code == 503
         assert "retry-after" in answer.headers
@@ -201,7 +202,7 @@ def test_the_board_is_sent_again_only_when_it_has_changed(stage: Stage) -> None:
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
     assert ask(stage, "GET", "/board?q=rl", headers={**cookie(), "if-none-match": tag}).status_code == 200
     assert ask(stage, "GET", "/board", headers={**cookie(NARROW), "if-none-match": tag}).status_code == 200
-    stage.world = world([MadeJob("new", {"w": 1})])
+    stage.cluster = cluster_state([MadeJob("new", {"w": 1})])
     changed = ask(stage, "GET", "/board", headers={**cookie(), "if-none-match": tag})
     assert changed.status_code == 200
     assert "new" in changed.text
