@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from diflow.allocator.model.arrays import IntArray
-from diflow.allocator.model.plan import carry_out, changes
 from diflow.allocator.policies.goodput import knapsack, optimise
 from diflow.allocator.policies.goodput.knapsack import Knapsacks
 from diflow.allocator.policies.goodput.optimise import Problem, greedy, worth
@@ -156,39 +155,6 @@ def test_a_long_knapsack_in_lanes_comes_to_the_same(seed: int, monkeypatch: pyte
         assert at_once is not None
         assert bound == pytest.approx(same)
         assert worth(problem, column) == pytest.approx(same) == pytest.approx(worth(problem, at_once))
-
-
-@pytest.mark.parametrize("share", [None, 0.5])
-def test_what_is_at_rest_is_left_alone(share: float | None) -> None:
-    settings, tables = PolicySettings(), Tables()
-    at_rest = 0
-    for snapshot in snapshots(21, 250, jobs=8, nodes=4):
-        capacity = np.maximum(snapshot.capacity(), 0).sum(axis=0)
-        quota = None if share is None else np.tile((share * capacity).astype(np.int64), (snapshot.queues, 1))
-        plan = Case(snapshot, settings, tables, None, quota).solve("goodput")
-        after = carry_out(snapshot, plan)
-        if Case(after, settings, tables, None, quota).is_at_rest():
-            at_rest += 1
-            assert changes(Case(after, settings, tables, None, quota).solve("goodput")) == 0
-    assert 25 < at_rest < 250
-
-
-@pytest.mark.parametrize("share", [None, 0.5])
-@pytest.mark.parametrize(("jobs", "nodes", "count"), [(8, 4, 300), (20, 8, 60)])
-def test_what_is_said_to_rest_after_a_plan_does_rest(share: float | None, jobs: int, nodes: int, count: int) -> None:
-    settings, tables = PolicySettings(), Tables()
-    rests = 0
-    for snapshot in snapshots(22, count, jobs=jobs, nodes=nodes):
-        capacity = np.maximum(snapshot.capacity(), 0).sum(axis=0)
-        quota = None if share is None else np.tile((share * capacity).astype(np.int64), (snapshot.queues, 1))
-        case = Case(snapshot, settings, tables, None, quota)
-        plan = case.solve("goodput")
-        if not case.rests_after(plan):
-            continue
-        rests += changes(plan) > 0
-        after = Case(carry_out(snapshot, plan), settings, tables, None, quota, before=case)
-        assert changes(after.solve("goodput")) == 0
-    assert rests > count / 20
 
 
 def test_a_job_that_cannot_be_moved_grows_within_its_queues_quota() -> None:

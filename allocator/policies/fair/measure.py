@@ -12,7 +12,7 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.policies.fair.shares import ROUNDING, Shares, queue_demand, total_room
+from diflow.allocator.policies.fair.shares import ROUNDING, Shares, queue_demand, usable_capacity
 
 RANKS = 4
 """Priorities that the measure distinguishes (the lowest ones count as one)."""
@@ -53,7 +53,7 @@ class Measure:
         kept: tuple[IntArray, IntArray] | None = None,
     ) -> None:
         s = self.snapshot = snapshot
-        self._total = np.maximum(total_room(s), 1).astype(np.float64)
+        self._total = np.maximum(usable_capacity(s), 1).astype(np.float64)
         levels = np.unique(s.job_priority)[-(RANKS - 1) :]
         self._levels = len(levels) + 1
         rank = np.searchsorted(levels, s.job_priority, side="right")
@@ -152,7 +152,7 @@ def _bonus(snapshot: Snapshot) -> FloatArray:
     """
     s = snapshot
     spare = (s.role_max > s.role_min) & s.job_preemptible[s.role_job]
-    size = (s.role_request / np.maximum(total_room(s), 1)).max(axis=1, initial=0.0) * spare
+    size = (s.role_request / np.maximum(usable_capacity(s), 1)).max(axis=1, initial=0.0) * spare
     most = np.zeros(s.queues + 1)
     np.maximum.at(most, s.job_queue[s.role_job], size)
     out: FloatArray = 2 * most[s.job_queue]

@@ -38,7 +38,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """Arguments of `make_room`. `first`: the node from which replicas are taken first, -1: the one that helps most."""
+    """Arguments of `evict_for`. `first`: the node from which replicas are taken first, -1: the one that helps most."""
 
     job: int
     want: dict[int, int]
@@ -55,7 +55,7 @@ def order_of_victims(snapshot: Snapshot) -> IntArray:
     )
 
 
-def make_room(
+def evict_for(
     ledger: Ledger,
     job: int,
     want: dict[int, int],

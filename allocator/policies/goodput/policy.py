@@ -10,7 +10,6 @@ unchanged jobs where they are. The plan is used only if its value exceeds that o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -18,14 +17,14 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.ledger import Ledger, Placement
 from diflow.allocator.model.packing import ANY_NUMBER
-from diflow.allocator.model.plan import KEEP, PREEMPT, RESIZE, WAIT, Plan, Why, keep_plan
+from diflow.allocator.model.plan import KEEP, PREEMPT, RESIZE, Plan, Why, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fixed_point import followed, is_no_worse, recounted
 from diflow.allocator.policies.goodput.exact import Job as Searched
 from diflow.allocator.policies.goodput.exact import Option, search
 from diflow.allocator.policies.goodput.gangs import gangs_of, view_of
 from diflow.allocator.policies.goodput.knapsack import Knapsacks
-from diflow.allocator.policies.goodput.optimise import Problem, greedy, improve, in_use, worth
+from diflow.allocator.policies.goodput.optimise import Problem, greedy, improve, in_use
 from diflow.allocator.policies.goodput.price import YOUNG_SECONDS, ahead_of, seconds_left, unit_costs
 from diflow.allocator.policies.goodput.table import Table, Tables
 from diflow.allocator.policies.reservations import turn, waits_since
@@ -68,7 +67,7 @@ EXACT_WORK = 1500
 
 
 _GAIN, _SHRUNK = int(Why.GAIN), int(Why.SHRUNK_FOR_OTHERS)
-_EXPLORES, _NO_ROOM = int(Why.EXPLORES), int(Why.NO_ROOM)
+_EXPLORES, _DOES_NOT_FIT = int(Why.EXPLORES), int(Why.DOES_NOT_FIT)
 
 Quota = Callable[[Snapshot], IntArray]
 
@@ -129,12 +128,12 @@ class GoodputPolicy:
     def _followed(self, case: Case, quota: Quota | None) -> Plan:
         snapshot, plan = case.snapshot, case.solve(self.name)
 
-        def look(present: Snapshot) -> Plan | None:
+        def look(present: Snapshot) -> Plan:
             allowed = quota(present) if quota else None
             after = Case(present, self._settings, self._tables, None, allowed, before=case)
-            return None if after.is_at_rest() else after.solve(self.name)
+            return after.solve(self.name)
 
-        plan = followed(snapshot, plan, look, partial(case.rests_after, plan))
+        plan = followed(snapshot, plan, look)
         self._last = case
         if not ((plan.action == RESIZE) | (plan.action == PREEMPT)).any():
             return plan
@@ -278,7 +277,7 @@ class Case:
         return -1
 
     def _quota_is_full(self, ledger: Ledger, job: int) -> bool:
-        if ledger.capped and any(ledger.queue_room(job, r) < n for r, n in minimum_gang(ledger, job).items()):
+        if ledger.capped and any(ledger.queue_headroom(job, r) < n for r, n in minimum_gang(ledger, job).items()):
             return True
         return self.quota is not None and not self._within_quota(ledger, job, minimum_gang(ledger, job))
 
@@ -326,50 +325,6 @@ class Case:
         """Value of the current allocation."""
         value = self.value_of(self.present_speed, self.weight)
         return float((value + np.where(self.present_speed > 0, self.bonus, 0.0)).sum())
-
-    def is_at_rest(self) -> bool:
-        """Whether `solve` certainly changes nothing: all jobs have their target, and no other job fits."""
-        free = self.view.free_to_move
-        if self._somebody_may_start():
-            return False
-        return not free.any() or bool((self.aim()[0] == self.view.held)[free].all())
-
-    def rests_after(self, plan: Plan) -> bool:
-        """Whether `is_at_rest` certainly holds after `plan`, a result of `solve`. False means unknown.
-
-        Cheaper than a case of the snapshot after the plan: only the values of changed jobs differ there, and nothing
-        is to be done if the same counts solve the problem with those values.
-        """
-        if self._reached is None or self._reached[0] is not plan:
-            return False
-        if self.considered is not None or not self.snapshot.node_open.all() or (self.view.pool >= 0).any():
-            return False
-        ledger = self._reached[1]
-        if not self._is_solved(ledger) or self._fits_somebody(ledger):
-            return False
-        # A running job that could not start again counts for its queue's share only while it runs.
-        if any(self._feasible.reason(j) is not None for j in (plan.action == PREEMPT).nonzero()[0].tolist()):
-            return False
-        problem = self.aim()[1]
-        value = self._value_after(problem, plan)
-        if value is None or self._knapsacks is None or self._exact is None:
-            return False
-        return is_no_worse(worth(replace(problem, value=value), self._exact), self._knapsacks.with_value(value).value)
-
-    def _value_after(self, problem: Problem, plan: Plan) -> FloatArray | None:
-        """Values of the same configurations after the plan (J×C); None if they cannot be derived from this case."""
-        held, nodes = self._elastic(plan)
-        changed = ((plan.action != KEEP) & (plan.action != WAIT)).nonzero()[0]
-        if ((nodes > 1) != (held > self.gangs.per_node))[changed].any():
-            return None
-        # Jobs that changed have the shortest horizon; stopped ones start without a restart cost.
-        moves = (held > 0)[changed, None] & (self.table.replicas[changed] != held[changed, None])
-        left = self._left_by_a_move(changed, self.settings.horizon_seconds)
-        speed = np.where(moves, self.speed[changed] * left, self.speed[changed])
-        value = problem.value.copy()
-        found = self.value_of(speed, self.weight[changed, None]) + self.bonus[changed, None]
-        value[changed] = np.where(np.isfinite(value[changed]), found, -np.inf)
-        return value
 
     def _is_solved(self, ledger: Ledger) -> bool:
         """Whether the ledger holds the exact solution: no other counts have a higher value."""
@@ -695,7 +650,7 @@ class Case:
                     continue
                 if len(gangs.wants[j]) == 1:
                     failed[key] = low
-            if is_long and oldest < 0 and not over and explain_waiting(ledger, j)[0] is Why.NO_ROOM:
+            if is_long and oldest < 0 and not over and explain_waiting(ledger, j)[0] is Why.DOES_NOT_FIT:
                 # One gang at a time has its turn, also in a pause of its reservation.
                 oldest = j
                 if kept := self._reserve(ledger, j):
@@ -725,7 +680,7 @@ class Case:
         if impossible is not None:
             return told_impossible(ledger, job, impossible)
         told = explain_waiting(ledger, job, kept_for)
-        fits = told[0] is Why.NO_ROOM and self._quota is not None and ledger.fits(job, minimum_gang(ledger, job))
+        fits = told[0] is Why.DOES_NOT_FIT and self._quota is not None and ledger.fits(job, minimum_gang(ledger, job))
         return (self._above_quota(ledger, job) if fits else None) or told
 
     def _above_quota(self, ledger: Ledger, job: int) -> Told | None:
@@ -768,7 +723,7 @@ class Case:
         if self._since is None:
             self._since = waits_since(s)
         found = turn(s, job, waits_since=float(self._since[job]), size=1.0, settings=self.settings)
-        return reserve(ledger, job) if found is not None and found.keeps_room else []
+        return reserve(ledger, job) if found is not None and found.has_reservation else []
 
     def _minimum(self, ledger: Ledger, job: int) -> bool:
         ledger.pool_of.pop(job, None)
@@ -832,7 +787,7 @@ class Case:
         why = np.where(
             running,
             np.where((count > 0) & (count >= self.view.held[jobs]), _GAIN, _SHRUNK),
-            np.where(count > 0, np.where(known, _GAIN, _EXPLORES), _NO_ROOM),
+            np.where(count > 0, np.where(known, _GAIN, _EXPLORES), _DOES_NOT_FIT),
         )
         numbers = zip(speed.tolist(), self.present_speed[jobs].tolist(), self.weight[jobs].tolist(), strict=True)
         for j, reason, values in zip(jobs.tolist(), why.tolist(), numbers, strict=True):
