@@ -68,7 +68,9 @@ _TEXT: dict[Why, str] = {
     Why.GROWN: "grows to {0:replica|}: there is room for what its user asked for",
     Why.POLICY_FAILED: "waits: the policy gave no usable plan, so nothing is changed",
     Why.PLACED_AGAIN: "is placed again with {0:replica|}, {1:g} before",
-    Why.DOES_NOT_FIT_ELSEWHERE: "keeps what it holds: placed again it needs {0:replica|} on open nodes, and {1:fits|fit}",
+    Why.DOES_NOT_FIT_ELSEWHERE: (
+        "keeps what it holds: placed again it needs {0:replica|} on open nodes, and {1:fits|fit}"
+    ),
     Why.TOO_SOON: "keeps {0:replica|}: {1:g} more would fit, but it was changed {2:.0f} s ago",
     Why.GAIN_TOO_SMALL: "keeps {0:replica|}: {1:g} more would fit, too few to be worth a restart of all",
     Why.EXPLORES: "starts small: it has reported nothing yet, so nothing is known of how it scales",

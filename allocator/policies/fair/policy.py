@@ -54,13 +54,13 @@ class FairPolicy:
         plan = self._followed(state)
         if evictions(snapshot, plan) == 0:
             return plan, True
-        measure, base = state.measure, (snapshot.held_role, snapshot.held_count)
-        kept = measure.of(*base)
+        measure, held = state.measure, snapshot.held_by_role()
+        kept = measure.of(held)
         if not measure.of_plan(plan).is_below(kept):
             return plan, True
         # An exchange is checked for the queues and resources it concerns. With replicas of several sizes or priorities
         # all exchanges together may still lower the measure: then each one is checked against the whole.
-        plan = self._followed(State(snapshot, self._settings, measured_from=base), careful=True)
+        plan = self._followed(State(snapshot, self._settings, measured_from=held), careful=True)
         if not measure.of_plan(plan).is_below(kept):
             return plan, not changes(plan)
         return self._gentle(snapshot), True

@@ -69,9 +69,11 @@ class Reservation:
             return
         s = state.snapshot
         _, lent = borrowers(s, oldest, state.holders() & state.ran)
-        role, node, count = state.ledger.triples()
-        mine = lent[s.role_job[role]]
-        borrowed = s.usage(role[mine], node[mine], count[mine]) if mine.any() else None
+        borrowed = None
+        if lent.any():
+            role, node, count = state.ledger.triples()
+            mine = lent[s.role_job[role]]
+            borrowed = s.usage(role[mine], node[mine], count[mine])
         self.kept = reserve(state.ledger, oldest.job, borrowed)
 
     def lift(self) -> Kept:

@@ -25,8 +25,8 @@ T = TypeVar("T")
 class State:
     """The state of a cycle.
 
-    `considered` (J): the only jobs that may get anything. `measured_from` (roles, counts): the allocation with which
-    the measure compares plans, if it is not the snapshot's. `wanted` (G): replicas from which shares are computed,
+    `considered` (J): the only jobs that may get anything. `measured_from` (G): the replicas with which the measure
+    compares plans, if they are not the snapshot's. `wanted` (G): replicas from which shares are computed,
     instead of the desired ones. `grows`: whether running jobs get more than their minimum.
     """
 
@@ -36,7 +36,7 @@ class State:
         settings: PolicySettings,
         considered: BoolArray | None = None,
         *,
-        measured_from: tuple[IntArray, IntArray] | None = None,
+        measured_from: IntArray | None = None,
         wanted: IntArray | None = None,
         grows: bool = True,
     ) -> None:

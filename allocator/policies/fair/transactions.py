@@ -100,15 +100,14 @@ class Transactions:
         worth = state.cached(("worth", running), lambda: self._worth(running=running)) if must_be_worth_it else None
         lifted = reservation.lift() if is_open else []
 
-        def in_vain() -> bool:
-            return not reach.fits_on_nodes(want)
-
-        found = evict_for(state.ledger, job, want, candidates, may_take, surplus_only=surplus_only, is_hopeless=in_vain)
+        found: list[int] | None = None
+        # Without this bound most searches on a full cluster would fail after hundreds of steps.
+        if reach.fits_on_nodes(want):
+            self.searches += 1
+            found = evict_for(state.ledger, job, want, candidates, may_take, surplus_only=surplus_only)
         if found is not None and worth is not None and self._worth(running=running).is_below(worth):
             state.ledger.return_to(before)
             found = None
-        # An attempt that is ruled out without a search is not counted, because it is cheap.
-        self.searches += found is not None or not in_vain()
         if found is None:
             if lifted:
                 reservation.put_back(lifted)
@@ -125,8 +124,7 @@ class Transactions:
         return True
 
     def _worth(self, *, running: bool) -> Worth:
-        role, _, count = self._state.ledger.triples()
-        return self._state.measure.of(role, count, running=running)
+        return self._state.measure.of(self._state.ledger.replicas, running=running)
 
     def _caps_allow(self, job: int, want: dict[int, int], victims: BoolArray) -> bool:
         """Whether caps allow this much more once these jobs have lost all that they hold."""
