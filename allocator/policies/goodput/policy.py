@@ -23,7 +23,7 @@ from diflow.allocator.policies.fixed_point import followed, is_no_worse, recount
 from diflow.allocator.policies.goodput.exact import Job as Searched
 from diflow.allocator.policies.goodput.exact import Option, search
 from diflow.allocator.policies.goodput.gangs import gangs_of, view_of
-from diflow.allocator.policies.goodput.knapsack import Knapsacks
+from diflow.allocator.policies.goodput.knapsack import exact_columns
 from diflow.allocator.policies.goodput.optimise import Problem, greedy, improve, in_use
 from diflow.allocator.policies.goodput.price import YOUNG_SECONDS, ahead_of, seconds_left, unit_costs
 from diflow.allocator.policies.goodput.table import Table, Tables
@@ -138,7 +138,7 @@ class GoodputPolicy:
         if not ((plan.action == RESIZE) | (plan.action == PREEMPT)).any():
             return plan
         # Each step was worth it in the state before that step; the whole plan must be worth it in the current state.
-        if case.total(plan) < case.kept_total(self.name):
+        if case.total(plan) < case.total(case.keep(self.name)):
             plan = case.keep(self.name)
         return plan if is_no_worse(case.total(plan), case.present_total) else keep_plan(snapshot, self.name)
 
@@ -166,8 +166,6 @@ class Case:
         self.considered = considered
         self.rows = np.arange(snapshot.jobs)
         self.bound = np.inf
-        self._knapsacks: Knapsacks | None = None
-        self._exact: IntArray | None = None
         self.gangs = gangs = gangs_of(snapshot, settings)
         self.view = view = view_of(snapshot, gangs, considered)
         self.table: Table = tables.make(
@@ -205,8 +203,6 @@ class Case:
         self.kept: Kept = []
         self._keep: Plan | None = None
         self._aimed: tuple[IntArray, Problem] | None = None
-        self._reached: tuple[Plan, Ledger] | None = None
-        self._somebody_fits: bool | None = None
         self._since: FloatArray | None = None
         # Fraction of the horizon left after the restart cost. The horizon ends with the job or with its next change,
         # which is expected after as much time as has passed since the last one.
@@ -316,53 +312,11 @@ class Case:
             self._keep = self.reach(self.view.held, None, name)
         return self._keep
 
-    def kept_total(self, name: str) -> float:
-        """Value of `keep`, computed without making the plan if nothing can start."""
-        return self.total(self.keep(name)) if self._somebody_may_start() else self.present_total
-
     @cached_property
     def present_total(self) -> float:
         """Value of the current allocation."""
         value = self.value_of(self.present_speed, self.weight)
         return float((value + np.where(self.present_speed > 0, self.bonus, 0.0)).sum())
-
-    def _is_solved(self, ledger: Ledger) -> bool:
-        """Whether the ledger holds the exact solution: no other counts have a higher value."""
-        if self._aimed is None or self._exact is None:
-            return False
-        return bool((ledger.replicas[self.gangs.elastic] == self._aimed[0])[self.view.free_to_move].all())
-
-    def _somebody_may_start(self, ledger: Ledger | None = None) -> bool:
-        """`_fits_somebody` for the snapshot, cached. `ledger`: an unchanged ledger of it, if there is one."""
-        if self._somebody_fits is None:
-            self._somebody_fits = self._fits_somebody(Ledger(self.snapshot) if ledger is None else ledger)
-        return self._somebody_fits
-
-    def _fits_somebody(self, ledger: Ledger) -> bool:
-        """Whether a waiting job, or a job that is not preemptible and below its desired size, may fit.
-
-        False is certain; True is not, because pools and reservations are not considered.
-        """
-        snapshot, facts = self.snapshot, self.facts
-        if not ledger.takes_any():
-            return False
-        running = _holding(ledger)
-        waits, low = ~running & (snapshot.job_queue >= 0), facts.role_min
-        looked_at = set[int]()
-        for j in waits.nonzero()[0].tolist():
-            kind = facts.kinds[j]
-            if kind in looked_at:
-                continue
-            looked_at.add(kind)
-            gang = minimum_gang(ledger, j)
-            if all(ledger.most(j, role) >= low[role] for role in gang) and self._within_quota(ledger, j, gang):
-                return True
-        short = snapshot.jobs_of(ledger.replicas < snapshot.role_desired)
-        return any(
-            ledger.most(j, role) > 0 and (self._quota_slots(ledger, j, role) > 0 or not ledger.within_limits(j))
-            for j in (short & (running & ~snapshot.job_preemptible | broken_gangs(snapshot))).nonzero()[0].tolist()
-            for role in facts.roles_of[j]
-        )
 
     def aim(self) -> tuple[IntArray, Problem]:
         """(target replicas of each job's elastic role (J), the problem that they solve)."""
@@ -379,7 +333,7 @@ class Case:
         if (target == self.view.held)[self.view.free_to_move].all():
             return self.keep(name)
         plan = self.reach(target, problem, name)
-        kept = self.kept_total(name)
+        kept = self.total(self.keep(name))
         best = max(self.total(plan), kept)
         # The search does not support caps and quotas.
         plain = self.quota is None and not self.facts.capped
@@ -466,8 +420,6 @@ class Case:
     def reach(self, target: IntArray, problem: Problem | None, name: str) -> Plan:
         """The plan that places these targets, then starts and grows jobs that still fit."""
         ledger = self._ledger()
-        if not ledger.pool_of:
-            self._somebody_may_start(ledger)
         marks = Reasons(self.snapshot)
         self.reserved_for = self.kept_for = -1
         self.kept = []
@@ -475,15 +427,13 @@ class Case:
         self._place(ledger, target, marks)
         self._fill(ledger, marks)
         self._grow_in_place(ledger, marks)
-        if problem is not None and not self._is_solved(ledger) and self._raise(ledger, problem, marks):
+        if problem is not None and self._raise(ledger, problem, marks):
             # A job that grew may be on other nodes now: a waiting job may fit, or wait for another reason.
             self._fill(ledger, marks)
         for nodes, amount in self.kept:
             ledger.unblock(nodes, amount)
         self._tell_waiting(ledger, marks)
-        plan = marks.plan(ledger, name)
-        self._reached = plan, ledger
-        return plan
+        return marks.plan(ledger, name)
 
     def problem(self) -> Problem:
         snapshot, view, table, gangs = self.snapshot, self.view, self.table, self.gangs
@@ -529,13 +479,11 @@ class Case:
 
     def _choose(self, problem: Problem) -> IntArray:
         """The optimiser's target replicas of each job's elastic role (J)."""
-        best = self._knapsacks = Knapsacks.of(problem, most_work=EXACT_WORK)
-        if best is not None:
-            self._exact = best.columns()
-            if not (self.view.pool >= 0).any():
-                # With several pools a job may be worth more in another one, so this is no upper bound.
-                self.bound = best.value
-        column = self._by_slope(problem) if self._exact is None else self._exact
+        exact, bound = exact_columns(problem, most_work=EXACT_WORK)
+        if not (self.view.pool >= 0).any():
+            # With several pools a job may be worth more in another one, so this is no upper bound.
+            self.bound = bound
+        column = self._by_slope(problem) if exact is None else exact
         picked = self.table.replicas[self.rows, np.maximum(column, 0)]
         return np.where(column >= 0, picked, np.where(self.view.free_to_move, 0, self.view.held))
 
