@@ -275,14 +275,9 @@ class Ledger:
         low, high, count = self.facts.role_min, self.facts.role_max, self.count
         return all(low[r] <= count[r] <= high[r] for r in self.facts.roles_of[job])
 
-    def differs(self) -> bool:
-        """Whether the allocation differs from the snapshot's."""
-        s = self.snapshot
-        for role, (nodes, counts) in self._own.items():
-            low, high = self.held_range(role)
-            if not np.array_equal(nodes, s.held_node[low:high]) or not np.array_equal(counts, s.held_count[low:high]):
-                return True
-        return False
+    def holding(self) -> BoolArray:
+        """Jobs that hold something (J)."""
+        return self.snapshot.jobs_of(self.replicas > 0)
 
     def triples(self) -> tuple[IntArray, IntArray, IntArray]:
         """The allocation as (role, node, count)."""

@@ -76,6 +76,10 @@ class Feasibility:
             self._reasons[kind] = self._find(job)
         return self._reasons[kind]
 
+    def impossible(self, job: int) -> Reason | None:
+        """As `reason`, also for a job whose queue does not exist."""
+        return self.reason(job) if self._facts.job_queue[job] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
+
     def possible(self) -> BoolArray:
         """J: jobs that run or could run on an empty cluster. Shares do not count the demand of others."""
         s, facts = self._snapshot, self._facts

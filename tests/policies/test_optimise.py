@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
+from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.knapsack import exact_columns
 from diflow.allocator.policies.goodput.optimise import Problem, greedy, worth
-from diflow.allocator.policies.goodput.policy import Case
+from diflow.allocator.policies.goodput.solver import Solver
 from diflow.allocator.policies.goodput.table import Tables
 from diflow.allocator.policies.settings import PolicySettings
 from tests.policies.generators import snapshots
@@ -128,7 +129,7 @@ def test_a_job_that_cannot_be_moved_grows_within_its_queues_quota() -> None:
         held = snapshot.held_by_role()
         capacity = np.maximum(snapshot.capacity(), 0).sum(axis=0)
         quota = np.tile((0.4 * capacity).astype(np.int64), (snapshot.queues, 1))
-        plan = Case(snapshot, PolicySettings(), Tables(), None, quota).solve("fair+goodput")
+        plan = Solver(Case(snapshot, PolicySettings(), Tables(), None, quota), "fair+goodput").solve()
         after = np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles).astype(np.int64)
         more = (after > held) & (held >= snapshot.role_min) & ~snapshot.job_preemptible[snapshot.role_job]
         use = np.zeros_like(quota)

@@ -45,12 +45,10 @@ def explain_waiting_jobs(state: State, reservation: Reservation) -> None:
         kept=[] if pauses else kept,
         within_share="backfill" not in state.settings.steps,
     )
-    possible: list[bool] = state.possible.tolist()
     told: dict[int, Told] = {}
     for j in np.flatnonzero(~state.holders()).tolist():
-        if not possible[j]:
-            reason = state.feasible.reason(j) if facts.job_queue[j] >= 0 else None
-            state.marks.set(j, *told_impossible(ledger, j, reason or (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))))
+        if (reason := state.feasible.impossible(j)) is not None:
+            state.marks.set(j, *told_impossible(ledger, j, reason))
         elif facts.pinned[j] or (oldest is not None and oldest.job == j):
             state.marks.set(j, *binding.of(j))
         else:

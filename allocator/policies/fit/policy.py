@@ -247,8 +247,7 @@ class Cycle:
             self.disturbs |= bool((self.ledger.replicas[roles] < self.snapshot.role_desired[roles]).any())
 
     def _possible(self, job: int) -> bool:
-        s = self.snapshot
-        reason = self.feasible.reason(job) if s.job_queue[job] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
+        reason = self.feasible.impossible(job)
         if reason is not None:
             self.impossible[job] = reason
         return reason is None

@@ -44,19 +44,17 @@ class FairGoodputPolicy:
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
         """Start the new job in free capacity; no other job changes."""
-        only = np.zeros(snapshot.jobs, dtype=np.bool_)
-        only[job] = True
-        return self._inner.plan(snapshot, considered=only)
+        return self._inner.allocate(job, snapshot)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
         used = prepared(snapshot)
         if not _several_queues(used):
-            return self._inner.plan(snapshot, quota=within_caps if snapshot.facts.capped else None)
+            return self._inner.plan(snapshot, quotas=within_caps if snapshot.facts.capped else None)
         given: list[Given] = []
         step = partial(self._step, given)
         ways = (
             lambda: followed(used, step(used), step),
-            lambda: self._inner.plan(used, quota=idle_to_all),
+            lambda: self._inner.plan(used, quotas=idle_to_all),
         )
         plan = no_worse_than_keeping(used, ways, self.measure, self.name)
         plan = recounted(used, retold(used, plan, given, losers_only=True))
@@ -99,7 +97,7 @@ class FairGoodputPolicy:
             if met.of_plan(again) > met.of_plan(plan):
                 plan = self._joined(snapshot, plan, again)
                 after = carry_out(snapshot, plan)
-        inside = self._inner.plan(after, quota=idle_to_all, moved=_moved(plan))
+        inside = self._inner.plan(after, quotas=idle_to_all, moved=_moved(plan))
         whole = self._joined(snapshot, plan, inside)
         return plan if met.of_plan(whole) < met.of_plan(plan) else whole
 
