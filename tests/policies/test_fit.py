@@ -129,7 +129,7 @@ def test_a_job_shrinks_for_a_newcomer_and_both_share_what_is_there() -> None:
     assert held(snapshot, plan) == {"old": {"n1": 4}, "new": {"n2": 4}}
     assert told(snapshot, plan, "old") == (
         "old: resize (once what it replaces has terminated): has 4 replicas instead of 8: "
-        "'new' needs room that it held above its minimum"
+        "'new' needs capacity that it held above its minimum"
     )
     assert plan.subject[snapshot.job_names.index("old")] == snapshot.job_names.index("new")
 

@@ -25,11 +25,11 @@ def told(snapshot: Snapshot, name: str) -> str:
 def test_the_gang_whose_turn_it_is_and_those_that_wait_for_it_are_told_so() -> None:
     snapshot = borrowed_cluster(1000.0, preemptible=False)
     assert told(snapshot, "sixteen") == (
-        "wait: waits for room: its turn has come, and room is kept for it for 1101 s more; "
+        "wait: waits for capacity: its turn has come, and capacity is reserved for it for 1101 s more; "
         "14 fit there now of the 16 replicas that its gang needs"
     )
     assert told(snapshot, "one00") == (
-        "wait: waits: there is room for its 1 replica, but it is kept for 'sixteen', whose turn it is, "
+        "wait: waits: its 1 replica would fit, but capacity is reserved for 'sixteen', whose turn it is, "
         "for 1101 s more at most"
     )
 

@@ -57,11 +57,11 @@ def usable_capacity(snapshot: Snapshot) -> IntArray:
 
 
 def _usable_capacity(snapshot: Snapshot) -> IntArray:
-    room = np.maximum(snapshot.capacity(), 0)
+    usable = np.maximum(snapshot.capacity(), 0)
     if not snapshot.node_open.all():
         held = snapshot.capacity() - snapshot.free_after_termination()
-        room = np.where(snapshot.node_open[:, None], room, np.minimum(held, room))
-    out: IntArray = room.sum(axis=0)
+        usable = np.where(snapshot.node_open[:, None], usable, np.minimum(held, usable))
+    out: IntArray = usable.sum(axis=0)
     return out
 
 

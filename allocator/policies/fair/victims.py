@@ -184,9 +184,9 @@ class Reach:
         key = shape, bool(kept)
         if key not in self._idle:
             free = self._ledger.free
-            for nodes, room in kept:
+            for nodes, amount in kept:
                 free = free.copy()
-                free[nodes] += room
+                free[nodes] += amount
             self._idle[key] = (np.maximum(free[facts.eligible(shape)], 0).sum(axis=0) + self.total).tolist()
         idle = self._idle[key]
         return all(count * amount <= idle[r] for r, amount in facts.asks[shape])
@@ -198,8 +198,7 @@ class Reach:
             if self._by_node is None:
                 roles, nodes, counts = ledger.triples()
                 self._by_node = ledger.snapshot.usage(roles, nodes, np.minimum(counts, self._count[roles]))
-            room = ledger.free + self._by_node
-            fits = slots(room, ledger.snapshot.role_request[role], ledger.facts.eligible(shape))
+            fits = slots(ledger.free + self._by_node, ledger.snapshot.role_request[role], ledger.facts.eligible(shape))
             self._fits[shape] = int(np.minimum(fits, MOST).sum())
         return self._fits[shape]
 
