@@ -20,7 +20,7 @@ _TEXT: dict[Why, str] = {
     Why.KEPT: "keeps what it holds: no change is worth its cost",
     Why.KEPT_NOT_PREEMPTIBLE: "keeps what it holds: it is not preemptible, so it is never moved",
     Why.FITS: STARTS + "it gets {0:g} of the {1:replica|} it asks for",
-    Why.NO_ROOM: "waits for room: its gang needs {0:replica|} at once and {1:fits|fit} now",
+    Why.DOES_NOT_FIT: "waits for capacity: its gang needs {0:replica|} at once and {1:fits|fit} now",
     Why.TOO_BIG: (
         "can never start here: its gang needs {0:replica|} and the whole cluster takes {1:g}; "
         "ask for fewer, for less each, or add nodes"
@@ -28,8 +28,8 @@ _TEXT: dict[Why, str] = {
     Why.NO_NODES: "waits: there is no node that is ready and schedulable",
     Why.NO_SUCH_QUEUE: "waits: its queue {queue!r} does not exist; create it, or name another one in spec.queue",
     Why.ITS_TURN: (
-        "waits for room: its turn has come, and room is kept for it for {2:.0f} s more; {1:fits|fit} there now of the "
-        "{0:replica|} that its gang needs"
+        "waits for capacity: its turn has come, and capacity is reserved for it for {2:.0f} s more; {1:fits|fit} there "
+        "now of the {0:replica|} that its gang needs"
     ),
     Why.QUEUE_CAP: "waits: queue {subject} is capped at {cap} and has {left} of that left; the gang needs {amount0}",
     Why.QUEUE_SHARE: "waits: queue {subject} holds {share} that it deserves, and the gang needs {need} more",
@@ -38,14 +38,14 @@ _TEXT: dict[Why, str] = {
         "gang needs {need} more"
     ),
     Why.NO_SURPLUS: (
-        "waits for room: its gang lacks {amount0}, and jobs of other queues that may be stopped hold {amount1} above "
-        "what those deserve"
+        "waits for capacity: its gang lacks {amount0}, and jobs of other queues that may be stopped hold {amount1} "
+        "above what those deserve"
     ),
     Why.GUARANTEED_ELSEWHERE: (
-        "waits for room: queue {subject} is guaranteed what it asks for, but its gang lacks {amount0}, and jobs of "
+        "waits for capacity: queue {subject} is guaranteed what it asks for, but its gang lacks {amount0}, and jobs of "
         "other queues that may be stopped hold {amount1} above what those are guaranteed"
     ),
-    Why.RESERVED: "waits: there is room for its {0:replica|}, but it is kept for {subject}, whose turn it is",
+    Why.RESERVED: "waits: its {0:replica|} would fit, but capacity is reserved for {subject}, whose turn it is",
     Why.PREEMPTED_FOR_PRIORITY: (
         "gives way to {subject}, which has a higher priority; {0:replica is|replicas are} left to it"
     ),
@@ -59,16 +59,23 @@ _TEXT: dict[Why, str] = {
         "shares what it held above its minimum with {subject}, which starts in the same queue; "
         "{0:replica is|replicas are} left to it"
     ),
-    Why.GAVE_BACK_KEPT_ROOM: (
-        "gives back room that was kept for {subject}, which can start with it; {0:replica is|replicas are} left to it"
+    Why.GAVE_BACK_RESERVATION: (
+        "gives back capacity that was reserved for {subject}, which can start with it; "
+        "{0:replica is|replicas are} left to it"
     ),
     Why.QUEUE_GUARANTEE: "starts: its queue is guaranteed {0:replica|} more",
-    Why.GAIN: "speed {1:.2f} → {0:.2f} times its smallest configuration, at weight {2:.3g}: the best use of the room",
-    Why.SHRUNK_FOR_OTHERS: "speed {1:.2f} → {0:.2f} times its smallest configuration: its room is worth more elsewhere",
-    Why.GROWN: "grows to {0:replica|}: there is room for what its user asked for",
+    Why.GAIN: (
+        "speed {1:.2f} → {0:.2f} times its smallest configuration, at weight {2:.3g}: the best use of the capacity"
+    ),
+    Why.SHRUNK_FOR_OTHERS: (
+        "speed {1:.2f} → {0:.2f} times its smallest configuration: its capacity is worth more elsewhere"
+    ),
+    Why.GROWN: "grows to {0:replica|}: what its user asked for fits now",
     Why.POLICY_FAILED: "waits: the policy gave no usable plan, so nothing is changed",
     Why.PLACED_AGAIN: "is placed again with {0:replica|}, {1:g} before",
-    Why.NO_ROOM_ELSEWHERE: "keeps what it holds: placed anew it needs {0:replica|} on open nodes, and {1:fits|fit}",
+    Why.DOES_NOT_FIT_ELSEWHERE: (
+        "keeps what it holds: placed again it needs {0:replica|} on open nodes, and {1:fits|fit}"
+    ),
     Why.TOO_SOON: "keeps {0:replica|}: {1:g} more would fit, but it was changed {2:.0f} s ago",
     Why.GAIN_TOO_SMALL: "keeps {0:replica|}: {1:g} more would fit, too few to be worth a restart of all",
     Why.EXPLORES: "starts small: it has reported nothing yet, so nothing is known of how it scales",
@@ -76,19 +83,19 @@ _TEXT: dict[Why, str] = {
 
 
 _FOR_ANOTHER: dict[Why, str] = {
-    Why.SHRUNK_FOR_OTHERS: "has {0:replica|} instead of {1:g}: {subject} needs room that it held above its minimum",
+    Why.SHRUNK_FOR_OTHERS: "has {0:replica|} instead of {1:g}: {subject} needs capacity that it held above its minimum",
 }
 """Texts for a reason that names a job."""
 
 _OF_A_RESOURCE = frozenset({Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.OWN_SHARE, Why.NO_SURPLUS, Why.GUARANTEED_ELSEWHERE})
 """Reasons whose third value is a resource and whose other values are amounts of it."""
-_TOGETHER = "waits for room: each of its roles fits by itself, and not its {} replicas ({}) together"
+_TOGETHER = "waits for capacity: each of its roles fits by itself, and not its {} replicas ({}) together"
 _WOULD_HELP = {
     Why.QUEUE_SHARE: "when other jobs of that queue end, when its weight or guarantee is raised, or in another queue",
     Why.OWN_SHARE: "when other jobs of that queue itself end, or in a queue below it",
-    Why.NO_SURPLUS: "when other queues hold more than they deserve, which jobs that start in idle room may lead to",
+    Why.NO_SURPLUS: "when other queues hold more than they deserve, which jobs that start in idle capacity may lead to",
     Why.GUARANTEED_ELSEWHERE: "when other queues hold more than they are guaranteed in jobs that may be stopped",
-    Why.ITS_TURN: "when all of its replicas fit in the room that is kept; it passes shares meanwhile, no guarantees",
+    Why.ITS_TURN: "when all of its replicas fit in the reserved capacity; it passes shares meanwhile, no guarantees",
 }
 """What would have to change, besides more free capacity."""
 _REFUSED = {Why.TOO_BIG: "can never start here", Why.NO_SUCH_QUEUE: "waits"}
@@ -131,12 +138,12 @@ class Explainer:
         if why is Why.PLACED_AGAIN:
             words += self._out_of_limits(job)
         need, fits = plan.values[job, :2].tolist()
-        if why is Why.NO_ROOM and need <= fits:  # a gang of several roles
+        if why is Why.DOES_NOT_FIT and need <= fits:  # a gang of several roles
             roles = self._roles(job)
             words = _TOGETHER.format(
                 int(s.role_min[roles].sum()), ", ".join(f"{s.role_min[r]} × {s.role_names[r]}" for r in roles)
             )
-        elif why is Why.NO_ROOM:
+        elif why is Why.DOES_NOT_FIT:
             words += self._short(job)
         later = ""
         if action in (Action.ADMIT, Action.RESIZE) and not plan.bind_now[job]:
@@ -294,7 +301,7 @@ class Explainer:
         if plan.why[job] == Why.RESERVED and plan.subject[job] >= 0:
             other = int(plan.subject[job])
             waits = s.now_seconds - s.job_created_seconds[other]
-            out.append(f"limit: room is kept for {s.job_names[other]!r}, which has waited for {waits:.0f} s")
+            out.append(f"limit: capacity is reserved for {s.job_names[other]!r}, which has waited for {waits:.0f} s")
         return out
 
     def _queue_use(self) -> IntArray:
@@ -318,7 +325,7 @@ class Explainer:
             ends = "with a smaller gang" if need > cap else "when other jobs of that queue end"
             return [f"would start: {ends}, when the cap is raised, or in another queue"]
         if why is Why.RESERVED:
-            end = ", when room is kept no longer" if self.plan.values[job, 2] > 0 else ""
+            end = ", when the reservation ends" if self.plan.values[job, 2] > 0 else ""
             return [f"would start: when that job has started{end}, or with a higher priority than it has"]
         out = []
         if why in _WOULD_HELP:
@@ -329,10 +336,10 @@ class Explainer:
             missing = found.need - found.fits
             if missing > 0:
                 out.append(
-                    f"would start: when there is room for {missing} × ({request(s, role)}) more where it may run"
+                    f"would start: when there is capacity for {missing} × ({request(s, role)}) more where it may run"
                     + (f", or with a minimum of {found.fits}" if found.fits else "")
                 )
-            elif why is Why.NO_ROOM:
+            elif why is Why.DOES_NOT_FIT:
                 out.append("would start: when its roles fit together; each by itself does")
         holders = s.jobs_of(self.plan.role)
         firm = holders & ~s.job_preemptible

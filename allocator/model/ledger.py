@@ -127,7 +127,7 @@ class Ledger:
             known.by_node[node] = fits
         known.seen = len(self._log)
 
-    def queue_room(self, job: int, role: int) -> int:
+    def queue_headroom(self, job: int, role: int) -> int:
         """Replicas of `role` that the caps of the job's queue and its ancestors still allow."""
         facts = self.facts
         queue = facts.job_queue[job]
@@ -218,7 +218,7 @@ class Ledger:
             fits = int(np.minimum(self.slots_for(job, role), MOST).sum())
         else:
             fits = self._slots_of(self.facts.shape[role]).total
-        return min(fits, self.queue_room(job, role))
+        return min(fits, self.queue_headroom(job, role))
 
     def takes_any(self) -> bool:
         """Whether one more replica of any role fits anywhere."""
@@ -275,14 +275,9 @@ class Ledger:
         low, high, count = self.facts.role_min, self.facts.role_max, self.count
         return all(low[r] <= count[r] <= high[r] for r in self.facts.roles_of[job])
 
-    def differs(self) -> bool:
-        """Whether the allocation differs from the snapshot's."""
-        s = self.snapshot
-        for role, (nodes, counts) in self._own.items():
-            low, high = self.held_range(role)
-            if not np.array_equal(nodes, s.held_node[low:high]) or not np.array_equal(counts, s.held_count[low:high]):
-                return True
-        return False
+    def holding(self) -> BoolArray:
+        """Jobs that hold something (J)."""
+        return self.snapshot.jobs_of(self.replicas > 0)
 
     def triples(self) -> tuple[IntArray, IntArray, IntArray]:
         """The allocation as (role, node, count)."""

@@ -76,6 +76,10 @@ class Feasibility:
             self._reasons[kind] = self._find(job)
         return self._reasons[kind]
 
+    def impossible(self, job: int) -> Reason | None:
+        """As `reason`, also for a job whose queue does not exist."""
+        return self.reason(job) if self._facts.job_queue[job] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
+
     def possible(self) -> BoolArray:
         """J: jobs that run or could run on an empty cluster. Shares do not count the demand of others."""
         s, facts = self._snapshot, self._facts
@@ -195,7 +199,7 @@ def worst_role(ledger: Ledger, job: int) -> int:
     return max(ledger.roles_of(job), key=lambda r: ((low[r] - fitting(ledger, job, r)) / max(1, low[r]), -r))
 
 
-def room_told(ledger: Ledger, job: int) -> tuple[float, float]:
+def needed_and_fitting(ledger: Ledger, job: int) -> tuple[float, float]:
     """(needed, fitting) replicas of the gang's worst role."""
     role = worst_role(ledger, job)
     return float(ledger.facts.role_min[role]), float(min(fitting(ledger, job, role), 2**31))
@@ -210,10 +214,10 @@ def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_se
     cap = cap_that_binds(ledger, job)
     if cap is not None:
         return cap
-    need, fits = room_told(ledger, job)
+    need, fits = needed_and_fitting(ledger, job)
     if reserved_for not in (-1, job) and ledger.fits(job, minimum_gang(ledger, job)):
         return Why.RESERVED, (need, fits, left_seconds), reserved_for
-    return Why.NO_ROOM, (need, fits, 0.0), -1
+    return Why.DOES_NOT_FIT, (need, fits, 0.0), -1
 
 
 def told_impossible(ledger: Ledger, job: int, reason: Reason) -> Told:

@@ -61,9 +61,9 @@ def best_value(policy: GoodputPolicy, snapshot: Snapshot) -> float:
 
 def _known_configuration(policy: GoodputPolicy, snapshot: Snapshot, job: int, count: int) -> bool:
     """Whether the table has this count: growth is bounded, and beyond one node there are only whole nodes."""
-    from diflow.allocator.policies.goodput.policy import Case
+    from diflow.allocator.policies.goodput.case import Case
 
-    case = Case(snapshot, policy._settings, policy._tables, None, None)
+    case = Case(snapshot, policy._settings, policy._tables)
     row = case.table.replicas[job]
     return bool((row == count).any())
 

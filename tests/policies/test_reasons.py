@@ -26,11 +26,11 @@ def told(snapshot: Snapshot, name: str) -> str:
 def test_the_gang_whose_turn_it_is_and_those_that_wait_for_it_are_told_so() -> None:
     snapshot = borrowed_cluster(1000.0, preemptible=False)
     assert told(snapshot, "sixteen") == (
-        "wait: waits for room: its turn has come, and room is kept for it for 1101 s more; "
+        "wait: waits for capacity: its turn has come, and capacity is reserved for it for 1101 s more; "
         "14 fit there now of the 16 replicas that its gang needs"
     )
     assert told(snapshot, "one00") == (
-        "wait: waits: there is room for its 1 replica, but it is kept for 'sixteen', whose turn it is, "
+        "wait: waits: its 1 replica would fit, but capacity is reserved for 'sixteen', whose turn it is, "
         "for 1101 s more at most"
     )
 
@@ -138,7 +138,7 @@ def test_no_reason_of_five_hundred_jobs_that_wait_is_refuted() -> None:
         some = list(reasons.whys(snapshot, plan))
         waited += len(some)
         seen.update(some)
-    assert {Why.NO_ROOM, Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.NO_SURPLUS, Why.ITS_TURN} <= seen
+    assert {Why.DOES_NOT_FIT, Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.NO_SURPLUS, Why.ITS_TURN} <= seen
 
 
 def _changed(plan: Plan, at: int, why: Why, values: tuple[float, float, float], subject: int = -1) -> Plan:
@@ -150,7 +150,7 @@ def _changed(plan: Plan, at: int, why: Why, values: tuple[float, float, float], 
 @pytest.mark.parametrize(
     ("why", "values", "subject"),
     [
-        (Why.NO_ROOM, (1.0, 1.0, 0.0), -1),
+        (Why.DOES_NOT_FIT, (1.0, 1.0, 0.0), -1),
         (Why.QUEUE_CAP, (1.0, 0.0, 0.0), 0),
         (Why.QUEUE_SHARE, (3.0, 4.0, 0.0), 0),
         (Why.NO_SURPLUS, (1.0, 3.0, 0.0), 0),

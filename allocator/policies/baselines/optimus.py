@@ -12,9 +12,12 @@ import numpy as np
 
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.optimise import greedy
-from diflow.allocator.policies.goodput.policy import Case, GoodputPolicy
+from diflow.allocator.policies.goodput.placing import Placing
+from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from diflow.allocator.policies.goodput.table import Tables
+from diflow.allocator.policies.goodput.targets import problem_of, replicas_of
 from diflow.allocator.policies.settings import PolicySettings
 
 WAITING_FACTOR = 10.0
@@ -38,12 +41,12 @@ class OptimusPolicy:
         return self._goodput.measure(snapshot, plan)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
-        case = Case(snapshot, self._settings, self._tables, None, None)
-        problem = case.problem()
+        case = Case(snapshot, self._settings, self._tables)
+        problem = problem_of(case)
         left = np.where(np.isfinite(case.table.left_seconds), case.table.left_seconds, 600.0)
         with np.errstate(divide="ignore"):
-            value = np.where(np.isfinite(problem.value), -left[:, None] / case.speed, -np.inf)
+            value = np.where(np.isfinite(problem.value), -left[:, None] / case.values.speed, -np.inf)
         column = greedy(replace(problem, value=value, floor=-WAITING_FACTOR * left))
-        picked = case.table.replicas[np.arange(snapshot.jobs), np.maximum(column, 0)]
-        target = np.where(column >= 0, picked, np.where(case.view.free_to_move, 0, case.view.held))
-        return case.reach(target, None, self.name)
+        placing = Placing(case)
+        placing.reach(replicas_of(case, column), None)
+        return placing.plan(self.name)

@@ -49,7 +49,7 @@ def preempt(
     is taken from nodes in `spared` (N).
     """
     search = _Search(ledger, job, want, may_shrink=may_shrink, may_stop=may_stop, spared=spared)
-    found = search.by_shrinking(may_shrink) if search.enough(search.surplus_room(may_shrink)) else None
+    found = search.by_shrinking(may_shrink) if search.enough(search.surplus_freed(may_shrink)) else None
     stopped: tuple[int, ...] = ()
     if found is None:
         for victims in search.sets_of_victims():
@@ -109,9 +109,9 @@ class _Search:
 
     # -- bounds --
 
-    def surplus_room(self, allowed: BoolArray) -> IntArray:
+    def surplus_freed(self, allowed: BoolArray) -> IntArray:
         """N×R: upper bound of what comes free on each node if these jobs shrink to their minimum."""
-        return self._room(self._part(allowed))
+        return self._freed(self._part(allowed))
 
     def enough(self, freed: IntArray) -> bool:
         """Whether each role by itself would fit if `freed` (N×R) came free."""
@@ -124,7 +124,7 @@ class _Search:
     def _part(self, allowed: BoolArray) -> IntArray:
         return np.where(allowed[self.owner], np.minimum(self.count, self.surplus[self.role]), 0)
 
-    def _room(self, count: IntArray) -> IntArray:
+    def _freed(self, count: IntArray) -> IntArray:
         some = count > 0
         return self.ledger.snapshot.usage(self.role[some], self.node[some], count[some])
 
@@ -141,7 +141,7 @@ class _Search:
         first, last = 1, len(jobs)
         while first < last:
             middle = (first + last) // 2
-            if self.enough(self.surplus_room(_only(jobs[:middle], s.jobs))):
+            if self.enough(self.surplus_freed(_only(jobs[:middle], s.jobs))):
                 last = middle
             else:
                 first = middle + 1
@@ -171,7 +171,7 @@ class _Search:
         part = self._part(allowed)
         if not part.any():
             return []
-        freed = self._room(part)
+        freed = self._freed(part)
         for role in sorted(self.roles, key=lambda r: (-self.ledger.weight(r), r)):
             request, mask = s.role_request[role], self.mask[role]
             now, then = slots(free, request, mask), slots(free + freed, request, mask)
@@ -253,7 +253,7 @@ class _Search:
         if len(jobs) == 0:
             return
         part = self._part(self.may_shrink)
-        base = ledger.free + self._room(part)
+        base = ledger.free + self._freed(part)
         extra = np.zeros((len(jobs), *base.shape), dtype=np.int64)
         mine = self.may_stop[self.owner]
         rows = np.searchsorted(jobs, self.owner[mine])
@@ -304,22 +304,22 @@ class _Search:
         asked = np.flatnonzero(request)
         if len(asked) == 0:
             return np.full(len(free), ANY_NUMBER, dtype=np.int64)
-        room = (free[:, self.mask[role]][:, :, asked] // request[asked]).min(axis=2)
-        out: IntArray = np.maximum(room, 0).sum(axis=1)
+        fits = (free[:, self.mask[role]][:, :, asked] // request[asked]).min(axis=2)
+        out: IntArray = np.maximum(fits, 0).sum(axis=1)
         return out
 
     def _greedy(self, jobs: IntArray, base: IntArray, extra: IntArray, loss: IntArray) -> Iterator[tuple[int, ...]]:
         """A greedy cover by the jobs that free most, without those it can spare; extended if it is too small."""
-        s, picked, room = self.ledger.snapshot, list[int](), base.copy()
+        s, picked, free = self.ledger.snapshot, list[int](), base.copy()
         left = list(range(len(jobs)))
         for _ in range(min(len(jobs), MOST_TRIALS)):
             value = np.zeros(len(left))
             for role in self.roles:
-                value += np.minimum(self._slots_each(room + extra[left], role), self.want[role]) / self.want[role]
+                value += np.minimum(self._slots_each(free + extra[left], role), self.want[role]) / self.want[role]
             best = int(np.lexsort((jobs[left], loss[left], s.job_priority[jobs[left]], -value))[0])
             picked.append(left.pop(best))
-            room += extra[picked[-1]]
-            if not self._enough_each(room[None])[0]:
+            free += extra[picked[-1]]
+            if not self._enough_each(free[None])[0]:
                 continue
             thin = list(picked)
             for v in sorted(picked, key=lambda v: (-loss[v], v)):
@@ -337,7 +337,7 @@ class _Search:
         self.count[mine] = 0
         others = self.may_shrink.copy()
         others[list(victims)] = False
-        found = self.by_shrinking(others) if self.enough(self.surplus_room(others)) else None
+        found = self.by_shrinking(others) if self.enough(self.surplus_freed(others)) else None
         if found is None:
             self.count[mine] = count
             for v, held in gone.items():

@@ -20,9 +20,10 @@ from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, froze
 from diflow.allocator.model.plan import ADMIT, PREEMPT, RESIZE, WAIT, Plan, carry_out, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.cycle import BETWEEN_QUEUES, GENTLE, Cycle
+from diflow.allocator.policies.fair.losses import LOSSES, Given, retold
 from diflow.allocator.policies.fair.prepared import prepared, restored
-from diflow.allocator.policies.fair.reasons import LOSSES, Given, retold
-from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, total_room
+from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, usable_capacity
+from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fixed_point import followed, joined, leaves_home, no_worse_than_keeping, recounted
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from diflow.allocator.policies.settings import PolicySettings
@@ -43,19 +44,17 @@ class FairGoodputPolicy:
 
     def allocate(self, job: int, snapshot: Snapshot) -> Plan:
         """Start the new job in free capacity; no other job changes."""
-        only = np.zeros(snapshot.jobs, dtype=np.bool_)
-        only[job] = True
-        return self._inner.plan(snapshot, considered=only)
+        return self._inner.allocate(job, snapshot)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
         used = prepared(snapshot)
         if not _several_queues(used):
-            return self._inner.plan(snapshot, quota=within_caps if snapshot.facts.capped else None)
+            return self._inner.plan(snapshot, quotas=within_caps if snapshot.facts.capped else None)
         given: list[Given] = []
         step = partial(self._step, given)
         ways = (
             lambda: followed(used, step(used), step),
-            lambda: self._inner.plan(used, quota=idle_to_all),
+            lambda: self._inner.plan(used, quotas=idle_to_all),
         )
         plan = no_worse_than_keeping(used, ways, self.measure, self.name)
         plan = recounted(used, retold(used, plan, given, losers_only=True))
@@ -85,7 +84,7 @@ class FairGoodputPolicy:
         )
 
     def _cycle(self, snapshot: Snapshot) -> Cycle:
-        return Cycle(snapshot, self._settings, inside_queues=False, wanted=_largest(snapshot), grows=False)
+        return Cycle(State(snapshot, self._settings, wanted=_largest(snapshot), grows=False), inside_queues=False)
 
     def _step(self, given: list[Given], snapshot: Snapshot) -> Plan:
         """One cycle: between queues, then inside them. Losses between queues are added to `given`."""
@@ -98,7 +97,7 @@ class FairGoodputPolicy:
             if met.of_plan(again) > met.of_plan(plan):
                 plan = self._joined(snapshot, plan, again)
                 after = carry_out(snapshot, plan)
-        inside = self._inner.plan(after, quota=idle_to_all, moved=_moved(plan))
+        inside = self._inner.plan(after, quotas=idle_to_all, moved=_moved(plan))
         whole = self._joined(snapshot, plan, inside)
         return plan if met.of_plan(whole) < met.of_plan(plan) else whole
 
@@ -109,7 +108,7 @@ class FairGoodputPolicy:
             cycle = self._cycle(snapshot)
             plan = cycle.decided_by(steps, self.name)
             if met.of_plan(plan) >= met.of_plan(keep):
-                given += cycle.given
+                given += cycle.transactions.given
                 return plan
         return keep
 
@@ -125,7 +124,7 @@ class Met:
 
     def __init__(self, snapshot: Snapshot) -> None:
         s = self._snapshot = snapshot
-        self._total = np.maximum(total_room(s), 1).astype(np.float64)
+        self._total = np.maximum(usable_capacity(s), 1).astype(np.float64)
         share = deserved_by(s, Feasibility(s).possible(), wanted=_largest(s))
         own = np.zeros(s.queues, dtype=np.bool_)
         own[s.job_queue[s.job_queue >= 0]] = True
@@ -164,7 +163,7 @@ def quotas(snapshot: Snapshot) -> IntArray:
     """Q×R: the deserved share of each queue as integers, by the largest-remainder method."""
     share = deserved_by(snapshot, Feasibility(snapshot).possible(), wanted=_largest(snapshot))
     whole = np.floor(share + 1e-6).astype(np.int64)
-    total = total_room(snapshot)
+    total = usable_capacity(snapshot)
     tops = snapshot.queue_parent < 0
     for r in range(len(snapshot.resources)):
         left = int(min(total[r], np.floor(share[tops, r].sum() + 1e-6)) - whole[tops, r].sum())

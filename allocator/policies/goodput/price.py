@@ -16,6 +16,7 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.goodput.table import Table
+from diflow.allocator.policies.settings import PolicySettings
 
 ITERATIONS = 14
 """Bisections of the range of prices: to within a thousandth."""
@@ -25,6 +26,35 @@ MOST_A_JOB = 8.0
 YOUNG_SECONDS = 60.0
 """Least time that any job is assumed to have left: one period."""
 _NEVER = 1e-30
+MOST_PRIORITIES = 32
+"""Steps of priority that a weight distinguishes."""
+WIDEST_STEP = 8
+"""Most steps between neighbouring priorities, if their range exceeds MOST_PRIORITIES."""
+
+
+def weights(
+    snapshot: Snapshot, settings: PolicySettings, table: Table, speed: FloatArray, amounts: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """(value of a second of each job's work (J), seconds left in its smallest configuration (J)).
+
+    `speed` (J×C): of each configuration of the table; `amounts` (J×C×R): its resources. The values depend only on what
+    carrying out a plan does not change; otherwise each plan would cause the next.
+    """
+    left = seconds_left(snapshot, table)
+    total = snapshot.capacity()[snapshot.node_open].sum(axis=0)
+    share = (amounts / np.maximum(total, 1)).max(axis=2)
+    cost, pace = unit_costs(speed, share, table.anyway & (snapshot.job_queue >= 0)[:, None])
+    weight = cost * ahead_of(np.maximum(left / pace, YOUNG_SECONDS), snapshot, settings.queue_ahead)
+    if settings.patience > 0:
+        age = np.maximum(snapshot.now_seconds - snapshot.job_created_seconds, 0.0)
+        weight = weight * np.exp2(settings.patience * age / (age + left))
+    priority = snapshot.job_priority - snapshot.job_priority.min(initial=0)
+    if priority.max(initial=0) > MOST_PRIORITIES:
+        # PriorityClasses are often hundreds apart, and clipping would merge most of them.
+        levels, at = np.unique(priority, return_inverse=True)
+        steps = np.minimum(np.diff(levels, prepend=levels[:1]), WIDEST_STEP)
+        priority = np.minimum(np.cumsum(steps)[at], MOST_PRIORITIES)
+    return weight * np.power(settings.priority_factor, priority), left
 
 
 def unit_costs(speed: FloatArray, share: FloatArray, usable: BoolArray) -> tuple[FloatArray, FloatArray]:

@@ -41,13 +41,13 @@ def details(name: str) -> list[str]:
 
 def test_a_job_that_waits_says_what_is_short_where_and_what_would_have_to_change() -> None:
     assert details("gang") == [
-        "gang: wait: waits for room: its gang needs 4 replicas at once and 2 fit now, each 2 cpu, 4Gi memory; "
+        "gang: wait: waits for capacity: its gang needs 4 replicas at once and 2 fit now, each 2 cpu, 4Gi memory; "
         "c lacks 1 cpu, 1 node is closed",
         "asks for: 4 × worker of 2 cpu, 4Gi memory; priority 0, not preemptible, queue default",
         "worker: 2 more fit now (1 on a, 1 on b); c lacks 1 cpu, 1 node is closed",
         "  2 cpu each: 5 cpu free in all on 3 nodes, at most 2 cpu on one (a)",
         "  4Gi memory each: 39Gi memory free in all on 3 nodes, at most 15Gi memory on one (c)",
-        "would start: when there is room for 2 × (2 cpu, 4Gi memory) more where it may run, or with a minimum of 2",
+        "would start: when there is capacity for 2 × (2 cpu, 4Gi memory) more where it may run, or with a minimum of 2",
         "in its way: 1 job that may not be moved, 1 job of its priority or above (a priority above 0 may stop some)",
     ]
 
@@ -97,7 +97,7 @@ def test_one_replica_is_no_replicas() -> None:
     ]
     snapshot = build(nodes, jobs, now_seconds=1000.0)
     low, new, one = reason_texts.lines(snapshot, load_policy("fit").optimize(snapshot))
-    assert "has 1 replica instead of 3: 'new' needs room" in low
+    assert "has 1 replica instead of 3: 'new' needs capacity" in low
     assert "it gets 2 of the 2 replicas it asks for" in new
     assert "its gang needs 1 replica at once and 0 fit now" in one
 
@@ -117,7 +117,8 @@ def test_a_gang_whose_roles_do_not_fit_together_says_so() -> None:
     snapshot = build([NodeView("n", {"cpu": 5000})], [*jobs, full], now_seconds=1000.0)
     told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), 1)
     assert told[0] == (
-        "gang: wait: waits for room: each of its roles fits by itself, and not its 4 replicas (1 × a, 3 × b) together"
+        "gang: wait: waits for capacity: each of its roles fits by itself, "
+        "and not its 4 replicas (1 × a, 3 × b) together"
     )
     assert "would start: when its roles fit together; each by itself does" in told
 
@@ -132,7 +133,7 @@ def test_a_reservation_is_named() -> None:
     ]
     snapshot = build(nodes, jobs, now_seconds=1000.0)
     told = reason_texts.details(snapshot, load_policy("fit").optimize(snapshot), snapshot.job_names.index("small"))
-    assert "limit: room is kept for 'gang', which has waited for 1000 s" in told
+    assert "limit: capacity is reserved for 'gang', which has waited for 1000 s" in told
 
 
 @pytest.mark.parametrize("name", ["fit", "fair", "goodput", "fair+goodput"])

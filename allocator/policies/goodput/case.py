@@ -1,0 +1,72 @@
+"""What `goodput` derives from one snapshot before it decides anything."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, IntArray
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.goodput.gangs import gangs_of, view_of
+from diflow.allocator.policies.goodput.quota import Quota
+from diflow.allocator.policies.goodput.starvation import longest_waiting, overdue
+from diflow.allocator.policies.goodput.table import Table, Tables
+from diflow.allocator.policies.goodput.values import Values
+from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.policies.waiting import Feasibility
+
+SILENT_PERIODS = 5
+"""Periods after which a running job without reports is assumed never to report."""
+
+
+class Case:
+    """One snapshot as the policy sees it.
+
+    `considered` (J): the only jobs that may change; None: all. `quota` (Q×R): the most that the jobs of each queue may
+    hold together. `moved` (J): jobs that start or restart in any case, for which resizing is free. `before`: the case
+    of a snapshot from which this one follows by carrying out a plan; its weights are used again. `starved`: the job
+    that is placed before all others, or -1.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        settings: PolicySettings,
+        tables: Tables,
+        considered: BoolArray | None = None,
+        quota: IntArray | None = None,
+        *,
+        before: Case | None = None,
+        moved: BoolArray | None = None,
+    ) -> None:
+        self.snapshot, self.settings = snapshot, settings
+        self.considered = np.ones(snapshot.jobs, dtype=np.bool_) if considered is None else considered
+        self.quota = Quota(snapshot.facts, quota)
+        self.gangs = gangs = gangs_of(snapshot, settings)
+        self.view = view = view_of(snapshot, gangs, considered)
+        self.table: Table = tables.make(
+            snapshot,
+            low=gangs.low,
+            high=gangs.high,
+            wanted=gangs.wanted,
+            per_node=gangs.per_node,
+            held=view.held,
+            held_nodes=view.held_nodes,
+            growth=settings.largest_growth,
+            between_nodes=settings.between_nodes,
+            patience_seconds=SILENT_PERIODS * settings.period_seconds,
+        )
+        self.feasible = Feasibility(snapshot)
+        waits, lately = overdue(snapshot, view, settings.reserve_after_seconds)
+        self.starved = longest_waiting(snapshot, waits, self.quota)
+        # A job keeps the bonus for as long after its start: otherwise the next cycle would stop it again. It is the
+        # same for all of them, or they would only replace each other.
+        self.values: Values = Values(
+            snapshot,
+            settings,
+            gangs,
+            view,
+            self.table,
+            served=waits | lately,
+            moved=moved,
+            before=None if before is None else before.values,
+        )
