@@ -22,6 +22,7 @@ from diflow import DiflowError, DIJob, keys
 from diflow.jobs import verbs
 from diflow.kube.api import Cluster
 from diflow.state.parameters import JobState
+from diflow.tables import table
 from elastic.film import EVERY_SECONDS, Film, Frame, Recorder
 from elastic.picture import draw
 from fakestage import (
@@ -200,17 +201,17 @@ class Play:
         """Print what came of it. Returns 0 if all is well."""
         film = self.recorder.film
         good = True
-        print(f"{'JOB':<10} {'PHASE':<10} {'RESTARTS':>8} {'ROUNDS':>6} {'REPLICAS':>9}  GPU-SECONDS")
+        head = ("JOB", "PHASE", "RESTARTS", "ROUNDS", "REPLICAS", "GPU-SECONDS")
+        rows = []
         for name in JOBS:
             found = verbs.get(name, namespace=NAMESPACE, cluster=self.cluster)
-            rounds = len(JobState.parse(found.workflow).rounds)
+            rounds = str(len(JobState.parse(found.workflow).rounds))
             counts = [frame.running(name) for frame in film.frames if frame.running(name)]
             spread = f"{min(counts, default=0)}-{max(counts, default=0)}"
-            print(
-                f"{name:<10} {found.status.phase:<10} {found.status.restarts:>8} {rounds:>6} {spread:>9}  "
-                f"{film.replica_seconds(name):.0f}"
-            )
+            seconds = f"{film.replica_seconds(name):.0f}"
+            rows.append((name, found.status.phase, str(found.status.restarts), rounds, spread, seconds))
             good = good and found.status.phase == "Succeeded" and found.status.restarts == 0
+        print(table(head, rows, right=head[2:]))
         print(f"picture    {PICTURE}")
         return 0 if good else 1
 

@@ -24,6 +24,7 @@ from diflow import DiflowError, DIJob, keys
 from diflow.jobs import verbs
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import EVENT, NODE, WORKFLOW
+from diflow.tables import table
 from fakestage import SYSTEM, empty_nodes, fake_pod, install_allocator, with_fake_nodes
 from hostile.attacks import ATTACKS, Attack, Tenant
 from stage import ROOT, DemoError, Target, exit_code, say
@@ -114,7 +115,7 @@ class Play:
             rows += [beside[item]() for item in sorted(beside)]
         finally:
             tenant.stop.set()
-        print(table(rows))
+        print(attacks_table(rows))
         return 0 if all(row.is_good for row in rows) else 1
 
     def _beside(self, attack: Attack, tenant: Tenant) -> Row:
@@ -211,14 +212,15 @@ class Play:
         return texts[-1] if texts else "nothing: it is as any other job"
 
 
-def table(rows: list[Row]) -> str:
+def attacks_table(rows: list[Row]) -> str:
     """The rows for people."""
-    out = [f"{'':2} {'ATTACK':50} {'HONEST JOB':12} {'MEMORY':>8}  ITS OWNER IS TOLD"]
+    head = ("", "ATTACK", "HONEST JOB", "MEMORY", "ITS OWNER IS TOLD")
+    cells = []
     for row in rows:
         placed = "NOT PLACED" if row.seconds is None else f"{row.seconds:.1f} s" + ("" if row.is_good else " LATE")
         told = row.told if len(row.told) <= 110 else f"{row.told[:107]}..."
-        out.append(f"{row.item:2} {row.what:50} {placed:12} {row.memory_mib:>4} MiB  {told}".rstrip())
-    return "\n".join(out)
+        cells.append((row.item, row.what, placed, f"{row.memory_mib} MiB", told))
+    return table(head, cells, right={"MEMORY"})
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from fakestage import SYSTEM, empty_nodes, end_work, fake_pod, install_allocator
 from shares import cast, checks
 from shares.cast import GPUS, MOMENTS, NAMESPACE, NODES, PARTS, RETRIES, Moment, present
 from shares.picture import draw
-from shares.telling import Retries, Row, retries_table, table
+from shares.telling import Retries, Row, moments_table, retries_table
 from stage import ROOT, DemoError, Target, exit_code, say
 
 PICTURE = ROOT / "out" / "queues.png"
@@ -149,7 +149,7 @@ class Play:
 
     def tell(self) -> int:
         """Print what came of it. Returns 0 if all is well."""
-        print(table(self.rows))
+        print(moments_table(self.rows))
         print(retries_table(self.retries))
         print(f"picture  {PICTURE}\nprinted  {TRANSCRIPT}")
         return 0 if all(row.is_good for row in self.rows) and all(one.is_good for one in self.retries) else 1

@@ -253,7 +253,8 @@ def replay(
     if output is not None:
         _print_json(rows, output)
     elif rows:
-        from diflow.cli.output import moment, table  # noqa: PLC0415
+        from diflow.cli.output import moment  # noqa: PLC0415
+        from diflow.tables import table  # noqa: PLC0415
 
         say(table(("TIME", "JOB", "THEN", "NOW"), [(moment(r["time"]), r["job"], r["then"], r["now"]) for r in rows]))
     differ = counted(len(rows), "decision differs", plural="decisions differ")

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from diflow import keys
-from diflow.cli.output import coloured_phase, table
+from diflow.cli.output import coloured_phase
 from diflow.durations import age
+from diflow.tables import table
 
 if TYPE_CHECKING:
     from diflow.jobs.verbs import Job

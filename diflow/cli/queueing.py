@@ -73,7 +73,7 @@ def _queue_data(
 
 def _queue_table(queues: list[QueueRow]) -> str:
     from diflow.cli.amounts import amounts, shown  # noqa: PLC0415
-    from diflow.cli.output import table  # noqa: PLC0415
+    from diflow.tables import table  # noqa: PLC0415
 
     every: dict[str, float] = {}
     for row in queues:
@@ -101,7 +101,7 @@ def _queue_table(queues: list[QueueRow]) -> str:
 
 
 def _waiting_table(waiting: list[tuple[int, JobRow]], *, wide: bool, now: float) -> str:
-    from diflow.cli.output import table  # noqa: PLC0415
+    from diflow.tables import table  # noqa: PLC0415
 
     head = ["#", "JOB", "QUEUE", "PRIORITY", "REPLICAS", "WAITS", "REASON"]
     lines = []
