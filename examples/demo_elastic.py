@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import DiflowError, DIJob, keys
-from diflow.jobs import verbs
+from diflow.jobs import events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.state.parameters import JobState
 from diflow.tables import table
@@ -127,9 +127,9 @@ class Play:
             self.recorder.stop()
             for name in JOBS:
                 with suppress(DiflowError):
-                    told = verbs.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster)
+                    told = events.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster)
                     self.recorder.add_events(name, told or [])
-                    status = verbs.get(name, namespace=NAMESPACE, cluster=self.cluster).status
+                    status = lookup.get(name, namespace=NAMESPACE, cluster=self.cluster).status
                     if status.completion_timestamp:
                         self.recorder.tell(name, status.completion_timestamp, status.phase)
             PICTURE.parent.mkdir(exist_ok=True)
@@ -167,7 +167,7 @@ class Play:
         return sum(both) == gpus and min(both) >= 2
 
     def _submit(self, made: DIJob) -> None:
-        verbs.submit(made, cluster=self.cluster)
+        submit.submit(made, cluster=self.cluster)
         self._say(f"{made.name} is submitted")
 
     def _until(self, what: str, true: Callable[[Frame], bool]) -> None:
@@ -204,7 +204,7 @@ class Play:
         head = ("JOB", "PHASE", "RESTARTS", "ROUNDS", "REPLICAS", "GPU-SECONDS")
         rows = []
         for name in JOBS:
-            found = verbs.get(name, namespace=NAMESPACE, cluster=self.cluster)
+            found = lookup.get(name, namespace=NAMESPACE, cluster=self.cluster)
             rounds = str(len(JobState.parse(found.workflow).rounds))
             counts = [frame.running(name) for frame in film.frames if frame.running(name)]
             spread = f"{min(counts, default=0)}-{max(counts, default=0)}"

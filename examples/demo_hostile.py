@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from diflow import DiflowError, DIJob, keys
-from diflow.jobs import verbs
+from diflow.jobs import delete, events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import EVENT, NODE, WORKFLOW
 from diflow.tables import table
@@ -143,14 +143,14 @@ class Play:
         time.sleep(_TOLD_SECONDS)
         left = {pod["metadata"]["uid"] for pod in self._pods_of_steady()}
         kept = sum(pod["metadata"]["uid"] in left for pod in pods)
-        verbs.delete(_STEADY, namespace=HONEST, cluster=self.cluster)
+        delete.delete(_STEADY, namespace=HONEST, cluster=self.cluster)
         return replace(row, told=f"{_STEADY} keeps {kept} of its {len(pods)} pods", harmed=kept < len(pods))
 
     def _pods_of_steady(self) -> list[Json]:
         """Its pods when all of them run and none is being deleted."""
         ends = time.monotonic() + _PATIENCE_SECONDS
         while True:
-            pods = verbs.get(_STEADY, namespace=HONEST, cluster=self.cluster).pods
+            pods = lookup.get(_STEADY, namespace=HONEST, cluster=self.cluster).pods
             running = [
                 p for p in pods if p["status"].get("phase") == "Running" and not p["metadata"].get("deletionTimestamp")
             ]
@@ -177,7 +177,7 @@ class Play:
                 placed = time.monotonic() - began
             time.sleep(_LOOK_SECONDS)
         say(f"   {name} " + (f"is placed after {placed:.1f} s" if placed is not None else "is not placed"))
-        verbs.delete(name, namespace=HONEST, cluster=self.cluster)
+        delete.delete(name, namespace=HONEST, cluster=self.cluster)
         return placed
 
     def _submit(self, name: str) -> None:
@@ -187,7 +187,7 @@ class Play:
             "metadata": {"name": name, "namespace": HONEST},
             "spec": {"tasks": [{"name": "worker", "replicas": _REPLICAS, "template": fake_pod()}]},
         }
-        verbs.submit(DIJob.from_manifest(job), cluster=self.cluster)
+        submit.submit(DIJob.from_manifest(job), cluster=self.cluster)
 
     def _memory(self) -> str:
         """Of the process that leads, in MiB."""
@@ -206,8 +206,8 @@ class Play:
         found = self.cluster.list_all(EVENT, namespace=HOSTILE)
         texts = [
             f"{event['reason']}: {event['message']}"
-            for event in sorted(found, key=verbs.event_time)
-            if event["involvedObject"].get("name") in made and verbs.is_allocators(event)
+            for event in sorted(found, key=events.event_time)
+            if event["involvedObject"].get("name") in made and events.is_allocators(event)
         ]
         return texts[-1] if texts else "nothing: it is as any other job"
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diflow.cli.main import code_of
-from diflow.jobs import verbs
+from diflow.jobs import events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.state.parameters import JobState
 from elastic.film import EVERY_SECONDS, Film, Recorder
@@ -158,7 +158,7 @@ class Play:
         before, at = self._running(), self.recorder.now
         self._say(moment.title)
         for part in moment.comes:
-            verbs.submit(part.job(fake_pod()), cluster=self.cluster)
+            submit.submit(part.job(fake_pod()), cluster=self.cluster)
         for name in moment.ends:
             end_work(self.cluster, name, namespace=NAMESPACE, patience_seconds=_PATIENCE_SECONDS)
         seconds = self._reached(moment, since=at)
@@ -220,12 +220,12 @@ class Play:
 
     def _news(self, name: str) -> list[str]:
         """What the allocator's Events say of a job since the moment before."""
-        found = verbs.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster) or []
+        found = events.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster) or []
         known, self._heard[name] = self._heard.get(name, 0), len(found)
         return [f"{event['reason']}: {event['message']}" for event in found[known:]]
 
     def _retries(self, name: str) -> Retries:
-        found = verbs.get(name, namespace=NAMESPACE, cluster=self.cluster)
+        found = lookup.get(name, namespace=NAMESPACE, cluster=self.cluster)
         state = JobState.parse(found.workflow)
         return Retries(name, found.status.restarts or 0, state.backoff_limit, RETRIES, len(state.rounds))
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from diflow import DiflowError
-from diflow.jobs import verbs
+from diflow.jobs import lookup
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
 from stage import ROOT, DemoError, Target, ask, cluster, made_here, our_own, present, present_kubeconfig, say
@@ -84,12 +84,12 @@ def fake_pod(seconds: str = _FOR_EVER) -> dict[str, Any]:
     }
 
 
-def end_work(at: Cluster, name: str, *, namespace: str, patience_seconds: float) -> verbs.Job:
+def end_work(at: Cluster, name: str, *, namespace: str, patience_seconds: float) -> lookup.Job:
     """The work of a job of fake pods is done: all replicas end with exit code 0. Returns the job when it has ended."""
     ends = time.monotonic() + patience_seconds
     change = {"metadata": {"annotations": {_LIFE: "1s"}}}
     while True:
-        found = verbs.get(name, namespace=namespace, cluster=at)
+        found = lookup.get(name, namespace=namespace, cluster=at)
         if found.status.ended:
             return found
         if time.monotonic() > ends:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diflow import keys
 from diflow.cli.console import colours, note, paint
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
-from diflow.jobs import prerequisites, unproven, verbs
+from diflow.jobs import lookup, prerequisites, unproven
 from diflow.kube.kinds import CRD, EVENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _server(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(what, ok=True, detail=f"served ({unproven.SETTING} is on)")
         return
     try:
-        live = [job for job in verbs.list_jobs(cluster=cluster) if not job.status.ended]
+        live = [job for job in lookup.list_jobs(cluster=cluster) if not job.status.ended]
     except DiflowError:
         live = []
     needs = [job.name for job in live if unproven.why_needed(job.dijob)]

@@ -12,7 +12,7 @@ from diflow.durations import age
 from diflow.tables import table
 
 if TYPE_CHECKING:
-    from diflow.jobs.verbs import Job
+    from diflow.jobs.lookup import Job
 
 
 def jobs_table(jobs: Sequence[Job], *, now: datetime, wide: bool = False, namespaces: bool = False) -> str:

@@ -131,10 +131,10 @@ class Printer:
 def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
     """Print the existing lines in chronological order."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import lookup  # noqa: PLC0415
     from diflow.state.observe import observe  # noqa: PLC0415
 
-    job = verbs.get(name, cluster=cluster)
+    job = lookup.get(name, cluster=cluster)
     seen = observe(job.workflow, job.pods)
     chosen = [(a, rank) for a, rank in _chosen(seen, wanted)]
     _check_choice(seen, wanted, chosen)
@@ -229,7 +229,7 @@ def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None =
     """
     from diflow.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
-    from diflow.jobs.verbs import get  # noqa: PLC0415
+    from diflow.jobs.lookup import get  # noqa: PLC0415
     from diflow.state.observe import observe  # noqa: PLC0415
     from diflow.state.status import derive_seen  # noqa: PLC0415
 

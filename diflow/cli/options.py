@@ -28,7 +28,7 @@ class Output(StrEnum):
 
 def complete_job(incomplete: str) -> list[str]:
     """Job names for shell completion; none if the cluster does not respond."""
-    from diflow.jobs.verbs import LATEST, names  # noqa: PLC0415
+    from diflow.jobs.lookup import LATEST, names  # noqa: PLC0415
     from diflow.kube.api import Cluster  # noqa: PLC0415
 
     try:
@@ -69,7 +69,7 @@ def connect(*, kubeconfig: str | None, context: str | None, namespace: str | Non
 
 def resolve(job: str, cluster: Cluster) -> str:
     """The job's name, where `@latest` is the newest job."""
-    from diflow.jobs.verbs import LATEST, latest  # noqa: PLC0415
+    from diflow.jobs.lookup import LATEST, latest  # noqa: PLC0415
 
     if job != LATEST:
         return job

@@ -12,7 +12,7 @@ from diflow.cli.console import colours, encodes, paint, phase_colour
 from diflow.durations import instant
 
 if TYPE_CHECKING:
-    from diflow.jobs.verbs import Job
+    from diflow.jobs.lookup import Job
 
 
 def printable(text: str) -> str:

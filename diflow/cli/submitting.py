@@ -72,12 +72,12 @@ def submit(
     if dry_run is DryRun.CLIENT:
         _print_workflows(wanted)
         return 0
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import submit  # noqa: PLC0415
 
     only = wanted[0] if len(wanted) == 1 else None
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=only.namespace if only else namespace)
     if dry_run is DryRun.SERVER or only is None:  # of several, none is created if one is rejected
-        checked = [verbs.submit(job, cluster=cluster, dry_run=True) for job in wanted]
+        checked = [submit.submit(job, cluster=cluster, dry_run=True) for job in wanted]
         if dry_run is DryRun.SERVER:
             _print_workflows(checked)
             named = ", ".join(job.name for job in wanted)
@@ -87,7 +87,7 @@ def submit(
         _warn_of_tokens(job, cluster)
     placed = []
     for job in wanted:
-        placed.append(verbs.submit(job, cluster=cluster))
+        placed.append(submit.submit(job, cluster=cluster))
         say(placed[-1].name)
     if only is None:
         note(f"submitted {len(placed)} jobs; next: diflow list")
@@ -124,9 +124,9 @@ def _follow(name: str, cluster: Cluster, *, watch: bool, logs: bool, limit: floa
         from diflow.cli.logs import Wanted, stream  # noqa: PLC0415
 
         return stream(cluster, name, Wanted(), limit=limit)
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import wait  # noqa: PLC0415
 
-    status = verbs.wait(name, cluster=cluster, timeout_seconds=limit)
+    status = wait.wait(name, cluster=cluster, timeout_seconds=limit)
     note(f"{status.phase}: {status.message}")
     return 0
 
