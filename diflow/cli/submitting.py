@@ -72,7 +72,7 @@ def submit(
     if dry_run is DryRun.CLIENT:
         _print_workflows(wanted)
         return 0
-    from diflow.jobs import submit  # noqa: PLC0415
+    from diflow.jobs import submit, unproven  # noqa: PLC0415
 
     only = wanted[0] if len(wanted) == 1 else None
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=only.namespace if only else namespace)
@@ -84,7 +84,8 @@ def submit(
             note(f"the cluster would take {'job' if only else 'the jobs'} {named}; nothing was made")
             return 0
     for job in wanted:
-        _warn_of_tokens(job, cluster)
+        if trouble := unproven.warning(job, cluster):
+            warn(trouble)
     placed = []
     for job in wanted:
         placed.append(submit.submit(job, cluster=cluster))
@@ -99,19 +100,6 @@ def submit(
         return 0
     with detaching(name, cluster):
         return _follow(name, cluster, watch=watch, logs=logs, limit=limit)
-
-
-def _warn_of_tokens(job: DIJob, cluster: Cluster) -> None:
-    """Warn if the job's programs send no token and the server requires one."""
-    from diflow.jobs.unproven import SETTING, is_served, why_needed  # noqa: PLC0415
-    from diflow.settings import render_settings  # noqa: PLC0415
-
-    why = why_needed(job.to_manifest())
-    if why and is_served(cluster, render_settings().server_url) is False:
-        warn(
-            f"job {job.name} shows the server no token ({why}), and the server of this cluster refuses its requests "
-            f"and reports (401): {SETTING}=true on the server lets such jobs in (docs/security.md)"
-        )
 
 
 def _follow(name: str, cluster: Cluster, *, watch: bool, logs: bool, limit: float | None) -> int:
