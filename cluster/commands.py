@@ -36,7 +36,7 @@ def images(versions: list[str], folder: Path | None, progress: Progress) -> str:
     packages.require(packages.BUILD, progress)
     build.build([ARGO[v] for v in versions], progress)
     lines = []
-    for image in _images(versions, progress):
+    for image in _small_images(versions, progress) + _diflow_images(progress):
         if folder is None:
             lines.append(f"{image.reference} sha256:{image.digest}")
             continue
@@ -238,7 +238,3 @@ def _has_project() -> bool:
 
 def _diflow_images(progress: Progress) -> list[Image]:
     return [diflowimage.diflow_image(progress)] if _has_project() else []
-
-
-def _images(versions: list[str], progress: Progress) -> list[Image]:
-    return _small_images(versions, progress) + _diflow_images(progress)

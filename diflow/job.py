@@ -16,9 +16,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from diflow import bounds, keys, names
+from diflow import bounds, documents, keys, names
 from diflow.errors import InvalidError
-from diflow.spec import documents
 from diflow.spec.generations import refuse_older
 from diflow.spec.podrules import check_mounts
 from diflow.spec.podtemplate import (
@@ -376,7 +375,7 @@ def read_annotation(text: str) -> DIJob:
             warnings.simplefilter("ignore")
             return DIJob.from_manifest(untrusted.load(text))
     except InvalidError as error:
-        raise InvalidError(f"the annotation {keys.DIJOB} is no valid job any more ({error})") from None
+        raise InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({error})") from None
     except (ValueError, RecursionError):
         raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
 

@@ -10,15 +10,14 @@ It uses the cluster of the present kubeconfig if `python3 -m cluster` made it, a
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import DiflowError, DIJob, keys
+from diflow import DiflowError, DIJob
 from diflow.jobs import events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.state.parameters import JobState
@@ -30,8 +29,9 @@ from fakestage import (
     SYSTEM,
     empty_nodes,
     end_work,
+    fake_job,
     fake_pod,
-    install_allocator,
+    prepare,
     set_in_allocator,
     with_fake_nodes,
 )
@@ -64,26 +64,13 @@ def _run() -> int:
         question="install manifests/ and manifests/allocator there, and make its fake nodes anew",
         otherwise="this demo removes nodes, and brings its own fake ones",
     )
-    os.environ["KUBECONFIG"] = str(target.kubeconfig)
-    with _prepared(target):
+    prepare(target, NAMESPACE)
+    with set_in_allocator(target, _QUICK):
+        empty_nodes(target, count=len(NODES), gpus=GPUS)
         play = Play(target, Cluster.connect())
         say(f"ready after {time.monotonic() - started:.0f} s; the film begins")
         play.run()
     return play.tell()
-
-
-@contextmanager
-def _prepared(target: Target) -> Iterator[None]:
-    """Three empty fake nodes, a namespace, and the allocator at its quick pace while the block runs."""
-    run = target.run_kubectl
-    install_allocator(target)
-    with set_in_allocator(target, _QUICK):
-        if not run("get", "namespace", NAMESPACE, "--ignore-not-found"):
-            run("create", "namespace", NAMESPACE)
-        run("apply", "-n", NAMESPACE, "-k", str(ROOT / "manifests" / "jobs"))
-        run("delete", "workflows", "-n", NAMESPACE, "--all")
-        empty_nodes(target, count=len(NODES), gpus=GPUS)
-        yield
 
 
 # --- what -----------------------------------------------------------------------------------------------------------
@@ -91,21 +78,11 @@ def _prepared(target: Target) -> Iterator[None]:
 
 def job(name: str, *, replicas: int, low: int | None = None, high: int | None = None, seconds: str = "1h") -> DIJob:
     """A job of fake pods with a GPU each, which run so long. With bounds it is preemptible, else of high priority."""
-    task: dict[str, Any] = {"name": "worker", "replicas": replicas, "template": fake_pod(seconds)}
-    spec: dict[str, Any] = {"backoffLimit": 0, "tasks": [task]}
+    task: dict[str, Any] = {"replicas": replicas, "template": fake_pod(seconds)}
     if low is None:
-        spec["priority"] = "high"
-    else:
-        task |= {"minReplicas": low, "maxReplicas": high}
-        spec["preemptible"] = True
-    return DIJob.from_manifest(
-        {
-            "apiVersion": keys.API_VERSION,
-            "kind": keys.KIND,
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": spec,
-        }
-    )
+        return fake_job(name, NAMESPACE, task, backoffLimit=0, priority="high")
+    task |= {"minReplicas": low, "maxReplicas": high}
+    return fake_job(name, NAMESPACE, task, backoffLimit=0, preemptible=True)
 
 
 @dataclass

@@ -10,24 +10,23 @@ It uses the cluster of the present kubeconfig if `python3 -m cluster` made it, a
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from diflow import DiflowError, DIJob, keys
+from diflow import DiflowError, keys
 from diflow.jobs import delete, events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import EVENT, NODE, WORKFLOW
 from diflow.tables import table
-from fakestage import SYSTEM, empty_nodes, fake_pod, install_allocator, with_fake_nodes
+from fakestage import SYSTEM, empty_nodes, fake_job, fake_pod, prepared, with_fake_nodes
 from hostile.attacks import ATTACKS, Attack, Tenant
-from stage import ROOT, DemoError, Target, exit_code, say
+from stage import DemoError, Target, exit_code, say
 
 Json = dict[str, Any]
 HONEST, HOSTILE = "demo-honest", "demo-hostile"
@@ -53,26 +52,9 @@ def _run() -> int:
         question="install manifests/ and manifests/allocator there, and fake nodes",
         otherwise="this demo attacks its allocator, and brings its own fake nodes",
     )
-    os.environ["KUBECONFIG"] = str(target.kubeconfig)
-    with _prepared(target):
+    with prepared(target, HOSTILE, HONEST):
+        empty_nodes(target, count=NODES, gpus=GPUS)
         return Play(target, Cluster.connect()).run()
-
-
-@contextmanager
-def _prepared(target: Target) -> Iterator[None]:
-    """Empty fake nodes, two namespaces, and the allocator, while the block runs."""
-    run = target.run_kubectl
-    install_allocator(target)
-    for namespace in (HONEST, HOSTILE):
-        run("delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
-        run("create", "namespace", namespace)
-        run("apply", "-n", namespace, "-k", str(ROOT / "manifests" / "jobs"))
-    empty_nodes(target, count=NODES, gpus=GPUS)
-    try:
-        yield
-    finally:
-        with suppress(DemoError):
-            run("delete", "namespace", HOSTILE, HONEST, "--wait=false")
 
 
 # --- what -----------------------------------------------------------------------------------------------------------
@@ -181,13 +163,7 @@ class Play:
         return placed
 
     def _submit(self, name: str) -> None:
-        job = {
-            "apiVersion": keys.API_VERSION,
-            "kind": keys.KIND,
-            "metadata": {"name": name, "namespace": HONEST},
-            "spec": {"tasks": [{"name": "worker", "replicas": _REPLICAS, "template": fake_pod()}]},
-        }
-        submit.submit(DIJob.from_manifest(job), cluster=self.cluster)
+        submit.submit(fake_job(name, HONEST, {"replicas": _REPLICAS}), cluster=self.cluster)
 
     def _memory(self) -> str:
         """Of the process that leads, in MiB."""

@@ -6,12 +6,13 @@ played from here.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from diflow import DiflowError
+from diflow import DiflowError, DIJob, keys
 from diflow.jobs import lookup
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
@@ -39,10 +40,35 @@ def with_fake_nodes(*, question: str, otherwise: str) -> Target:
     return target
 
 
-def install_allocator(target: Target) -> None:
-    """Apply diflow's manifests and the allocator's."""
+def prepare(target: Target, *namespaces: str) -> None:
+    """Apply diflow's manifests and the allocator's, and make these namespaces anew. Programs use this cluster then."""
+    os.environ["KUBECONFIG"] = str(target.kubeconfig)
+    run = target.run_kubectl
     for folder in ("manifests", "manifests/allocator"):
-        target.run_kubectl("apply", "-k", str(ROOT / folder))
+        run("apply", "-k", str(ROOT / folder))
+    for namespace in namespaces:
+        run("delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
+        run("create", "namespace", namespace)
+        run("apply", "-n", namespace, "-k", str(ROOT / "manifests" / "jobs"))
+
+
+@contextmanager
+def prepared(target: Target, *namespaces: str) -> Iterator[None]:
+    """As `prepare`; the namespaces are deleted after the block."""
+    prepare(target, *namespaces)
+    try:
+        yield
+    finally:
+        with suppress(DemoError):
+            target.run_kubectl("delete", "namespace", *namespaces, "--wait=false")
+
+
+def fake_job(name: str, namespace: str, task: dict[str, Any], **spec: Any) -> DIJob:
+    """A job of one task, `worker`, whose template is a fake pod's unless the task has one."""
+    tasks = [{"name": "worker", "template": fake_pod(), **task}]
+    metadata = {"name": name, "namespace": namespace}
+    manifest = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": metadata}
+    return DIJob.from_manifest({**manifest, "spec": {**spec, "tasks": tasks}})
 
 
 def empty_nodes(target: Target, *, count: int, gpus: int) -> None:

@@ -139,7 +139,7 @@ def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
     chosen = [(a, rank) for a, rank in _chosen(seen, wanted)]
     _check_choice(seen, wanted, chosen)
     pods = {_node(pod): pod for pod in job.pods}
-    printer = Printer(wanted, _width(chosen))
+    printer = Printer(wanted, max((len(attempt.replica) for attempt, _ in chosen), default=0))
     streams = []
     for attempt, rank in chosen:
         pod = pods.get(attempt.node_id)
@@ -203,10 +203,6 @@ def _check_choice(seen: Observation, wanted: Wanted, chosen: list[tuple[Attempt,
     if wanted.rank is not None and wanted.rank >= count and not chosen:
         what = f"{wanted.task} of {seen.name}" if wanted.task else seen.name
         raise NotFoundError(f"{what} has no rank {wanted.rank}: its ranks are 0 to {count - 1}")
-
-
-def _width(chosen: list[tuple[Attempt, int]]) -> int:
-    return max((len(attempt.replica) for attempt, _ in chosen), default=0)
 
 
 def _has_begun(pod: dict[str, Any]) -> bool:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diflow.cli.allocating import needs_packages
 from diflow.cli.console import note, say, warn
-from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Output, OutputForm, connect, resolve
+from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Output, OutputForm, connect, needs, resolve
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen
@@ -30,7 +29,7 @@ def queue(
     Deserved is a queue's part of the cluster by weights, guarantees and caps; pending is what its jobs could use in
     addition to their allocation. Needs the right to list nodes, pods and Workflows of the whole cluster.
     """
-    needs_packages()
+    needs("allocator")
     from diflow.allocator.inspect.observer import look  # noqa: PLC0415
     from diflow.allocator.inspect.rows import missing_queue_rows, queue_rows, waiting_rows  # noqa: PLC0415
 
@@ -139,7 +138,7 @@ def top(
     verify that), RUN the running ones. Without a terminal it prints once. Needs the right to list nodes, pods and
     Workflows of the whole cluster.
     """
-    needs_packages()
+    needs("allocator")
     import sys  # noqa: PLC0415
 
     if output in (Output.NAME, Output.WIDE):
@@ -177,7 +176,7 @@ def explain(
 
     The policy of the cluster's allocator (else fit) runs locally, on the objects that you may read.
     """
-    needs_packages()
+    needs("allocator")
     from diflow.allocator.inspect.explain import explanation  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)

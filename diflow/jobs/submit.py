@@ -32,11 +32,11 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
     namespace = job.namespace or cluster.namespace
     scheduling = job.scheduling or _scheduling(cluster)
     placed = job.model_copy(update={"namespace": namespace, "scheduling": scheduling})
-    body = render(placed)
     prerequisites.check_ready(cluster, namespace=namespace, priority=job.priority)
-    _create(cluster, body, namespace=namespace, dry_run=True)
     if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job whose first part was deleted
         raise _taken(job.name, left[-1]["metadata"]["name"], namespace)
+    body = render(placed)
+    _create(cluster, body, namespace=namespace, dry_run=True)
     if not dry_run:
         _create(cluster, body, namespace=namespace, dry_run=False)
     return placed

@@ -63,7 +63,7 @@ def play(at: Lab, moment: Moment) -> None:
     template = task().template
     template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1", GPU: "1"}, "limits": {GPU: "1"}}
     for part in moment.comes:
-        at.cluster.submit(part.job(template).model_copy(update={"namespace": "default", "scheduling": "gang"}))
+        at.cluster.submit(part.job(template=template).model_copy(update={"namespace": "default", "scheduling": "gang"}))
     for name in moment.ends:
         for pod in at.cluster.of(name).values():
             at.cluster.finish(pod["metadata"]["name"])
