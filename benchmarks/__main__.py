@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import allocating, commands, rendering, resizing, serving, starting
-from benchmarks.figures import Figure, table
+from benchmarks.figures import Figure, figures_table
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench.json"
 PARTS = ("starting", "rendering", "commands", "serving", "resizing", "allocating")
@@ -46,7 +46,7 @@ def main() -> int:
         figures += resizing.measure(rounds=options.rounds)
     if "allocating" in chosen:
         figures += allocating.measure(sizes=[int(size) for size in options.sizes.split(",")])
-    print(table(figures))
+    print(figures_table(figures))
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps([figure.to_dict() for figure in figures], indent=2) + "\n", encoding="utf-8")
     print(f"\nwritten to {OUT}")

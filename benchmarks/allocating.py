@@ -28,11 +28,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from benchmarks import live
-from benchmarks.figures import Figure, aligned
+from benchmarks.figures import Figure
 from benchmarks.watching import Watch
 from diflow import DIJob, Task, keys
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW, Kind
+from diflow.tables import table
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
@@ -121,7 +122,7 @@ def measure(*, sizes: Sequence[int] = SIZES, probes: int = 40) -> list[Figure]:
                 silence()
             grown.to(size)
             rows.append(_one(grown, probes))
-            print(aligned([HEAD, *(row.cells() for row in rows)]), flush=True)
+            print(table(HEAD, [row.cells() for row in rows]), flush=True)
             print(flush=True)
     return figures(rows[-1])
 

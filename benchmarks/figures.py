@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from diflow.tables import table
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -30,19 +32,11 @@ class Figure:
         return {**asdict(self), "missed": self.is_missed}
 
 
-def table(figures: Sequence[Figure]) -> str:
+def figures_table(figures: Sequence[Figure]) -> str:
     """The figures as aligned text."""
-    rows = [("part", "figure", "value", "limit", "", "note")]
+    rows = []
     for f in figures:
         limit = "" if f.limit is None else f"≤ {f.limit:g} {f.unit}"
         verdict = "" if f.limit is None else "MISSED" if f.is_missed else "ok"
         rows.append((f.part, f.name, f"{f.value:.3g} {f.unit}", limit, verdict, f.note))
-    return aligned(rows)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as text with aligned columns."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return table(("part", "figure", "value", "limit", "", "note"), rows)

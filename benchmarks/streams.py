@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import aligned
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
 from diflow.allocator.simulator.playing import Plans, Played, play
 from diflow.allocator.simulator.streams import FULL, Kind, random_stream
+from diflow.tables import table
 
 LOADS = (0.6, 1.0, FULL)
 JUDGED = "fair"
@@ -148,7 +148,8 @@ def policy_of(name: str) -> Plans:
 
 def _table(load: float | None, values: dict[str, list[list[float]]], behind: list[str]) -> str:
     """The table of one load; `load` None: of all loads together."""
-    lines = [["", *[cell for name in values for cell in (name, "", "")], "aim", ""]]
+    head = ["", *[cell for name in values for cell in (name, "", "")], "aim", ""]
+    lines = []
     for at, row in enumerate(ROWS):
         cells = [row.name]
         for found in values.values():
@@ -165,7 +166,7 @@ def _table(load: float | None, values: dict[str, list[list[float]]], behind: lis
         if aim is not None and aim.each:
             verdict += f" in {beyond}"
         lines.append([*cells, str(aim) if aim else "", verdict if beyond else ""])
-    return aligned(lines)
+    return table(head, lines)
 
 
 def _range(values: Sequence[float]) -> tuple[float, float, float]:

@@ -14,6 +14,7 @@ from cluster.paths import REPOSITORY, cluster_paths
 from cluster.plan import Plan
 from cluster.progress import Progress
 from cluster.tarimage import Image, write_image
+from diflow.tables import table
 
 _ARGO_SECONDS = 300.0
 
@@ -35,7 +36,7 @@ def images(versions: list[str], folder: Path | None, progress: Progress) -> str:
     packages.require(packages.BUILD, progress)
     build.build([ARGO[v] for v in versions], progress)
     lines = []
-    for image in _images(versions, progress):
+    for image in _small_images(versions, progress) + _diflow_images(progress):
         if folder is None:
             lines.append(f"{image.reference} sha256:{image.digest}")
             continue
@@ -150,11 +151,11 @@ def as_table(rows: list[dict[str, Any]]) -> str:
     """The rows as a text table."""
     if not rows:
         return "no clusters"
-    lines = [f"{'NAME':<20} {'PHASE':<9} {'ARGO':<6} KUBECONFIG"]
-    for row in rows:
-        lines.append(f"{row['name']:<20} {row['phase']:<9} {row['argo'] or '':<6} {row['kubeconfig'] or ''}")
-        lines += [f"  {problem}" for problem in row["problems"]]
-    return "\n".join(lines)
+    keys = ("name", "phase", "argo", "kubeconfig")
+    cells = [[row[key] or "" for key in keys] for row in rows]
+    head, *lines = table([key.upper() for key in keys], cells).splitlines()
+    problems = ["".join(f"\n  {problem}" for problem in row["problems"]) for row in rows]
+    return "\n".join([head, *map("".join, zip(lines, problems, strict=True))])
 
 
 def kubeconfig(name: str) -> Path:
@@ -237,7 +238,3 @@ def _has_project() -> bool:
 
 def _diflow_images(progress: Progress) -> list[Image]:
     return [diflowimage.diflow_image(progress)] if _has_project() else []
-
-
-def _images(versions: list[str], progress: Progress) -> list[Image]:
-    return _small_images(versions, progress) + _diflow_images(progress)

@@ -31,13 +31,13 @@ def numbers(values: Any) -> tuple[Number, ...]:
 
 def quantity(resource: str, amount: float) -> str:
     """An amount of a resource, given in millicores, MiB or devices: such as `1.5` cores, `20Gi`, `512Mi`, `4`."""
+    if amount <= 0:
+        return "0"
     if resource == "cpu":
-        return f"{amount / 1000:.3g}" if amount < 1e5 else f"{amount / 1000:.0f}"
+        return f"{amount / 1000:.3g}" if amount < 1e6 else f"{amount / 1000:.0f}"
     if resource in _MIB:
-        if amount >= 1024 * 1024:
-            return f"{amount / 1024 / 1024:.3g}Ti"
-        if amount >= 1024:
-            gib = amount / 1024
-            return f"{gib:.3g}Gi" if gib < 100 else f"{gib:.0f}Gi"
+        for unit, size in (("Ti", 1024.0 * 1024), ("Gi", 1024.0)):
+            if amount >= size:
+                return f"{amount / size:.3g}{unit}" if amount < 1000 * size else f"{amount / size:.0f}{unit}"
         return f"{amount:.0f}Mi"
-    return f"{amount:.4g}"
+    return f"{amount:.0f}" if 1e4 <= amount < 1e12 else f"{amount:.4g}"

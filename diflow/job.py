@@ -16,9 +16,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from diflow import bounds, keys, names
+from diflow import bounds, documents, keys, names
 from diflow.errors import InvalidError
-from diflow.spec import documents
 from diflow.spec.generations import refuse_older
 from diflow.spec.podrules import check_mounts
 from diflow.spec.podtemplate import (
@@ -321,24 +320,24 @@ class DIJob(_Model):
 
     def submit(self, *, cluster: Cluster | None = None) -> Self:
         """Create the job's Workflow. Raises ConflictError if the name is taken. Returns the job with its namespace."""
-        from diflow.jobs import verbs  # noqa: PLC0415
+        from diflow.jobs import submit  # noqa: PLC0415
 
-        return verbs.submit(self, cluster=cluster)
+        return submit.submit(self, cluster=cluster)
 
     def wait(self, *, timeout_seconds: float | None = None, cluster: Cluster | None = None) -> JobStatus:
         """Wait until the job has ended and return its status.
 
         Raises JobFailedError if it failed, TimeoutError after `timeout_seconds`.
         """
-        from diflow.jobs import verbs  # noqa: PLC0415
+        from diflow.jobs import wait  # noqa: PLC0415
 
-        return verbs.wait(self.name, namespace=self.namespace, timeout_seconds=timeout_seconds, cluster=cluster)
+        return wait.wait(self.name, namespace=self.namespace, timeout_seconds=timeout_seconds, cluster=cluster)
 
     def delete(self, *, cluster: Cluster | None = None) -> None:
         """Delete the job's Workflow and its dependents. A missing job is not an error."""
-        from diflow.jobs import verbs  # noqa: PLC0415
+        from diflow.jobs import delete  # noqa: PLC0415
 
-        verbs.delete(self.name, namespace=self.namespace, cluster=cluster)
+        delete.delete(self.name, namespace=self.namespace, cluster=cluster)
 
     def _repr_html_(self) -> str:
         from diflow.jobs.notebook_card import job_card  # noqa: PLC0415
@@ -376,7 +375,7 @@ def read_annotation(text: str) -> DIJob:
             warnings.simplefilter("ignore")
             return DIJob.from_manifest(untrusted.load(text))
     except InvalidError as error:
-        raise InvalidError(f"the annotation {keys.DIJOB} is no valid job any more ({error})") from None
+        raise InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({error})") from None
     except (ValueError, RecursionError):
         raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
 

@@ -10,18 +10,18 @@ It uses the cluster of the present kubeconfig if `python3 -m cluster` made it, a
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import DiflowError, DIJob, keys
-from diflow.jobs import verbs
+from diflow import DiflowError, DIJob
+from diflow.jobs import events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.state.parameters import JobState
+from diflow.tables import table
 from elastic.film import EVERY_SECONDS, Film, Frame, Recorder
 from elastic.picture import draw
 from fakestage import (
@@ -29,8 +29,9 @@ from fakestage import (
     SYSTEM,
     empty_nodes,
     end_work,
+    fake_job,
     fake_pod,
-    install_allocator,
+    prepare,
     set_in_allocator,
     with_fake_nodes,
 )
@@ -63,26 +64,13 @@ def _run() -> int:
         question="install manifests/ and manifests/allocator there, and make its fake nodes anew",
         otherwise="this demo removes nodes, and brings its own fake ones",
     )
-    os.environ["KUBECONFIG"] = str(target.kubeconfig)
-    with _prepared(target):
+    prepare(target, NAMESPACE)
+    with set_in_allocator(target, _QUICK):
+        empty_nodes(target, count=len(NODES), gpus=GPUS)
         play = Play(target, Cluster.connect())
         say(f"ready after {time.monotonic() - started:.0f} s; the film begins")
         play.run()
     return play.tell()
-
-
-@contextmanager
-def _prepared(target: Target) -> Iterator[None]:
-    """Three empty fake nodes, a namespace, and the allocator at its quick pace while the block runs."""
-    run = target.run_kubectl
-    install_allocator(target)
-    with set_in_allocator(target, _QUICK):
-        if not run("get", "namespace", NAMESPACE, "--ignore-not-found"):
-            run("create", "namespace", NAMESPACE)
-        run("apply", "-n", NAMESPACE, "-k", str(ROOT / "manifests" / "jobs"))
-        run("delete", "workflows", "-n", NAMESPACE, "--all")
-        empty_nodes(target, count=len(NODES), gpus=GPUS)
-        yield
 
 
 # --- what -----------------------------------------------------------------------------------------------------------
@@ -90,21 +78,11 @@ def _prepared(target: Target) -> Iterator[None]:
 
 def job(name: str, *, replicas: int, low: int | None = None, high: int | None = None, seconds: str = "1h") -> DIJob:
     """A job of fake pods with a GPU each, which run so long. With bounds it is preemptible, else of high priority."""
-    task: dict[str, Any] = {"name": "worker", "replicas": replicas, "template": fake_pod(seconds)}
-    spec: dict[str, Any] = {"backoffLimit": 0, "tasks": [task]}
+    task: dict[str, Any] = {"replicas": replicas, "template": fake_pod(seconds)}
     if low is None:
-        spec["priority"] = "high"
-    else:
-        task |= {"minReplicas": low, "maxReplicas": high}
-        spec["preemptible"] = True
-    return DIJob.from_manifest(
-        {
-            "apiVersion": keys.API_VERSION,
-            "kind": keys.KIND,
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": spec,
-        }
-    )
+        return fake_job(name, NAMESPACE, task, backoffLimit=0, priority="high")
+    task |= {"minReplicas": low, "maxReplicas": high}
+    return fake_job(name, NAMESPACE, task, backoffLimit=0, preemptible=True)
 
 
 @dataclass
@@ -126,9 +104,9 @@ class Play:
             self.recorder.stop()
             for name in JOBS:
                 with suppress(DiflowError):
-                    told = verbs.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster)
+                    told = events.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster)
                     self.recorder.add_events(name, told or [])
-                    status = verbs.get(name, namespace=NAMESPACE, cluster=self.cluster).status
+                    status = lookup.get(name, namespace=NAMESPACE, cluster=self.cluster).status
                     if status.completion_timestamp:
                         self.recorder.tell(name, status.completion_timestamp, status.phase)
             PICTURE.parent.mkdir(exist_ok=True)
@@ -166,7 +144,7 @@ class Play:
         return sum(both) == gpus and min(both) >= 2
 
     def _submit(self, made: DIJob) -> None:
-        verbs.submit(made, cluster=self.cluster)
+        submit.submit(made, cluster=self.cluster)
         self._say(f"{made.name} is submitted")
 
     def _until(self, what: str, true: Callable[[Frame], bool]) -> None:
@@ -200,17 +178,17 @@ class Play:
         """Print what came of it. Returns 0 if all is well."""
         film = self.recorder.film
         good = True
-        print(f"{'JOB':<10} {'PHASE':<10} {'RESTARTS':>8} {'ROUNDS':>6} {'REPLICAS':>9}  GPU-SECONDS")
+        head = ("JOB", "PHASE", "RESTARTS", "ROUNDS", "REPLICAS", "GPU-SECONDS")
+        rows = []
         for name in JOBS:
-            found = verbs.get(name, namespace=NAMESPACE, cluster=self.cluster)
-            rounds = len(JobState.parse(found.workflow).rounds)
+            found = lookup.get(name, namespace=NAMESPACE, cluster=self.cluster)
+            rounds = str(len(JobState.parse(found.workflow).rounds))
             counts = [frame.running(name) for frame in film.frames if frame.running(name)]
             spread = f"{min(counts, default=0)}-{max(counts, default=0)}"
-            print(
-                f"{name:<10} {found.status.phase:<10} {found.status.restarts:>8} {rounds:>6} {spread:>9}  "
-                f"{film.replica_seconds(name):.0f}"
-            )
+            seconds = f"{film.replica_seconds(name):.0f}"
+            rows.append((name, found.status.phase, str(found.status.restarts), rounds, spread, seconds))
             good = good and found.status.phase == "Succeeded" and found.status.restarts == 0
+        print(table(head, rows, right=head[2:]))
         print(f"picture    {PICTURE}")
         return 0 if good else 1
 

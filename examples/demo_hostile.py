@@ -10,23 +10,23 @@ It uses the cluster of the present kubeconfig if `python3 -m cluster` made it, a
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from diflow import DiflowError, DIJob, keys
-from diflow.jobs import verbs
+from diflow import DiflowError, keys
+from diflow.jobs import delete, events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import EVENT, NODE, WORKFLOW
-from fakestage import SYSTEM, empty_nodes, fake_pod, install_allocator, with_fake_nodes
+from diflow.tables import table
+from fakestage import SYSTEM, empty_nodes, fake_job, fake_pod, prepared, with_fake_nodes
 from hostile.attacks import ATTACKS, Attack, Tenant
-from stage import ROOT, DemoError, Target, exit_code, say
+from stage import DemoError, Target, exit_code, say
 
 Json = dict[str, Any]
 HONEST, HOSTILE = "demo-honest", "demo-hostile"
@@ -52,26 +52,9 @@ def _run() -> int:
         question="install manifests/ and manifests/allocator there, and fake nodes",
         otherwise="this demo attacks its allocator, and brings its own fake nodes",
     )
-    os.environ["KUBECONFIG"] = str(target.kubeconfig)
-    with _prepared(target):
+    with prepared(target, HOSTILE, HONEST):
+        empty_nodes(target, count=NODES, gpus=GPUS)
         return Play(target, Cluster.connect()).run()
-
-
-@contextmanager
-def _prepared(target: Target) -> Iterator[None]:
-    """Empty fake nodes, two namespaces, and the allocator, while the block runs."""
-    run = target.run_kubectl
-    install_allocator(target)
-    for namespace in (HONEST, HOSTILE):
-        run("delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
-        run("create", "namespace", namespace)
-        run("apply", "-n", namespace, "-k", str(ROOT / "manifests" / "jobs"))
-    empty_nodes(target, count=NODES, gpus=GPUS)
-    try:
-        yield
-    finally:
-        with suppress(DemoError):
-            run("delete", "namespace", HOSTILE, HONEST, "--wait=false")
 
 
 # --- what -----------------------------------------------------------------------------------------------------------
@@ -114,7 +97,7 @@ class Play:
             rows += [beside[item]() for item in sorted(beside)]
         finally:
             tenant.stop.set()
-        print(table(rows))
+        print(attacks_table(rows))
         return 0 if all(row.is_good for row in rows) else 1
 
     def _beside(self, attack: Attack, tenant: Tenant) -> Row:
@@ -142,14 +125,14 @@ class Play:
         time.sleep(_TOLD_SECONDS)
         left = {pod["metadata"]["uid"] for pod in self._pods_of_steady()}
         kept = sum(pod["metadata"]["uid"] in left for pod in pods)
-        verbs.delete(_STEADY, namespace=HONEST, cluster=self.cluster)
+        delete.delete(_STEADY, namespace=HONEST, cluster=self.cluster)
         return replace(row, told=f"{_STEADY} keeps {kept} of its {len(pods)} pods", harmed=kept < len(pods))
 
     def _pods_of_steady(self) -> list[Json]:
         """Its pods when all of them run and none is being deleted."""
         ends = time.monotonic() + _PATIENCE_SECONDS
         while True:
-            pods = verbs.get(_STEADY, namespace=HONEST, cluster=self.cluster).pods
+            pods = lookup.get(_STEADY, namespace=HONEST, cluster=self.cluster).pods
             running = [
                 p for p in pods if p["status"].get("phase") == "Running" and not p["metadata"].get("deletionTimestamp")
             ]
@@ -176,17 +159,11 @@ class Play:
                 placed = time.monotonic() - began
             time.sleep(_LOOK_SECONDS)
         say(f"   {name} " + (f"is placed after {placed:.1f} s" if placed is not None else "is not placed"))
-        verbs.delete(name, namespace=HONEST, cluster=self.cluster)
+        delete.delete(name, namespace=HONEST, cluster=self.cluster)
         return placed
 
     def _submit(self, name: str) -> None:
-        job = {
-            "apiVersion": keys.API_VERSION,
-            "kind": keys.KIND,
-            "metadata": {"name": name, "namespace": HONEST},
-            "spec": {"tasks": [{"name": "worker", "replicas": _REPLICAS, "template": fake_pod()}]},
-        }
-        verbs.submit(DIJob.from_manifest(job), cluster=self.cluster)
+        submit.submit(fake_job(name, HONEST, {"replicas": _REPLICAS}), cluster=self.cluster)
 
     def _memory(self) -> str:
         """Of the process that leads, in MiB."""
@@ -205,20 +182,21 @@ class Play:
         found = self.cluster.list_all(EVENT, namespace=HOSTILE)
         texts = [
             f"{event['reason']}: {event['message']}"
-            for event in sorted(found, key=verbs.event_time)
-            if event["involvedObject"].get("name") in made and verbs.is_allocators(event)
+            for event in sorted(found, key=events.event_time)
+            if event["involvedObject"].get("name") in made and events.is_allocators(event)
         ]
         return texts[-1] if texts else "nothing: it is as any other job"
 
 
-def table(rows: list[Row]) -> str:
+def attacks_table(rows: list[Row]) -> str:
     """The rows for people."""
-    out = [f"{'':2} {'ATTACK':50} {'HONEST JOB':12} {'MEMORY':>8}  ITS OWNER IS TOLD"]
+    head = ("", "ATTACK", "HONEST JOB", "MEMORY", "ITS OWNER IS TOLD")
+    cells = []
     for row in rows:
         placed = "NOT PLACED" if row.seconds is None else f"{row.seconds:.1f} s" + ("" if row.is_good else " LATE")
         told = row.told if len(row.told) <= 110 else f"{row.told[:107]}..."
-        out.append(f"{row.item:2} {row.what:50} {placed:12} {row.memory_mib:>4} MiB  {told}".rstrip())
-    return "\n".join(out)
+        cells.append((row.item, row.what, placed, f"{row.memory_mib} MiB", told))
+    return table(head, cells, right={"MEMORY"})
 
 
 if __name__ == "__main__":

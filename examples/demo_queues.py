@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -23,15 +22,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diflow.cli.main import code_of
-from diflow.jobs import verbs
+from diflow.jobs import events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.state.parameters import JobState
 from elastic.film import EVERY_SECONDS, Film, Recorder
-from fakestage import SYSTEM, empty_nodes, end_work, fake_pod, install_allocator, set_in_allocator, with_fake_nodes
+from fakestage import SYSTEM, empty_nodes, end_work, prepared, set_in_allocator, with_fake_nodes
 from shares import cast, checks
 from shares.cast import GPUS, MOMENTS, NAMESPACE, NODES, PARTS, RETRIES, Moment, present
 from shares.picture import draw
-from shares.telling import Retries, Row, retries_table, table
+from shares.telling import Retries, Row, moments_table, retries_table
 from stage import ROOT, DemoError, Target, exit_code, say
 
 PICTURE = ROOT / "out" / "queues.png"
@@ -58,8 +57,8 @@ def _run() -> int:
         "and the policy `fair`",
         otherwise="this demo changes its queues and its policy, and brings its own fake nodes",
     )
-    os.environ["KUBECONFIG"] = str(target.kubeconfig)
-    with _prepared(target):
+    with prepared(target, NAMESPACE), set_in_allocator(target, _FAIR), _queues(target, cast.queues()):
+        empty_nodes(target, count=len(NODES), gpus=GPUS)
         play = Play(Cluster.connect())
         say(f"ready after {time.monotonic() - started:.0f} s; the film begins")
         play.run()
@@ -67,23 +66,6 @@ def _run() -> int:
 
 
 # --- where --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _prepared(target: Target) -> Iterator[None]:
-    """Empty fake nodes, a namespace, the queues, and the allocator with the policy `fair`, while the block runs."""
-    run = target.run_kubectl
-    install_allocator(target)
-    run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s")
-    run("create", "namespace", NAMESPACE)
-    run("apply", "-n", NAMESPACE, "-k", str(ROOT / "manifests" / "jobs"))
-    with set_in_allocator(target, _FAIR), _queues(target, cast.queues()):
-        empty_nodes(target, count=len(NODES), gpus=GPUS)
-        try:
-            yield
-        finally:
-            with suppress(DemoError):
-                run("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 @contextmanager
@@ -149,7 +131,7 @@ class Play:
 
     def tell(self) -> int:
         """Print what came of it. Returns 0 if all is well."""
-        print(table(self.rows))
+        print(moments_table(self.rows))
         print(retries_table(self.retries))
         print(f"picture  {PICTURE}\nprinted  {TRANSCRIPT}")
         return 0 if all(row.is_good for row in self.rows) and all(one.is_good for one in self.retries) else 1
@@ -158,7 +140,7 @@ class Play:
         before, at = self._running(), self.recorder.now
         self._say(moment.title)
         for part in moment.comes:
-            verbs.submit(part.job(fake_pod()), cluster=self.cluster)
+            submit.submit(part.job(), cluster=self.cluster)
         for name in moment.ends:
             end_work(self.cluster, name, namespace=NAMESPACE, patience_seconds=_PATIENCE_SECONDS)
         seconds = self._reached(moment, since=at)
@@ -220,12 +202,12 @@ class Play:
 
     def _news(self, name: str) -> list[str]:
         """What the allocator's Events say of a job since the moment before."""
-        found = verbs.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster) or []
+        found = events.allocator_events(name, namespace=NAMESPACE, cluster=self.cluster) or []
         known, self._heard[name] = self._heard.get(name, 0), len(found)
         return [f"{event['reason']}: {event['message']}" for event in found[known:]]
 
     def _retries(self, name: str) -> Retries:
-        found = verbs.get(name, namespace=NAMESPACE, cluster=self.cluster)
+        found = lookup.get(name, namespace=NAMESPACE, cluster=self.cluster)
         state = JobState.parse(found.workflow)
         return Retries(name, found.status.restarts or 0, state.backoff_limit, RETRIES, len(state.rounds))
 

@@ -6,13 +6,14 @@ played from here.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from diflow import DiflowError
-from diflow.jobs import verbs
+from diflow import DiflowError, DIJob, keys
+from diflow.jobs import lookup
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
 from stage import ROOT, DemoError, Target, ask, cluster, made_here, our_own, present, present_kubeconfig, say
@@ -39,10 +40,35 @@ def with_fake_nodes(*, question: str, otherwise: str) -> Target:
     return target
 
 
-def install_allocator(target: Target) -> None:
-    """Apply diflow's manifests and the allocator's."""
+def prepare(target: Target, *namespaces: str) -> None:
+    """Apply diflow's manifests and the allocator's, and make these namespaces anew. Programs use this cluster then."""
+    os.environ["KUBECONFIG"] = str(target.kubeconfig)
+    run = target.run_kubectl
     for folder in ("manifests", "manifests/allocator"):
-        target.run_kubectl("apply", "-k", str(ROOT / folder))
+        run("apply", "-k", str(ROOT / folder))
+    for namespace in namespaces:
+        run("delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
+        run("create", "namespace", namespace)
+        run("apply", "-n", namespace, "-k", str(ROOT / "manifests" / "jobs"))
+
+
+@contextmanager
+def prepared(target: Target, *namespaces: str) -> Iterator[None]:
+    """As `prepare`; the namespaces are deleted after the block."""
+    prepare(target, *namespaces)
+    try:
+        yield
+    finally:
+        with suppress(DemoError):
+            target.run_kubectl("delete", "namespace", *namespaces, "--wait=false")
+
+
+def fake_job(name: str, namespace: str, task: dict[str, Any], **spec: Any) -> DIJob:
+    """A job of one task, `worker`, whose template is a fake pod's unless the task has one."""
+    tasks = [{"name": "worker", "template": fake_pod(), **task}]
+    metadata = {"name": name, "namespace": namespace}
+    manifest = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": metadata}
+    return DIJob.from_manifest({**manifest, "spec": {**spec, "tasks": tasks}})
 
 
 def empty_nodes(target: Target, *, count: int, gpus: int) -> None:
@@ -84,12 +110,12 @@ def fake_pod(seconds: str = _FOR_EVER) -> dict[str, Any]:
     }
 
 
-def end_work(at: Cluster, name: str, *, namespace: str, patience_seconds: float) -> verbs.Job:
+def end_work(at: Cluster, name: str, *, namespace: str, patience_seconds: float) -> lookup.Job:
     """The work of a job of fake pods is done: all replicas end with exit code 0. Returns the job when it has ended."""
     ends = time.monotonic() + patience_seconds
     change = {"metadata": {"annotations": {_LIFE: "1s"}}}
     while True:
-        found = verbs.get(name, namespace=namespace, cluster=at)
+        found = lookup.get(name, namespace=namespace, cluster=at)
         if found.status.ended:
             return found
         if time.monotonic() > ends:

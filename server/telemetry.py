@@ -22,8 +22,8 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import Kind
 
 if TYPE_CHECKING:
+    from diflow.server.http.connections import Connections
     from diflow.server.http.frame import Answered
-    from diflow.server.http.limits import Connections
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -276,7 +276,9 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
         braced = [item for item in rest if has_template(item)]
         if braced:
             # Each keeps its position in the list, for $(NAME) references, and gets its value from the patch.
-            container["env"] = ours + [_placeholder(item) if item in braced else item for item in rest]
+            container["env"] = ours + [
+                ({"name": item["name"], "value": ""}) if item in braced else item for item in rest
+            ]
             patch["env"] += braced
         for key, value in given.items():
             if key not in ("env", "name", *patch) and has_template(value):
@@ -322,10 +324,6 @@ def _named_ports(container: dict[str, Any]) -> dict[str, Any]:
         if any(isinstance(h, dict) and isinstance(h.get("httpGet", {}).get("port"), str) for h in handlers):
             patch[key] = container.pop(key)
     return patch
-
-
-def _placeholder(item: dict[str, Any]) -> dict[str, Any]:
-    return {"name": item["name"], "value": ""}
 
 
 def _container_security(given: dict[str, Any] | None, *, root: bool) -> dict[str, Any]:

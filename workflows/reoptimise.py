@@ -56,7 +56,7 @@ def render_cron(
     check_timezone(timezone)
     names.check_label(namespace, what="the namespace", path="namespace")
     if not image or re.search(r"\s|\{\{", image):
-        raise InvalidError(f"{image!r} is no name of an image", path="image")
+        raise InvalidError(f"{image!r} is not a valid name of an image", path="image")
     settings = settings if settings is not None else render_settings()
     model = m.CronWorkflow(
         api_version="argoproj.io/v1alpha1",

@@ -250,29 +250,17 @@ def new_round(
     nodes: Mapping[str, tuple[str, ...]],
     *,
     now: float,
+    names: tuple[str, ...] = (),
     decision: Mapping[str, Any] | None = None,
     note: Note | None = None,
 ) -> Write:
-    """Append a round that supersedes the current one, with the nodes of its replicas (empty: no place yet)."""
+    """Append a round that supersedes the current one, with the nodes of its replicas (empty: no place yet). With
+    `names`, it is the first round of a new Workflow that continues this one."""
     allocation = _next_allocation(job, nodes, now)
     name = allocation.round
-    parameters = live(rounds=[*job.rounds, name], current=name, granted={**job.granted, name: counts})
-    return change_job(job, parameters=parameters, allocation=allocation, decision=decision, note=note)
-
-
-def new_part(
-    job: JobRead,
-    counts: Mapping[str, int],
-    nodes: Mapping[str, tuple[str, ...]],
-    *,
-    names: tuple[str, ...],
-    now: float,
-    decision: Mapping[str, Any] | None = None,
-    note: Note | None = None,
-) -> Write:
-    """As `new_round`, in a new Workflow that continues this one."""
-    allocation = _next_allocation(job, nodes, now)
-    name = allocation.round
+    if not names:
+        parameters = live(rounds=[*job.rounds, name], current=name, granted={**job.granted, name: counts})
+        return change_job(job, parameters=parameters, allocation=allocation, decision=decision, note=note)
     parameters = live(rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[])
     part = NextPart(names, parameters, _annotations(allocation, decision))
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)

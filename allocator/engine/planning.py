@@ -21,7 +21,6 @@ from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, Role
 from diflow.allocator.messages.reason_texts import Explainer
 from diflow.allocator.model import amounts
 from diflow.allocator.model.plan import Action, Plan, Why
-from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, RoleView, build
 from diflow.figures import counted
@@ -194,25 +193,24 @@ def picture(
 
     A job with which this raises is left out: its pods count as foreign.
     """
-    jobs, pods, memory = list(jobs), list(pods), memory or Memory()
+    jobs, pods, memory, pools = list(jobs), list(pods), memory or Memory(), pools or Pools()
+    lapsed = lapsed or Lapsed()
 
     def made(some: Sequence[Job]) -> Picture:
-        standings = memory.stand(some, capacity, now=now, keep_cordoned=keep_cordoned)
-        return _picture(
-            jobs,
-            standings,
-            nodes,
-            pods,
+        found = memory.stand(some, capacity, now=now, keep_cordoned=keep_cordoned)
+        standings = _applied(found, lapsed, fixed=fixed, ending=ending)
+        standings, views = _on_nodes(jobs, standings, nodes, pods, ending=ending, avoid=avoid, stuck=lapsed.stuck)
+        snapshot = build(
+            views,
+            [standing.view for standing in standings],
             queues,
-            capacity=capacity,
-            now=now,
-            pools=pools or Pools(),
-            fixed=fixed,
-            ending=ending,
-            avoid=avoid,
-            lapsed=lapsed or Lapsed(),
-            rules=rules,
+            now_seconds=now,
+            ages=capacity.ages,
+            pool_label=pools.label,
+            pool_speed=pools.speed,
+            refused=_refused(standings, rules),
         )
+        return Picture(snapshot, tuple(standings))
 
     def fails(some: Sequence[Job]) -> bool:
         try:
@@ -256,33 +254,32 @@ def _fault(job: Job, capacity: FreeCapacity, keep_cordoned: bool) -> Exception |
     return None
 
 
-def _picture(
+def _applied(standings: list[Standing], lapsed: Lapsed, *, fixed: Set[str], ending: Set[str]) -> list[Standing]:
+    """The standings that are planned, with their restrictions, in the order of the snapshot."""
+    standings = [s for s in standings if s.job.key not in ending]
+    standings.sort(key=lambda s: s.job.title)
+    standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in map(lapsed.applied, standings)]
+    return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
+
+
+def _on_nodes(
     jobs: Sequence[Job],
     standings: list[Standing],
     nodes: Mapping[str, NodeRead],
     pods: Sequence[PodRead],
-    queues: Sequence[QueueView],
     *,
-    capacity: FreeCapacity,
-    now: float,
-    pools: Pools,
-    fixed: Set[str],
     ending: Set[str],
     avoid: Set[str],
-    lapsed: Lapsed,
-    rules: Sequence[NamespaceRule],
-) -> Picture:
-    standings = [s for s in standings if s.job.key not in ending]
-    standings.sort(key=lambda s: s.job.title)
-    standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in map(lapsed.applied, standings)]
-    standings = [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
+    stuck: Set[str],
+) -> tuple[list[Standing], list[NodeView]]:
+    """(the standings that still fit on their nodes, the nodes with what others hold there)."""
     # Pods of superseded Workflows are about to end.
     gone = [job for job in jobs if job.is_superseded or job.key in ending]
     left = {pod.identity.uid for job in jobs for pod in job.old_pods} | {
         p.identity.uid for job in gone for p in job.pods
     }
     ours = {standing.job.key for standing in standings}
-    firm = set(lapsed.stuck).union(*(standing.strays for standing in standings))
+    firm = set(stuck).union(*(standing.strays for standing in standings))
 
     def leaves(pod: PodRead) -> bool:
         uid = pod.identity.uid
@@ -299,28 +296,19 @@ def _picture(
         if here is not None and pod.identity.uid not in held_pods:
             held = {name: value for name, value in pod.request.items() if name in here.allocatable}
             amounts.add((releasing if leaves(pod) else foreign).setdefault(pod.where, {}), held)
-    snapshot = build(
-        [
-            NodeView(
-                name,
-                node.allocatable,
-                foreign.get(name, {}),
-                releasing.get(name, {}),
-                node.is_open and name not in avoid,
-                node.labels,
-                node.taints,
-            )
-            for name, node in nodes.items()
-        ],
-        [standing.view for standing in standings],
-        queues,
-        now_seconds=now,
-        ages=capacity.ages,
-        pool_label=pools.label,
-        pool_speed=pools.speed,
-        refused=_refused(standings, rules),
-    )
-    return Picture(snapshot, tuple(standings))
+    views = [
+        NodeView(
+            name,
+            node.allocatable,
+            foreign.get(name, {}),
+            releasing.get(name, {}),
+            node.is_open and name not in avoid,
+            node.labels,
+            node.taints,
+        )
+        for name, node in nodes.items()
+    ]
+    return standings, views
 
 
 def _refused(standings: Iterable[Standing], rules: Sequence[NamespaceRule]) -> dict[str, str]:
@@ -585,7 +573,7 @@ def _view(standing: Standing) -> JobView:
         changed_seconds=at.since if at and at.since and at.asked in ("", read.limits) else None,
         restarts=at.moves if at else 0,
         placed=placed,
-        profile=_profile(read),
+        profile=reports.profile(read.profilings) if read.profilings not in ("", "{}") else None,
     )
 
 
@@ -608,10 +596,6 @@ def _bounds(standing: Standing, role: Role, *, held: int, done: int) -> tuple[in
     high = running if read.has_tail(role.name) else max(running, role.wanted)
     high = max(held, high - done)
     return min(high, max(1, held)), high
-
-
-def _profile(read: JobRead) -> Profile | None:
-    return reports.profile(read.profilings) if read.profilings not in ("", "{}") else None
 
 
 def _counts(snapshot: Snapshot, plan: Plan) -> dict[int, dict[str, int]]:

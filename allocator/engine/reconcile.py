@@ -241,20 +241,10 @@ def _give_up(read: JobRead, now: float) -> Write:
 
 
 def next_round(
-    job: Job,
-    counts: Mapping[str, int],
-    nodes: Mapping[str, tuple[str, ...]],
-    *,
-    now: float,
-    decision: Mapping[str, Any] | None = None,
-    note: Note | None = None,
+    job: Job, counts: Mapping[str, int], nodes: Mapping[str, tuple[str, ...]], *, now: float, **told: Any
 ) -> Write:
-    """Begin a round with these numbers of replicas on these nodes (empty: no place yet); if the job's Workflow is full,
-    in the next Workflow."""
-    names = next_names(job) if job.is_full else ()
-    if names:
-        return patches.new_part(job.read, counts, nodes, names=names, now=now, decision=decision, note=note)
-    return patches.new_round(job.read, counts, nodes, now=now, decision=decision, note=note)
+    """As `patches.new_round`; if the job's Workflow is full, in the next Workflow."""
+    return patches.new_round(job.read, counts, nodes, now=now, names=next_names(job) if job.is_full else (), **told)
 
 
 def next_names(job: Job) -> tuple[str, ...]:
@@ -523,14 +513,11 @@ def _regrant(job: Job, now: float) -> Write | None:
             "Resized", f"{before} → {counted(before - len(leave), 'replica')}: {', '.join(_names(leave))} released"
         )
         if at is not None:
-            nodes = {task: where[: max(1, _wanted(read, task))] for task, where in at.nodes.items()}
+            wanted = {role.name: role.wanted for role in read.roles}
+            nodes = {task: where[: max(1, wanted.get(task, 1))] for task, where in at.nodes.items()}
             at = Allocation(at.round, nodes, now, at.first, at.moves)
         said = decision("resize", f"gave up {counted(len(leave), 'replica')}: its user asked for fewer", now)
     return patches.change_job(read, parameters=parameters, allocation=at if leave else None, decision=said, note=note)
-
-
-def _wanted(read: JobRead, task: str) -> int:
-    return next((role.wanted for role in read.roles if role.name == task), 1)
 
 
 def _names(members: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from diflow.allocator.policies.waiting import start_order
 from diflow.durations import age
 from diflow.errors import InvalidError
 from diflow.figures import counted
-from diflow.jobs import verbs
+from diflow.jobs import lookup
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen
@@ -29,7 +29,7 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
     """Lines of text. Raises NotFoundError for an unknown job, InvalidError for an unknown policy."""
     if policy:
         load_policy(policy)
-    job = verbs.get(name, cluster=cluster)
+    job = lookup.get(name, cluster=cluster)
     where = f"{job.namespace}/{job.name}"
     labels = job.workflow["metadata"].get("labels") or {}
     if job.status.ended:

@@ -87,7 +87,7 @@ def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simu
     after, plan = observer.decide(observer.with_job(seen, workflow), policy)
     was = _replicas(before, earlier) if earlier is not None else {}
     now = _replicas(after, plan)
-    held = _held(after)
+    held = {s.job.title: sum(len(places) for places in s.held.values()) for s in after.standings}
     others = []
     for j, name in enumerate(after.snapshot.job_names):
         holds, without, will = held[name], was.get(name, 0), now[name]
@@ -132,10 +132,6 @@ def _replicas(shown: Picture, plan: Plan) -> dict[str, int]:
     for role, count in zip(plan.role.tolist(), plan.count.tolist(), strict=True):
         out[shown.snapshot.job_names[int(shown.snapshot.role_job[role])]] += count
     return out
-
-
-def _held(shown: Picture) -> dict[str, int]:
-    return {s.job.title: sum(len(places) for places in s.held.values()) for s in shown.standings}
 
 
 def _places(shown: Picture, plan: Plan, job: int) -> Places:

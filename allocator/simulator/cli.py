@@ -23,6 +23,7 @@ from diflow.allocator.simulator.replay import Scenario, replay
 from diflow.allocator.simulator.truth import load, read_workload
 from diflow.errors import InvalidError, NotFoundError
 from diflow.figures import counted
+from diflow.tables import table
 
 app = typer.Typer(
     help="Try policies without a cluster: `simulate` (the default) replays, `queue` and `explain` read a journal.",
@@ -119,10 +120,7 @@ def queue(journal: Journal, output: Output = "text") -> None:
         typer.echo(json.dumps(rows, indent=2))
         return
     head = ["QUEUE", "RESOURCE", "WEIGHT", "DESERVED", "ALLOCATED", "GUARANTEED", "CAP", "WHY"]
-    cells = [head] + [[str(row[name.lower()]) for name in head] for row in rows]
-    width = [max(len(line[i]) for line in cells) for i in range(len(head))]
-    for line in cells:
-        typer.echo("  ".join(cell.ljust(w) for cell, w in zip(line, width, strict=True)).rstrip())
+    typer.echo(table(head, [[str(row[name.lower()]) for name in head] for row in rows]))
 
 
 @app.command()

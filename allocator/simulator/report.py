@@ -15,6 +15,7 @@ import numpy as np
 from diflow.allocator.simulator.metrics import Metrics
 from diflow.allocator.simulator.replay import Replay
 from diflow.errors import DiflowError, InvalidError
+from diflow.tables import table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,15 +47,9 @@ _COLUMNS = (
 
 def as_text(rows: Sequence[Metrics]) -> str:
     """The table as aligned text; times in seconds."""
-    cells = [[head for head, _, _ in _COLUMNS]]
-    cells += [[form.format(getattr(row, name)) for _, name, form in _COLUMNS] for row in rows]
-    width = [max(len(line[i]) for line in cells) for i in range(len(_COLUMNS))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, width, strict=True))
-        )
-        for line in cells
-    )
+    head = [name for name, _, _ in _COLUMNS]
+    cells = [[form.format(getattr(row, name)) for _, name, form in _COLUMNS] for row in rows]
+    return table(head, cells, right=head[1:])
 
 
 def as_json(rows: Sequence[Metrics]) -> str:

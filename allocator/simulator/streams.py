@@ -120,7 +120,7 @@ def random_stream(seed: int, kind: Kind | None = None) -> Stream:
         jobs += _jobs(own, kind, f"q{q}", offered=kind.load * part * capacity * until, until=until)
     jobs.sort(key=lambda job: (job.created_seconds, job.name))
     return Stream(
-        nodes=tuple(_node(i, kind.node_gpus) for i in range(nodes)),
+        nodes=tuple(gpu_node(f"node-{i}", kind.node_gpus) for i in range(nodes)),
         queues=tuple(QueueView(f"q{q}", weight=float(weight)) for q, weight in enumerate(kind.weights)),
         jobs=tuple(jobs),
         cycles=kind.cycles,
@@ -132,10 +132,6 @@ def random_stream(seed: int, kind: Kind | None = None) -> Stream:
 def gpu_node(name: str, gpus: int) -> NodeView:
     """A node on which only GPUs are scarce."""
     return NodeView(name, {**PLENTY, GPU: gpus})
-
-
-def _node(index: int, gpus: int) -> NodeView:
-    return gpu_node(f"node-{index}", gpus)
 
 
 def _jobs(rng: np.random.Generator, kind: Kind, queue: str, *, offered: float, until: float) -> list[StreamJob]:

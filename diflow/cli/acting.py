@@ -17,10 +17,10 @@ def suspend(
     job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
 ) -> None:
     """Suspend a job: Argo starts no more of its pods. Running pods continue."""
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import suspend  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    verbs.suspend(name, cluster=cluster)
+    suspend.suspend(name, cluster=cluster)
     note(f"{name} is suspended; diflow resume {name} -n {cluster.namespace} goes on")
 
 
@@ -43,7 +43,7 @@ def resume(
 
     Without a job, -n is the allocator's namespace (default: the one that it publishes).
     """
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import suspend  # noqa: PLC0415
 
     if job is None:
         from diflow.allocator.engine import control_channel  # noqa: PLC0415
@@ -53,7 +53,7 @@ def resume(
         note(f"the allocator goes on (it was paused by {paused})" if paused else "the allocator was not paused")
         return
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    was_suspended = verbs.resume(name, cluster=cluster)
+    was_suspended = suspend.resume(name, cluster=cluster)
     note(f"{name} goes on" if was_suspended else f"{name} was not suspended")
 
 
@@ -66,19 +66,19 @@ def stop(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """End a job: its containers get SIGTERM and their grace period, and the job ends Failed."""
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import suspend  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    verbs.stop(name, cluster=cluster, at_once=now)
+    suspend.stop(name, cluster=cluster, at_once=now)
     note(f"{name} is being stopped")
 
 
 def retry(job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
     """Run the failed replicas of a failed job again. Succeeded ones are kept."""
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import retry  # noqa: PLC0415
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
-    verbs.retry(name, cluster=cluster)
+    retry.retry(name, cluster=cluster)
     note(f"{name} runs again; diflow watch {name} -n {cluster.namespace}")
 
 
@@ -98,21 +98,22 @@ def delete(
 ) -> None:
     """Delete jobs with their pods and Services."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs.delete import delete  # noqa: PLC0415
+    from diflow.jobs.wait import wait_deleted  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     missing = []
     for given in names:
         try:
             name = resolve(given, cluster)
-            found = verbs.delete(name, cluster=cluster)
+            found = delete(name, cluster=cluster)
         except NotFoundError:
             if not ignore_not_found:
                 raise
             continue
         if found:
             if wait:
-                verbs.wait_deleted(name, cluster=cluster)
+                wait_deleted(name, cluster=cluster)
             note(f"{name} is deleted")
         else:
             missing.append(name)

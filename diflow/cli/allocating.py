@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diflow.cli.console import note, say, warn
-from diflow.cli.options import Context, Kubeconfig, Namespace, Output, OutputForm, Timeout, connect, seconds
+from diflow.cli.options import Context, Kubeconfig, Namespace, Output, OutputForm, Timeout, connect, needs, seconds
 from diflow.cli.submitting import NewName
 from diflow.figures import counted
 
@@ -81,7 +81,7 @@ def run(
     Everything else is set by the environment variables DIFLOW_ALLOCATOR_... and DIFLOW_POLICY_.... Exits with 5 when
     another process has become the leader: restart it then.
     """
-    needs_packages()
+    needs("allocator")
     from diflow.allocator.engine.process import serve  # noqa: PLC0415 (these take half a second to import)
     from diflow.logs import configure_log  # noqa: PLC0415
 
@@ -112,7 +112,7 @@ def once(
     takes its Lease for one cycle. A change of more than one step, such as replicas that must end before others can
     start, is continued by the allocator, or by the next run.
     """
-    needs_packages()
+    needs("allocator")
     limit = seconds(timeout, option="--timeout")
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     if dry_run:
@@ -197,7 +197,7 @@ def plan(
     The policy of the cluster's allocator (else fit) runs locally, on the objects that you may read. Allocations are
     taken from the jobs' Workflows: only the allocator can verify them.
     """
-    needs_packages()
+    needs("allocator")
     from diflow.allocator.inspect import observer  # noqa: PLC0415
     from diflow.allocator.messages import plan_text  # noqa: PLC0415
 
@@ -240,7 +240,7 @@ def replay(
 
     The policy has the settings of this environment: set the same DIFLOW_POLICY_... as for the allocator that wrote it.
     """
-    needs_packages()
+    needs("allocator")
     from diflow.allocator.engine.journal import compare  # noqa: PLC0415
 
     if output in (Output.NAME, Output.WIDE):
@@ -253,7 +253,8 @@ def replay(
     if output is not None:
         _print_json(rows, output)
     elif rows:
-        from diflow.cli.output import moment, table  # noqa: PLC0415
+        from diflow.cli.output import moment  # noqa: PLC0415
+        from diflow.tables import table  # noqa: PLC0415
 
         say(table(("TIME", "JOB", "THEN", "NOW"), [(moment(r["time"]), r["job"], r["then"], r["now"]) for r in rows]))
     differ = counted(len(rows), "decision differs", plural="decisions differ")
@@ -271,7 +272,7 @@ def simulate(context: typer.Context) -> None:
 
     `diflow simulate --help` lists the options, `diflow simulate queue` and `diflow simulate explain` read a journal.
     """
-    needs_packages()
+    needs("allocator")
     from diflow.allocator.simulator.cli import app  # noqa: PLC0415 (imports numpy)
 
     given = list(context.args)
@@ -301,16 +302,3 @@ def _settings(**given: Any) -> AllocatorSettings:
     from diflow.allocator.engine.settings import allocator_settings  # noqa: PLC0415
 
     return allocator_settings(**{name: value for name, value in given.items() if value is not None})
-
-
-def needs_packages() -> None:
-    """Raise UnavailableError if diflow was installed without the allocator's dependencies."""
-    from importlib.util import find_spec  # noqa: PLC0415
-
-    from diflow.errors import UnavailableError  # noqa: PLC0415
-
-    missing = [name for name in ("numpy", "prometheus_client", "scipy", "structlog") if find_spec(name) is None]
-    if missing:
-        raise UnavailableError(
-            f"this command needs the Python packages {', '.join(missing)}: pip install 'diflow[allocator]'"
-        )

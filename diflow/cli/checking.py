@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
+import sys
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diflow.cli.console import say
+from diflow.cli.console import colours, note, paint, say
 from diflow.cli.options import Context, Kubeconfig, Namespace, connect
 from diflow.version import __version__
+
+if TYPE_CHECKING:
+    from diflow.jobs.examination import Finding
+    from diflow.kube.api import Cluster
 
 
 class Shell(StrEnum):
@@ -40,17 +47,55 @@ def doctor(
 
     Exits with 5 if something is missing. Each line says what to do.
     """
-    from diflow.cli.examination import examine, verdict  # noqa: PLC0415
+    from diflow.jobs.examination import examine  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     say(f"cluster {cluster.context or '(in-cluster)'} at {cluster.target.server}, namespace {cluster.namespace}")
     findings = []
-    for finding in examine(cluster, probe=probe, image=probe_image):
+    for finding in itertools.chain(examine(cluster), _probe(cluster, probe_image) if probe else ()):
         findings.append(finding)
         say(verdict(finding))
     bad = sum(not finding.ok for finding in findings)
     say(f"{bad} of {len(findings)} checks failed" if bad else f"all {len(findings)} checks passed")
     return 5 if bad else 0
+
+
+def verdict(finding: Finding) -> str:
+    """The line for a finding."""
+    on = colours(sys.stdout)
+    mark = paint("✓", "green", on=on) if finding.ok else paint("✗", "red", on=on)
+    if not finding.is_known:
+        mark = "–"
+    detail = f": {finding.detail}" if finding.detail else ""
+    remedy = f"\n    → {finding.remedy}" if finding.remedy and not finding.ok else ""
+    return f"{mark} {finding.what}{detail}{remedy}"
+
+
+def _probe(cluster: Cluster, image: str | None) -> Iterator[Finding]:
+    from diflow.errors import DiflowError  # noqa: PLC0415
+    from diflow.jobs.examination import Finding  # noqa: PLC0415
+
+    try:
+        from diflow import conformance  # noqa: PLC0415 (only here, and only when it is asked for)
+    except ImportError:
+        yield Finding("conformance probe", ok=True, detail="skipped, as this installation does not have it")
+        return
+    note("measuring what diflow relies on in Argo; this takes a minute or two ...")
+    try:
+        settings = conformance.ProbeSettings(image=image) if image else None
+        found = conformance.probe(cluster, cluster.namespace, settings=settings)
+    except DiflowError as error:
+        yield Finding("conformance probe", ok=False, detail=str(error), remedy="mend the above first")
+        return
+    for fact in found:
+        yield Finding(
+            f"Argo, fact {fact.fact}: {fact.title}",
+            ok=fact.ok,
+            detail=fact.detail,
+            remedy="--probe-image names an image with a shell that the nodes can get"
+            if "cannot start" in fact.detail
+            else "this Argo does not behave as diflow needs: use a version that diflow is tested with",
+        )
 
 
 def version(
@@ -64,7 +109,6 @@ def version(
     say(f"diflow {__version__} (Python {platform.python_version()})")
     if client:
         return
-    from diflow.cli.console import note  # noqa: PLC0415
     from diflow.errors import DiflowError  # noqa: PLC0415
     from diflow.jobs import prerequisites  # noqa: PLC0415
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from rich.table import Table
+
 _CODES: Final = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36", "dim": "2",
                  "bold": "1"}  # fmt: skip
 _PHASES: Final = {
@@ -95,6 +97,13 @@ def harmless(text: str) -> str:
     Much of the output is text of users, whose escape sequences a terminal would execute.
     """
     return _CONTROL.sub(lambda found: found[0] if found[1] else ascii(found[0])[1:-1], text)
+
+
+def rich_table(*, expand: bool = False) -> Table:
+    """A table of the live views, in the style of the plain ones (`diflow.tables`)."""
+    from rich.table import Table  # noqa: PLC0415 (plain commands start without it)
+
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=expand)
 
 
 def say(text: str = "") -> None:

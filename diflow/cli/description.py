@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from diflow import keys
 from diflow.cli import replicas
 from diflow.cli.console import colours, paint, phase_colour
-from diflow.cli.output import clock, coloured_phase, moment, printable, table
+from diflow.cli.output import clock, coloured_phase, moment, printable
 from diflow.durations import age, instant
-from diflow.jobs.verbs import event_time, is_allocators
+from diflow.jobs.events import event_time, is_allocators
 from diflow.state.observe import observe
 from diflow.state.status import derive
+from diflow.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from diflow.jobs.verbs import Job
+    from diflow.jobs.lookup import Job
     from diflow.state.observe import Observation
     from diflow.state.parameters import Decision
 

@@ -12,8 +12,6 @@ from diflow.cli.console import colours, note, say
 from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Timeout, connect, detaching, resolve, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from diflow.kube.api import Cluster
     from diflow.state.status import JobStatus
 
@@ -57,7 +55,7 @@ def _show_lines(cluster: Cluster, name: str, *, limit: float | None) -> JobStatu
     from diflow.cli.output import utc_now  # noqa: PLC0415
     from diflow.cli.replicas import rows  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
-    from diflow.jobs.verbs import get  # noqa: PLC0415
+    from diflow.jobs.lookup import get  # noqa: PLC0415
     from diflow.state.observe import observe  # noqa: PLC0415
     from diflow.state.status import derive_seen, unknown  # noqa: PLC0415
 
@@ -104,7 +102,7 @@ def wait(
     Exits with 1 if the job failed, 124 after --timeout. `--for phase=Running` is also met by a job that was running and
     has ended since.
     """
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import wait  # noqa: PLC0415
     from diflow.state.status import ENDED  # noqa: PLC0415
 
     limit = seconds(timeout, option="--timeout")
@@ -113,25 +111,15 @@ def wait(
     name = resolve(job, cluster)
     with detaching(name, cluster):
         if wanted == "deleted":
-            verbs.wait_deleted(name, cluster=cluster, timeout_seconds=limit)
+            wait.wait_deleted(name, cluster=cluster, timeout_seconds=limit)
             note(f"{name} is deleted")
             return 0
-        reached: Callable[[JobStatus], bool] | None = None
-        if wanted:
-            reached = _reached(wanted)
-        status = verbs.wait(name, cluster=cluster, timeout_seconds=limit, until=reached)
+        status = wait.wait(name, cluster=cluster, timeout_seconds=limit, phase=wanted)
     note(f"{name} {status.phase}: {status.message}")
-    if wanted and reached is not None and not reached(status):
+    if wanted and not wait.has_reached(status, wanted):
         note(f"{name} ended without being {wanted}")
         return 1
     return 1 if not wanted and status.phase not in ENDED else 0
-
-
-def _reached(phase: str) -> Callable[[JobStatus], bool]:
-    def reached(status: JobStatus) -> bool:
-        return status.phase == phase or (status.ended and any(c.type == phase for c in status.conditions))
-
-    return reached
 
 
 def _wanted(text: str) -> str:

@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from diflow import keys
-from diflow.cli.output import coloured_phase, table
+from diflow.cli.output import coloured_phase
 from diflow.durations import age
+from diflow.tables import table
 
 if TYPE_CHECKING:
-    from diflow.jobs.verbs import Job
+    from diflow.jobs.lookup import Job
 
 
 def jobs_table(jobs: Sequence[Job], *, now: datetime, wide: bool = False, namespaces: bool = False) -> str:

@@ -22,7 +22,7 @@ from diflow.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from diflow.jobs.verbs import Job
+    from diflow.jobs.lookup import Job
 
 
 def get(
@@ -37,10 +37,10 @@ def get(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show jobs by name. With -o json or yaml: as DIJob objects with their status and all phases so far."""
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import lookup  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
-    found = [verbs.get(resolve(name, cluster), cluster=cluster) for name in names]
+    found = [lookup.get(resolve(name, cluster), cluster=cluster) for name in names]
     _print(found, output, single=len(names) == 1)
 
 
@@ -60,11 +60,11 @@ def list_(
     If there are more than 200, RESTARTS and RESCHEDULES of jobs that have ended are not read and shown as -; -o wide,
     json and yaml read everything.
     """
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import lookup  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     brief = output in (None, Output.NAME)
-    found = verbs.list_jobs(everywhere=all_namespaces, labels=selector, brief=brief, cluster=cluster)
+    found = lookup.list_jobs(everywhere=all_namespaces, labels=selector, brief=brief, cluster=cluster)
     if not found and output in (None, Output.WIDE):
         where = "in this cluster" if all_namespaces else f"in the namespace {cluster.namespace!r} (-A shows all)"
         note(f"there are no jobs {where}")
@@ -93,10 +93,10 @@ def describe(
     """Describe one job: its phases over time, each replica, and events."""
     from diflow.cli.description import description  # noqa: PLC0415
     from diflow.cli.output import utc_now  # noqa: PLC0415
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import events, lookup  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
-    found = verbs.get(resolve(job, cluster), cluster=cluster)
-    events = verbs.events(found.name, cluster=cluster)
-    allocators = verbs.allocator_events(found.name, cluster=cluster)
-    say(description(found, events, allocators, now=utc_now()))
+    found = lookup.get(resolve(job, cluster), cluster=cluster)
+    happened = events.job_events(found.name, cluster=cluster)
+    allocators = events.allocator_events(found.name, cluster=cluster)
+    say(description(found, happened, allocators, now=utc_now()))

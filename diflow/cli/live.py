@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from diflow.cli import replicas
-from diflow.cli.console import harmless, phase_colour
+from diflow.cli.console import harmless, phase_colour, rich_table
 from diflow.cli.output import clock, utc_now
 from diflow.cli.replicas import Row, rows
 from diflow.durations import age
@@ -23,6 +22,8 @@ from diflow.state.status import JobStatus, derive_seen, unknown
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from rich.table import Table
 
     from diflow.kube.api import Cluster
 
@@ -108,7 +109,7 @@ def page(snapshot: Snapshot, happened: Sequence[tuple[str, str, str]], *, now: d
 
 
 def _replicas(found: Sequence[Row]) -> Table:
-    out = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    out = rich_table()
     cells = [[*_cells(row), Text(row.message)] for row in found]
     for i, column in enumerate(replicas.HEAD[:-1]):
         # A long message must not narrow the other columns.

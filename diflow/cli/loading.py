@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from diflow.cli.console import note, warn
+from diflow.documents import Document, jobs_among, only_job, read, read_file, read_text
 from diflow.errors import DiflowError, InvalidError
-from diflow.spec.documents import Document, jobs_among, only_job, read, read_file, read_text
 
 if TYPE_CHECKING:
     from diflow.job import DIJob

@@ -131,15 +131,15 @@ class Printer:
 def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
     """Print the existing lines in chronological order."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import lookup  # noqa: PLC0415
     from diflow.state.observe import observe  # noqa: PLC0415
 
-    job = verbs.get(name, cluster=cluster)
+    job = lookup.get(name, cluster=cluster)
     seen = observe(job.workflow, job.pods)
     chosen = [(a, rank) for a, rank in _chosen(seen, wanted)]
     _check_choice(seen, wanted, chosen)
     pods = {_node(pod): pod for pod in job.pods}
-    printer = Printer(wanted, _width(chosen))
+    printer = Printer(wanted, max((len(attempt.replica) for attempt, _ in chosen), default=0))
     streams = []
     for attempt, rank in chosen:
         pod = pods.get(attempt.node_id)
@@ -205,10 +205,6 @@ def _check_choice(seen: Observation, wanted: Wanted, chosen: list[tuple[Attempt,
         raise NotFoundError(f"{what} has no rank {wanted.rank}: its ranks are 0 to {count - 1}")
 
 
-def _width(chosen: list[tuple[Attempt, int]]) -> int:
-    return max((len(attempt.replica) for attempt, _ in chosen), default=0)
-
-
 def _has_begun(pod: dict[str, Any]) -> bool:
     """Whether the main container was started."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
@@ -229,7 +225,7 @@ def stream(cluster: Cluster, name: str, wanted: Wanted, *, limit: float | None =
     """
     from diflow.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs.follow import follow  # noqa: PLC0415
-    from diflow.jobs.verbs import get  # noqa: PLC0415
+    from diflow.jobs.lookup import get  # noqa: PLC0415
     from diflow.state.observe import observe  # noqa: PLC0415
     from diflow.state.status import derive_seen  # noqa: PLC0415
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,7 +14,11 @@ from diflow.cli.main import DetachedError
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
 
-_CLUSTER_PANEL = "Which cluster"
+_PACKAGES = {
+    "allocator": ("numpy", "prometheus_client", "scipy", "structlog"),
+    "server": ("cachetools", "httptools", "jinja2", "markupsafe", "prometheus_client", "starlette", "structlog",
+               "uvicorn", "uvloop"),
+}  # fmt: skip
 
 
 class Output(StrEnum):
@@ -28,7 +32,7 @@ class Output(StrEnum):
 
 def complete_job(incomplete: str) -> list[str]:
     """Job names for shell completion; none if the cluster does not respond."""
-    from diflow.jobs.verbs import LATEST, names  # noqa: PLC0415
+    from diflow.jobs.lookup import LATEST, names  # noqa: PLC0415
     from diflow.kube.api import Cluster  # noqa: PLC0415
 
     try:
@@ -67,9 +71,22 @@ def connect(*, kubeconfig: str | None, context: str | None, namespace: str | Non
     return Cluster.connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
 
 
+def needs(extra: Literal["allocator", "server"]) -> None:
+    """Raise UnavailableError if diflow was installed without the dependencies of this extra."""
+    from importlib.util import find_spec  # noqa: PLC0415
+
+    from diflow.errors import UnavailableError  # noqa: PLC0415
+
+    missing = [name for name in _PACKAGES[extra] if find_spec(name) is None]
+    if missing:
+        raise UnavailableError(
+            f"this command needs the Python packages {', '.join(missing)}: pip install 'diflow[{extra}]'"
+        )
+
+
 def resolve(job: str, cluster: Cluster) -> str:
     """The job's name, where `@latest` is the newest job."""
-    from diflow.jobs.verbs import LATEST, latest  # noqa: PLC0415
+    from diflow.jobs.lookup import LATEST, latest  # noqa: PLC0415
 
     if job != LATEST:
         return job

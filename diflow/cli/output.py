@@ -1,43 +1,23 @@
-"""Output formats: tables, JSON, YAML. Plain text, so that a list of a thousand jobs prints fast."""
+"""Output formats: times, phases, JSON and YAML. Tables are in `diflow.tables`."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from diflow import keys
 from diflow.cli.console import colours, encodes, paint, phase_colour
 from diflow.durations import instant
 
 if TYPE_CHECKING:
-    from diflow.jobs.verbs import Job
-
-_GAP: Final = "   "
-_ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with columns of minimal width."""
-    cells = [list(head), *[list(row) for row in rows]]
-    widths = [max(_width(row[i]) for row in cells) for i in range(len(head))]
-    lines = []
-    for row in cells:
-        padded = [cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
-        lines.append(_GAP.join(padded).rstrip())
-    return "\n".join(lines)
+    from diflow.jobs.lookup import Job
 
 
 def printable(text: str) -> str:
     """Escape the control characters in text of a job or user, which a terminal would execute."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def _width(text: str) -> int:
-    return len(_ANSI.sub("", text)) if "\x1b" in text else len(text)
 
 
 def clock(time: str) -> str:

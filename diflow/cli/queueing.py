@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diflow.cli.allocating import needs_packages
 from diflow.cli.console import note, say, warn
-from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Output, OutputForm, connect, resolve
+from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Output, OutputForm, connect, needs, resolve
 
 if TYPE_CHECKING:
     from diflow.allocator.inspect.observer import Seen
@@ -30,7 +29,7 @@ def queue(
     Deserved is a queue's part of the cluster by weights, guarantees and caps; pending is what its jobs could use in
     addition to their allocation. Needs the right to list nodes, pods and Workflows of the whole cluster.
     """
-    needs_packages()
+    needs("allocator")
     from diflow.allocator.inspect.observer import look  # noqa: PLC0415
     from diflow.allocator.inspect.rows import missing_queue_rows, queue_rows, waiting_rows  # noqa: PLC0415
 
@@ -73,7 +72,7 @@ def _queue_data(
 
 def _queue_table(queues: list[QueueRow]) -> str:
     from diflow.cli.amounts import amounts, shown  # noqa: PLC0415
-    from diflow.cli.output import table  # noqa: PLC0415
+    from diflow.tables import table  # noqa: PLC0415
 
     every: dict[str, float] = {}
     for row in queues:
@@ -101,7 +100,7 @@ def _queue_table(queues: list[QueueRow]) -> str:
 
 
 def _waiting_table(waiting: list[tuple[int, JobRow]], *, wide: bool, now: float) -> str:
-    from diflow.cli.output import table  # noqa: PLC0415
+    from diflow.tables import table  # noqa: PLC0415
 
     head = ["#", "JOB", "QUEUE", "PRIORITY", "REPLICAS", "WAITS", "REASON"]
     lines = []
@@ -139,7 +138,7 @@ def top(
     verify that), RUN the running ones. Without a terminal it prints once. Needs the right to list nodes, pods and
     Workflows of the whole cluster.
     """
-    needs_packages()
+    needs("allocator")
     import sys  # noqa: PLC0415
 
     if output in (Output.NAME, Output.WIDE):
@@ -177,7 +176,7 @@ def explain(
 
     The policy of the cluster's allocator (else fit) runs locally, on the objects that you may read.
     """
-    needs_packages()
+    needs("allocator")
     from diflow.allocator.inspect.explain import explanation  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from diflow.cli.allocating import LogFormat
-from diflow.cli.options import Context, Kubeconfig
+from diflow.cli.options import Context, Kubeconfig, needs
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
 
     Everything else is set by the environment variables DIFLOW_SERVER_....
     """
-    needs_packages()
+    needs("server")
     from diflow.logs import configure_log  # noqa: PLC0415 (these take half a second to import)
     from diflow.server import service  # noqa: PLC0415
     from diflow.server.settings import server_settings  # noqa: PLC0415
@@ -55,27 +55,3 @@ def run(
     cluster = CountedCluster.connect(kubeconfig=kubeconfig, context=context)
     configure_log(log_format.value if log_format else None, level="debug" if debug else "info")
     return service.run(cluster, settings)
-
-
-def needs_packages() -> None:
-    """Raise UnavailableError if diflow was installed without the server's dependencies."""
-    from importlib.util import find_spec  # noqa: PLC0415
-
-    from diflow.errors import UnavailableError  # noqa: PLC0415
-
-    needed = (
-        "cachetools",
-        "httptools",
-        "jinja2",
-        "markupsafe",
-        "prometheus_client",
-        "starlette",
-        "structlog",
-        "uvicorn",
-        "uvloop",
-    )
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
-        raise UnavailableError(
-            f"this command needs the Python packages {', '.join(missing)}: pip install 'diflow[server]'"
-        )

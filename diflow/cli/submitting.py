@@ -72,22 +72,23 @@ def submit(
     if dry_run is DryRun.CLIENT:
         _print_workflows(wanted)
         return 0
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import submit, unproven  # noqa: PLC0415
 
     only = wanted[0] if len(wanted) == 1 else None
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=only.namespace if only else namespace)
     if dry_run is DryRun.SERVER or only is None:  # of several, none is created if one is rejected
-        checked = [verbs.submit(job, cluster=cluster, dry_run=True) for job in wanted]
+        checked = [submit.submit(job, cluster=cluster, dry_run=True) for job in wanted]
         if dry_run is DryRun.SERVER:
             _print_workflows(checked)
             named = ", ".join(job.name for job in wanted)
             note(f"the cluster would take {'job' if only else 'the jobs'} {named}; nothing was made")
             return 0
     for job in wanted:
-        _warn_of_tokens(job, cluster)
+        if trouble := unproven.warning(job, cluster):
+            warn(trouble)
     placed = []
     for job in wanted:
-        placed.append(verbs.submit(job, cluster=cluster))
+        placed.append(submit.submit(job, cluster=cluster))
         say(placed[-1].name)
     if only is None:
         note(f"submitted {len(placed)} jobs; next: diflow list")
@@ -101,19 +102,6 @@ def submit(
         return _follow(name, cluster, watch=watch, logs=logs, limit=limit)
 
 
-def _warn_of_tokens(job: DIJob, cluster: Cluster) -> None:
-    """Warn if the job's programs send no token and the server requires one."""
-    from diflow.jobs.unproven import SETTING, is_served, why_needed  # noqa: PLC0415
-    from diflow.settings import render_settings  # noqa: PLC0415
-
-    why = why_needed(job.to_manifest())
-    if why and is_served(cluster, render_settings().server_url) is False:
-        warn(
-            f"job {job.name} shows the server no token ({why}), and the server of this cluster refuses its requests "
-            f"and reports (401): {SETTING}=true on the server lets such jobs in (docs/security.md)"
-        )
-
-
 def _follow(name: str, cluster: Cluster, *, watch: bool, logs: bool, limit: float | None) -> int:
     """Watch the job, print its logs or wait for it, until it ends. Returns the exit code."""
     if watch:
@@ -124,9 +112,9 @@ def _follow(name: str, cluster: Cluster, *, watch: bool, logs: bool, limit: floa
         from diflow.cli.logs import Wanted, stream  # noqa: PLC0415
 
         return stream(cluster, name, Wanted(), limit=limit)
-    from diflow.jobs import verbs  # noqa: PLC0415
+    from diflow.jobs import wait  # noqa: PLC0415
 
-    status = verbs.wait(name, cluster=cluster, timeout_seconds=limit)
+    status = wait.wait(name, cluster=cluster, timeout_seconds=limit)
     note(f"{status.phase}: {status.message}")
     return 0
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from diflow.allocator.engine.cluster_state import Caches
@@ -19,11 +18,13 @@ from diflow.allocator.engine.control_channel import read_status
 from diflow.allocator.inspect import observer
 from diflow.allocator.inspect.rows import JobRow, NodeRow, job_rows, node_rows, queue_rows, totals
 from diflow.cli.amounts import short, shown
-from diflow.cli.console import harmless, turn_colour
+from diflow.cli.console import harmless, rich_table, turn_colour
 from diflow.errors import DiflowError
 from diflow.figures import quantity
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from diflow.allocator.inspect.observer import Seen
     from diflow.kube.api import Cluster
 
@@ -173,7 +174,7 @@ def _cluster(
 
 
 def _nodes(rows: Sequence[NodeRow], resources: Sequence[str], colours: dict[str, str], *, wide: bool) -> Table:
-    out = _table()
+    out = rich_table(expand=True)
     out.add_column("NODE", no_wrap=True)
     for name in resources:
         out.add_column(short(name).upper(), no_wrap=True, justify="left" if wide else "right")
@@ -223,7 +224,7 @@ def _holders(row: NodeRow, colours: dict[str, str]) -> Text:
 
 
 def _jobs(rows: Sequence[JobRow], colours: dict[str, str], *, queues: bool, wide: bool) -> Table:
-    out = _table(expand=wide)
+    out = rich_table(expand=wide)
     spaces = len({row.namespace for row in rows}) > 1
     head = ["JOB", "STATE", "WANT", "GRANTED", "RUN", "PENDING", "SHARE", "SPEED"]
     right = {"WANT", "GRANTED", "RUN", "PENDING", "SHARE", "SPEED"}
@@ -265,10 +266,6 @@ def _reasons(rows: Sequence[JobRow]) -> list[RenderableType]:
 
 def _share(part: float) -> str:
     return "-" if not part else "<1%" if part < 0.01 else f"{part:.0%}"
-
-
-def _table(*, expand: bool = True) -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=expand)
 
 
 def _name(key: str) -> str:

@@ -32,14 +32,17 @@ def newest(cluster: Cluster, name: str, *, namespace: str | None = None) -> Json
         if not left:
             return None
         return cluster.find(WORKFLOW, left[-1]["metadata"]["name"], namespace=namespace)
-    seen = {name}
-    while len(seen) < _MOST:
-        after = following(cluster, found, namespace=namespace)
-        if after is None or after["metadata"]["name"] in seen:
+    return last(cluster, found, namespace=namespace)
+
+
+def last(cluster: Cluster, workflow: Json, *, namespace: str | None = None) -> Json:
+    """The Workflow in which the job of this one is continued now."""
+    for _ in range(_MOST):
+        after = following(cluster, workflow, namespace=namespace)
+        if after is None:
             break
-        seen.add(after["metadata"]["name"])
-        found = after
-    return found
+        workflow = after
+    return workflow
 
 
 def absent(name: str, namespace: str) -> NotFoundError:

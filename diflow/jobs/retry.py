@@ -1,18 +1,25 @@
-"""Prepares a failed Workflow for a retry: failed nodes are removed, succeeded ones are kept.
+"""Retries a failed job: failed nodes are removed from its Workflow, succeeded ones are kept.
 
 It does what `argo retry` does, for diflow's Workflows, and also repeats the step that makes the job's Service, in case
-the Service was deleted since. It is a pure function of the Workflow and needs neither an Argo server nor the `argo`
-command. Nodes are identified by their names, which are paths in Argo's tree
+the Service was deleted since. It needs neither an Argo server nor the `argo` command; `retried` is a pure function of
+the Workflow. Nodes are identified by their names, which are paths in Argo's tree
 (`job.round(0:1).learner(0:0)(1).learner(0)`).
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from diflow import keys
 from diflow.errors import ConflictError, UnavailableError
+from diflow.jobs import lookup
+from diflow.jobs.follow import selector
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD, WORKFLOW
 from diflow.state.nodes import raw
 
 _KEPT = frozenset({"Succeeded"})
@@ -20,6 +27,45 @@ _GROUPS = frozenset({"DAG", "TaskGroup", "Steps", "StepGroup"})
 _COMPLETED = "workflows.argoproj.io/completed"
 _ARCHIVING = "workflows.argoproj.io/workflow-archiving-status"
 _PHASE = "workflows.argoproj.io/phase"
+_PODS_GONE_SECONDS: Final = 30.0
+_POLL_SECONDS: Final = 0.2
+
+
+def retry(
+    name: str,
+    *,
+    namespace: str | None = None,
+    cluster: Cluster | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> None:
+    """Run the failed replicas of a failed job again, with their full backoffLimit. Succeeded ones are kept.
+
+    Raises ConflictError if the job has not failed, or is changed meanwhile.
+    """
+    cluster = cluster or Cluster.connect()
+    workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
+    name = workflow["metadata"]["name"]
+    new, forgotten = retried(workflow, now=now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+    pods = [
+        pod for pod in cluster.list_all(POD, namespace=namespace, labels=selector(name)) if _node_id(pod) in forgotten
+    ]
+    for pod in pods:
+        cluster.delete(POD, pod["metadata"]["name"], namespace=namespace)
+    _wait_gone(cluster, name, forgotten, namespace=namespace)
+    cluster.replace(WORKFLOW, name, new, namespace=namespace)
+
+
+def _wait_gone(cluster: Cluster, name: str, forgotten: set[str], *, namespace: str | None) -> None:
+    """Wait for the deletion of the old pods, as the new ones have the same names."""
+    deadline = time.monotonic() + _PODS_GONE_SECONDS
+    while any(_node_id(pod) in forgotten for pod in cluster.list_all(POD, namespace=namespace, labels=selector(name))):
+        if time.monotonic() > deadline:
+            raise ConflictError(f"old pods of job {name} are still being deleted: try again in a moment")
+        time.sleep(_POLL_SECONDS)
+
+
+def _node_id(pod: dict[str, Any]) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get("workflows.argoproj.io/node-id") or "")
 
 
 def retried(workflow: dict[str, Any], *, now: str) -> tuple[dict[str, Any], set[str]]:

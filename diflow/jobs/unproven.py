@@ -16,6 +16,7 @@ from diflow.errors import DiflowError, NotFoundError
 from diflow.kube.kinds import CONFIG_MAP, DEPLOYMENT
 
 if TYPE_CHECKING:
+    from diflow.job import DIJob
     from diflow.kube.api import Cluster
 
 SETTING: Final = "DIFLOW_SERVER_UNPROVEN_PODS"
@@ -43,6 +44,19 @@ def why_needed(dijob: Mapping[str, Any]) -> str:
             if found := _launcher(_mapping(container)):
                 return f"spec.tasks[{i}] runs DI-engine ({found}), whose clients send none"
     return ""
+
+
+def warning(job: DIJob, cluster: Cluster) -> str:
+    """A warning if the job's programs send no token and the server requires one, else ""."""
+    from diflow.settings import render_settings  # noqa: PLC0415 (pydantic takes a while to import)
+
+    why = why_needed(job.to_manifest())
+    if not why or is_served(cluster, render_settings().server_url) is not False:
+        return ""
+    return (
+        f"job {job.name} shows the server no token ({why}), and the server of this cluster refuses its requests "
+        f"and reports (401): {SETTING}=true on the server lets such jobs in (docs/security.md)"
+    )
 
 
 def is_served(cluster: Cluster, server_url: str) -> bool | None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from urllib.parse import urlencode
 
 from diflow.errors import NotFoundError, UnauthorizedError, UnavailableError
@@ -54,6 +54,22 @@ class Change:
 
     kind: str
     object: Json
+
+
+class Selection(TypedDict, total=False):
+    """Which objects of a kind: those in `namespace` (by default the cluster's) or `everywhere`, by their selectors."""
+
+    namespace: str | None
+    everywhere: bool
+    labels: str
+    fields: str
+
+
+class Listing(Selection, total=False):
+    """A selection, at most `limit` of it, and whether only the metadata is read."""
+
+    limit: int | None
+    metadata_only: bool
 
 
 class Cluster:
@@ -181,75 +197,40 @@ class Cluster:
         except NotFoundError:
             return None
 
-    def list_all(
-        self,
-        kind: Kind,
-        *,
-        namespace: str | None = None,
-        everywhere: bool = False,
-        labels: str = "",
-        fields: str = "",
-        limit: int | None = None,
-        metadata_only: bool = False,
-    ) -> list[Json]:
+    def list_all(self, kind: Kind, **listing: Unpack[Listing]) -> list[Json]:
         """All objects of a kind in the namespace (or `everywhere`) that match the selectors, read in pages."""
-        return self.snapshot(
-            kind,
-            namespace=namespace,
-            everywhere=everywhere,
-            labels=labels,
-            fields=fields,
-            limit=limit,
-            metadata_only=metadata_only,
-        )[0]
+        return self.snapshot(kind, **listing)[0]
 
-    def snapshot(
-        self,
-        kind: Kind,
-        *,
-        namespace: str | None = None,
-        everywhere: bool = False,
-        labels: str = "",
-        fields: str = "",
-        limit: int | None = None,
-        metadata_only: bool = False,
-    ) -> tuple[list[Json], str]:
+    def snapshot(self, kind: Kind, **listing: Unpack[Listing]) -> tuple[list[Json], str]:
         """As `list_all`, with the resourceVersion to watch from."""
-        chosen: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere, "labels": labels, "fields": fields}
         try:
-            return self._listed(kind, limit=limit, size=limit or _PAGE, metadata_only=metadata_only, **chosen)
+            return self._listed(kind, listing.get("limit") or _PAGE, **listing)
         except GoneError:  # the continue token expired while the pages were read: once more, as one page
-            return self._listed(kind, limit=limit, size=0, metadata_only=metadata_only, **chosen)
+            return self._listed(kind, 0, **listing)
 
-    def _listed(self, kind: Kind, *, limit: int | None, **options: Any) -> tuple[list[Json], str]:
+    def _listed(
+        self, kind: Kind, size: int, *, limit: int | None = None, metadata_only: bool = False, **chosen: Any
+    ) -> tuple[list[Json], str]:
         items: list[Json] = []
         version = ""
-        for page, version in self.list_pages(kind, **options):  # noqa: B007 (the last one's is wanted)
+        for page, version in self.list_pages(kind, size=size, metadata_only=metadata_only, **chosen):  # noqa: B007
             items += page
             if limit is not None and len(items) >= limit:
                 break
         return items, version
 
     def list_pages(
-        self,
-        kind: Kind,
-        *,
-        namespace: str | None = None,
-        everywhere: bool = False,
-        labels: str = "",
-        fields: str = "",
-        size: int = _PAGE,
-        metadata_only: bool = False,
+        self, kind: Kind, *, size: int = _PAGE, metadata_only: bool = False, **selection: Unpack[Selection]
     ) -> Iterator[tuple[list[Json], str]]:
         """The pages of a list (of `size` objects; 0: all in one), each with the list's resourceVersion.
 
         At most two pages are in memory at a time. Raises GoneError if the continue token has expired.
         """
-        path = kind.path(None if everywhere else self._space(kind, namespace))
+        path, selectors = self._selected(kind, **selection)
         accept = _METADATA_ONLY if metadata_only else _JSON
 
         def fetch(token: str) -> bytes:
-            query = {"labelSelector": labels, "fieldSelector": fields, "limit": size, "continue": token}
+            query = {**selectors, "limit": size, "continue": token}
             return self._bytes("GET", path, query=query, accept=accept, about=kind.about())
 
         for page in pages.read(fetch, self._parse):
@@ -327,13 +308,11 @@ class Cluster:
         kind: Kind,
         *,
         name: str = "",
-        namespace: str | None = None,
-        everywhere: bool = False,
-        labels: str = "",
         since: str | None = None,
         seconds: float | None = None,
         stop: Callable[[], bool] = lambda: False,
         troubled: Callable[[UnavailableError | None], None] = lambda _: None,
+        **selection: Unpack[Selection],
     ) -> Iterator[Change]:
         """Yield all changes of one object, or of those that match the selectors.
 
@@ -344,27 +323,22 @@ class Cluster:
         over.
         """
         deadline = time.monotonic() + seconds if seconds is not None else math.inf
-        fields = f"metadata.name={name}" if name else ""
+        selection["fields"] = f"metadata.name={name}" if name else ""
         known: dict[str, Json] = {}
         version = since
         failures = 0
         while not stop() and time.monotonic() < deadline:
             try:
                 if version is None:
-                    items, version = self.snapshot(
-                        kind, namespace=namespace, everywhere=everywhere, labels=labels, fields=fields
-                    )
+                    items, version = self.snapshot(kind, **selection)
                     yield from _differences(known, items)
                 began = time.monotonic()
                 for change in self.stream(
                     kind,
                     since=version,
-                    namespace=namespace,
-                    everywhere=everywhere,
-                    labels=labels,
-                    fields=fields,
                     seconds=min(self._jitter(*_WATCH_SERVER_SECONDS), deadline - began),
                     opened=lambda _: troubled(None),
+                    **selection,
                 ):
                     version = (change.object.get("metadata") or {}).get("resourceVersion") or version
                     failures = 0
@@ -396,12 +370,9 @@ class Cluster:
         *,
         since: str,
         seconds: float,
-        namespace: str | None = None,
-        everywhere: bool = False,
-        labels: str = "",
-        fields: str = "",
         silence_seconds: float | None = None,
         opened: Callable[[Callable[[], None]], None] = lambda _: None,
+        **selection: Unpack[Selection],
     ) -> Generator[Change, None, None]:
         """Yield the events of one watch, including bookmarks, until the server ends it after about `seconds`.
 
@@ -409,15 +380,14 @@ class Cluster:
         function that closes the connection from any thread. Raises GoneError if `since` has expired, and
         UnavailableError if the stream breaks, or is silent for `silence_seconds`.
         """
+        path, selectors = self._selected(kind, **selection)
         query = {
+            **selectors,
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": since,
-            "labelSelector": labels,
-            "fieldSelector": fields,
             "timeoutSeconds": max(1, int(seconds)),
         }
-        path = kind.path(None if everywhere else self._space(kind, namespace))
         silence = min(silence_seconds or self._watch_read_seconds, max(seconds, 1.0) + _READ_MARGIN_SECONDS)
         with self._open("GET", path, query=query, read_seconds=silence, about="a watch") as response:
             opened(lambda: _hang_up(response))
@@ -507,6 +477,13 @@ class Cluster:
 
     def _space(self, kind: Kind, namespace: str | None) -> str | None:
         return (namespace or self.namespace) if kind.namespaced else None
+
+    def _selected(
+        self, kind: Kind, *, namespace: str | None = None, everywhere: bool = False, labels: str = "", fields: str = ""
+    ) -> tuple[str, Json]:
+        """(the path of these objects, the query of the selectors)."""
+        path = kind.path(None if everywhere else self._space(kind, namespace))
+        return path, {"labelSelector": labels, "fieldSelector": fields}
 
     def _json(self, method: str, path: str, **request: Any) -> Json:
         return self._parse(self._bytes(method, path, **request))
@@ -610,15 +587,12 @@ def _read_all(response: BaseHTTPResponse) -> bytes:
 def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:
     """The lines of a stream as they arrive. The last line may be incomplete."""
     rest = b""
-    for chunk in response.stream(amt=None, decode_content=True) if _is_chunked(response) else _blocks(response):
+    is_chunked = getattr(response, "chunked", False)
+    for chunk in response.stream(amt=None, decode_content=True) if is_chunked else _blocks(response):
         *whole, rest = (rest + chunk).split(b"\n")
         yield from whole
     if rest:
         yield rest
-
-
-def _is_chunked(response: BaseHTTPResponse) -> bool:
-    return bool(getattr(response, "chunked", False))
 
 
 def _blocks(response: BaseHTTPResponse) -> Iterator[bytes]:

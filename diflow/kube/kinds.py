@@ -25,9 +25,9 @@ class Kind:
         Raises NotFoundError for an invalid name, as `..` in a path would lead to other objects.
         """
         if namespace is not None:
-            _check_segment(namespace, f"there is no namespace {namespace!r}: it is no name that a namespace can have")
+            _check_segment(namespace, f"there is no namespace {namespace!r}: this is not a valid name of a namespace")
         if name:
-            _check_segment(name, f"there is no {self.about(name)}: it is no name that an object can have")
+            _check_segment(name, f"there is no {self.about(name)}: this is not a valid name of an object")
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         if self.namespaced and namespace is not None:
             root += f"/namespaces/{quote(namespace, safe='')}"

@@ -301,7 +301,7 @@ def _check_amounts(amounts: Mapping[str, str], path: str) -> dict[str, Any]:
         syntax.qualified_name(name, here)
         if "/" not in name and name not in _CONTAINER_RESOURCES and not name.startswith(_HUGE):
             raise InvalidError(
-                f"{name!r} is no resource of a container: write cpu, memory or one with a domain, as nvidia.com/gpu",
+                f"{name!r} is not a resource of a container: write cpu, memory or one with a domain, as nvidia.com/gpu",
                 path=here,
             )
         out[name] = syntax.quantity(text, here)
@@ -439,7 +439,7 @@ def _check_security(spec: Mapping[str, Any], path: str) -> None:
     for i, sysctl in enumerate(context.get("sysctls", ())):
         here = f"{path}.sysctls[{i}].name"
         if len(sysctl["name"]) > 253 or not _SYSCTL.fullmatch(sysctl["name"]):
-            raise InvalidError(f"{sysctl['name']!r} is no name of a kernel parameter", path=here)
+            raise InvalidError(f"{sysctl['name']!r} is not a valid name of a kernel parameter", path=here)
         if sysctl["name"] in seen:
             raise InvalidError("is listed more than once", path=here)
         seen.add(sysctl["name"])

@@ -60,7 +60,7 @@ def search_domain(value: str, path: str) -> None:
     """A DNS search domain of a pod."""
     name = value.removesuffix(".")
     if value != "." and (len(name) > _SUBDOMAIN_LIMIT or not _SUBDOMAIN_WITH_UNDERSCORE.fullmatch(name)):
-        raise InvalidError(f"{_show(value)} is no domain name", path=path)
+        raise InvalidError(f"{_show(value)} is not a valid domain name", path=path)
 
 
 def qualified_name(value: str, path: str) -> None:
@@ -186,7 +186,7 @@ def quantity(value: str, path: str) -> Fraction:
     """The value of a Kubernetes quantity such as `500m` or `4Gi`, at least zero."""
     match = _QUANTITY.fullmatch(value) if len(value) <= _LABEL_LIMIT else None
     if match is None:
-        raise InvalidError(f"{_show(value)} is no quantity: write a number such as 2, 500m or 4Gi", path=path)
+        raise InvalidError(f"{_show(value)} is not a valid quantity: write a number such as 2, 500m or 4Gi", path=path)
     suffix = match["suffix"] or ""
     scale = Fraction(10) ** int(suffix[1:]) if suffix[:1] in ("e", "E") and len(suffix) > 1 and suffix != "Ei" else None
     number = Fraction(match["number"]) * (scale if scale is not None else _SUFFIXES.get(suffix, Fraction(1)))

@@ -105,21 +105,21 @@ class Observation:
     round: str
     rounds: tuple[str, ...]
     tasks: tuple[str, ...]
-    granted: dict[str, int]
-    initial: dict[str, int]
     released: frozenset[str]
     incarnations: dict[str, str]
     backoff_limit: int
-    attempts: tuple[Attempt, ...]
     restarts: int
     reschedules: int
     closing: bool
-    gave_up: bool
     decision: Decision | None
-    offloaded: bool
-    step_failure: str  # why a step of diflow's own failed, or ""
-    step_waiting: str
     profilings: dict[str, Any]
+    granted: dict[str, int] = field(default_factory=dict)
+    initial: dict[str, int] = field(default_factory=dict)
+    attempts: tuple[Attempt, ...] = ()
+    gave_up: bool = False
+    offloaded: bool = False
+    step_failure: str = ""  # why a step of diflow's own failed
+    step_waiting: str = ""
     past: tuple[tuple[str, str, str], ...] = ()
     started: str = ""
     is_left: bool = False
@@ -172,20 +172,13 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         round=state.current,
         rounds=state.rounds,
         tasks=tuple(task.name for task in state.tasks),
-        granted={},
-        initial={},
         released=state.released,
         incarnations=dict(state.incarnations),
         backoff_limit=state.backoff_limit,
-        attempts=(),
         restarts=state.restarts_before,
         reschedules=state.rounds_before,
         closing=state.is_stopping or state.has_ended,
-        gave_up=False,
         decision=decision,
-        offloaded=False,
-        step_failure="",
-        step_waiting="",
         profilings=dict(untrusted.mapping(state.profilings)),
         past=tuple(past_phases(state)),
         started=untrusted.time(state.history_before.get("started"))
@@ -197,7 +190,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         return seen
     gated = decision.why if decision and decision.action != _STOP else ""
     found, offloaded = nodes.nodes(workflow, pods)
-    by_node = {_annotation(pod, _NODE_ID): pod for pod in pods}
+    by_node = {untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(_NODE_ID)): pod for pod in pods}
     tasks = dict.fromkeys(seen.tasks)
     attempts: list[Attempt] = []
     gave_up = False
@@ -378,10 +371,6 @@ def _ending(status: Object, terminated: Object) -> str:
     code = terminated.get("exitCode")
     reason = terminated.get("reason") or "Error"
     return f"{reason} (exit code {code})" if code else ""
-
-
-def _annotation(pod: Object, key: str) -> str:
-    return untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(key))
 
 
 def _sentence(reason: str, message: str) -> str:

@@ -299,7 +299,7 @@ def _read_dijob(dijob: str) -> _Submitted:
 
 
 def _no_job(path: str) -> InvalidError:
-    return InvalidError(f"the annotation {keys.DIJOB} is no valid job any more ({path})")
+    return InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({path})")
 
 
 def _live(state: JobState) -> JobState:
@@ -397,7 +397,7 @@ def _asked(state: JobState, workflow: Object) -> JobState:
         complaints.append(f"the annotation {keys.BOUNDS} is not a minimum and a maximum for tasks of this job")
     profilings = state.parameter(keys.PARAM_PROFILINGS)
     if not _is_report(profilings):
-        complaints.append(f"the parameter {keys.PARAM_PROFILINGS} is no report: it must be a JSON object")
+        complaints.append(f"the parameter {keys.PARAM_PROFILINGS} is not a valid report: it must be a JSON object")
         profilings = ""
     return replace(state, wanted=wanted or {}, bounds=bounds or {}, profilings=profilings, complaints=tuple(complaints))
 

@@ -178,14 +178,10 @@ def derive_ended(workflow: Object) -> JobStatus | None:
         phase=phase,
         reason=_reason(phase),
         message="",
-        replicas=_submitted_replicas(workflow),
+        replicas=sum(task.replicas for task in JobState.parse(workflow).tasks),
         restarts=None,
         reschedules=None,
     )
-
-
-def _submitted_replicas(workflow: Object) -> int:
-    return sum(task.replicas for task in JobState.parse(workflow).tasks)
 
 
 def derive_seen(workflow: Object, seen: Observation) -> JobStatus:

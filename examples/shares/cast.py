@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import DIJob, keys
+from diflow import DIJob
+from fakestage import fake_job
 
 NAMESPACE = "demo-queues"
 NODES = ("fake-00000", "fake-00001", "fake-00002")
@@ -54,21 +55,10 @@ class Part:
         """Whose it is: the queue, with which its name begins."""
         return self.name.partition("-")[0]
 
-    def job(self, template: Mapping[str, Any]) -> DIJob:
-        """The job, with this pod template."""
-        task = {
-            "name": "worker", "replicas": self.high, "minReplicas": self.low, "maxReplicas": self.high,
-            "template": dict(template),
-        }  # fmt: skip
-        spec = {"queue": self.user, "preemptible": True, "backoffLimit": RETRIES, "tasks": [task]}
-        return DIJob.from_manifest(
-            {
-                "apiVersion": keys.API_VERSION,
-                "kind": keys.KIND,
-                "metadata": {"name": self.name, "namespace": NAMESPACE},
-                "spec": spec,
-            }
-        )
+    def job(self, **fields: Any) -> DIJob:
+        """The job of fake pods; `fields` of its task may say otherwise."""
+        task = {"replicas": self.high, "minReplicas": self.low, "maxReplicas": self.high, **fields}
+        return fake_job(self.name, NAMESPACE, task, queue=self.user, preemptible=True, backoffLimit=RETRIES)
 
 
 @dataclass(frozen=True, slots=True)

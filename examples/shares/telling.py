@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from diflow.tables import table
 from shares.cast import USERS, Moment, held, present
 
 IN_TIME_SECONDS = 30.0
@@ -66,9 +67,10 @@ class Retries:
         return self.used == 0 and self.limit == self.submitted
 
 
-def table(rows: Sequence[Row]) -> str:
+def moments_table(rows: Sequence[Row]) -> str:
     """The rows for people: who holds how much of what the queue deserves, how soon, and who gave it up."""
-    lines = [["MOMENT", "IN", *(user.upper() for user in USERS), "SHRANK", "STOPPED", "STARTED OR GREW"]]
+    head = ["MOMENT", "IN", *(user.upper() for user in USERS), "SHRANK", "STOPPED", "STARTED OR GREW"]
+    lines = []
     for row in rows:
         now = held(row.after)
         within = "NEVER" if row.seconds is None else f"{row.seconds:.1f} s"
@@ -77,10 +79,9 @@ def table(rows: Sequence[Row]) -> str:
         shares = [f"{now[user]}/{row.moment.deserved[user]}" for user in USERS]
         gave = [", ".join(names) or "-" for names in (row.shrank(), row.stopped(), row.gained())]
         lines.append([row.moment.title, within, *shares, *gave])
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    texts = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    out = texts[:1]
-    for row, text in zip(rows, texts[1:], strict=True):
+    first, *texts = table(head, lines).splitlines()
+    out = [first]
+    for row, text in zip(rows, texts, strict=True):
         out.append(text)
         out.append(f"  deserved: {row.moment.why}")
         out += [f"  explain {job}: {_short(why)}" for job, why in row.said.items()]

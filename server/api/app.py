@@ -61,9 +61,7 @@ def create_app(
     is called after each request. `routes` returns further routes, matched after the API's. `waiters`: the most
     concurrent long polls.
     """
-    core = make_core(
-        cluster=cluster, cache=cache, settings=settings, clock=clock, wall=wall, pause=pause, waiters=waiters
-    )
+    core = _core(cluster, cache, settings, clock=clock, wall=wall, pause=pause, waiters=waiters)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -84,45 +82,33 @@ def create_app(
     return app
 
 
-def make_core(
-    *,
+def _core(
     cluster: Cluster,
     cache: Cache,
     settings: ServerSettings,
-    clock: Callable[[], float] = time.monotonic,
-    wall: Callable[[], float] = time.time,
-    pause: Callable[[float], Any] = asyncio.sleep,
-    waiters: int = 4096,
+    *,
+    clock: Callable[[], float],
+    wall: Callable[[], float],
+    pause: Callable[[float], Any],
+    waiters: int,
 ) -> Core:
     """Create and connect the parts of the API."""
     cluster_once = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
     reviews = Pool("reviews", threads=_REVIEWERS, waiting=_WAITING)
     writes = Pool("writes", threads=settings.writers, waiting=_WAITING)
     reports = Pool("reports", threads=settings.writers, waiting=4 * _WAITING)
-    identity = Identity(
-        cluster_once,
-        reviews,
-        keep_seconds=settings.review_seconds,
-        denial_seconds=settings.denial_seconds,
-        most=settings.reviews_kept,
-        clock=clock,
-        wall=wall,
-    )
+    kept: dict[str, Any] = {
+        "keep_seconds": settings.review_seconds,
+        "denial_seconds": settings.denial_seconds,
+        "most": settings.reviews_kept,
+        "clock": clock,
+    }
+    identity = Identity(cluster_once, reviews, wall=wall, **kept)
     return Core(
         settings=settings,
         cache=cache,
         identity=identity,
-        access=Access(
-            cluster_once,
-            cache,
-            identity,
-            reviews,
-            unproven_pods=settings.unproven_pods,
-            keep_seconds=settings.review_seconds,
-            denial_seconds=settings.denial_seconds,
-            most=settings.reviews_kept,
-            clock=clock,
-        ),
+        access=Access(cluster_once, cache, identity, reviews, unproven_pods=settings.unproven_pods, **kept),
         scale_requests=ScaleRequests(cluster, cache),
         reporter=Reporter(
             cluster, cache, reports, between_seconds=settings.write_seconds, clock=clock, wall=wall, sleep=pause

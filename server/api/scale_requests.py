@@ -17,6 +17,7 @@ from typing import Any, Final
 from diflow import keys
 from diflow.bounds import MOST_REPLICAS
 from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
+from diflow.jobs import parts
 from diflow.jobs.replica_ranges import Bounds, check_size, scales, submitted_range, with_number
 from diflow.jobs.scale_requests import Standing, standing
 from diflow.kube.api import Cluster
@@ -40,7 +41,6 @@ MANAGER: Final = "diflow-server"
 _TRIES: Final = 8
 _PAUSE_SECONDS: Final = 0.05
 _LONGEST_SECONDS: Final = 8.0
-_MOST_PARTS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +206,7 @@ class ScaleRequests:
         view = self._cache.job(asked.namespace, asked.job)
         name = view.workflow.name if view is not None else asked.job
         found = self._cluster.get(WORKFLOW, name, namespace=asked.namespace)
-        for _ in range(_MOST_PARTS):
-            after = chain.continued_in(found)
-            next_ = self._cluster.find(WORKFLOW, after, namespace=asked.namespace) if after else None
-            if next_ is None or chain.continues(next_)[1] != found["metadata"].get("uid"):
-                break
-            found = next_
+        found = parts.last(self._cluster, found, namespace=asked.namespace)
         if chain.job_name(found) != asked.job:
             raise NotFoundError("the Workflow belongs to another job")
         return found

@@ -73,7 +73,7 @@ class Exchange:
         """The body, of at most `limit` bytes, declared or streamed. Raises ApiError (413) and ClientGoneError."""
         declared = self.headers.get(b"content-length", b"")
         if declared and (not declared.isdigit() or len(declared) > 15):
-            raise bad_request("the Content-Length is no number")
+            raise bad_request("the Content-Length is not a number")
         if declared and int(declared) > limit:
             raise _too_large(limit)
         parts: list[bytes] = []

@@ -37,7 +37,9 @@ from uvicorn.lifespan.on import LifespanOn
 from uvicorn.server import ServerState
 
 from diflow.errors import InvalidError
-from diflow.server.http.limits import GRACE_SECONDS, SWEEP_SECONDS, Connection, Connections, Origins, plain_address
+from diflow.server.http.connection import Connection
+from diflow.server.http.connections import GRACE_SECONDS, SWEEP_SECONDS, Connections
+from diflow.server.http.origins import Origins, plain_address
 from diflow.server.http.tls import Certificates
 from diflow.server.telemetry import App, Pages, Telemetry
 from diflow.version import __version__

@@ -76,7 +76,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> Any:
-    raise bad_request(f"the body is not JSON: {name} is no number of it")
+    raise bad_request(f"the body is not JSON: {name} is not a number of JSON")
 
 
 def _whole(text: str) -> int | float:

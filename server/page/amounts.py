@@ -59,20 +59,6 @@ def plus(*parts: Mapping[str, float]) -> Amounts:
     return out
 
 
-def text(resource: str, amount: float) -> str:
-    """An amount for display: `1.5` cores, `20Gi`, `512Mi`, `4`."""
-    if amount <= 0:
-        return "0"
-    if resource == CPU:
-        return f"{amount / 1000:.3g}" if amount < 1e6 else f"{amount / 1000:.0f}"
-    if resource in _MIB:
-        for unit, size in (("Ti", 1024.0 * 1024), ("Gi", 1024.0)):
-            if amount >= size:
-                return f"{amount / size:.3g}{unit}" if amount < 1000 * size else f"{amount / size:.0f}{unit}"
-        return f"{amount:.0f}Mi"
-    return f"{amount:.0f}" if 1e4 <= amount < 1e12 else f"{amount:.4g}"
-
-
 def short(resource: str) -> str:
     """A short name: GPU for `nvidia.com/gpu`, CPU for `cpu`."""
     name = resource.rpartition("/")[2]

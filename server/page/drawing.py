@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from diflow.figures import quantity
 from diflow.server.page import amounts
 from diflow.server.page.board import NodeLine
 from diflow.server.page.history import History, Step
@@ -62,7 +63,7 @@ def _lines(top: int) -> list[int]:
 def bar(node: NodeLine, resource: str) -> Markup:
     """The use of one resource of a node, by job: a place for each device if there are few, else one bar."""
     allocatable, used = node.allocatable.get(resource, 0.0), node.used.get(resource, 0.0)
-    words = f"{amounts.short(resource)}: {amounts.text(resource, used)} of {amounts.text(resource, allocatable)} held"
+    words = f"{amounts.short(resource)}: {quantity(resource, used)} of {quantity(resource, allocatable)} held"
     whole = max(allocatable, used, 1e-9)
     pieces = [Markup('<rect x="0" y="0" width="1000" height="12" class="free"/>')]
     at = 0.0
@@ -70,7 +71,7 @@ def bar(node: NodeLine, resource: str) -> Markup:
         amount = holder.request.get(resource, 0.0)
         if amount <= 0:
             continue
-        name = f"{holder.key or 'other pods'}: {amounts.text(resource, amount)}"
+        name = f"{holder.key or 'other pods'}: {quantity(resource, amount)}"
         pieces.append(
             Markup('<rect x="{:.1f}" y="0" width="{:.1f}" height="12" class="{}"><title>{}</title></rect>').format(
                 at / whole * 1000, amount / whole * 1000, colour(holder.colour), displayable(name)

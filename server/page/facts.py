@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from diflow import keys
@@ -215,16 +215,8 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         first=at.first if at else 0.0,
         since=(seen.round, at.since if at and state.is_preemptible and is_placed else 0.0),
     )
-    return JobFacts(
-        namespace=state.namespace,
-        name=state.name,
-        workflow=state.workflow,
-        uid=state.uid,
-        queue=state.queue or DEFAULT_QUEUE,
-        priority=state.priority,
-        is_preemptible=state.is_preemptible,
-        is_gang=state.is_gang,
-        submitted=seconds(chain.submitted(obj)),
+    return replace(
+        _known(obj, state),
         phase=now.phase,
         message=_shortened(now.message),
         tasks=tasks,
@@ -243,7 +235,6 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         progress=reports.progress(seen.profilings),
         history=past,
         phases=tuple((c.type, seconds(c.last_transition_time)) for c in now.conditions),
-        link=chain.link(obj),
     )
 
 
@@ -281,6 +272,11 @@ def _valid(state: JobState) -> DIJob | None:
 
 def _unreadable(obj: Object, state: JobState, problem: str) -> JobFacts:
     ends = {"Succeeded": "Succeeded", "Failed": "Failed", "Error": "Failed"}
+    return replace(_known(obj, state), phase=ends.get(state.phase, "Unknown"), message=problem, problem=problem)
+
+
+def _known(obj: Object, state: JobState) -> JobFacts:
+    """What can be said of every Workflow of a job."""
     return JobFacts(
         namespace=state.namespace,
         name=state.name,
@@ -291,9 +287,7 @@ def _unreadable(obj: Object, state: JobState, problem: str) -> JobFacts:
         is_preemptible=state.is_preemptible,
         is_gang=state.is_gang,
         submitted=seconds(chain.submitted(obj)),
-        phase=ends.get(state.phase, "Unknown"),
-        message=problem,
-        problem=problem,
+        phase="Unknown",
         link=chain.link(obj),
     )
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from diflow.cli.examination import Finding, verdict
+from diflow.cli.checking import verdict
+from diflow.jobs.examination import Finding
 from diflow.kube.kinds import CRD, DEPLOYMENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import status
@@ -106,8 +107,8 @@ def test_a_retry_of_a_job_that_changed_meanwhile_is_a_conflict(diflow: Cli) -> N
 
 
 def test_a_retry_waits_until_the_old_pods_are_gone(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diflow.jobs.verbs._POLL_SECONDS", 0.01)
-    monkeypatch.setattr("diflow.jobs.verbs._PODS_GONE_SECONDS", 0.1)
+    monkeypatch.setattr("diflow.jobs.retry._POLL_SECONDS", 0.01)
+    monkeypatch.setattr("diflow.jobs.retry._PODS_GONE_SECONDS", 0.1)
     diflow.has(failed())
     diflow.api.rule(lambda r: status(200, "") if r.method == "DELETE" else None)
     result = diflow("retry", "job")

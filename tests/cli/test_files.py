@@ -137,9 +137,9 @@ def test_the_items_of_a_list_are_taken_as_kubectl_writes_them(diflow: Cli) -> No
     ("content", "text"),
     [
         ("kind: List\nitems: []\n", "the List in line 1 is empty: one of its items should be a DIJob"),
-        ("---\n---\nkind: List\nitems: {a: 1}\n", "the List in line 3 has items that are no list of objects"),
+        ("---\n---\nkind: List\nitems: {a: 1}\n", "the List in line 3 has items that are not a list of objects"),
         ("kind: List\n", "the List in line 1 has no items"),
-        ('{"kind": "DIJobList", "items": {"kind": "DIJob"}}', "the DIJobList in line 1 has items that are no list"),
+        ('{"kind": "DIJobList", "items": {"kind": "DIJob"}}', "the DIJobList in line 1 has items that are not a list"),
     ],
 )
 @pytest.mark.parametrize("command", ["lint", "render"])

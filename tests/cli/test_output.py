@@ -6,8 +6,9 @@ from datetime import datetime
 
 import pytest
 
-from diflow.cli.output import clock, moment, table
+from diflow.cli.output import clock, moment
 from diflow.durations import age
+from diflow.tables import table
 from tests.state.seen import at
 
 

@@ -71,7 +71,7 @@ def test_the_help_imports_nothing_heavy() -> None:
 
 def test_a_list_imports_neither_hera_nor_our_models() -> None:
     code = (
-        "import sys; import diflow.jobs.verbs, diflow.state.status, diflow.cli.listing, diflow.cli.output; "
+        "import sys; import diflow.jobs.lookup, diflow.state.status, diflow.cli.listing, diflow.cli.output; "
         "heavy = {'hera', 'diflow.job', 'rich'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
     )
     assert complaint(code) == ""

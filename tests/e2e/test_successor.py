@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from diflow.jobs import verbs
+from diflow.jobs import lookup
 from diflow.kube.kinds import NODE, POD, WORKFLOW
 from diflow.state import chain
 from tests.clusters import ROOT, TestCluster, wait_until
@@ -91,7 +91,7 @@ def test_a_job_goes_on_over_two_hand_overs_and_is_one_job(
         waiting.wait()
     wait_until("all parts have ended", lambda: all(phase(w) in ENDED for w in parts(live, name)))
     assert {phase(w) for w in parts(live, name)} == {"Succeeded"}
-    assert verbs.get(name, namespace=live.namespace, cluster=live.api).status.restarts == 0
+    assert lookup.get(name, namespace=live.namespace, cluster=live.api).status.restarts == 0
 
     assert "long is deleted" in diflow(live, "delete", name, "--wait", errors=True)
     wait_until("no part is left", lambda: not parts(live, name))
@@ -109,7 +109,7 @@ def test_a_round_that_starts_again_in_a_full_workflow_goes_on_in_the_next_and_co
         if tries == 1:
             wait_until("it goes on in another one", lambda: newest(live, name)["metadata"]["name"] != name)
     wait_until("it has failed", lambda: phase(newest(live, name)) in ENDED)
-    found = verbs.get(name, namespace=live.namespace, cluster=live.api).status
+    found = lookup.get(name, namespace=live.namespace, cluster=live.api).status
     assert found.phase == "Failed"
     assert "backoffLimit is 1" in found.message
     assert lines(live, "list") == [["failing", "Failed", "0", "2", "2", "1"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from demo_hostile import Row, table
+from demo_hostile import Row, attacks_table
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
 from hostile.attacks import ATTACKS, Attack, Tenant
@@ -42,8 +42,8 @@ def test_the_table_says_who_was_late_and_who_was_told_what() -> None:
         Row("c", "c", None, "1", ""),
     ]
     assert [row.is_good for row in rows] == [True, False, False]
-    lines = table(rows).splitlines()
+    lines = attacks_table(rows).splitlines()
     assert "1.2 s" in lines[1]
-    assert lines[1].endswith("140 MiB  Refused: x")
+    assert lines[1].endswith("140 MiB   Refused: x")
     assert "11.0 s LATE" in lines[2]
     assert "NOT PLACED" in lines[3]

@@ -22,7 +22,7 @@ from elastic.film import Film, Frame, Seen
 from shares import cast, checks
 from shares.cast import GPU, GPUS, MOMENTS, NODES, PARTS, Moment, held, present
 from shares.picture import draw, longest
-from shares.telling import Retries, Row, retries_table, table
+from shares.telling import Retries, Row, moments_table, retries_table
 from tests.allocator.lab import Lab, lab, task
 
 DAN = MOMENTS[3]
@@ -63,7 +63,7 @@ def play(at: Lab, moment: Moment) -> None:
     template = task().template
     template["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1", GPU: "1"}, "limits": {GPU: "1"}}
     for part in moment.comes:
-        at.cluster.submit(part.job(template).model_copy(update={"namespace": "default", "scheduling": "gang"}))
+        at.cluster.submit(part.job(template=template).model_copy(update={"namespace": "default", "scheduling": "gang"}))
     for name in moment.ends:
         for pod in at.cluster.of(name).values():
             at.cluster.finish(pod["metadata"]["name"])
@@ -188,10 +188,10 @@ def test_the_table_says_who_gave_what_and_what_was_late_or_wrong() -> None:
     rows = rows_for_table()
     assert [row.is_good for row in rows] == [True, False, False]
     assert not replace(rows[0], wrong=("x",)).is_good
-    text = table(rows)
+    text = moments_table(rows)
     assert re.search(r"ann comes +3\.2 s +12/24", text)
     assert re.search(r"bob comes +31\.0 s LATE +4/16 +8/8 .* ann-sweep 12→4 +ann-gang-1 \(4\) +bob-train \(8\)", text)
-    assert "cleo comes  NEVER" in text
+    assert "cleo comes   NEVER" in text
     assert "  explain ann-sweep: starts" in text
     assert "  WRONG: queue does not show dan" in text
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diflow.jobs import verbs
+from diflow.jobs import lookup
 from diflow.state import status
 from diflow.workflows import render
 from tests.builders import job, task
@@ -50,7 +50,7 @@ def workflow(index: int, phase: str) -> dict[str, Any]:
 
 def test_a_long_list_reads_whole_only_what_may_still_run() -> None:
     cluster: Any = Recorder(ended=300, running=3)
-    found = verbs.list_jobs(brief=True, cluster=cluster)
+    found = lookup.list_jobs(brief=True, cluster=cluster)
     assert len(found) == 303
     assert [job.name for job in found[:4]] == ["job-302", "job-301", "job-300", "job-299"]
     whole = [job for job in found if "spec" in job.workflow]
@@ -61,7 +61,7 @@ def test_a_long_list_reads_whole_only_what_may_still_run() -> None:
 
 def test_a_short_list_reads_everything() -> None:
     cluster: Any = Recorder(ended=5, running=1)
-    found = verbs.list_jobs(brief=True, cluster=cluster)
+    found = lookup.list_jobs(brief=True, cluster=cluster)
     assert all("spec" in job.workflow for job in found)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diflow import ConflictError, JobFailedError, NotFoundError
-from diflow.jobs import verbs
+from diflow.jobs import lookup
 from diflow.jobs.prerequisites import image_version
 from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, WORKFLOW
 from tests.builders import job
@@ -34,7 +34,7 @@ def test_a_job_is_submitted_waited_for_and_deleted(diflow: Cli) -> None:
     placed.delete(cluster=cluster)
     placed.delete(cluster=cluster)
     with pytest.raises(NotFoundError):
-        verbs.get("job", cluster=cluster)
+        lookup.get("job", cluster=cluster)
 
 
 def test_a_job_goes_to_the_namespace_that_it_names(diflow: Cli) -> None:
@@ -115,10 +115,10 @@ def test_without_a_cluster_given_that_of_the_kubeconfig_is_used(diflow: Cli, mon
     diflow.prepare()
     monkeypatch.setenv("KUBECONFIG", str(diflow.kubeconfig))
     placed = job(name="job").submit()
-    assert [found.name for found in verbs.list_jobs()] == ["job"]
-    assert verbs.latest() == "job"
+    assert [found.name for found in lookup.list_jobs()] == ["job"]
+    assert lookup.latest() == "job"
     placed.delete()
-    assert verbs.names() == []
+    assert lookup.names() == []
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,6 @@ def test_argos_version_is_read_from_its_image(image: str, version: tuple[int, in
 def test_a_manifest_that_somebody_broke_counts_as_empty() -> None:
     workflow = SeenJob("job", learner=1).workflow()
     workflow["metadata"]["annotations"]["diflow/dijob"] = "{"
-    found = verbs.Job(workflow, (), SeenJob("job", learner=1).derive())
+    found = lookup.Job(workflow, (), SeenJob("job", learner=1).derive())
     assert found.dijob == {}
     assert found.round == ""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diflow import ConflictError, DIJob, Task, keys
-from diflow.jobs import parts, verbs
+from diflow.jobs import lookup, parts, submit, suspend, wait
 from diflow.jobs.follow import follow
 from diflow.jobs.scale import scale
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
@@ -111,7 +111,7 @@ def long(diflow: Cli) -> Long:
 def test_a_job_is_found_in_its_newest_part(diflow: Cli, long: Long) -> None:
     cluster = diflow.api.cluster()
     for name in ("long", "long-s2", "long-s3"):
-        found = verbs.get("long", cluster=cluster)
+        found = lookup.get("long", cluster=cluster)
         assert (found.workflow["metadata"]["name"], found.name, found.created) == (name, "long", at(0))
         assert len(found.pods) == 2
         long.go_on()
@@ -120,10 +120,10 @@ def test_a_job_is_found_in_its_newest_part(diflow: Cli, long: Long) -> None:
 def test_a_part_that_nobody_names_is_not_the_jobs(diflow: Cli, long: Long) -> None:
     long.begin()
     cluster = diflow.api.cluster()
-    assert verbs.get("long", cluster=cluster).workflow["metadata"]["name"] == "long"
-    assert [j.workflow["metadata"]["name"] for j in verbs.list_jobs(cluster=cluster)] == ["long"]
+    assert lookup.get("long", cluster=cluster).workflow["metadata"]["name"] == "long"
+    assert [j.workflow["metadata"]["name"] for j in lookup.list_jobs(cluster=cluster)] == ["long"]
     long.link()
-    assert [j.workflow["metadata"]["name"] for j in verbs.list_jobs(cluster=cluster)] == ["long-s2"]
+    assert [j.workflow["metadata"]["name"] for j in lookup.list_jobs(cluster=cluster)] == ["long-s2"]
 
 
 def test_parts_that_are_gone_leave_the_job_where_it_is(diflow: Cli, long: Long) -> None:
@@ -131,7 +131,7 @@ def test_parts_that_are_gone_leave_the_job_where_it_is(diflow: Cli, long: Long) 
     long.go_on()
     for name in ("long", "long-s2"):
         diflow.api.remove(WORKFLOW, name)
-        found = verbs.get("long", cluster=diflow.api.cluster())
+        found = lookup.get("long", cluster=diflow.api.cluster())
         assert (found.workflow["metadata"]["name"], found.name) == ("long-s3", "long")
 
 
@@ -140,15 +140,15 @@ def test_another_workflow_that_has_the_name_by_now_is_not_taken_for_the_next_par
     diflow.api.remove(WORKFLOW, "long-s2")
     diflow.has(SeenJob("long-s2", learner=1))
     cluster = diflow.api.cluster()
-    assert verbs.get("long", cluster=cluster).workflow["metadata"]["name"] == "long"
-    assert sorted(j.name for j in verbs.list_jobs(cluster=cluster)) == ["long", "long-s2"]
+    assert lookup.get("long", cluster=cluster).workflow["metadata"]["name"] == "long"
+    assert sorted(j.name for j in lookup.list_jobs(cluster=cluster)) == ["long", "long-s2"]
 
 
 def test_a_job_of_which_the_present_part_was_deleted_has_failed(diflow: Cli, long: Long) -> None:
     long.go_on()
     long.end_before()
     diflow.api.remove(WORKFLOW, "long-s2")
-    status = verbs.get("long", cluster=diflow.api.cluster()).status
+    status = lookup.get("long", cluster=diflow.api.cluster()).status
     assert (status.phase, status.message) == ("Failed", "went on in the Workflow long-s2, which is gone")
     ended = derive_ended(long.before)
     assert ended is not None
@@ -158,7 +158,7 @@ def test_a_job_of_which_the_present_part_was_deleted_has_failed(diflow: Cli, lon
 def test_the_name_of_any_part_stands_for_the_job(diflow: Cli, long: Long) -> None:
     long.go_on()
     long.go_on()
-    assert verbs.get("long-s2", cluster=diflow.api.cluster()).workflow["metadata"]["name"] == "long-s3"
+    assert lookup.get("long-s2", cluster=diflow.api.cluster()).workflow["metadata"]["name"] == "long-s3"
 
 
 @pytest.mark.parametrize(
@@ -249,8 +249,8 @@ def test_one_line_is_listed_and_one_name_completed(diflow: Cli, long: Long) -> N
         ["long", "Running", "2", "2", "0", "2"],
     ]
     assert diflow("list", "-o", "name").out.split() == ["other", "long"]
-    assert verbs.names(cluster=diflow.api.cluster()) == ["other", "long"]
-    assert verbs.latest(cluster=diflow.api.cluster()) == "other", "it was submitted later"
+    assert lookup.names(cluster=diflow.api.cluster()) == ["other", "long"]
+    assert lookup.latest(cluster=diflow.api.cluster()) == "other", "it was submitted later"
 
 
 def test_it_is_shown_under_its_own_name(diflow: Cli, long: Long) -> None:
@@ -285,7 +285,7 @@ def test_it_is_waited_for_over_a_hand_over(diflow: Cli, long: Long) -> None:
         long.put()
 
     play(diflow, long.begin, long.link, over, end)
-    status = verbs.wait("long", cluster=diflow.api.cluster(), timeout_seconds=60)
+    status = wait.wait("long", cluster=diflow.api.cluster(), timeout_seconds=60)
     assert (status.phase, status.reschedules, status.completion_timestamp) == ("Succeeded", 1, at(300))
 
 
@@ -310,9 +310,9 @@ def test_a_follower_that_missed_the_hand_over_goes_on_in_the_part_there_is(diflo
 def test_what_is_asked_for_goes_to_the_newest_part(diflow: Cli, long: Long) -> None:
     long.go_on()
     cluster = diflow.api.cluster()
-    verbs.suspend("long", cluster=cluster)
+    suspend.suspend("long", cluster=cluster)
     scale("long", low=1, high=4, cluster=cluster)
-    verbs.stop("long", cluster=cluster)
+    suspend.stop("long", cluster=cluster)
     stored = diflow.api.objects[WORKFLOW.path("default")]
     assert stored["long-s2"]["spec"]["suspend"] is True
     assert stored["long-s2"]["spec"]["shutdown"] == "Stop"
@@ -334,7 +334,7 @@ def test_what_is_asked_for_while_a_job_goes_on_is_not_lost(diflow: Cli, long: Lo
     diflow.api.rule(in_between)
     cluster = diflow.api.cluster()
     if verb == "stop":
-        verbs.stop("long", cluster=cluster)
+        suspend.stop("long", cluster=cluster)
     else:
         scale("long", replicas=1, cluster=cluster)
     stored = diflow.api.objects[WORKFLOW.path("default")]
@@ -363,7 +363,7 @@ def test_its_name_is_not_given_to_another_job_while_a_part_is_there(diflow: Cli,
     long.go_on()
     diflow.api.remove(WORKFLOW, "long")
     with pytest.raises(ConflictError, match="there is a Workflow long-s2 .*diflow delete long "):
-        verbs.submit(job(name="long"), cluster=diflow.api.cluster())
+        submit.submit(job(name="long"), cluster=diflow.api.cluster())
 
 
 def test_a_user_who_may_not_list_workflows_still_finds_a_job(diflow: Cli, long: Long) -> None:

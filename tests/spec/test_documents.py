@@ -15,10 +15,9 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from diflow import DIJob
+from diflow import DIJob, documents
 from diflow.bounds import MOST_FILE_BYTES, MOST_FILE_DEPTH, MOST_FILE_VALUES
 from diflow.errors import InvalidError
-from diflow.spec import documents
 from tests.builders import manifest
 
 
@@ -132,8 +131,8 @@ def test_a_value_that_no_kubernetes_object_has_is_refused_with_its_line(value: s
     [
         ("a: 1\nb: \x07", "broken YAML at line 2: the character U+0007 is not allowed"),
         ("a: 1\n\0", "broken YAML at line 2: the character U+0000 is not allowed"),
-        ("a: 1\nb: \ud83d", "broken text in line 2: half of a surrogate pair is no character"),
-        ('{"a": "\\ud83d"}', "broken JSON: half of a surrogate pair is no character"),
+        ("a: 1\nb: \ud83d", "broken text in line 2: half of a surrogate pair is not a character"),
+        ('{"a": "\\ud83d"}', "broken JSON: half of a surrogate pair is not a character"),
     ],
 )
 def test_characters_that_are_none_are_refused(text: str, message: str) -> None:

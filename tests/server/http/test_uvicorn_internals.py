@@ -23,7 +23,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from diflow.server.http import limits, serving
+from diflow.server.http import connection, serving
 
 OVERRIDDEN = {
     "__init__", "_start_asgi_task", "connection_lost", "connection_made", "data_received", "on_body", "on_header",
@@ -105,18 +105,18 @@ def test_uvicorn_has_all_internals_that_the_server_relies_on() -> None:
     ]
     assert not missing, (
         f"uvicorn {version('uvicorn')} lacks what diflow/server/http relies on: {', '.join(sorted(missing))}. Adapt "
-        "limits.py and serving.py to this version, or pin an older one in pyproject.toml"
+        "connection.py and serving.py to this version, or pin an older one in pyproject.toml"
     )
 
 
 def test_the_lists_are_complete() -> None:
     base = made()["HttpToolsProtocol"]
-    tree = class_in(limits, "Connection")
+    tree = class_in(connection, "Connection")
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     assert {name for name in defined if hasattr(HttpToolsProtocol, name)} == OVERRIDDEN
     used = attributes(tree, {"self"}) - defined
     assert {name for name in used if hasattr(base, name)} == INHERITED
-    whole = ast.parse(source(limits))
+    whole = ast.parse(source(connection))
     assert attributes(whole, {"cycle", "request", "last", "_running", "_incoming"}) == CYCLE
     assert attributes(whole, {"flow"}) == FLOW
     both = ast.Module([*whole.body, *ast.parse(source(serving)).body], [])
@@ -133,12 +133,12 @@ def test_uvicorn_calls_of_the_transport_only_what_it_is_given() -> None:
     ]
     cycle = class_in(httptools_impl, "RequestResponseCycle")
     assert attributes(ast.Module([*inherited, cycle], []), {"transport"}) == TRANSPORT
-    assert all(hasattr(limits._DrainingTransport, name) for name in TRANSPORT)
+    assert all(hasattr(connection._DrainingTransport, name) for name in TRANSPORT)
 
 
 def test_the_connection_adds_no_name_that_uvicorn_has_for_something_else() -> None:
     base = made()["HttpToolsProtocol"]
-    own = attributes(class_in(limits, "Connection"), {"self"}) - INHERITED - OVERRIDDEN
+    own = attributes(class_in(connection, "Connection"), {"self"}) - INHERITED - OVERRIDDEN
     assert not [name for name in own if hasattr(base, name)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow import figures, keys
 from diflow.server.page import amounts
 from diflow.server.page.facts import JobFacts, trim_node, trim_pod, trim_workflow
 from diflow.state import status
@@ -248,7 +248,7 @@ def test_a_node_tells_whether_it_is_ready_and_since_when_it_is_not() -> None:
 def test_quantities_are_read_and_written(resource: str, quantity: str, amount: float, shown: str) -> None:
     found = amounts.read({resource: quantity}).get(resource, 0.0)
     assert found == pytest.approx(amount)
-    assert amounts.text(resource, found) == shown
+    assert figures.quantity(resource, found) == shown
 
 
 def test_what_a_pod_asks_for_counts_init_containers_sidecars_and_overhead() -> None:

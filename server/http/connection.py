@@ -1,10 +1,10 @@
-"""Limits of one client on time, bytes and connections, enforced on the connection, before any handler runs.
+"""One connection, with limits of time and bytes that hold before any handler runs.
 
 uvicorn's protocol has no timeout for the head or the body of a request, and no limit of their size; a handler cannot
-add them, as it is called only when the head is complete. `Connection` is uvicorn's protocol and adds a deadline for
-each phase. `Connections` checks all deadlines a few times a second, which costs a request much less than a timer each.
+add them, as it is called only when the head is complete. `Connection` is uvicorn's protocol with a deadline for each
+phase, which `Connections` checks, and with the `Budget` of a request.
 
-Each refusal is a response in the envelope of the API, with a request id, and closes the connection:
+Each refusal is a response (`refusals.py`) and closes the connection:
 
     400  not HTTP (also Content-Length with chunks, or two of them), or not exactly one Host
     405  an unknown method
@@ -19,16 +19,10 @@ This module knows no routes, except which of them are long polls.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import itertools
-import json
 import math
 import re
-import secrets
 import select
 from collections import deque
-from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import httptools
@@ -36,180 +30,24 @@ import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from diflow.server.http.budget import Budget
+from diflow.server.http.origins import plain_address
+from diflow.server.http.refusals import refusal
+
 if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
-    from diflow.server.settings import ServerSettings
+    from diflow.server.http.connections import Connections
 
-# Checking a thousand connections takes a fifth of a millisecond.
-SWEEP_SECONDS: Final = 0.25
-_RETRY_AFTER_SECONDS: Final = 1
 # Input that is read and discarded after the last response of a connection. A client whose connection is reset at once
 # may never see that response (RFC 9112, 9.6).
 _DISCARDED_BYTES: Final = 256 * 1024
-# Bytes on the wire per byte of a body, at most: chunks of one byte need six.
-_FRAMING: Final = 8
-_MOST_FIELDS: Final = 100
-# A network (in most clusters the pods of one node) may have this many times the connections of one address.
-_NETWORK_SHARE: Final = 2
-# At the limit of connections, requests that are incomplete for so long are dropped first. Most arrive in milliseconds.
-GRACE_SECONDS: Final = 1.0
-# The kernel is asked (poll) whether a client has just sent something: for this many clients at a time.
-_MOST_POLLED: Final = 8
 _POLLS: Final = ("/discover/",)
 # The first line of a request with a method that the parser does not know.
 _REQUEST: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32} [!-~]+ HTTP/1\.[01]\r?\n")
-_METHODS: Final = b"DELETE, GET, HEAD, POST, PUT"
 
 log = structlog.get_logger("diflow.server")
-
-
-class Origins:
-    """Counts connections by address and by network; `most` are allowed for one address (0: no limit)."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._counts: dict[str, int] = {}
-
-    def refusal(self, address: str) -> str:
-        """Why this address may not open a further connection, or ""."""
-        if not self._most:
-            return ""
-        if self._counts.get(address, 0) >= self._most:
-            return f"more than {self._most} connections from one address"
-        network, most = _network(address), _NETWORK_SHARE * self._most
-        if self._counts.get(network, 0) >= most:
-            return f"more than {most} connections from the network {network}"
-        return ""
-
-    def add(self, address: str) -> None:
-        for origin in (address, _network(address)):
-            self._counts[origin] = self._counts.get(origin, 0) + 1
-
-    def remove(self, address: str) -> None:
-        for origin in (address, _network(address)):
-            count = self._counts.get(origin, 0) - 1
-            if count > 0:
-                self._counts[origin] = count
-            else:
-                self._counts.pop(origin, None)
-
-
-def plain_address(peer: object) -> str:
-    """The peer's address, as plain IPv4 on a dual-stack socket; "" if there is none."""
-    return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) and peer else ""
-
-
-def _network(address: str) -> str:
-    """The network of an address: /24 of IPv4, /64 of IPv6."""
-    if ":" not in address:
-        return f"{address.rpartition('.')[0]}.0/24"
-    try:
-        bits = int(ipaddress.IPv6Address(address)) >> 64
-    except ValueError:
-        return address
-    return f"{ipaddress.IPv6Address(bits << 64)}/64"
-
-
-class Connections:
-    """The connections of one listener, and which of them are closed at a limit.
-
-    `on_refusal(status, reason)` is called for each refusal. Everything runs in the event loop's thread.
-    """
-
-    def __init__(self, settings: ServerSettings, *, on_refusal: Callable[[int, str], None] = lambda *_: None) -> None:
-        self.settings = settings
-        self.on_refusal = on_refusal
-        self.is_shutting_down = False
-        self.open: set[Connection] = set()
-        self.idle: dict[Connection, None] = {}  # the longest idle one first
-        self.polls: dict[Connection, None] = {}  # long polls, the oldest first
-        self.draining: set[Connection] = set()
-        self.detached: set[Connection] = set()  # the client is gone, the handler still runs
-        self.unfinished: dict[Connection, float] = {}  # since when a request is incomplete, the oldest first
-        self._origins = Origins(settings.connections_per_address)
-
-    @property
-    def busy(self) -> int:
-        """Connections with a request in progress, including detached ones."""
-        return sum(connection.is_busy for connection in self.open) + len(self.detached)
-
-    def admit(self, connection: Connection, address: str) -> str:
-        """Admit a connection, or return the reason for the refusal."""
-        if why := self._origins.refusal(address):
-            return why
-        is_full = len(self.open) + len(self.detached) >= self.settings.connections
-        if is_full and not self._free_place(connection.loop.time()):
-            return "too many connections"
-        self.open.add(connection)
-        self._origins.add(address)
-        return ""
-
-    def _free_place(self, now: float) -> bool:
-        """Close one connection to make place for another; returns whether there was one.
-
-        In this order: a request that is incomplete for `GRACE_SECONDS` (which costs its client nothing), an idle
-        connection, a long poll (its client asks again), any incomplete request.
-        """
-        if (slow := self._unfinished(until=now - GRACE_SECONDS)) is not None:
-            slow.drop()
-        elif (idle := _without_input(self.idle)) is not None:
-            idle.drain()
-        elif self.polls:
-            next(iter(self.polls)).end_poll()
-        elif (new := self._unfinished(until=now)) is not None:
-            new.drop()
-        else:
-            return False
-        return True
-
-    def _unfinished(self, *, until: float) -> Connection | None:
-        """The connection with the oldest incomplete request that began at `until` or before."""
-        before = itertools.takewhile(lambda item: item[1] <= until, self.unfinished.items())
-        return _without_input(connection for connection, _ in before if connection.may_be_dropped)
-
-    def remove(self, connection: Connection, address: str) -> None:
-        """Forget a connection that was admitted."""
-        if connection not in self.open:
-            return
-        self.open.discard(connection)
-        self.idle.pop(connection, None)
-        self.polls.pop(connection, None)
-        self.unfinished.pop(connection, None)
-        self._origins.remove(address)
-
-    def sweep(self, now: float) -> None:
-        """End what has passed its deadline. `now` is the loop's time."""
-        for group in (self.open, self.draining, self.detached):
-            for connection in [c for c in group if c.read_by <= now or c.answer_by <= now]:
-                try:
-                    connection.expire(now)
-                except Exception:  # a fault in one connection must not disable the limits of the others
-                    log.exception("a connection is aborted")
-                    connection.abort()
-
-    def begin_shutdown(self) -> None:
-        """From now on each response closes its connection."""
-        self.is_shutting_down = True
-        for connection in self.open:
-            connection.close_after_answer()
-
-    def end_polls(self) -> None:
-        """Answer all long polls: their clients' next attempt reaches another replica."""
-        for connection in list(self.open):
-            connection.end_poll()
-
-    def close_idle(self) -> None:
-        """Close idle connections, except those with input that has not been read yet."""
-        for connection in list(self.idle):
-            if not connection.has_unread():
-                connection.drain()
-
-    def abort(self) -> None:
-        """Abort all connections."""
-        for connection in [*self.open, *self.draining, *self.detached]:
-            connection.abort()
 
 
 class Connection(HttpToolsProtocol):
@@ -246,12 +84,7 @@ class Connection(HttpToolsProtocol):
         self._ignores_input = False
         self._is_reading = False
         self._in_head = False
-        self._is_too_long = False
-        self._head_bytes = 0
-        self._fields = 0
-        self._body_bytes = 0
-        self._raw_bytes = 0
-        self._chunk_bytes = 0
+        self._budget = Budget(pool.settings)
         self._discarded = 0
         self._served = 0
         self._incoming: RequestResponseCycle | None = None  # its body is being read
@@ -376,8 +209,7 @@ class Connection(HttpToolsProtocol):
             if self._discarded > _DISCARDED_BYTES:
                 self._socket_transport.pause_reading()
             return
-        self._raw_bytes += len(data)
-        self._chunk_bytes = len(data)
+        self._budget.receive(len(data))
         begins = not self._is_reading
         try:
             self.parser.feed_data(data)
@@ -394,10 +226,8 @@ class Connection(HttpToolsProtocol):
                 self._refuse(400, "this is not an HTTP request")
         if self._ignores_input:
             return
-        if self._in_head and self._raw_bytes > self._limits.header_bytes:
-            self._refuse(431, f"the head is longer than {self._limits.header_bytes} bytes")
-        elif self._is_reading and self._raw_bytes > _FRAMING * self._limits.body_bytes:
-            self._refuse(413, f"the body is longer than {self._limits.body_bytes} bytes")
+        if self._is_reading and self._budget.is_exceeded(in_head=self._in_head):
+            self._refuse_length(431 if self._in_head else 413)
         elif self.pipeline:
             self.read_by = math.inf  # reading is paused until the requests before it are answered
 
@@ -411,41 +241,32 @@ class Connection(HttpToolsProtocol):
             self._pool.idle.pop(self, None)
             self._pool.unfinished[self] = now
         self._is_reading = self._in_head = True
-        self._is_too_long = False
-        self._head_bytes = self._fields = self._body_bytes = 0
-        self._raw_bytes = self._chunk_bytes  # not the bytes of this chunk that ended the request before
+        self._budget.begin_request()
 
     def on_url(self, url: bytes) -> None:
-        self._head_bytes += len(url)
-        if self._head_bytes > self._limits.header_bytes:
-            self._is_too_long = True
-            return
-        super().on_url(url)
+        if self._budget.takes_head(len(url)):
+            super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + 4
-        self._fields += 1
-        if self._head_bytes > self._limits.header_bytes or self._fields > _MOST_FIELDS:
-            self._is_too_long = True
-            return
-        if self._in_head:  # trailers after a chunked body are ignored
+        is_taken = self._budget.takes_head(len(name) + len(value) + 4, fields=1)
+        if is_taken and self._in_head:  # trailers after a chunked body are ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._ignores_input:
             return
         self._in_head = False
-        self._raw_bytes = 0
+        self._budget.end_head()
         self.read_by = self.loop.time() + self._limits.body_seconds
-        if self._is_too_long:
-            self._refuse(431, f"the head is longer than {self._limits.header_bytes} bytes")
+        if self._budget.is_head_too_long:
+            self._refuse_length(431)
             return
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
             self._refuse(400, "a request of HTTP/1.1 has one Host field")
             return
         if self._declared() > self._limits.body_bytes:
-            self._refuse(413, f"the body is longer than {self._limits.body_bytes} bytes")
+            self._refuse_length(413)
             return
         if len(self.pipeline) >= self._limits.pipelined:
             self._refuse(503, "too many requests wait on one connection")
@@ -465,17 +286,16 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._ignores_input:
             return
-        self._body_bytes += len(body)
-        if self._body_bytes > self._limits.body_bytes:
-            self._refuse(413, f"the body is longer than {self._limits.body_bytes} bytes")
-            return
-        super().on_body(body)
+        if self._budget.takes_body(len(body)):
+            super().on_body(body)
+        else:
+            self._refuse_length(413)
 
     def on_message_complete(self) -> None:
         if self._ignores_input:
             return
         super().on_message_complete()
-        self._chunk_bytes = 0
+        self._budget.end_request()
         self._is_reading = False
         self._incoming = None
         self.read_by = math.inf
@@ -625,25 +445,12 @@ class Connection(HttpToolsProtocol):
         self._write_refusal(status, why)
         self.drain()
 
+    def _refuse_length(self, status: int) -> None:
+        what, most = ("head", self._limits.header_bytes) if status == 431 else ("body", self._limits.body_bytes)
+        self._refuse(status, f"the {what} is longer than {most} bytes")
+
     def _write_refusal(self, status: int, why: str) -> None:
-        body = json.dumps({"success": False, "code": 1, "message": why, "data": None}).encode()
-        fields = [
-            *self.server_state.default_headers,
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"x-request-id", secrets.token_hex(8).encode()),
-            *([(b"retry-after", str(_RETRY_AFTER_SECONDS).encode())] if status == 503 else []),
-            *([(b"allow", _METHODS)] if status == 405 else []),
-            (b"connection", b"close"),
-        ]
-        head = b"".join(b"%s: %s\r\n" % field for field in fields)
-        line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
-        self._socket_transport.write(line + head + b"\r\n" + body)
-
-
-def _without_input(connections: Iterable[Connection]) -> Connection | None:
-    """The first of these connections without unread input, among `_MOST_POLLED`."""
-    return next((c for c in itertools.islice(connections, _MOST_POLLED) if not c.has_unread()), None)
+        self._socket_transport.write(refusal(status, why, self.server_state.default_headers))
 
 
 class _DrainingTransport:

@@ -130,7 +130,7 @@ def read(text: str) -> tuple[Document, ...]:
         _check_size(len(text.encode()))
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
-        raise InvalidError(f"broken text in line {line}: half of a surrogate pair is no character") from None
+        raise InvalidError(f"broken text in line {line}: half of a surrogate pair is not a character") from None
     try:
         found = _read_json(text)
         documents = found if found is not None else _read_yaml(text)
@@ -301,7 +301,9 @@ def _check_depth(depth: int, line: int) -> None:
 
 def _check_size(size: int) -> None:
     if size > MOST_FILE_BYTES:
-        raise InvalidError(f"it has more than {MOST_FILE_BYTES // 2**20} MiB, and is no manifest of jobs: split it")
+        raise InvalidError(
+            f"it has more than {MOST_FILE_BYTES // 2**20} MiB, more than a manifest of jobs may have: split it"
+        )
 
 
 def _read_json(text: str) -> list[Document] | None:
@@ -317,7 +319,7 @@ def _read_json(text: str) -> list[Document] | None:
         data = json.loads(text, parse_constant=_no_constant)
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InvalidError("broken JSON: half of a surrogate pair is no character") from None
+        raise InvalidError("broken JSON: half of a surrogate pair is not a character") from None
     except ValueError:  # it may be YAML, whose parser has positions for errors
         return None
     try:  # for the lines: JSON is YAML except for surrogate pairs
@@ -359,7 +361,7 @@ def _items(documents: Sequence[Document]) -> Iterator[Document]:
         kind = data.get("kind") if isinstance(data, dict) else None
         items = data.get("items") if isinstance(data, dict) else None
         if kind in _LISTS and not isinstance(items, list):
-            what = "no items" if items is None else "items that are no list of objects"
+            what = "no items" if items is None else "items that are not a list of objects"
             raise InvalidError(f"the {kind} in line {document.line} has {what}: it should look like items: [...]")
         if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
             yield document

@@ -1,16 +1,14 @@
-"""The checks of `diflow doctor`."""
+"""Checks that jobs can run in a cluster, for `diflow doctor`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow import keys
-from diflow.cli.console import colours, note, paint
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
-from diflow.jobs import prerequisites, unproven, verbs
+from diflow.jobs import lookup, prerequisites, unproven
 from diflow.kube.kinds import CRD, EVENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
 
 if TYPE_CHECKING:
@@ -49,21 +47,8 @@ class Finding:
     is_known: bool = True
 
 
-def verdict(finding: Finding) -> str:
-    """The line for a finding."""
-    on = colours(sys.stdout)
-    mark = paint("✓", "green", on=on) if finding.ok else paint("✗", "red", on=on)
-    if not finding.is_known:
-        mark = "–"
-    detail = f": {finding.detail}" if finding.detail else ""
-    remedy = f"\n    → {finding.remedy}" if finding.remedy and not finding.ok else ""
-    return f"{mark} {finding.what}{detail}{remedy}"
-
-
-def examine(cluster: Cluster, *, probe: bool = False, image: str | None = None) -> Iterator[Finding]:
-    """Check everything that diflow needs; with `probe`, also the behaviour of Argo that it relies on.
-
-    Ends early if the cluster does not respond."""
+def examine(cluster: Cluster) -> Iterator[Finding]:
+    """Check everything that diflow needs. Ends early if the cluster does not respond."""
     version = cluster.version()
     yield Finding("Kubernetes answers", ok=True, detail=version)
     skew = cluster.clock_skew_seconds() or 0.0
@@ -102,8 +87,6 @@ def examine(cluster: Cluster, *, probe: bool = False, image: str | None = None) 
         )
     if found.ok:
         yield from _server(cluster)
-    if probe:
-        yield from _probe(cluster, image)
 
 
 def _looked(look: Callable[[], Finding], what: str, *, remedy: str = "") -> Finding:
@@ -200,7 +183,7 @@ def _server(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(what, ok=True, detail=f"served ({unproven.SETTING} is on)")
         return
     try:
-        live = [job for job in verbs.list_jobs(cluster=cluster) if not job.status.ended]
+        live = [job for job in lookup.list_jobs(cluster=cluster) if not job.status.ended]
     except DiflowError:
         live = []
     needs = [job.name for job in live if unproven.why_needed(job.dijob)]
@@ -211,27 +194,3 @@ def _server(cluster: Cluster) -> Iterator[Finding]:
         detail=f"refused, and {named} send none" if needs else f"refused ({unproven.SETTING} is off)",
         remedy=f"their requests and reports get 401: set {unproven.SETTING}=true on the server (docs/security.md)",
     )
-
-
-def _probe(cluster: Cluster, image: str | None) -> Iterator[Finding]:
-    try:
-        from diflow import conformance  # noqa: PLC0415 (only here, and only when it is asked for)
-    except ImportError:
-        yield Finding("conformance probe", ok=True, detail="skipped, as this installation does not have it")
-        return
-    note("measuring what diflow relies on in Argo; this takes a minute or two ...")
-    try:
-        settings = conformance.ProbeSettings(image=image) if image else None
-        found = conformance.probe(cluster, cluster.namespace, settings=settings)
-    except DiflowError as error:
-        yield Finding("conformance probe", ok=False, detail=str(error), remedy="mend the above first")
-        return
-    for fact in found:
-        yield Finding(
-            f"Argo, fact {fact.fact}: {fact.title}",
-            ok=fact.ok,
-            detail=fact.detail,
-            remedy="--probe-image names an image with a shell that the nodes can get"
-            if "cannot start" in fact.detail
-            else "this Argo does not behave as diflow needs: use a version that diflow is tested with",
-        )

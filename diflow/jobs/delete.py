@@ -1,0 +1,27 @@
+"""Deletes a job."""
+
+from __future__ import annotations
+
+from diflow.errors import NotFoundError
+from diflow.jobs import parts
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import WORKFLOW
+from diflow.state import chain, status
+
+
+def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> bool:
+    """Delete the job's Workflows; Kubernetes then removes its pods and its Service. Returns whether it existed.
+
+    All parts of the job are deleted. Raises NotFoundError if the Workflow of that name is not diflow's.
+    """
+    cluster = cluster or Cluster.connect()
+    workflow = cluster.find(WORKFLOW, name, namespace=namespace)
+    if workflow is not None and not status.is_job(workflow):
+        raise NotFoundError(f"the Workflow {name} is not a diflow job: use `argo delete` for it")
+    job = chain.job_name(workflow) if workflow is not None else name
+    gone = workflow is not None and cluster.delete(WORKFLOW, job, namespace=namespace)
+    # Parts that the allocator has created until now; it does not continue a deleted Workflow.
+    left = parts.all_of(cluster, job, namespace=namespace) if workflow is None or parts.may_go_on(workflow) else []
+    for part in left:
+        gone = cluster.delete(WORKFLOW, part["metadata"]["name"], namespace=namespace) or gone
+    return gone

@@ -1,0 +1,137 @@
+"""Reads jobs: one by its name, the list, and the newest.
+
+The job's Workflow holds all of its state. The functions of `diflow.jobs` work on a `Cluster`, by default that of the
+kubeconfig. Errors are those of `diflow.errors`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from diflow import keys
+from diflow.errors import NotFoundError, UnauthorizedError
+from diflow.jobs import parts
+from diflow.jobs.follow import selector
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD, WORKFLOW
+from diflow.state import chain, status
+from diflow.state.parameters import JobState, manifest
+
+if TYPE_CHECKING:
+    from diflow.state.status import JobStatus
+
+LATEST: Final = "@latest"
+_MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
+_NOT_COMPLETED: Final = "workflows.argoproj.io/completed!=true"
+_MANY: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job in a cluster: its Workflow, its pods (none if not requested) and its status."""
+
+    workflow: dict[str, Any]
+    pods: tuple[dict[str, Any], ...]
+    status: JobStatus
+
+    @property
+    def name(self) -> str:
+        """The job's name: the name of its first Workflow."""
+        return chain.job_name(self.workflow)
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        return str(self.workflow["metadata"].get("namespace") or "")
+
+    @property
+    def created(self) -> str:
+        """When it was submitted (RFC 3339)."""
+        return chain.submitted(self.workflow)
+
+    @property
+    def dijob(self) -> dict[str, Any]:
+        """The manifest as submitted, without its unreadable parts: its owner may have edited it since."""
+        return manifest(self.workflow)
+
+    @property
+    def round(self) -> str:
+        """The current round ("1", "2" ...); "" if the parameters are unreadable."""
+        state = JobState.parse(self.workflow)
+        return "" if state.problem else state.current
+
+
+def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> Job:
+    """One job with its pods. Raises NotFoundError, also for a Workflow that is not diflow's."""
+    cluster = cluster or Cluster.connect()
+    workflow = current_workflow(name, namespace=namespace, cluster=cluster)
+    try:
+        pods = tuple(cluster.list_all(POD, namespace=namespace, labels=selector(workflow["metadata"]["name"])))
+    except UnauthorizedError:
+        pods = ()
+    return Job(workflow, pods, status.derive(workflow, pods))
+
+
+def current_workflow(name: str, *, namespace: str | None, cluster: Cluster) -> dict[str, Any]:
+    """The current Workflow of the job. Raises NotFoundError, also for one that is not diflow's."""
+    where = namespace or cluster.namespace
+    workflow = parts.newest(cluster, name, namespace=namespace)
+    if workflow is None:
+        raise parts.absent(name, where)
+    if not status.is_job(workflow):
+        raise NotFoundError(f"the Workflow {name} in the namespace {where!r} is not a diflow job: use `argo` for it")
+    return workflow
+
+
+def list_jobs(
+    *,
+    namespace: str | None = None,
+    everywhere: bool = False,
+    labels: str = "",
+    brief: bool = False,
+    cluster: Cluster | None = None,
+) -> list[Job]:
+    """All jobs of the namespace, or `everywhere`, the newest first. Pods are not read.
+
+    `brief`: of many ended jobs, only the metadata is read (see `status.derive_ended`). A Workflow has about 80 kB, and
+    the API server's serialisation takes most of the time of a long list.
+    """
+    cluster = cluster or Cluster.connect()
+    chosen = f"{_MANAGED},{labels}" if labels else _MANAGED
+    where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
+    ended: list[Job] = []
+    if brief:
+        heads = cluster.list_all(WORKFLOW, labels=chosen, metadata_only=True, **where)
+        if len(heads) > _MANY:
+            derived = ((head, status.derive_ended(head)) for head in heads)
+            ended = [Job(head, (), found) for head, found in derived if found is not None]
+            chosen = f"{chosen},{_NOT_COMPLETED}"
+    workflows = cluster.list_all(WORKFLOW, labels=chosen, **where)
+    known = {workflow["metadata"]["uid"] for workflow in workflows}
+    ended = [job for job in ended if job.workflow["metadata"]["uid"] not in known]
+    present = {w["metadata"]["uid"] for w in chain.newest([*workflows, *(job.workflow for job in ended)])}
+    jobs = [Job(w, (), status.derive(w)) for w in workflows if w["metadata"]["uid"] in present]
+    jobs += [job for job in ended if job.workflow["metadata"]["uid"] in present]
+    return sorted(jobs, key=lambda job: _created(job.workflow), reverse=True)
+
+
+def names(*, namespace: str | None = None, cluster: Cluster | None = None) -> list[str]:
+    """The names of all jobs in the namespace, the newest first."""
+    cluster = cluster or Cluster.connect()
+    found = cluster.list_all(WORKFLOW, namespace=namespace, labels=_MANAGED, metadata_only=True)
+    newest = sorted(chain.newest(found), key=_created, reverse=True)
+    return list(dict.fromkeys(chain.job_name(workflow) for workflow in newest))
+
+
+def latest(*, namespace: str | None = None, cluster: Cluster | None = None) -> str:
+    """The name of the newest job in the namespace. Raises NotFoundError if there is none."""
+    cluster = cluster or Cluster.connect()
+    found = names(namespace=namespace, cluster=cluster)
+    if not found:
+        raise NotFoundError(f"there is no job in the namespace {namespace or cluster.namespace!r} yet")
+    return found[0]
+
+
+def _created(workflow: chain.Object) -> tuple[str, str]:
+    return (chain.submitted(workflow), chain.job_name(workflow))
