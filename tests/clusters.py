@@ -150,10 +150,10 @@ def cluster_of_run(argo_version: str) -> TestCluster:
         return _prepared(_described(argo_version, found) if found else _foreign(argo_version, given))
     name = _name(argo_version)
     try:
-        # If it is being started, this waits for it.
+        # Waits if the cluster is starting.
         _cluster(*_up(argo_version)[3:])
     except RuntimeError:
-        # A second try is to find nothing half-made.
+        # The second try must not find a half-created cluster.
         _cluster("down", "--name", name)
         raise
     found = next(c for c in _status() if c["name"] == name)
@@ -227,7 +227,7 @@ def _status() -> list[dict[str, Any]]:
 
 
 def _cluster(*arguments: str) -> str:
-    # What a process of a parallel run writes to stderr nobody sees: so a failure quotes it.
+    # The stderr of a process in a parallel run is not shown: a failure quotes it.
     errors = subprocess.PIPE if "PYTEST_XDIST_WORKER" in os.environ else None
     done = subprocess.run(
         [sys.executable, "-m", "cluster", *arguments],

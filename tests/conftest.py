@@ -20,7 +20,7 @@ from tests import clusters
 from tests.clusters import TestCluster, cluster_of_run
 
 _VERSIONS = {"argo40": "4.0.2", "argo37": "3.7.3"}
-# The longest first, apart from the order of those that take two minutes or less.
+# The longest first; those of two minutes or less in any order.
 _GROUPS = (
     "allocator", "allocator-fake", "node", "server", "argo40", "argo37", "installed", "successor", "image", "roles",
     "browser",
@@ -39,10 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Retry tests on a cluster once. Order the tests so that no process waits for a cluster while others are left."""
     for item in items:
-        # The findings are made once for all their tests, and the probe has its own second try.
+        # One probe serves all tests of its findings, and has a retry of its own.
         if _is_live(item) and "findings" not in item.fixturenames:  # type: ignore[attr-defined]
             item.add_marker(pytest.mark.flaky(reruns=1))
-    # Side by side, the short tests fill up the time that is left at the end; else, that in which the clusters start.
+    # In parallel, the short tests run last, and keep all processes busy; in one process, while clusters start.
     if _is_main(config):
         items.sort(key=_is_live)
     else:

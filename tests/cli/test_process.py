@@ -41,7 +41,7 @@ def interrupted(process: subprocess.Popen[str]) -> str:
         try:
             return process.communicate(timeout=30)[1]
         except subprocess.TimeoutExpired:
-            continue  # Python drops an interrupt that meets it in a destructor; a user would press the keys again.
+            continue  # Python drops an interrupt during a destructor; a user would press Ctrl-C again.
     raise AssertionError("it does not end")
 
 

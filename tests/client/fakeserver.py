@@ -99,7 +99,7 @@ def serving(context: ssl.SSLContext | None = None) -> Iterator[FakeServer]:
                 self.end_headers()
                 self.wfile.write(body)
             except OSError:
-                self.close_connection = True  # it waited no longer
+                self.close_connection = True  # it has disconnected
             if answer.cut:
                 self.close_connection = True
 

@@ -87,7 +87,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
     )
-    # No engine is found but buildah, also where Docker is.
+    # Only buildah is found, even if Docker is installed.
     programs = folder / "programs"
     programs.mkdir()
     for name in ("buildah", "git"):

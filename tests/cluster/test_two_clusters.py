@@ -108,7 +108,7 @@ def test_two_clusters_come_up_side_by_side_and_leave_nothing(state: Path) -> Non
 
     assert run(state, "down", "--name", "left").returncode == 0
     assert traces(state, "left") == []
-    # The one that stays works as before, its volumes too, which a container of any user may write to.
+    # The other cluster still works, with its volumes, which containers of any user may write to.
     assert in_a_pod(found["right"], "echo kept > /data/file && echo still here").strip() == "still here"
     assert [path.read_text() for path in state.glob("right/volumes/*/file")] == ["kept\n"]
     assert run(state, "down", "--name", "right").returncode == 0
@@ -148,7 +148,7 @@ def in_a_pod(row: dict[str, str], script: str) -> str:
         "metadata": {"name": "probe"},
         "spec": {"restartPolicy": "Never", "containers": [container], "volumes": [volume]},
     }
-    # Kubernetes makes it a moment after the namespace, and no pod without it.
+    # Kubernetes creates it a moment after the namespace; without it no pod is created.
     wait_until("the default account", lambda: "default" in kubectl(row, "get", "serviceaccounts", "-o", "name"))
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({"apiVersion": "v1", "kind": "List", "items": [claim, pod]}, file)

@@ -17,7 +17,7 @@ from tests.clusters import TestCluster
 
 _LOG = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
-# Everything that may stand in a Kubernetes object: no lone surrogates (they are no UTF-8) and no NUL.
+# Everything that may stand in a Kubernetes object: no lone surrogates (invalid in UTF-8) and no NUL.
 _ANY = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
 _PARTS = st.sampled_from(
     ["{", "{{", "{{{", "}", "}}", "{{x}}", "{{=1+1}}", "{{item}}", "=", '"', "'", "\\", "\\u007b", "$", "$(", ")", "\n"]
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
             item.add_marker(pytest.mark.timeout(1800))
             if isinstance(item, pytest.Function):
-                # One process makes the findings of a version for all their tests.
+                # One process runs the probe of a version for all tests of its findings.
                 item.add_marker(pytest.mark.xdist_group(item.callspec.params["argo"]))
 
 
@@ -55,7 +55,7 @@ def namespace(argo: TestCluster) -> Iterator[str]:
 def findings(argo: TestCluster, namespace: str) -> Mapping[int, Finding]:
     """The probe's findings on this cluster, by fact."""
     cluster = Cluster.connect(kubeconfig=str(argo.kubeconfig), namespace=namespace)
-    # Two cores run two clusters and all tests: what takes seconds alone may take minutes here.
+    # Two cores run two clusters and all tests: an operation of seconds may take minutes.
     found = probe(cluster, namespace, settings=ProbeSettings(image=IMAGE, limit_seconds=300, texts=_texts()))
     for finding in found:
         _LOG.info("Argo %s: %s", argo.argo_version, finding)

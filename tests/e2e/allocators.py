@@ -24,7 +24,7 @@ from tests.e2e.live import Live
 
 FAKE = "kwok.x-k8s.io/node"
 ZONE = "diflow-test/zone"
-# The daemon's paces, for tests that would otherwise wait for them.
+# Shorter periods of the daemon, for which the tests wait.
 _QUICK = {
     "DIFLOW_ALLOCATOR_LOST_AFTER_SECONDS": "5",
     "DIFLOW_ALLOCATOR_PERIOD_SECONDS": "5",
@@ -228,7 +228,7 @@ def kept_alive(made: Daemon) -> Iterator[Daemon]:
 def zone(live: Live, name: str) -> Iterator[Zone]:
     """Fake nodes, deleted at the end."""
     cluster = live.cluster.name or live.cluster.kubeconfig.parent.name
-    # The first fake node starts what answers for all of them. Other processes of the run may ask for it, too.
+    # The first fake node starts kwok for all of them. Other processes of the run may start it, too.
     with alone(live.cluster):
         subprocess.run(
             [sys.executable, "-m", "cluster", "fake-nodes", "--name", cluster, "--count", "1"],

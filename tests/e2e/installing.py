@@ -47,7 +47,7 @@ def _move(obj: dict[str, Any], *, home: str, watched: str, setting: str) -> None
     if kind == "Deployment":
         container = obj["spec"]["template"]["spec"]["containers"][0]
         container.setdefault("env", []).append(only)
-        # What it would reserve, the pods of other tests may have meanwhile: they share a node of a few processors.
+        # A small request: pods of other tests use the capacity of the node, too.
         container["resources"]["requests"]["cpu"] = "10m"
     if kind == "CronWorkflow":
         obj["spec"]["workflowSpec"]["templates"][0]["container"]["env"].append(only)

@@ -95,7 +95,7 @@ class Live:
 
     def open(self, gate: str) -> None:
         """Open a gate for all pods, later ones included."""
-        # The DNS is what a pod without rights can ask, and what a test can change on any cluster.
+        # A gate is a name in the DNS: a pod without rights can query it, and a test can change it on any cluster.
         self.kubectl("create", "service", "clusterip", f"go-{gate}", "--tcp=1")
 
     def exec(self, pod: str, *command: str, check: bool = True) -> str:

@@ -41,7 +41,7 @@ from tests.e2e.allocators import (
 from tests.e2e.live import ENDED, Live, pod_name
 
 pytestmark = pytest.mark.xdist_group("allocator")
-# A process of its own for the tests on fake nodes, with a namespace and an allocator of its own.
+# The tests on fake nodes run in one process, with their own namespace and allocator.
 on_fake_nodes = pytest.mark.xdist_group("allocator-fake")
 
 _PATIENT = "trap 'echo saving; exit 143' TERM; "
@@ -63,7 +63,7 @@ def running(place: Live, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
 def live(place: Live, running: Daemon, request: pytest.FixtureRequest) -> Iterator[Live]:
     """The namespace with a running allocator. Restarted when it ends, except for tests that use `running`."""
     assert running.process is not None
-    if running.process.poll() is not None:  # the test before did away with it
+    if running.process.poll() is not None:  # the previous test ended it
         running.log.write_text("")
         running.start()
         running.until_leading()
@@ -150,7 +150,7 @@ def test_a_stop_that_argo_sees_before_its_reason_counts_for_nothing(live: Live, 
     """
     nodes.add("n", cpu=4)
     made = nodes.job("early", 2, bounds=(2, 4), backoff_limit=0)
-    made.tasks[0].template["spec"]["activeDeadlineSeconds"] = 900  # the kubelet's words are the same when that passes
+    made.tasks[0].template["spec"]["activeDeadlineSeconds"] = 900  # the kubelet's message is the same
     name = submit(live, made)
     first = {pod_name(pod) for pod in until_running(live, name, 4)}
     wait_until("Argo has seen all run", lambda: _phases(live, name).count("Running") == 4)
@@ -321,7 +321,7 @@ def test_a_replica_that_is_taken_away_moves_the_round_and_counts_for_nothing(liv
     )
     name = submit(live, DIJob(name="taken", tasks=(workers,), scheduling="gang", preemptible=True, backoff_limit=0))
     first = until_running(live, name, 2)
-    # A pod that goes before Argo has seen it run is made again under the same name, as if it had never been.
+    # Argo replaces a pod that is deleted before it was seen running by one of the same name.
     wait_until("Argo has seen both run", lambda: _phases(live, name) == ["Running", "Running"])
     lost = first[0]["metadata"]["uid"]
     live.kubectl("delete", "pod", pod_name(first[0]), "--wait=false")

@@ -45,5 +45,5 @@ def test_cartpole_is_solved_although_a_collector_is_killed(live: Live) -> None:
     assert (folder / "cartpole.png").read_bytes().startswith(b"\x89PNG")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) > 10
-    # The clean-up of the demo's data is the test's own: the volume is on this machine.
+    # The test itself deletes the demo's data: the volume is on this machine.
     shutil.rmtree(folder)

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 _WAIT = "trap 'exit 143' TERM; until [ -e /tmp/go ]; do sleep 0.2; done"
 # Argo 3.7 may overlook a patch until the Workflow's next change (docs/conformance.md).
 _NUDGE_SECONDS = 12.0
-# The kubelet looks at each pod once a minute, and its secrets and config maps may add another minute.
+# The kubelet syncs each pod once a minute, and its cache of Secrets and ConfigMaps may add another minute.
 _KUBELET_SECONDS = 300.0
 _EXPECTED = (("evaluator", 0), ("worker", 0), ("worker", 1))
 

@@ -15,7 +15,7 @@ from tests.clusters import wait_until
 from tests.e2e.live import Live, pod_name
 
 WAIT = "trap 'exit 143' TERM; until [ -e /tmp/go ]; do sleep 0.2; done"
-# Side by side, each process would run a job of its own.
+# In parallel, each process would run a separate job.
 in_one_process = pytest.mark.xdist_group("roles")
 ENV = "env | grep -E '^(DI_|MASTER_|WORLD_|RANK|PET_)'; id -u"
 

@@ -21,9 +21,9 @@ from tests.e2e.live import Live, pod_name
 pytestmark = [pytest.mark.xdist_group("server"), pytest.mark.usefixtures("running")]
 
 _IMAGE = "docker.io/diflow/diflow:0.2.0"
-# They end, or fail, when a file tells them to, and leave in order when they are stopped.
+# They end or fail on request by a file, and exit with 143 on SIGTERM.
 _COMMAND = "trap 'exit 143' TERM; until [ -e /tmp/done ]; do [ ! -e /tmp/crash ] || exit 3; sleep 0.3; done"
-# A move that costs a second pays for a young job as well.
+# A restart cost of one second, so that even a young job is moved.
 _BY_REPORTS = {"DIFLOW_ALLOCATOR_POLICY": "goodput", "DIFLOW_POLICY_RESTART_SECONDS": "1"}
 
 
@@ -55,30 +55,30 @@ def test_the_flow_of_a_job_from_its_submission_to_its_end(live: Live) -> None:
     # 3. They know each other, and their server, from their environment; the server says where they are, by rank.
     assert _ask(live, learner, "print(client.in_job())") == "True"
     assert _replicas(live, learner) == _sorted_by_rank(first)
-    # 4. The learner asks for one collector more, and it runs. Nobody else notices.
+    # 4. The learner requests one more collector, and it runs. The other pods are unchanged.
     _ask(live, learner, "client.add_replicas(1, 'collector')")
     second = _by_host(until_running(live, name, 3))
     assert {host: second[host]["metadata"]["uid"] for host in first} == _uids(first)
     wait_until("the new one has its rank", lambda: _replicas(live, learner) == _sorted_by_rank(second))
-    # 5. It asks for one fewer: only the newest goes.
+    # 5. It requests one fewer: only the newest is stopped.
     _ask(live, learner, "client.delete_replicas(1, 'collector')")
     third = _by_host(until_running(live, name, 2))
     assert _uids(third) == _uids(first)
     wait_until("it is no longer among them", lambda: _replicas(live, learner) == _sorted_by_rank(first))
-    # 6. A replica that fails is tried again in its place, and is found at its new address.
+    # 6. A failed replica is retried, and is listed with its new address.
     _exec(live, pod_name(third["flow-collector-0"]), "touch /tmp/crash")
     fourth = wait_until("the collector has a new pod", lambda: _new_pods(live, name, "flow-collector-0", third))
     wait_until("it is found there", lambda: _replicas(live, learner) == _sorted_by_rank(fourth))
-    # 7. It reports how it goes; that stands in the Workflow.
+    # 7. It reports its speed, which is written into the Workflow.
     _ask(live, learner, "client.report(speed=120.0, step=7, batch=32); client.close(20)")
     told = wait_until(
         "the report is written", lambda: json.loads(_parameter(live, name, keys.PARAM_PROFILINGS) or "{}")
     )
     assert told["ranks"]["0"]["speed"] == 120.0
-    # 8. What cannot be is refused, and nothing comes of it.
+    # 8. An invalid request is refused, and changes nothing.
     assert "409" in _ask(live, learner, _caught("client.delete_replicas(5, 'collector')"))
     assert "400" in _ask(live, learner, _caught("client.add_replicas(1, 'nobody')"))
-    # 9. All end, and the job has succeeded; what belongs to it is gone.
+    # 9. All pods end, the job succeeds, and its objects are deleted.
     for pod in _by_host(until_running(live, name, 2)).values():
         _exec(live, pod_name(pod), "touch /tmp/done")
     assert live.ended(name) == "Succeeded"
@@ -89,7 +89,7 @@ def test_the_flow_of_a_job_from_its_submission_to_its_end(live: Live) -> None:
 def test_what_a_preemptible_job_reports_changes_its_allocation(live: Live) -> None:
     name = submit(live, _job("elastic", worker=(1, 3), preemptible=True))
     (pod,) = until_running(live, name, 1)
-    # It would be three times as fast with three replicas: it is given more of them, in a round of its own.
+    # By its report it is three times as fast with three replicas: it gets more of them, in a new round.
     report = "client.report(speed=100.0, batch=32, step=1); client.close(20)"
     _ask(live, pod_name(pod), report)
     wait_until("it has a new round", lambda: _parameter(live, name, keys.PARAM_CURRENT) != "1")

@@ -25,7 +25,7 @@ from tests.e2e.live import ENDED, Live
 
 pytestmark = pytest.mark.xdist_group("successor")
 
-# Two replicas make some twelve nodes a round: the second round begins in a Workflow of its own.
+# Two replicas add about twelve nodes in each round: the second round begins in another Workflow.
 _MOST = "10"
 
 
@@ -64,7 +64,7 @@ def test_a_job_goes_on_over_two_hand_overs_and_is_one_job(
         third = move(live, nodes, name)
         assert (second, third) == ("long-s2", "long-s3")
 
-        # What is listed is what Argo wrote, which comes after the pods.
+        # `list` shows what Argo has written, later than the pods.
         wait_until("it is listed so", lambda: lines(live, "list") == [["long", "Running", "2", "2", "0", "2"]])
         assert diflow(live, "list", "-o", "name").split() == [name]
         got = json.loads(diflow(live, "get", name, "-o", "json"))

@@ -132,7 +132,7 @@ def test_the_learner_waits_for_each_peer_until_it_has_heard_the_stop(link: Peers
     assert first.ask(Message(Kind.FETCH, {"have": 7})).kind is Kind.STOP
     first.bye()
     _until(lambda: exchange.awaited(expected) == {"collector-1"})
-    # The other was killed and comes back late: it hears the stop at its first question.
+    # The other was killed and returns late: its first request is answered with the stop.
     late = link(name="collector-1")
     assert late.ask(Message(Kind.FETCH, {"have": -1})).kind is Kind.STOP
     late.bye()
@@ -211,7 +211,7 @@ def test_a_learner_that_stays_away_ends_a_peer_with_one_line(host: str, monkeypa
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port))]
 
-    # Some machines' resolvers take seconds to say that there is no such name.
+    # Some resolvers take seconds to report that a name does not exist.
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
 
     def sleep(seconds: float) -> None:

@@ -18,7 +18,7 @@ from cartpole.store import Store
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LIMIT_SECONDS = 600.0
-# They need all of a processor, on a machine that may be doing much else.
+# They use a whole processor, on a machine that may be busy.
 pytestmark = pytest.mark.timeout(1500)
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -95,7 +95,7 @@ def test_the_job_solves_the_environment_and_leaves_a_plot(tmp_path: Path) -> Non
 
 
 def test_a_killed_collector_and_a_killed_learner_come_back_and_the_job_ends_well(tmp_path: Path) -> None:
-    # Slow enough that nothing is solved in the second or two before the last kill, with an end that is near after it.
+    # Slow enough that it is not solved before the last kill, and fast enough to end soon after it.
     with running(tmp_path, CARTPOLE_LEARNING_RATE="1e-4", CARTPOLE_TARGET="150") as run:
         run.until(r"collector-1 +learner found")
         os.kill(run.pid("collector-1"), signal.SIGKILL)
@@ -113,14 +113,14 @@ def test_a_killed_collector_and_a_killed_learner_come_back_and_the_job_ends_well
 def test_a_learner_killed_after_the_end_was_saved_still_tells_its_peers(tmp_path: Path) -> None:
     with running(tmp_path, CARTPOLE_TARGET="40", CARTPOLE_LEARNING_RATE="3e-4") as run:
         assert run.end() == 0, run.log
-    # What a kill between `saved` and `everybody has heard` leaves behind.
+    # The state after a kill between `saved` and the notice to all peers.
     store = Store(tmp_path)
     store.final.replace(store.newest)
     with running(tmp_path, CARTPOLE_TARGET="40") as run:
         assert run.end() == 0, run.log
     assert re.search(r"resumed from a checkpoint: .*, solved", run.log)
     assert "weights" not in run.log.replace("resumed", "")
-    # And a run after a well-ended one is a new one.
+    # A run after one that has succeeded starts from the beginning.
     with running(tmp_path, CARTPOLE_TARGET="30", CARTPOLE_LEARNING_RATE="3e-4") as run:
         assert run.end() == 0, run.log
     assert "resumed" not in run.log

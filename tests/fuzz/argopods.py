@@ -42,7 +42,7 @@ def plain_pod(template: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
     metadata = template.get("metadata") or {}
     spec = template.get("spec")
     if isinstance(spec, dict):
-        dropped = ("restartPolicy", "hostname", "subdomain")  # which diflow decides, whatever they are
+        dropped = ("restartPolicy", "hostname", "subdomain")  # set by diflow
         spec = {key: value for key, value in spec.items() if key not in dropped} | {"restartPolicy": "Never"}
         own = spec.get("volumes")
         if volumes and (own is None or isinstance(own, list)):
@@ -96,7 +96,7 @@ def _pod(text: str, workflow: dict[str, Any]) -> dict[str, Any]:
     ]
     inits = [{"name": "init", "image": "argoexec"}, *template.get("initContainers", [])]
     mounts = [mount for c in [*containers[1:], *inits[1:]] for mount in c.get("volumeMounts", [])]
-    # Of two of a name Argo takes the template's own.
+    # Of two with one name Argo uses the template's.
     known = {v["name"]: v for v in [*shared.get("volumes", []), *template.get("volumes", [])]}
     missing = [mount["name"] for mount in mounts if mount["name"] not in known]
     if missing:

@@ -16,7 +16,7 @@ _ODD: tuple[Any, ...] = (
     "500m", "1.5", "1e3", "1Gi", "lots", ".inf", "é", "x" * 16, "x" * 64, "x" * 254, "a\nb", " x", "x ", [], {}, ["x"],
     [None], [{}], ["x", "x"], {"x": "y"}, {"x": 1}, {"": ""}, "None", "Always", "Never", "Localhost", "10.0.0.1", "::1",
 )  # fmt: skip
-# Where a word is expected, another word that Kubernetes knows there or nearly so.
+# For an enumeration: other values that are valid or nearly valid.
 _BY_KEY: dict[str, tuple[Any, ...]] = {
     "accessModes": (["ReadWriteOnce"], ["ReadWriteOncePod", "ReadWriteOnce"], [], ["Once"]),
     "activeDeadlineSeconds": (1, 0, -1, 60, "60", 2**31 - 1, 2**31),

@@ -63,7 +63,7 @@ class DryRun:
             (settings.cert_file, settings.key_file) if settings.cert_file and settings.key_file else None
         )
         self.session.headers["Content-Type"] = "application/json"
-        for value in settings.api_key.values():  # a token, where there is no certificate
+        for value in settings.api_key.values():  # a token instead of a certificate
             self.session.headers["Authorization"] = value
         self.paths = {
             "Pod": f"{settings.host}/api/v1/namespaces/{namespace}/pods",
@@ -101,7 +101,7 @@ class DryRun:
         why = self.refusal(workflow, unknown_fields="Strict")
         try:
             return why or next(filter(None, (self.refusal(p, unknown_fields="Strict") for p in pods(workflow))), "")
-        except AssertionError as error:  # as Argo's controller would say it
+        except AssertionError as error:  # as in the error of Argo's controller
             return str(error)
 
     def of_template(self, template: Any, volumes: Any) -> str:

@@ -66,7 +66,7 @@ def test_other_jobs_are_not_and_nothing_in_a_manifest_is_believed(job: dict[str,
 @pytest.mark.parametrize("part", ["/", "a/", " ding-", "\n"])
 def test_the_time_to_look_through_a_command_grows_with_its_length_alone(part: str) -> None:
     short, long = (_seconds_to_look(part * (size // len(part))) for size in (250_000, 1_000_000))
-    # Four times if it is linear, sixteen times if it is quadratic; below a hundredth of a second it tells nothing.
+    # 4 times if linear, 16 times if quadratic; times below 0.01 s are noise.
     assert long < 10 * max(short, 0.01)
 
 

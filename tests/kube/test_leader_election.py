@@ -193,7 +193,7 @@ def test_leadership_lasts_until_the_deadline_after_the_start_of_the_last_renewal
 
     def rule(request: Request) -> Answer | None:
         if request.method == "PUT":
-            clock.move(3)  # so long was the renewal on its way
+            clock.move(3)  # the renewal took so long
         return None
 
     api.rule(rule)

@@ -488,7 +488,7 @@ def test_the_answer_to_a_write_is_in_the_copy_at_once_and_older_events_do_not_un
 
     def lines() -> Iterator[str]:
         go.wait(60)
-        yield event("MODIFIED", "a", 150, x=1)  # what somebody did before our write
+        yield event("MODIFIED", "a", 150, x=1)  # a write by another client before ours
         yield event("MODIFIED", "a", 200, x=2)  # our write
         yield event("MODIFIED", "a", 250, x=3)
 
@@ -664,7 +664,7 @@ def test_through_any_faults_the_copy_becomes_what_the_server_has(api: FakeApi, s
 
     seen = Seen(client(api), on_change=on_change, trim=trim, page=4, silence_seconds=60.0)
     with seen:
-        # How many streams and lists go by in a number of steps is the threads' affair: go on until there were enough.
+        # The number of streams and lists in these steps depends on the threads: continue until there were enough.
         for step in itertools.count():
             if step >= 150 and len(watches(api)) > 30 and len(lists(api)) > 10:
                 break

@@ -226,7 +226,7 @@ def test_pauses_between_tries_grow_and_are_spread_at_random(api: FakeApi) -> Non
 
 def test_a_silent_server_is_given_up_on_in_time(api: FakeApi) -> None:
     api.rule(lambda _: Answer(stall_seconds=3.0, body={}))
-    # Its answer, after 3 s, would be an object.
+    # It would answer with an object, after 3 s.
     with pytest.raises(UnavailableError, match="no answer from http://127"):
         api.cluster(read_seconds=0.2).get(WORKFLOW, "a")
 

@@ -108,7 +108,7 @@ def test_a_silent_stream_is_given_up_and_opened_again(api: FakeApi) -> None:
 
     api.rule(rule)
     soon(lambda: api.add(POD, pod("a")))
-    # What the first stream would say after its silence does not come.
+    # The events of the first stream after its silence are not received.
     assert names(take(api.cluster(watch_read_seconds=0.3), 1)) == [("ADDED", "a")]
     assert len(watches(api)) == 2
 

@@ -12,7 +12,7 @@ from tests.kube.fakeapi import serving
 from tests.server.place import Place
 
 _HERE = Path(__file__).parent
-# Servers and browsers in processes of their own: as live as a cluster, on a machine that others use.
+# Servers and browsers are separate processes, which a busy machine may slow down, as on a cluster.
 _LIVE = ("test_serving_", "test_browser")
 
 

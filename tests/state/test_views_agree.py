@@ -26,7 +26,7 @@ from diflow.workflows import render
 from tests.allocator.lab import job, task
 
 WORKFLOWS = 10_000
-# As many are looked at together, as one cluster.
+# The number of jobs in one cluster.
 TOGETHER = 250
 NOW = 1_800_000_000.0
 NODES = ("a", "b", "c")

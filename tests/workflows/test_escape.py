@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from diflow.workflows.escape import has_template, patch_json
 
 TAG = re.compile(r"\{\{")
-# Everything that may stand in a Kubernetes object: no lone surrogates (they are no UTF-8) and no NUL.
+# Everything that may stand in a Kubernetes object: no lone surrogates (invalid in UTF-8) and no NUL.
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 BRACED = st.builds(
     "".join, st.lists(st.sampled_from(["{", "{{", "{{{", "}}", "{{x}}", "{{=1+1}}", '"', "\\", "\\u007b", "a"]) | TEXT)

@@ -370,7 +370,7 @@ def test_twenty_jobs_beyond_all_bounds_cost_less_than_twenty_honest_ones(what: s
 
     held = [read_workflow(hostile(COSTLY[what], name=f"evil-{i}")) for i in range(20)]
     honest = [read_workflow(hostile({}, name=f"evil-{i}")) for i in range(20)]
-    cost(honest)  # what is made once
+    cost(honest)  # values that are computed once
     assert all(read.problem or read.complaint for read in held)
     assert sum(role.high for read in held for role in read.roles) <= sum(
         role.high for read in honest for role in read.roles

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -342,22 +344,30 @@ async def test_a_review_that_cannot_be_made_is_503_and_is_not_remembered(place: 
         assert (await client.get(PATH, headers=bearer(token))).status_code == 200
 
 
+@contextmanager
+def slow_review(place: Place, token: str) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """(asked, go): `asked` is set when the token's review begins, which then waits for `go`."""
+    asked, go = threading.Event(), threading.Event()
+
+    def rule(request: Request) -> Answer | None:
+        if request.path.endswith("tokenreviews") and request.body["spec"]["token"] == token:
+            asked.set()
+            assert go.wait(60)
+        return None
+
+    place.api.rule(rule)
+    try:
+        yield asked, go
+    finally:
+        go.set()
+
+
 @asynchronous
 async def test_slow_reviews_hold_up_nobody_whose_token_is_known(place: Place) -> None:
     place.running(mixed())
     known = place.authority.pod_token(POD_NAME, job="mixed")
     late = place.authority.pod_token("mixed-collector-1-0", job="mixed")
-    go = threading.Event()
-    asked = threading.Event()
-
-    def slow(request: Request) -> Answer | None:
-        if request.path.endswith("tokenreviews") and request.body["spec"]["token"] == late:
-            asked.set()
-            assert go.wait(60)
-        return None
-
-    place.api.rule(slow)
-    try:
+    with slow_review(place, late) as (asked, go):
         async with place.asked() as client:
             assert (await client.get(PATH, headers=bearer(known))).status_code == 200
             waiting = asyncio.ensure_future(client.get(PATH, headers=bearer(late)))
@@ -366,23 +376,13 @@ async def test_slow_reviews_hold_up_nobody_whose_token_is_known(place: Place) ->
             assert not waiting.done()
             go.set()
             assert (await waiting).status_code == 200
-    finally:
-        go.set()
 
 
 @asynchronous
 async def test_one_who_hangs_up_does_not_end_the_review_that_others_wait_for(place: Place) -> None:
     place.running(mixed())
     token = place.authority.pod_token(POD_NAME, job="mixed")
-    go = threading.Event()
-
-    def slow(request: Request) -> Answer | None:
-        if request.path.endswith("tokenreviews") and request.body["spec"]["token"] == token:
-            assert go.wait(60)
-        return None
-
-    place.api.rule(slow)
-    try:
+    with slow_review(place, token) as (_, go):
         async with place.asked() as client:
             core = place.app.state.core
             first = asyncio.ensure_future(client.get(PATH, headers=bearer(token)))
@@ -392,8 +392,6 @@ async def test_one_who_hangs_up_does_not_end_the_review_that_others_wait_for(pla
             first.cancel()
             go.set()
             assert (await second).status_code == 200
-    finally:
-        go.set()
 
 
 @asynchronous
