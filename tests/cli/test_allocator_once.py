@@ -88,6 +88,7 @@ def test_a_daemon_that_runs_is_asked_and_answers_and_this_process_writes_no_job(
     assert epochs == {"4"}
 
 
+@pytest.mark.slow
 def test_one_that_has_died_is_not_waited_for_longer_than_its_lease(
     diflow: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,6 +203,7 @@ def process(diflow: Cli, *args: str, encoding: str = "ascii", **streams: Any) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_is_not_utf_8_gets_plain_characters(diflow: Cli, encoding: str) -> None:
     diflow.prepare()

@@ -114,6 +114,7 @@ def test_the_training_does_not_wait_for_the_answer(watched: Watched) -> None:
     assert len(watched.begun) == 1, "one wish at a time"
 
 
+@pytest.mark.slow
 def test_a_learner_in_a_job_tells_its_speed_and_asks_for_a_collector_while_nothing_comes(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])

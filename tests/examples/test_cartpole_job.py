@@ -82,6 +82,7 @@ def running(folder: Path, **settings: str) -> Iterator[Run]:
         run.close()
 
 
+@pytest.mark.slow
 def test_the_job_solves_the_environment_and_leaves_a_plot(tmp_path: Path) -> None:
     with running(tmp_path, CARTPOLE_LEARNING_RATE="3e-4") as run:
         assert run.end() == 0, run.log
@@ -94,6 +95,7 @@ def test_the_job_solves_the_environment_and_leaves_a_plot(tmp_path: Path) -> Non
     assert "resumed" not in run.log
 
 
+@pytest.mark.slow
 def test_a_killed_collector_and_a_killed_learner_come_back_and_the_job_ends_well(tmp_path: Path) -> None:
     # Slow enough that it is not solved before the last kill, and fast enough to end soon after it.
     with running(tmp_path, CARTPOLE_LEARNING_RATE="1e-4", CARTPOLE_TARGET="150") as run:
@@ -110,6 +112,7 @@ def test_a_killed_collector_and_a_killed_learner_come_back_and_the_job_ends_well
     assert run.log.count("the job is solved") == 3
 
 
+@pytest.mark.slow
 def test_a_learner_killed_after_the_end_was_saved_still_tells_its_peers(tmp_path: Path) -> None:
     with running(tmp_path, CARTPOLE_TARGET="40", CARTPOLE_LEARNING_RATE="3e-4") as run:
         assert run.end() == 0, run.log

@@ -30,6 +30,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["manifest", "hostile"])
 def test_a_manifest_is_rendered_or_refused_in_one_line_with_a_path(kind: str) -> None:
     accepted = 0

@@ -619,6 +619,7 @@ class Simulation:
             self.happened["deleted"] += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_at_no_instant_do_two_lead(api: FakeApi, seed: int) -> None:
     history = Simulation(api, seed)
@@ -643,6 +644,7 @@ def test_at_no_instant_do_two_lead(api: FakeApi, seed: int) -> None:
 # --- a real process ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stopped_process_that_goes_on_gets_no_write_accepted(api: FakeApi) -> None:
     """It is stopped between the check that it leads and its write."""
     free(api)

@@ -30,6 +30,7 @@ POLICIES = ("fit", "fair", "goodput", "fair+goodput")
 BRUTE_FORCED = max(20, SNAPSHOTS // 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", POLICIES)
 def test_no_random_snapshot_breaks_a_law(name: str) -> None:
@@ -47,6 +48,7 @@ def test_the_parts_hold_as_many_snapshots_as_were_asked_for() -> None:
     assert {part.kind for part in parts("fit", 1000, dear_each=40)} == {"random", "lives"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_newcomer_is_placed_and_nobody_else_is_touched(name: str) -> None:
     policy = load_policy(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from diflow.allocator.model.plan import Why, carry_out, keep_plan
 from diflow.allocator.model.views import QueueView, build
@@ -16,6 +17,7 @@ from tests.policies.test_shares_hold import job, node
 CLUSTERS = 3_000
 
 
+@pytest.mark.slow
 def test_keeping_what_is_held_breaks_the_laws_on_hundreds_of_clusters() -> None:
     unfair = idle = 0
     for snapshot in queue_clusters(5, CLUSTERS):
@@ -26,6 +28,7 @@ def test_keeping_what_is_held_breaks_the_laws_on_hundreds_of_clusters() -> None:
     assert idle > CLUSTERS / 2
 
 
+@pytest.mark.slow
 def test_hundreds_of_jobs_lose_something_to_other_queues() -> None:
     policy, lost = FairPolicy(), 0
     for snapshot in queue_clusters(6, CLUSTERS // 3):

@@ -465,6 +465,7 @@ def test_node_orders_are_weighted(order: tuple[tuple[NodeOrder, float], ...], ex
     assert [snapshot.node_names[n] for n in plan.node.tolist()] == [expected]
 
 
+@pytest.mark.slow
 def test_water_filling_is_max_min_fair() -> None:
     """Law 8 for shares: no queue could get more except from one that has less for its weight."""
     rng = np.random.default_rng(3)

@@ -127,6 +127,7 @@ def _random_cluster(rng: np.random.Generator) -> Snapshot:
     return build(nodes, jobs, queues, now_seconds=3000.0)
 
 
+@pytest.mark.slow
 def test_no_reason_of_five_hundred_jobs_that_wait_is_refuted() -> None:
     rng = np.random.default_rng(14)
     waited, seen = 0, set[Why]()

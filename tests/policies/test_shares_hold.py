@@ -92,6 +92,7 @@ def test_a_plentiful_resource_does_not_keep_a_queue_from_reclaiming(name: str) -
         assert result(build([node(**resources)], jobs, queues), name) == {"a": 4, "b": 4}
 
 
+@pytest.mark.slow
 @of("fair", "fair+goodput")
 def test_no_queue_that_deserves_a_replica_is_left_with_nothing_on_random_clusters(name: str) -> None:
     policy = load_policy(name)
@@ -404,6 +405,7 @@ def test_a_guarantee_counts_between_users_only_of_what_they_lack() -> None:
     assert (found["a"], found["b"]) == (4, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "number"), [(2, 2470), (4, 125)])
 def test_what_queues_take_from_each_other_comes_to_an_end(seed: int, number: int) -> None:
     *_, snapshot = queue_clusters(seed, number + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+import pytest
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray
 from diflow.allocator.model.ledger import Ledger
@@ -75,6 +76,7 @@ def share(ledger: Ledger, job: int) -> Fraction:
     return max(Fraction(a, t) for a, t in zip(amount, ledger.facts.total, strict=True))
 
 
+@pytest.mark.slow
 def test_by_drf_each_victim_keeps_what_the_preemptor_gets_and_who_is_not_asked_would_not_give() -> None:
     rng = np.random.default_rng(7)
     taken = refused = hopeless = 0
@@ -107,6 +109,7 @@ def test_by_drf_each_victim_keeps_what_the_preemptor_gets_and_who_is_not_asked_w
     assert min(taken, refused, hopeless) > 50
 
 
+@pytest.mark.slow
 def test_no_law_is_broken_where_drf_must_agree() -> None:
     policy = FairPolicy(PolicySettings(victims=("drf",)))
     differs = 0

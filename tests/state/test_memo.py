@@ -37,6 +37,7 @@ def manifests(body: Json, number: int) -> None:
     annotations["diflow/dijob"] = json.dumps(manifest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("edit", "edits"), [(reports, 50), (usable_reports, 190), (manifests, 450)])
 def test_a_workflow_that_is_edited_again_and_again_fills_no_memory(
     edit: Callable[[Json, int], None], edits: int

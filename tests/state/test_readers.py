@@ -24,6 +24,7 @@ from tests.state.hostile import workflow, workflows
 EXAMPLES = int(os.environ.get("DIFLOW_FUZZ_EXAMPLES", "300"))
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(workflows())
 def test_no_reader_raises_and_all_agree_whether_a_job_can_be_read(body: dict[str, Any]) -> None:

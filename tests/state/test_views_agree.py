@@ -14,6 +14,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from diflow.allocator.engine.cluster_state import assemble
 from diflow.allocator.engine.control_channel import AllocatorStatus
 from diflow.allocator.engine.records import read_node, read_workflow
@@ -41,6 +43,7 @@ MESSAGES = (
 REPORTS = ('{"speed": 2.5}', '{"0": {"speed": 1.0}, "1": {"speed": 3.0}}', '{"speed": "fast"}', "{}", "", "[1]", "{")
 
 
+@pytest.mark.slow
 def test_top_the_page_and_explain_show_the_same_of_ten_thousand_workflows() -> None:
     rng = random.Random(15)
     wrong = [

@@ -20,6 +20,7 @@ BRACED = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.recursive(BRACED, lambda inner: st.lists(inner) | st.dictionaries(st.text("abc", min_size=1), inner)))
 def test_no_two_braces_remain_and_the_text_comes_back(value: object) -> None:
     patch = patch_json({}, {"field": value})

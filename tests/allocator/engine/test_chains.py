@@ -124,6 +124,7 @@ def written(draw: st.DrawFn) -> list[JobRead]:
     return list(out.values())
 
 
+@pytest.mark.slow
 @given(written(), st.lists(names))
 def test_whatever_they_name_titles_are_unique_and_no_pod_counts_twice(found: list[JobRead], owners: list[str]) -> None:
     pods = [pod(owner, f"p{i}") for i, owner in enumerate(owners)]

@@ -164,6 +164,7 @@ PLAYS: dict[str, tuple[Play, list[Play]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("play", PLAYS)
 def test_killed_at_any_write_it_ends_where_it_would_have_ended(play: str) -> None:
     prepare, scenes = PLAYS[play]

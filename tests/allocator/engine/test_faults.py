@@ -318,6 +318,7 @@ STORMS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storm", STORMS)
 def test_after_a_storm_of_refusals_all_is_as_it_should_be(storm: str) -> None:
     chance = random.Random(storm)
@@ -538,6 +539,7 @@ def _overfills(snapshot: Snapshot) -> Plan:
 HARM = [_raises, _leaves, _hangs, _is_nonsense, _forgets_its_pods, _overfills]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__.strip("_"))
 def test_a_policy_that_does_harm_changes_nothing_and_is_reported(harm: Callable[[Snapshot], Plan]) -> None:

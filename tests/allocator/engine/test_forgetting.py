@@ -7,6 +7,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from diflow import keys
 from diflow.allocator.engine.seal import Seal
 from diflow.kube.api import Cluster
@@ -96,6 +98,7 @@ def test_nothing_is_kept_of_a_job_whose_writes_were_refused(at: Lab) -> None:
     assert where_kept(at, "fleeting") == []
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_invented_nodes(at: Lab) -> None:
     at.cluster.submit(job("one"))
     at.until(lambda: len(at.cluster.running("one")) == 1, "it runs")

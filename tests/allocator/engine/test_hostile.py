@@ -271,6 +271,7 @@ def reconcile_safely(job: Any, capacity: FreeCapacity) -> None:
         raise
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=workflows, is_preemptible=st.booleans(), path=paths)
 def test_beside_any_workflow_another_job_is_placed_by_every_policy(made: Json, is_preemptible: bool, path: str) -> None:

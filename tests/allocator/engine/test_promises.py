@@ -80,6 +80,7 @@ def test_a_victim_that_does_not_leave_keeps_nobody_from_a_node_that_is_empty(at:
     assert len(at.cluster.running("one")) > 0, "no program is killed before its own grace period is over"
 
 
+@pytest.mark.slow
 def test_capacity_that_a_victim_keeps_is_not_allocated_again(at: Lab) -> None:
     at.cluster.submit(elastic())
     runs(at, "one", 8)
@@ -138,6 +139,7 @@ def test_a_pod_beyond_what_is_granted_is_foreign_whatever_its_owner(at: Lab, ind
 # --- what is never made -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_gang_whose_pods_are_not_made_gives_its_place_back(at: Lab) -> None:
     at.cluster.quota = {"one": 3}
     at.cluster.submit(job("one", task(replicas=8)))

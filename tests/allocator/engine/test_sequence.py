@@ -86,6 +86,7 @@ def test_when_nothing_is_refused_all_is_written() -> None:
         assert (done.refused, done.waiting, done.tried) == ((), (), len(free) + len(use))
 
 
+@pytest.mark.slow
 def test_whatever_is_refused_no_node_is_overcommitted_and_no_write_waits_needlessly() -> None:
     waited = went_on = 0
     for seed, (snapshot, plan) in enumerate(planned(2, 400)):

@@ -321,6 +321,7 @@ def scene(crash: Crash) -> dict[str, Any]:
         }
 
 
+@pytest.mark.slow
 def test_killed_at_any_write_of_a_hand_over_it_ends_where_it_would_have_ended() -> None:
     undisturbed = Crash(at=0, is_sent=False)
     wanted = scene(undisturbed)

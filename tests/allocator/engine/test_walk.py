@@ -276,6 +276,7 @@ Walk.EVENTS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(max(120, STEPS))
 @pytest.mark.parametrize("seed", range(WALKS))
 def test_whatever_happens_the_invariants_hold_and_all_jobs_end(seed: int) -> None:

@@ -323,6 +323,7 @@ def test_a_journal_is_replayed_and_explained(tmp_path: Path) -> None:
     assert len(queue_rows(kept[-1])) == kept[-1].queues * 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="no measured workloads (DIFLOW_POLLUX_DATA)")
 @pytest.mark.parametrize(("workload", "most"), [("1", 2089.0), ("2", 3323.0)])
 def test_measured_workloads_end_sooner_than_under_pollux(workload: str, most: float) -> None:

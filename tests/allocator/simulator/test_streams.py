@@ -309,6 +309,7 @@ def test_most_gangs_are_small_one_job_in_five_may_not_be_stopped_and_jobs_come_e
     assert np.mean([j.work_seconds for j in jobs]) == pytest.approx(1800, rel=0.1)
 
 
+@pytest.mark.slow
 def test_nothing_but_gpus_is_ever_asked_for_beyond_what_there_is() -> None:
     asked = dict.fromkeys(REQUEST, 0.0)
 
@@ -346,6 +347,7 @@ def played_by_fair(load: float) -> tuple[Played, ...]:
     return tuple(play(random_stream(seed, Kind(load=load, offers=offers)), FairPolicy()) for seed, offers in SEEDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "load", [*LOADS, None], ids=lambda load: "all loads together" if load is None else f"load {load}"
 )

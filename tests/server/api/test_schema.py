@@ -91,6 +91,7 @@ def served(place: Place) -> Iterator[tuple[Any, str]]:
         asgi.shutdown_lifespans()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "mode"), RUNS, ids=[f"{mode} {method} {path}" for method, path, mode in RUNS]
 )

@@ -206,6 +206,7 @@ def test_rbac_allows_it_what_it_asks_for_and_nothing_else(found: Whole) -> None:
 # --- outages, and what a kill leaves -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_with_the_api_server_away_reads_go_on_until_the_cache_is_too_old_and_it_recovers(tmp_path: Path) -> None:
     away, over = threading.Event(), threading.Event()
 
@@ -252,6 +253,7 @@ def test_with_the_api_server_away_reads_go_on_until_the_cache_is_too_old_and_it_
     assert all(answer.json["data"] is None for answer in late), "no old answer is sent"
 
 
+@pytest.mark.slow
 def test_ten_thousand_connections_cost_little_memory_and_a_kill_loses_no_desire(tmp_path: Path) -> None:
     with serving() as api, whole(api, tmp_path, header_seconds=8) as found:
         with flood(found.server, 10_000, addresses=50) as process:
@@ -268,6 +270,7 @@ def test_ten_thousand_connections_cost_little_memory_and_a_kill_loses_no_desire(
             assert json.loads(found.place.parameter("elastic", keys.PARAM_REPLICAS))["worker"] == number
 
 
+@pytest.mark.slow
 def test_a_term_while_a_desire_is_written_loses_neither_that_nor_what_was_reported(tmp_path: Path) -> None:
     with serving() as api, whole(api, tmp_path, drain_seconds=600, write_seconds=60) as found:
         path = ELASTIC.replace("replicas", "profilings")

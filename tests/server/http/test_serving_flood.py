@@ -55,6 +55,7 @@ def outcome(process: subprocess.Popen[str]) -> dict[str, Any]:
     return dict(json.loads(out))
 
 
+@pytest.mark.slow
 def test_three_thousand_connections_from_everywhere_are_refused_and_it_recovers(server: Served) -> None:
     with flood(server, 3_000, addresses=30) as process:
         until(lambda: server.metric("diflow_server_connections") == 0, "the silent ones have had their time")

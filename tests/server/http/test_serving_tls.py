@@ -91,6 +91,7 @@ def _hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
+@pytest.mark.slow
 def test_a_renewed_certificate_serves_new_connections_and_ends_no_old_one(server: Served, folder: Path) -> None:
     stop = threading.Event()
     faults: list[str] = []
@@ -148,6 +149,7 @@ def test_old_versions_are_not(server: Served) -> None:
         connect(server.port, tls=context)
 
 
+@pytest.mark.slow
 def test_the_limits_hold_under_tls_as_well(server: Served, hasty: Served) -> None:
     body = request("POST", "/echo", b"")[:-4].replace(b"Length: 0", b"Length: 99999999") + b"\r\n\r\n"
     assert talk(server.port, body, tls=trusting()).only.status == 413
@@ -167,6 +169,7 @@ def test_who_does_not_shake_hands_is_let_go_and_holds_nobody_up(hasty: Served) -
     assert hasty.peak_mib() < 200
 
 
+@pytest.mark.slow
 def test_handshakes_that_take_long_make_room_for_others(tmp_path: Path) -> None:
     certificate, key = make_pair(tmp_path, "one")
     limits: dict[str, Any] = {"connections": 20, "connections_per_address": 10, "refusals": 10, "header_seconds": 600}

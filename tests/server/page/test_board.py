@@ -129,6 +129,7 @@ def test_jobs_are_found_by_name_namespace_queue_and_phase() -> None:
     assert len(names(shown(given, phase="<b>", page="x"))) == 10, "what cannot be is left out"
 
 
+@pytest.mark.slow
 def test_a_thousand_jobs_on_two_hundred_nodes_are_shown_in_pages() -> None:
     given = _large()
     found = shown(given)

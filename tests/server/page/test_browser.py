@@ -110,6 +110,7 @@ def wait_until(found: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_people_see_jobs_queue_and_nodes(open_page: Opener) -> None:
     page = open_page()
     assert len(rows(page)) == 10
