@@ -287,7 +287,7 @@ def test_many_idle_nodes_are_one_line(diflow: Cli) -> None:
         node(diflow, f"idle-{i:02}")
     put(diflow, dijob("job", {"worker": 1}), at={"worker": ["idle-07"]})
     text = _drawn(diflow, 100)
-    assert re.search(r"49 more +0/392 +0Mi/1.53Ti +no jobs", text)
+    assert re.search(r"49 more +0/392 +0/1.53Ti +no jobs", text)
     assert len(text.splitlines()) < 12
 
 
