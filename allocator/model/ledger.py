@@ -59,8 +59,6 @@ class Ledger:
         self._slots: dict[int, _Slots] = {}
         self._homes: dict[int, BoolArray] = {}
         self._log: list[int] = []
-        self.moves = 0
-        """Increases with each change of the allocation."""
         used = snapshot.memo.get("queue use", (snapshot.held_role, snapshot.held_count, facts), self._queue_use)
         self.used = [row.copy() for row in used]
         """Q×R held by the jobs of each queue and its descendants, as lists."""
@@ -349,7 +347,6 @@ class Ledger:
             self.free[nodes] -= sign * counts[:, None] * request
             self._log.extend(nodes.tolist())
             total = sign * int(counts.sum())
-        self.moves += 1
         self.count[role] += total
         self.replicas[role] = self.count[role]
         queue = facts.job_queue[job]

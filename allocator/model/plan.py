@@ -167,14 +167,14 @@ def make_plan(
     bind = _bind_now(snapshot, role, node, count, action)
     return Plan(
         policy=policy,
-        action=_done(action),
-        role=_done(role),
-        node=_done(node),
-        count=_done(count),
+        action=frozen(action),
+        role=frozen(role),
+        node=frozen(node),
+        count=frozen(count),
         bind_now=frozen(bind),
-        why=_done(why.astype(np.int64)),
+        why=frozen(why.astype(np.int64)),
         values=frozen(np.zeros((snapshot.jobs, 3)) if values is None else values),
-        subject=_done(np.full(snapshot.jobs, -1, dtype=np.int64) if subject is None else subject),
+        subject=frozen(np.full(snapshot.jobs, -1, dtype=np.int64) if subject is None else subject),
     )
 
 
@@ -196,13 +196,13 @@ def carry_out(snapshot: Snapshot, plan: Plan, *, now_seconds: float | None = Non
     return replace(
         snapshot,
         now_seconds=now,
-        node_releasing=_done(np.zeros_like(snapshot.node_releasing)),
+        node_releasing=frozen(np.zeros_like(snapshot.node_releasing)),
         held_role=plan.role,
         held_node=plan.node,
         held_count=plan.count,
         job_started_seconds=frozen(np.where((changed | stopped) & never, now, snapshot.job_started_seconds)),
         job_changed_seconds=frozen(np.where(changed | stopped, now, snapshot.job_changed_seconds)),
-        job_restarts=_done(snapshot.job_restarts + (changed & ~never)),
+        job_restarts=frozen(snapshot.job_restarts + (changed & ~never)),
     )
 
 
@@ -218,7 +218,7 @@ def carry_out_first_step(snapshot: Snapshot, plan: Plan) -> Snapshot:
     gone = snapshot.usage(snapshot.held_role[leaves], snapshot.held_node[leaves], snapshot.held_count[leaves])
     return replace(
         snapshot,
-        node_releasing=_done(snapshot.node_releasing + gone),
+        node_releasing=frozen(snapshot.node_releasing + gone),
         job_started_seconds=frozen(
             np.where(
                 (action == ADMIT) & plan.bind_now & (snapshot.job_started_seconds < 0),
@@ -226,9 +226,9 @@ def carry_out_first_step(snapshot: Snapshot, plan: Plan) -> Snapshot:
                 snapshot.job_started_seconds,
             )
         ),
-        held_role=_done(plan.role[now_there]),
-        held_node=_done(plan.node[now_there]),
-        held_count=_done(plan.count[now_there]),
+        held_role=frozen(plan.role[now_there]),
+        held_node=frozen(plan.node[now_there]),
+        held_count=frozen(plan.count[now_there]),
     )
 
 
@@ -327,8 +327,3 @@ def _first_come(
             for n, asked in need.items():
                 left[n] = [b - a for a, b in zip(asked, left[n], strict=True)]
             bind[j] = True
-
-
-def _done(array: IntArray) -> IntArray:
-    frozen(array)
-    return array

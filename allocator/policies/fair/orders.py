@@ -6,7 +6,6 @@ in kube-batch's tiers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -53,18 +52,6 @@ def ordered_jobs(snapshot: Snapshot, ledger: Ledger, names: Sequence[str]) -> In
     keys: list[FloatArray | IntArray] = [np.arange(snapshot.jobs)]
     keys += [JOB_ORDERS[name](snapshot, ledger) for name in reversed(names)]
     return np.lexsort(keys)
-
-
-def queue_share(used: Sequence[int], deserved: Sequence[float]) -> float:
-    """Allocated over deserved share of a queue, the largest over the resources; infinite if it deserves nothing."""
-    most, any_share = 0.0, False
-    for amount, share in zip(used, deserved, strict=True):
-        if share > 0:
-            any_share = True
-            most = max(most, amount / share)
-        elif amount > 0:
-            most = math.inf
-    return most if any_share else math.inf
 
 
 def most_requested(free: IntArray, allocatable: IntArray) -> FloatArray:

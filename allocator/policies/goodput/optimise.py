@@ -55,12 +55,14 @@ def greedy(problem: Problem) -> IntArray:
         if j in done:
             continue
         drawn = [capacity[g] for g in groups if g >= 0]
-        if all(all(map(le, more, there)) for there in drawn):
+        for there in drawn:
+            if not all(map(le, more, there)):
+                done.add(j)
+                break
+        else:
             column[j] = last
             for there in drawn:
                 there[:] = map(sub, there, more)
-        else:
-            done.add(j)
     return np.array(column, dtype=np.int64)
 
 

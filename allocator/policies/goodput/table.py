@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -46,11 +47,10 @@ class Tables:
     """Makes the table of a snapshot; caches values of jobs whose reports and limits did not change."""
 
     def __init__(self) -> None:
-        self._fits: dict[str, tuple[int, FloatArray]] = {}
-        self._seen: dict[str, _Seen] = {}
-        self._grids: dict[tuple[int, ...], tuple[IntArray, BoolArray]] = {}
-        self._reports = _Reports((), (), np.zeros((0, _COLUMNS)))
-        self._made = _Made((), self._reports.data, *(np.zeros((0, 1), dtype=kind) for kind in (int, bool, float)))
+        self._reports: dict[str, _Report] = {}
+        self._read_from: tuple[object, object] = (None, None)
+        self._data = np.zeros((0, _COLUMNS))
+        self._made = _Made((), self._data, *(np.zeros((0, 1), dtype=kind) for kind in (int, bool, float)))
 
     def make(
         self,
@@ -101,61 +101,25 @@ class Tables:
 
     def _read(self, snapshot: Snapshot) -> FloatArray:
         """What the jobs reported (J×_COLUMNS); only new reports are read."""
-        last, names, profiles = self._reports, snapshot.job_names, snapshot.job_profile
-        if last.profiles is profiles and last.names is names:
-            return last.data
-        if last.names == names:
-            data, known = last.data.copy(), last.profiles
-        else:
-            rows = {name: row for row, name in enumerate(last.names)}
-            back = [rows.get(name, -1) for name in names]
-            data = np.full((len(names), _COLUMNS), np.nan)
-            if rows:
-                data = last.data[back]
-            known = tuple(last.profiles[row] if row >= 0 else _NEVER_READ for row in back)
-        self._read_anew([j for j, profile in enumerate(profiles) if profile is not known[j]], names, profiles, data)
-        self._reports = _Reports(names, profiles, data)
-        return data
-
-    def _read_anew(
-        self, jobs: list[int], names: tuple[str, ...], profiles: tuple[Profile | None, ...], data: FloatArray
-    ) -> None:
-        """Read the reports of these jobs into their rows of `data`."""
-        todo: list[tuple[int, FloatArray, int]] = []
-        for j in jobs:
-            profile = profiles[j]
-            if profile is None:
-                data[j] = _NOTHING_SAID
-                continue
-            seen = self._seen.get(names[j])
-            if seen is None or not seen.is_of(profile.observations):
-                seen = self._seen[names[j]] = _Seen(profile.observations)
-            rows = seen.rows
-            given, fit = profile.parameters, self._fits.get(names[j])
-            # A model without observations is the job's own, and covers several nodes.
-            several = seen.several or (given is not None and not len(rows))
-            largest = max(seen.largest, profile.profiled_replicas)
-            data[j, PARAMETERS:] = (largest, several, *_limits(profile), _left(profile))
-            data[j, :PARAMETERS] = np.nan
-            if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
-                data[j, :PARAMETERS] = given
-            elif fit is not None and fit[0] == profile.observations_version:
-                data[j, :PARAMETERS] = fit[1]
-            elif len(rows):
-                todo.append((j, rows, profile.observations_version))
-        if len(self._seen) > 4 * len(names) + 1024:
-            now = set(names)
-            self._seen = {name: value for name, value in self._seen.items() if name in now}
-        if not todo:
-            return
+        if self._read_from[0] is snapshot.job_profile and self._read_from[1] is snapshot.job_names:
+            return self._data
+        last, self._reports = self._reports, {}
+        unfitted: list[tuple[_Report, FloatArray]] = []
+        for name, profile in zip(snapshot.job_names, snapshot.job_profile, strict=True):
+            report = last.get(name)
+            if report is None or report.profile is not profile:
+                report, rows = _read_report(profile, report)
+                if len(rows):
+                    unfitted.append((report, rows))
+            self._reports[name] = report
         # Not started from an earlier fit: a plan must depend only on the snapshot.
-        for (j, _, version), found in zip(todo, fit_all([rows for _, rows, _ in todo]), strict=True):
-            usable = found if np.isfinite(found).all() else np.full(PARAMETERS, np.nan)
-            data[j, :PARAMETERS] = usable
-            self._fits[names[j]] = (version, usable)
-        if len(self._fits) > 4 * len(names) + 1024:
-            now = set(names)
-            self._fits = {name: value for name, value in self._fits.items() if name in now}
+        for (report, _), found in zip(unfitted, fit_all([rows for _, rows in unfitted]), strict=True):
+            if np.isfinite(found).all():
+                report.columns[:PARAMETERS] = found.tolist()
+        self._read_from = snapshot.job_profile, snapshot.job_names
+        columns = [self._reports[name].columns for name in snapshot.job_names]
+        self._data = np.array(columns).reshape(snapshot.jobs, _COLUMNS)
+        return self._data
 
     def _values(
         self,
@@ -174,17 +138,9 @@ class Tables:
         if last is not None:
             width = min(count.shape[1], last.count.shape[1])
             same = (count[:, :width] == last.count[:, :width]) & (several[:, :width] == last.several[:, :width])
-            if last.data is not data:
-                same &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=1)[:, None]
+            same &= ((last.data == data) | (np.isnan(last.data) & np.isnan(data))).all(axis=1)[:, None]
             out[:, :width] = np.where(same, last.value[:, :width], 0.0)
             todo[:, :width] &= ~same
-        # Columns 0 and 1 mostly equal one of the others.
-        again = []
-        for first in (0, 1):
-            same = (count[:, 2:] == count[:, first, None]) & (several[:, 2:] == several[:, first, None])
-            row = (same.any(axis=1) & todo[:, first]).nonzero()[0]
-            again.append((first, row, 2 + same[row].argmax(axis=1)))
-            todo[row, first] = False
         rows, columns = todo.nonzero()
         for begin in range(0, len(rows), 4096):
             row, column = rows[begin : begin + 4096], columns[begin : begin + 4096]
@@ -194,27 +150,17 @@ class Tables:
                 params[:, (ALPHA_N, BETA_N)] *= np.where(reports[:, _SPANNED] > 0, 1.0, between_nodes)[:, None]
             good, _, _ = best_batches(params, _of(reports), count[row, column][:, None], several[row, column][:, None])
             out[row, column] = good[:, 0]
-        for first, row, column in again:
-            out[row, first] = out[row, column]
         self._made = _Made(names, data, count, several, out.copy())
         return out
 
-    def _grid(self, *bounds: IntArray) -> tuple[IntArray, BoolArray]:
+    @staticmethod
+    def _grid(*bounds: IntArray) -> tuple[IntArray, BoolArray]:
         """Configurations of each job (J×C), ascending, padded with 0; which do not depend on the allocation (J×C).
 
         `bounds` (J each): minimum, maximum, replicas that fit on one node, current replicas, and the larger of maximum
         and current replicas.
         """
-        if len(self._grids) > 100_000:
-            self._grids.clear()
-        rows = []
-        for key in zip(*[bound.tolist() for bound in bounds], strict=True):
-            row = self._grids.get(key)
-            if row is None:
-                least, most, whole, now, reach = key
-                counts = _configurations(least, reach, whole, now)
-                row = self._grids[key] = counts, np.isin(counts, _configurations(least, most, whole, 0))
-            rows.append(row)
+        rows = [_configurations(*key) for key in zip(*[bound.tolist() for bound in bounds], strict=True)]
         lengths = np.array([len(counts) for counts, _ in rows], dtype=np.int64)
         width = int(lengths.max(initial=1))
         out, anyway = np.zeros((len(rows), width), dtype=np.int64), np.zeros((len(rows), width), dtype=np.bool_)
@@ -231,32 +177,38 @@ _SEEN, _SPANNED, _INITIAL, _LEAST, _MOST, _LOCAL_LEAST, _LOCAL_MOST, _ACCUMULATI
 )
 _COLUMNS = PARAMETERS + 10
 _NOTHING_SAID = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan)
-_NEVER_READ = Profile()
-
-
-class _Seen:
-    """The usable observations of a job, cached: most reports only contain progress and the same observations."""
-
-    __slots__ = ("largest", "observations", "rows", "several")
-
-    def __init__(self, observations: FloatArray) -> None:
-        self.observations = observations
-        self.rows = clean(observations)
-        self.several = bool((self.rows[:, NODES] > 1).any())
-        self.largest = float(self.rows[:, REPLICAS].max(initial=0))
-
-    def is_of(self, observations: FloatArray) -> bool:
-        """Whether these are the cached observations."""
-        return observations is self.observations or np.array_equal(observations, self.observations)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Reports:
-    """What was read from reports (J×_COLUMNS), and from which."""
+class _Report:
+    """What was read from a profile (_COLUMNS), and whether its parameters were fitted here."""
 
-    names: tuple[str, ...]
-    profiles: tuple[Profile | None, ...]
-    data: FloatArray
+    profile: Profile | None
+    columns: list[float]
+    is_fitted: bool = False
+
+
+def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report, FloatArray]:
+    """(the report, the observations to which its parameters have to be fitted: no rows if they are known).
+
+    `last`: the job's last report; its fit is used again for the same observations.
+    """
+    nothing = np.zeros((0, 6))
+    if profile is None:
+        return _Report(profile, list(_NOTHING_SAID)), nothing
+    rows, given = clean(profile.observations), profile.parameters
+    # A model without observations is the job's own, and covers several nodes.
+    several = (rows[:, NODES] > 1).any() or (given is not None and not len(rows))
+    largest = max(float(rows[:, REPLICAS].max(initial=0)), profile.profiled_replicas)
+    columns = [np.nan] * PARAMETERS + [largest, float(several), *_limits(profile), _left(profile)]
+    if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
+        columns[:PARAMETERS] = np.asarray(given, dtype=np.float64).tolist()
+        return _Report(profile, columns), nothing
+    before = last.profile if last is not None and last.is_fitted else None
+    if last is not None and before is not None and before.observations_version == profile.observations_version:
+        columns[:PARAMETERS] = last.columns[:PARAMETERS]
+        return _Report(profile, columns, is_fitted=True), nothing
+    return _Report(profile, columns, is_fitted=len(rows) > 0), rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,7 +233,14 @@ class _Made:
         return _Made(names, self.data[back], count, self.several[back], self.value[back])
 
 
-def _configurations(low: int, top: int, per_node: int, held: int) -> IntArray:
+@lru_cache(maxsize=100_000)
+def _configurations(low: int, top: int, per_node: int, held: int, reach: int) -> tuple[IntArray, BoolArray]:
+    """(configurations of a job, which of them do not depend on its allocation). As the bounds of `Tables._grid`."""
+    counts = _counts(low, reach, per_node, held)
+    return counts, np.isin(counts, _counts(low, top, per_node, 0))
+
+
+def _counts(low: int, top: int, per_node: int, held: int) -> IntArray:
     whole = max(1, per_node)
     inside = {1 << i for i in range(whole.bit_length()) if 1 << i <= whole} | {whole}
     beyond = list(range(2 * whole, top + 1, whole))
