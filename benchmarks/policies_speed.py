@@ -19,7 +19,7 @@ from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
 
-SIZES = ((40, 16, 10.0), (500, 512, 100.0), (10_000, 2_000, 1_000.0))
+SIZES = ((40, 16, 25.0), (500, 512, 100.0), (10_000, 2_000, 1_000.0))
 """Jobs, nodes of 4 GPUs, and the limit of the 95th percentile in ms."""
 
 
