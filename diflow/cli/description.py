@@ -13,6 +13,7 @@ from diflow.cli import replicas
 from diflow.cli.console import colours, paint, phase_colour
 from diflow.cli.output import clock, coloured_phase, moment, printable
 from diflow.durations import age, instant
+from diflow.figures import shortened
 from diflow.jobs.events import event_time, is_allocators
 from diflow.state.observe import observe
 from diflow.state.status import derive
@@ -154,8 +155,7 @@ def _reason(event: dict[str, Any]) -> str:
 
 
 def _text(event: dict[str, Any]) -> str:
-    text = printable(" ".join(str(event.get("message") or "").split()))
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return shortened(printable(" ".join(str(event.get("message") or "").split())), _LONGEST, end="...")
 
 
 def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:

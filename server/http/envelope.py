@@ -9,6 +9,8 @@ import json
 import re
 from typing import Any, Final
 
+from diflow.figures import shortened
+
 JSON: Final = b"application/json"
 _LONGEST: Final = 500
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
@@ -32,8 +34,7 @@ def bare(data: Any) -> bytes:
 
 def plain(text: str) -> str:
     """Text for a message: one line of bounded length, without apostrophes and quotation marks."""
-    line = _UNSAFE.sub(" ", text.translate(_QUOTES))
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    return shortened(_UNSAFE.sub(" ", text.translate(_QUOTES)), _LONGEST)
 
 
 def _dump(value: Any) -> bytes:
