@@ -12,8 +12,8 @@ def age(since: str, *, now: datetime, until: str = "") -> str:
     """The age of a time, as `span`; "-" if there is none."""
     if not since:
         return "-"
-    end = instant(until) if until else now
-    return span((end - instant(since)).total_seconds())
+    end = datetime.fromisoformat(until) if until else now
+    return span((end - datetime.fromisoformat(since)).total_seconds())
 
 
 def span(seconds: float) -> str:
@@ -27,8 +27,3 @@ def span(seconds: float) -> str:
                 return f"{count}{unit}{rest // small[0]}{small[1]}"
             return f"{count}{unit}"
     return "0s"
-
-
-def instant(text: str) -> datetime:
-    """Parse a Kubernetes timestamp."""
-    return datetime.fromisoformat(text)
