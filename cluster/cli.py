@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster import argo, commands
+from cluster import argo, commands, lifecycle
 from cluster.errors import ClusterError
 from cluster.fakenodes import Size
 from cluster.parts import ARGO_VERSIONS, DEFAULT_ARGO
@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace) -> str:  # noqa: PLR0911 - one return for 
         case "up":
             return commands.up(options.name, options.argo, progress)
         case "down":
-            return commands.down(commands.all_names() if options.all else [options.name], progress)
+            return commands.down(lifecycle.names() if options.all else [options.name], progress)
         case "status":
             found = commands.status(options.name)
             return json.dumps(found, indent=2) if options.output == "json" else commands.as_table(found)

@@ -123,11 +123,6 @@ def down(names: list[str], progress: Progress) -> str:
     return ""
 
 
-def all_names() -> list[str]:
-    """Every cluster of this machine."""
-    return lifecycle.names()
-
-
 def status(name: str | None) -> list[dict[str, Any]]:
     """A row for each cluster."""
     if name is not None:

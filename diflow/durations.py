@@ -1,4 +1,4 @@
-"""Kubernetes timestamps and their age as text."""
+"""Kubernetes timestamps, and lengths of time as kubectl shows them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ _STEPS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def age(since: str, *, now: datetime, until: str = "") -> str:
-    """The age of a time in kubectl's format: 45s, 12m, 3h20m, 5d."""
+    """The age of a time, as `span`; "-" if there is none."""
     if not since:
         return "-"
-    end = instant(until) if until else now
-    total = max(0, int((end - instant(since)).total_seconds()))
+    end = datetime.fromisoformat(until) if until else now
+    return span((end - datetime.fromisoformat(since)).total_seconds())
+
+
+def span(seconds: float) -> str:
+    """A length of time in kubectl's format: 45s, 12m, 3h20m, 5d."""
+    total = max(0, int(seconds))
     for i, (size, unit) in enumerate(_STEPS):
         if total >= size or unit == "s":
             count, rest = divmod(total, size)
@@ -22,8 +27,3 @@ def age(since: str, *, now: datetime, until: str = "") -> str:
                 return f"{count}{unit}{rest // small[0]}{small[1]}"
             return f"{count}{unit}"
     return "0s"
-
-
-def instant(text: str) -> datetime:
-    """Parse a Kubernetes timestamp."""
-    return datetime.fromisoformat(text)

@@ -1,7 +1,8 @@
-"""Formats numbers for users: with nouns, `1 replica` and `4 replicas`, and with units."""
+"""Formats numbers for users: with nouns, `1 replica` and `4 replicas`, and with units; and shortens lists and texts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 _MIB: Final = frozenset({"memory", "ephemeral-storage"})
@@ -11,6 +12,17 @@ def counted(number: float | str, noun: str, *, plural: str = "") -> str:
     """The number (or a text such as `1 to 4`) with its noun; `plural` if that is not the noun with an s."""
     shown = f"{number:g}" if isinstance(number, float) else str(number)
     return f"{shown} {noun if shown == '1' else plural or f'{noun}s'}"
+
+
+def named(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are: `a, b and 3 more`."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def shortened(text: str, most: int, *, end: str = "…") -> str:
+    """The text with at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - len(end)]}{end}"
 
 
 class Number(float):
@@ -31,8 +43,6 @@ def numbers(values: Any) -> tuple[Number, ...]:
 
 def quantity(resource: str, amount: float) -> str:
     """An amount of a resource, given in millicores, MiB or devices: such as `1.5` cores, `20Gi`, `512Mi`, `4`."""
-    if amount <= 0:
-        return "0"
     if resource == "cpu":
         return f"{amount / 1000:.3g}" if amount < 1e6 else f"{amount / 1000:.0f}"
     if resource in _MIB:

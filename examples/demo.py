@@ -20,7 +20,19 @@ from pathlib import Path
 from diflow import DiflowError, DIJob
 from diflow.jobs.prerequisites import check_ready, controller_version
 from diflow.kube.api import Cluster
-from stage import ARGO_VERSION, ROOT, DemoError, Target, ask, cluster, our_own, present, present_kubeconfig, say
+from stage import (
+    ARGO_VERSION,
+    ROOT,
+    DemoError,
+    Target,
+    ask,
+    cluster,
+    exit_code,
+    our_own,
+    present,
+    present_kubeconfig,
+    say,
+)
 
 JOB = ROOT / "examples" / "cartpole" / "job.yaml"
 NAMESPACE = "default"
@@ -29,20 +41,17 @@ DATA = Path("/var/lib/diflow-demo")  # the volume of examples/cartpole/job.yaml
 
 def main() -> int:
     """Run the demo; returns the exit code of the job's last command."""
+    return exit_code(_play, left="a job that was submitted goes on: diflow list")
+
+
+def _play() -> int:
     started = time.monotonic()
-    try:
-        target = _target()
-        _install(target)
-        name = f"cartpole-{time.strftime('%H%M%S')}"
-        job = _job(name)
-        say(f"submitting {JOB.relative_to(ROOT)} as {name}, {time.monotonic() - started:.0f} s after the start")
-        return _run(job, target)
-    except (DemoError, DiflowError) as error:
-        say(f"error: {error}")
-        return getattr(error, "exit_code", 5)
-    except KeyboardInterrupt:
-        say("detached; a job that was submitted goes on: diflow list")
-        return 130
+    target = _target()
+    _install(target)
+    name = f"cartpole-{time.strftime('%H%M%S')}"
+    job = _job(name)
+    say(f"submitting {JOB.relative_to(ROOT)} as {name}, {time.monotonic() - started:.0f} s after the start")
+    return _run(job, target)
 
 
 def _target() -> Target:

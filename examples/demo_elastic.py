@@ -80,9 +80,9 @@ def job(name: str, *, replicas: int, low: int | None = None, high: int | None = 
     """A job of fake pods with a GPU each, which run so long. With bounds it is preemptible, else of high priority."""
     task: dict[str, Any] = {"replicas": replicas, "template": fake_pod(seconds)}
     if low is None:
-        return fake_job(name, NAMESPACE, task, backoffLimit=0, priority="high")
-    task |= {"minReplicas": low, "maxReplicas": high}
-    return fake_job(name, NAMESPACE, task, backoffLimit=0, preemptible=True)
+        return fake_job(name, NAMESPACE, task, backoff_limit=0, priority="high")
+    task |= {"min_replicas": low, "max_replicas": high}
+    return fake_job(name, NAMESPACE, task, backoff_limit=0, preemptible=True)
 
 
 @dataclass

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from diflow import DiflowError, keys
+from diflow.figures import shortened
 from diflow.jobs import delete, events, lookup, submit
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import EVENT, NODE, WORKFLOW
@@ -194,8 +195,7 @@ def attacks_table(rows: list[Row]) -> str:
     cells = []
     for row in rows:
         placed = "NOT PLACED" if row.seconds is None else f"{row.seconds:.1f} s" + ("" if row.is_good else " LATE")
-        told = row.told if len(row.told) <= 110 else f"{row.told[:107]}..."
-        cells.append((row.item, row.what, placed, f"{row.memory_mib} MiB", told))
+        cells.append((row.item, row.what, placed, f"{row.memory_mib} MiB", shortened(row.told, 110, end="...")))
     return table(head, cells, right={"MEMORY"})
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from diflow import DiflowError, DIJob, keys
+from diflow import DiflowError, DIJob, Task
 from diflow.jobs import lookup
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
@@ -63,12 +63,10 @@ def prepared(target: Target, *namespaces: str) -> Iterator[None]:
             target.run_kubectl("delete", "namespace", *namespaces, "--wait=false")
 
 
-def fake_job(name: str, namespace: str, task: dict[str, Any], **spec: Any) -> DIJob:
+def fake_job(name: str, namespace: str, task: dict[str, Any], **fields: Any) -> DIJob:
     """A job of one task, `worker`, whose template is a fake pod's unless the task has one."""
-    tasks = [{"name": "worker", "template": fake_pod(), **task}]
-    metadata = {"name": name, "namespace": namespace}
-    manifest = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": metadata}
-    return DIJob.from_manifest({**manifest, "spec": {**spec, "tasks": tasks}})
+    worker = Task(name="worker", **{"template": fake_pod(), **task})
+    return DIJob(name=name, namespace=namespace, tasks=(worker,), **fields)
 
 
 def empty_nodes(target: Target, *, count: int, gpus: int) -> None:

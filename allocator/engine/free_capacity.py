@@ -92,13 +92,3 @@ class FreeCapacity:
         for node, need in needs.items():
             for name, amount in need.items():
                 self.free[node][name] = self.free[node].get(name, 0) - amount
-
-    def shortage(self, needs: Mapping[str, Mapping[str, int]]) -> str:
-        """What is missing where, for people; "" if it fits."""
-        for node, need in sorted(needs.items()):
-            if not self.is_open(node):
-                return f"node {node} is closed"
-            for name, amount in sorted(need.items()):
-                if amount > self.free[node].get(name, 0):
-                    return f"node {node} has {max(0, self.free[node].get(name, 0))} {name} free of {amount} needed"
-        return ""

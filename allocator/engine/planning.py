@@ -23,7 +23,7 @@ from diflow.allocator.model import amounts
 from diflow.allocator.model.plan import Action, Plan, Why
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, RoleView, build
-from diflow.figures import counted
+from diflow.figures import counted, named
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.patches import live
@@ -498,7 +498,7 @@ def _withdraw_overcommitted(
 def _named(troubles: Mapping[str, str]) -> str:
     """The nodes with a trouble, as text; "" if there are none."""
     found = [f"node {node} {words}" for node, words in sorted(troubles.items()) if words]
-    return ", ".join(found[:_NODES_NAMED]) + (f" and {len(found) - _NODES_NAMED} more" * (len(found) > _NODES_NAMED))
+    return named(found, _NODES_NAMED)
 
 
 def _less(standing: Standing, places: Mapping[str, Mapping[int, str]], why: str) -> Standing:

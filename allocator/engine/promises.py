@@ -16,7 +16,7 @@ from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.planning import Lapsed, Standing
 from diflow.allocator.engine.reconcile import Job, former_pods, needs
 from diflow.allocator.engine.records import PodRead, Role
-from diflow.figures import counted
+from diflow.figures import counted, named
 
 # Back-off of a job whose place stayed unused for an unknown reason: (first, longest), doubled each time.
 _PAUSE_SECONDS: Final = (60.0, 1800.0)
@@ -134,15 +134,17 @@ class Promises:
         until, most, needs_pods = now, None, bool(lacking or former)
         if lacking:
             most = _made(job)
-            why = f"{counted(len(lacking), 'pod was', plural='pods were')} not made {seconds}: {_names(lacking)}"
+            why = f"{counted(len(lacking), 'pod was', plural='pods were')} not made {seconds}: {named(lacking, _NAMED)}"
             why += f" ({read.tree.says})" if read.tree.says else "; a ResourceQuota may be used up, or Argo is behind"
             if most is not None:
                 self._caps[job.key] = _Cap(uid, read.roles, now + _longer(_CAP_SECONDS, tries), most)
         elif former:
-            why = f"its replicas of the round before do not end {seconds}: {_names([_at(pod) for pod in former])}"
+            why = (
+                f"its replicas of the round before do not end {seconds}: {named([_at(pod) for pod in former], _NAMED)}"
+            )
         elif culprits := _culprits(standing, pods, in_place, capacity):
             self._stuck |= {pod.identity.uid for pod in culprits}
-            why = f"pods that were to leave do not {seconds}: {_names([_at(pod) for pod in culprits])}"
+            why = f"pods that were to leave do not {seconds}: {named([_at(pod) for pod in culprits], _NAMED)}"
         else:
             why = f"no use was made of it {seconds}"
             until = now + _longer(_PAUSE_SECONDS, tries)
@@ -217,8 +219,3 @@ def _longer(seconds: tuple[float, float], tries: int) -> float:
 
 def _at(pod: PodRead) -> str:
     return f"{pod.identity.key} on {pod.host or pod.where}"
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -15,7 +15,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.waiting import start_order
 from diflow.durations import age
 from diflow.errors import InvalidError
-from diflow.figures import counted
+from diflow.figures import counted, named
 from diflow.jobs import lookup
 
 if TYPE_CHECKING:
@@ -106,8 +106,7 @@ def _decision_now(seen: Seen, where: str, *, policy: str) -> Iterator[str]:
         order = [j for j in start_order(shown.snapshot).tolist() if j == at or _could_start(plan, j)]
         ahead = [shown.snapshot.job_names[j] for j in order[: order.index(at)]]
         if ahead:
-            more = f" and {len(ahead) - 3} more" if len(ahead) > 3 else ""
             wait = counted(len(ahead), "job waits", plural="jobs wait")
-            yield f"  {wait} before it: {', '.join(ahead[:3])}{more}"
+            yield f"  {wait} before it: {named(ahead, 3)}"
         else:
             yield "  it is the first that waits"

@@ -18,7 +18,7 @@ from diflow.allocator.model.ledger import ancestors
 from diflow.allocator.model.snapshot import UNLIMITED
 from diflow.allocator.policies.fair.shares import deserved, dominant_share, queue_demand, usable_capacity
 from diflow.allocator.policies.waiting import start_order
-from diflow.figures import counted
+from diflow.figures import counted, named
 
 if TYPE_CHECKING:
     from diflow.allocator.engine.reconcile import Job
@@ -62,11 +62,10 @@ class MissingQueueRow:
 
     def text(self) -> str:
         """One line for people."""
-        named = ", ".join(self.jobs[:_NAMED]) + (f" and {len(self.jobs) - _NAMED} more" if self.jobs[_NAMED:] else "")
         runs = [counted(self.running, "runs", plural="run")] if self.running else []
         waits = [counted(self.waiting, "waits", plural="wait")] if self.waiting else []
         of = counted(len(self.jobs), "job names it", plural="jobs name it")
-        return f"queue {self.name} does not exist: {of}, {' and '.join(runs + waits)} ({named})"
+        return f"queue {self.name} does not exist: {of}, {' and '.join(runs + waits)} ({named(self.jobs, _NAMED)})"
 
 
 @dataclass(frozen=True, slots=True)

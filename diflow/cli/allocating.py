@@ -47,6 +47,12 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+LogOption = Annotated[
+    LogFormat | None,
+    typer.Option("--log-format", help="How log lines look (default: text on a terminal).", show_default=False),
+]
+
+
 def run(
     *,
     policy: PolicyName = None,
@@ -66,10 +72,7 @@ def run(
             show_default=False,
         ),
     ] = 0,
-    log_format: Annotated[
-        LogFormat | None,
-        typer.Option("--log-format", help="How log lines look (default: text on a terminal).", show_default=False),
-    ] = None,
+    log_format: LogOption = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log each rejected write, too.")] = False,
     watch_namespace: Watched = None,
     namespace: Home = None,

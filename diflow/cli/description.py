@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ from diflow import keys
 from diflow.cli import replicas
 from diflow.cli.console import colours, paint, phase_colour
 from diflow.cli.output import clock, coloured_phase, moment, printable
-from diflow.durations import age, instant
+from diflow.durations import age
+from diflow.figures import shortened
 from diflow.jobs.events import event_time, is_allocators
 from diflow.state.observe import observe
 from diflow.state.status import derive
@@ -20,7 +21,6 @@ from diflow.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from diflow.jobs.lookup import Job
     from diflow.state.observe import Observation
@@ -61,7 +61,9 @@ def description(
 
 def _is_since(submitted: str, event: dict[str, Any]) -> bool:
     last = event_time(event)
-    return not last or not submitted or instant(submitted) - instant(last) <= _CLOCKS_DIFFER
+    if not last or not submitted:
+        return True
+    return datetime.fromisoformat(submitted) - datetime.fromisoformat(last) <= _CLOCKS_DIFFER
 
 
 def _held(job: Job) -> str:
@@ -154,8 +156,7 @@ def _reason(event: dict[str, Any]) -> str:
 
 
 def _text(event: dict[str, Any]) -> str:
-    text = printable(" ".join(str(event.get("message") or "").split()))
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return shortened(printable(" ".join(str(event.get("message") or "").split())), _LONGEST, end="...")
 
 
 def _events(events: Sequence[dict[str, Any]], *, now: datetime) -> str:

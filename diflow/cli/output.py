@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from diflow import keys
 from diflow.cli.console import colours, encodes, paint, phase_colour
-from diflow.durations import instant
 
 if TYPE_CHECKING:
     from diflow.jobs.lookup import Job
@@ -22,12 +21,12 @@ def printable(text: str) -> str:
 
 def clock(time: str) -> str:
     """A time of day in the local time zone."""
-    return instant(time).astimezone().strftime("%H:%M:%S") if time else "-"
+    return datetime.fromisoformat(time).astimezone().strftime("%H:%M:%S") if time else "-"
 
 
 def moment(time: str) -> str:
     """A date and time in the local time zone."""
-    return instant(time).astimezone().strftime("%Y-%m-%d %H:%M:%S %z") if time else "-"
+    return datetime.fromisoformat(time).astimezone().strftime("%Y-%m-%d %H:%M:%S %z") if time else "-"
 
 
 def utc_now() -> datetime:

@@ -100,26 +100,19 @@ def _queue_table(queues: list[QueueRow]) -> str:
 
 
 def _waiting_table(waiting: list[tuple[int, JobRow]], *, wide: bool, now: float) -> str:
+    from diflow.durations import span  # noqa: PLC0415
     from diflow.tables import table  # noqa: PLC0415
 
     head = ["#", "JOB", "QUEUE", "PRIORITY", "REPLICAS", "WAITS", "REASON"]
     lines = []
     for place, row in waiting:
-        line = [str(place), row.key, row.queue, row.priority, row.range_text(), _age(row.created, now), row.why]
+        line = [str(place), row.key, row.queue, row.priority, row.range_text(), span(now - row.created), row.why]
         lines.append(line)
     if wide:
         head.insert(6, "PREEMPTIBLE")
         for line, (_, row) in zip(lines, waiting, strict=True):
             line.insert(6, "yes" if row.is_preemptible else "no")
     return table(head, lines)
-
-
-def _age(since: float, now: float) -> str:
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    from diflow.durations import age  # noqa: PLC0415
-
-    return age(datetime.fromtimestamp(since, UTC).isoformat(), now=datetime.fromtimestamp(now, UTC))
 
 
 def top(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from diflow.cli.allocating import LogFormat
+from diflow.cli.allocating import LogOption
 from diflow.cli.options import Context, Kubeconfig, needs
 
 
@@ -28,10 +28,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    log_format: Annotated[
-        LogFormat | None,
-        typer.Option("--log-format", help="How log lines look (default: text on a terminal).", show_default=False),
-    ] = None,
+    log_format: LogOption = None,
     debug: Annotated[bool, typer.Option("--debug", help="Log requests that only read, too.")] = False,
     watch_namespace: Annotated[
         str | None,

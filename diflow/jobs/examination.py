@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diflow import keys
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
+from diflow.figures import named
 from diflow.jobs import lookup, prerequisites, unproven
 from diflow.kube.kinds import CRD, EVENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
 
@@ -187,10 +188,9 @@ def _server(cluster: Cluster) -> Iterator[Finding]:
     except DiflowError:
         live = []
     needs = [job.name for job in live if unproven.why_needed(job.dijob)]
-    named = ", ".join(needs[:3]) + (f" and {len(needs) - 3} more" if len(needs) > 3 else "")
     yield Finding(
         what,
         ok=not needs,
-        detail=f"refused, and {named} send none" if needs else f"refused ({unproven.SETTING} is off)",
+        detail=f"refused, and {named(needs, 3)} send none" if needs else f"refused ({unproven.SETTING} is off)",
         remedy=f"their requests and reports get 401: set {unproven.SETTING}=true on the server (docs/security.md)",
     )

@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from diflow import keys
+from diflow.figures import shortened
 
 if TYPE_CHECKING:
     from diflow.job import DIJob
@@ -53,5 +54,4 @@ def _work(template: dict[str, Any]) -> dict[str, Any]:
 
 def _command(container: dict[str, Any]) -> str:
     text = " ".join([*(container.get("command") or []), *(container.get("args") or [])])
-    text = " ".join(text.split())
-    return text if len(text) <= _SHOWN_COMMAND else f"{text[: _SHOWN_COMMAND - 1]}…"
+    return shortened(" ".join(text.split()), _SHOWN_COMMAND)

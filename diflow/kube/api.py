@@ -288,11 +288,10 @@ class Cluster:
         name: str,
         *,
         namespace: str | None = None,
-        foreground: bool = False,
         grace_seconds: int | None = None,
     ) -> bool:
-        """Delete an object. Returns whether it existed. `foreground`: its dependents are deleted first."""
-        options: Json = {"propagationPolicy": "Foreground" if foreground else "Background"}
+        """Delete an object. Returns whether it existed."""
+        options: Json = {"propagationPolicy": "Background"}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         try:

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from diflow import keys
 from diflow.errors import InvalidError
+from diflow.figures import shortened
 from diflow.spec import syntax
 from diflow.spec.podrules import check_pod
 from diflow.spec.volumerules import check_volumes as check_volume_rules
@@ -368,5 +369,4 @@ def describe(value: Any) -> str:
         return "a list"
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return shortened(repr(value) if isinstance(value, str) else str(value), 80, end="...")

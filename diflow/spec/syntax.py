@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from diflow.errors import InvalidError
+from diflow.figures import shortened
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN: Final = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
@@ -146,7 +147,7 @@ def address(value: str, path: str) -> None:
             raise ValueError
         ipaddress.ip_address(value)
     except ValueError:
-        raise InvalidError(f"{_show(value)} is no IP address", path=path) from None
+        raise InvalidError(f"{_show(value)} is not a valid IP address", path=path) from None
 
 
 def id_number(value: int, path: str) -> None:
@@ -215,5 +216,4 @@ def _check_length(value: str, limit: int, path: str) -> None:
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return shortened(repr(value), 80, end="...")

@@ -57,8 +57,8 @@ class Part:
 
     def job(self, **fields: Any) -> DIJob:
         """The job of fake pods; `fields` of its task may say otherwise."""
-        task = {"replicas": self.high, "minReplicas": self.low, "maxReplicas": self.high, **fields}
-        return fake_job(self.name, NAMESPACE, task, queue=self.user, preemptible=True, backoffLimit=RETRIES)
+        task = {"replicas": self.high, "min_replicas": self.low, "max_replicas": self.high, **fields}
+        return fake_job(self.name, NAMESPACE, task, queue=self.user, preemptible=True, backoff_limit=RETRIES)
 
 
 @dataclass(frozen=True, slots=True)

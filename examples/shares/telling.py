@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from diflow.figures import shortened
 from diflow.tables import table
 from shares.cast import USERS, Moment, held, present
 
@@ -84,7 +85,7 @@ def moments_table(rows: Sequence[Row]) -> str:
     for row, text in zip(rows, texts, strict=True):
         out.append(text)
         out.append(f"  deserved: {row.moment.why}")
-        out += [f"  explain {job}: {_short(why)}" for job, why in row.said.items()]
+        out += [f"  explain {job}: {shortened(why, _LONGEST)}" for job, why in row.said.items()]
         out += [f"  WRONG: {wrong}" for wrong in row.wrong]
     return "\n".join(out)
 
@@ -101,7 +102,3 @@ def retries_table(retries: Iterable[Retries]) -> str:
     return (
         "; ".join(bad) or f"no retry used by any of {len(every)} jobs in {rounds} rounds; each backoffLimit unchanged"
     )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -104,10 +104,6 @@ class Access:
         if not self._cache.is_fresh():
             raise unavailable("the current state of the cluster is not known", after_seconds=_STALE_SECONDS)
 
-    async def person(self, token: str, *, address: str = "") -> User:
-        """The user of a token for the API server. Raises ApiError as `Identity.user` does."""
-        return await self._identity.user(token, address=address)
-
     async def may(
         self, user: User, verb: Verb, *, namespace: str, name: str = "", address: str = "", kind: Kind = WORKFLOW
     ) -> bool:

@@ -146,10 +146,6 @@ class Identity:
         if wait:
             raise too_many("too many unknown tokens from this address", after_seconds=wait)
 
-    def refund(self, address: str) -> None:
-        """Do not count a review that succeeded."""
-        self._newcomers.refund(address)
-
     async def _ask(
         self, token: str, key: tuple[bytes, str], audience: str, expires: float | None, address: str
     ) -> User | None:
@@ -165,7 +161,7 @@ class Identity:
         if user is None:
             self._denied[key] = True
             return None
-        self.refund(address)
+        self._newcomers.refund(address)  # a review that succeeds does not count
         left = self._keep_seconds if expires is None else min(self._keep_seconds, expires - self._wall())
         if left > 0:
             self._known[key] = _Known(user, self._clock() + left, expires)

@@ -376,10 +376,5 @@ def _tidy(schema: Any) -> Any:
     }
 
 
-def main() -> None:
-    """Print the document."""
-    sys.stdout.write(text())
-
-
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(text())

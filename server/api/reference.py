@@ -124,10 +124,5 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def main() -> None:
-    """Print the page."""
-    sys.stdout.write(reference())
-
-
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(reference())

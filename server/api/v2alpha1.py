@@ -54,17 +54,12 @@ class V2Alpha1:
         seconds = self._core.settings.body_seconds + self._core.settings.answer_seconds
         out = []
         for prefix in PREFIXES:
-            path = f"{prefix}/{{id:path}}/replicas"
-            out.append(
-                (
-                    path,
-                    Endpoint(
-                        f"{prefix}/{{id}}/replicas", seconds=seconds, get=self.get, post=self.add, delete=self.delete
-                    ),
-                )
-            )
-            path = f"{prefix}/{{id:path}}/profilings"
-            out.append((path, Endpoint(f"{prefix}/{{id}}/profilings", seconds=seconds, post=self.report)))
+            for what, methods in (
+                ("replicas", {"get": self.get, "post": self.add, "delete": self.delete}),
+                ("profilings", {"post": self.report}),
+            ):
+                endpoint = Endpoint(f"{prefix}/{{id}}/{what}", seconds=seconds, **methods)
+                out.append((f"{prefix}/{{id:path}}/{what}", endpoint))
         return out
 
     async def get(self, exchange: Exchange) -> None:

@@ -9,6 +9,8 @@ import json
 import re
 from typing import Any, Final
 
+from diflow.figures import shortened
+
 JSON: Final = b"application/json"
 _LONGEST: Final = 500
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
@@ -17,24 +19,19 @@ _QUOTES: Final = str.maketrans({"'": "`", '"': "`"})
 
 def success(message: str, data: Any = None) -> bytes:
     """The body of a response with status 200."""
-    return _dump({"success": True, "code": 0, "message": plain(message), "data": data})
+    return bare({"success": True, "code": 0, "message": plain(message), "data": data})
 
 
 def failure(message: str, data: Any = None) -> bytes:
     """The body of a response with any other status."""
-    return _dump({"success": False, "code": 1, "message": plain(message), "data": data})
+    return bare({"success": False, "code": 1, "message": plain(message), "data": data})
 
 
 def bare(data: Any) -> bytes:
     """A body without the envelope, for clients that do not know it."""
-    return _dump(data)
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def plain(text: str) -> str:
     """Text for a message: one line of bounded length, without apostrophes and quotation marks."""
-    line = _UNSAFE.sub(" ", text.translate(_QUOTES))
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
-
-
-def _dump(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return shortened(_UNSAFE.sub(" ", text.translate(_QUOTES)), _LONGEST)

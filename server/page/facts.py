@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from diflow import keys
 from diflow.errors import InvalidError
+from diflow.figures import shortened
 from diflow.job import DIJob, read_annotation
 from diflow.jobs.replica_ranges import asked
 from diflow.server.page import amounts
@@ -177,7 +178,7 @@ def trim_pod(obj: Object) -> PodFacts | None:
         phase=str(phase),
         is_ready=phase == "Running" and conditions.get("Ready") == "True",
         is_terminating=bool(metadata.get("deletionTimestamp")) or (spec.get("activeDeadlineSeconds") or 2) <= 1,
-        waiting=_shortened(waiting_reason(obj)),
+        waiting=_line(waiting_reason(obj)),
         created=seconds(str(metadata.get("creationTimestamp") or "")),
         request=tuple(sorted(amounts.of_pod(spec).items())),
     )
@@ -218,12 +219,12 @@ def _job(obj: Object, state: JobState) -> JobFacts:
     return replace(
         _known(obj, state),
         phase=now.phase,
-        message=_shortened(now.message),
+        message=_line(now.message),
         tasks=tasks,
         waits=state.is_gang and not (now.ended or state.is_stopping or any(task.granted for task in tasks)),
         is_suspended=state.is_suspended,
         is_stopping=state.is_stopping,
-        why=_shortened(decision.why) if decision else "",
+        why=_line(decision.why) if decision else "",
         decided=seconds(decision.time) if decision else 0.0,
         restarts=now.restarts or 0,
         reschedules=now.reschedules or 0,
@@ -292,6 +293,5 @@ def _known(obj: Object, state: JobState) -> JobFacts:
     )
 
 
-def _shortened(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
+def _line(text: str) -> str:
+    return shortened(" ".join(text.split()), _LONGEST_TEXT)

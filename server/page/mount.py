@@ -74,7 +74,7 @@ class ViewerPermissions:
     async def visitor(self, token: str, address: str) -> Visitor | None:
         """The visitor of a token, None if it is not valid. Raises UnavailableError if that cannot be reviewed now."""
         try:
-            user = await self._core.access.person(token, address=address)
+            user = await self._core.identity.user(token, address=address)
             return Visitor(user.name, await self._permissions(user, address))
         except ApiError as error:
             if error.status in (401, 403):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from diflow.durations import span
 from diflow.figures import quantity
 from diflow.server.page import amounts, drawing, texts
 from diflow.server.page.board import FILTERS, Board, JobLine
@@ -95,7 +96,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "age": texts.age, "clock": texts.clock, "rate": texts.rate, "percent": "{:.0%}".format, "amount": quantity,
+        "age": span, "clock": texts.clock, "rate": texts.rate, "percent": "{:.0%}".format, "amount": quantity,
         "short": amounts.short, "colour": drawing.colour, "bar": drawing.bar, "spark": _spark, "chart": _chart,
     }  # fmt: skip
     made.globals |= {

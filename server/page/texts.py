@@ -1,4 +1,4 @@
-"""Values as text for people: ages, times, rates, links, and text from users that a page can show."""
+"""Values as text for people: times, rates, links, and text from users that a page can show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from urllib.parse import quote, urlsplit
 
 from markupsafe import Markup
 
-_STEPS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _ODD: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
 )
@@ -18,19 +17,6 @@ _ODD: Final = re.compile(
 def displayable(value: Any) -> Any:
     """The value; in text, characters that HTML cannot contain, or that change the text's direction, are replaced."""
     return _ODD.sub("�", value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def age(total: float) -> str:
-    """A duration in seconds as kubectl shows it: 45s, 12m, 3h20m, 5d."""
-    whole = max(0, int(total))
-    for i, (size, unit) in enumerate(_STEPS):
-        if whole >= size:
-            count, rest = divmod(whole, size)
-            small = _STEPS[i + 1] if i + 1 < len(_STEPS) else None
-            if small and count < 10 and rest >= small[0]:
-                return f"{count}{unit}{rest // small[0]}{small[1]}"
-            return f"{count}{unit}"
-    return "0s"
 
 
 def clock(at: float) -> str:

@@ -10,10 +10,11 @@ from html.parser import HTMLParser
 import pytest
 
 from diflow import keys
+from diflow.durations import span
 from diflow.server.page import ClusterState, Freshness, Permissions
 from diflow.server.page.board import COLOURS, JOBS_A_PAGE, NODES_A_PAGE, Board, Query, board
 from diflow.server.page.render import content
-from diflow.server.page.texts import age, argo_link, rate
+from diflow.server.page.texts import argo_link, rate
 from tests.server.page_scene import GPU, NOW, MadeJob, cluster_state, foreign_pod, made_node, scene
 
 EVERYTHING = Permissions(None, nodes=True)
@@ -276,7 +277,7 @@ def test_an_empty_cluster_says_how_to_begin() -> None:
 
 
 def test_times_and_speeds_are_short() -> None:
-    assert [age(s) for s in (-5, 0, 59, 61, 3600, 12_000, 90_000, 9e6)] == [
+    assert [span(s) for s in (-5, 0, 59, 61, 3600, 12_000, 90_000, 9e6)] == [
         "0s", "0s", "59s", "1m1s", "1h", "3h20m", "1d1h", "104d",
     ]  # fmt: skip
     assert [rate(v) for v in (None, 0.5, 431.0, 12_600, 2.5e6, 1e300)] == [

@@ -237,7 +237,7 @@ def test_a_node_tells_whether_it_is_ready_and_since_when_it_is_not() -> None:
         ("memory", "1536Mi", 1536.0, "1.5Gi"),
         ("memory", "24581684Ki", 24581684 / 1024, "23.4Gi"),  # as a kubelet writes what a node has
         ("memory", "128974848", 123.0, "123Mi"),
-        ("memory", "1e6Ki", 0.0, "0"),
+        ("memory", "1e6Ki", 0.0, "0Mi"),
         ("memory", "134217728e0", 128.0, "128Mi"),
         ("memory", "3Ti", 3 * 1024.0**2, "3Ti"),
         (GPU, "8", 8.0, "8"),
