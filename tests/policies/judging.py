@@ -72,8 +72,10 @@ def _in_processes(work: list[Part]) -> list[tuple[int, list[str]] | None]:
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Processes that are started meanwhile use one core each: the linear algebra of numpy has threads. Their coverage is
-    not measured: it would take longer than the laws, and each policy runs in other tests."""
+    """Processes that are started meanwhile use one core each: the linear algebra of numpy has threads.
+
+    Their coverage is not measured: it would take longer than the laws, and each policy runs in other tests.
+    """
     changed = {"OPENBLAS_NUM_THREADS": "1", "COVERAGE_PROCESS_CONFIG": None}
     before = {name: os.environ.get(name) for name in changed}
     try:
