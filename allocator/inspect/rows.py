@@ -16,7 +16,7 @@ from diflow.allocator.inspect.observer import used
 from diflow.allocator.messages.reason_texts import STARTS
 from diflow.allocator.model.ledger import ancestors
 from diflow.allocator.model.snapshot import UNLIMITED
-from diflow.allocator.policies.fair.shares import deserved, dominant_share, queue_demand, total_room
+from diflow.allocator.policies.fair.shares import deserved, dominant_share, queue_demand, usable_capacity
 from diflow.allocator.policies.waiting import start_order
 from diflow.figures import counted
 
@@ -186,7 +186,7 @@ def missing_queue_rows(seen: Seen) -> list[MissingQueueRow]:
 def job_rows(seen: Seen) -> list[JobRow]:
     """All jobs of the allocator that have not ended, in the order of start."""
     s = seen.picture.snapshot
-    total = total_room(s)
+    total = usable_capacity(s)
     share = dominant_share(s.demand_by_job(s.held_by_role()), np.maximum(total, 1))
     shares = dict(zip(s.job_names, share.tolist(), strict=True))
     order = {s.job_names[j]: place for place, j in enumerate(start_order(s).tolist())}

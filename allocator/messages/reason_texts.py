@@ -20,7 +20,7 @@ _TEXT: dict[Why, str] = {
     Why.KEPT: "keeps what it holds: no change is worth its cost",
     Why.KEPT_NOT_PREEMPTIBLE: "keeps what it holds: it is not preemptible, so it is never moved",
     Why.FITS: STARTS + "it gets {0:g} of the {1:replica|} it asks for",
-    Why.NO_ROOM: "waits for room: its gang needs {0:replica|} at once and {1:fits|fit} now",
+    Why.DOES_NOT_FIT: "waits for room: its gang needs {0:replica|} at once and {1:fits|fit} now",
     Why.TOO_BIG: (
         "can never start here: its gang needs {0:replica|} and the whole cluster takes {1:g}; "
         "ask for fewer, for less each, or add nodes"
@@ -59,7 +59,7 @@ _TEXT: dict[Why, str] = {
         "shares what it held above its minimum with {subject}, which starts in the same queue; "
         "{0:replica is|replicas are} left to it"
     ),
-    Why.GAVE_BACK_KEPT_ROOM: (
+    Why.GAVE_BACK_RESERVATION: (
         "gives back room that was kept for {subject}, which can start with it; {0:replica is|replicas are} left to it"
     ),
     Why.QUEUE_GUARANTEE: "starts: its queue is guaranteed {0:replica|} more",
@@ -68,7 +68,9 @@ _TEXT: dict[Why, str] = {
     Why.GROWN: "grows to {0:replica|}: there is room for what its user asked for",
     Why.POLICY_FAILED: "waits: the policy gave no usable plan, so nothing is changed",
     Why.PLACED_AGAIN: "is placed again with {0:replica|}, {1:g} before",
-    Why.NO_ROOM_ELSEWHERE: "keeps what it holds: placed anew it needs {0:replica|} on open nodes, and {1:fits|fit}",
+    Why.DOES_NOT_FIT_ELSEWHERE: (
+        "keeps what it holds: placed again it needs {0:replica|} on open nodes, and {1:fits|fit}"
+    ),
     Why.TOO_SOON: "keeps {0:replica|}: {1:g} more would fit, but it was changed {2:.0f} s ago",
     Why.GAIN_TOO_SMALL: "keeps {0:replica|}: {1:g} more would fit, too few to be worth a restart of all",
     Why.EXPLORES: "starts small: it has reported nothing yet, so nothing is known of how it scales",
@@ -131,12 +133,12 @@ class Explainer:
         if why is Why.PLACED_AGAIN:
             words += self._out_of_limits(job)
         need, fits = plan.values[job, :2].tolist()
-        if why is Why.NO_ROOM and need <= fits:  # a gang of several roles
+        if why is Why.DOES_NOT_FIT and need <= fits:  # a gang of several roles
             roles = self._roles(job)
             words = _TOGETHER.format(
                 int(s.role_min[roles].sum()), ", ".join(f"{s.role_min[r]} × {s.role_names[r]}" for r in roles)
             )
-        elif why is Why.NO_ROOM:
+        elif why is Why.DOES_NOT_FIT:
             words += self._short(job)
         later = ""
         if action in (Action.ADMIT, Action.RESIZE) and not plan.bind_now[job]:
@@ -332,7 +334,7 @@ class Explainer:
                     f"would start: when there is room for {missing} × ({request(s, role)}) more where it may run"
                     + (f", or with a minimum of {found.fits}" if found.fits else "")
                 )
-            elif why is Why.NO_ROOM:
+            elif why is Why.DOES_NOT_FIT:
                 out.append("would start: when its roles fit together; each by itself does")
         holders = s.jobs_of(self.plan.role)
         firm = holders & ~s.job_preemptible

@@ -127,7 +127,7 @@ class Ledger:
             known.by_node[node] = fits
         known.seen = len(self._log)
 
-    def queue_room(self, job: int, role: int) -> int:
+    def queue_headroom(self, job: int, role: int) -> int:
         """Replicas of `role` that the caps of the job's queue and its ancestors still allow."""
         facts = self.facts
         queue = facts.job_queue[job]
@@ -218,7 +218,7 @@ class Ledger:
             fits = int(np.minimum(self.slots_for(job, role), MOST).sum())
         else:
             fits = self._slots_of(self.facts.shape[role]).total
-        return min(fits, self.queue_room(job, role))
+        return min(fits, self.queue_headroom(job, role))
 
     def takes_any(self) -> bool:
         """Whether one more replica of any role fits anywhere."""

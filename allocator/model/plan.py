@@ -37,7 +37,7 @@ class Why(IntEnum):
 
     | reasons | values | subject |
     |---|---|---|
-    | NO_ROOM | replicas of a role that the gang needs, that fit | |
+    | DOES_NOT_FIT | replicas of a role that the gang needs, that fit | |
     | ITS_TURN | replicas needed, that fit in the reservation, seconds until it ends | |
     | RESERVED | replicas needed, that fit in all, seconds until the reservation ends (0: no end) | the job it is for |
     | QUEUE_CAP | amount needed, left below the cap, r | the capped queue |
@@ -51,7 +51,7 @@ class Why(IntEnum):
     KEPT = 0
     KEPT_NOT_PREEMPTIBLE = 1
     FITS = 2
-    NO_ROOM = 3
+    DOES_NOT_FIT = 3
     TOO_BIG = 4
     NO_NODES = 5
     NO_SUCH_QUEUE = 6
@@ -66,12 +66,12 @@ class Why(IntEnum):
     POLICY_FAILED = 16
     EXPLORES = 19
     PLACED_AGAIN = 20
-    NO_ROOM_ELSEWHERE = 21
+    DOES_NOT_FIT_ELSEWHERE = 21
     TOO_SOON = 22
     GAIN_TOO_SMALL = 23
     QUEUE_GUARANTEE = 24
     SHARED_IN_QUEUE = 25
-    GAVE_BACK_KEPT_ROOM = 26
+    GAVE_BACK_RESERVATION = 26
     RECLAIMED_BY_GUARANTEE = 27
     ITS_TURN = 28
     NO_SURPLUS = 29
@@ -87,7 +87,7 @@ NAMES_A_JOB = frozenset(
         Why.RECLAIMED_BY_GUARANTEE,
         Why.SHRUNK_FOR_OTHERS,
         Why.SHARED_IN_QUEUE,
-        Why.GAVE_BACK_KEPT_ROOM,
+        Why.GAVE_BACK_RESERVATION,
     }
 )
 """Reasons whose subject is a job; for all others it is a queue."""

@@ -21,7 +21,7 @@ _OF_REPLICAS = tuple(
     int(why)
     for why in (
         *(Why.FITS, Why.GROWN, Why.PLACED_AGAIN, Why.PREEMPTED_FOR_PRIORITY, Why.RECLAIMED),
-        *(Why.RECLAIMED_BY_GUARANTEE, Why.SHARED_IN_QUEUE, Why.GAVE_BACK_KEPT_ROOM, Why.SHRUNK_FOR_OTHERS),
+        *(Why.RECLAIMED_BY_GUARANTEE, Why.SHARED_IN_QUEUE, Why.GAVE_BACK_RESERVATION, Why.SHRUNK_FOR_OTHERS),
     )
 )
 """Reasons of running jobs whose values are replicas."""
@@ -30,21 +30,14 @@ MOST_JOBS = 200
 """Above this number of jobs a plan is not iterated: single replicas matter little there, and planning time is short."""
 
 
-def followed(
-    snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan | None], rests: Callable[[], bool] = lambda: False
-) -> Plan:
-    """`plan` followed by the plans of `look` on the predicted state, until one changes nothing, as one plan.
-
-    `look` may return None for a plan that changes nothing. `rests`: whether `plan` is known to be a fixed point.
-    """
-    if snapshot.jobs > MOST_JOBS or not changes(plan) or rests():
+def followed(snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan]) -> Plan:
+    """`plan` followed by the plans of `look` on the predicted state, until one changes nothing, as one plan."""
+    if snapshot.jobs > MOST_JOBS or not changes(plan):
         return plan
     seen = {_allocation(plan)}
     for _ in range(ROUNDS):
         again = look(carry_out(snapshot, plan))
-        if again is None or not changes(again):
-            return plan
-        if leaves_home(snapshot, again):
+        if not changes(again) or leaves_home(snapshot, again):
             return plan
         plan = joined(snapshot, plan, again)
         # In a cycle of exchanges any state is as good as the others.

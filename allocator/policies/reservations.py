@@ -26,7 +26,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.policies.fair.shares import total_room
+from diflow.allocator.policies.fair.shares import usable_capacity
 from diflow.allocator.policies.settings import PolicySettings
 
 
@@ -40,7 +40,7 @@ class Oldest:
     until: float
 
     @property
-    def keeps_room(self) -> bool:
+    def has_reservation(self) -> bool:
         return self.until > 0.0
 
 
@@ -59,7 +59,7 @@ def largest_late(snapshot: Snapshot, holds: BoolArray, settings: PolicySettings)
     unknown = np.where(s.jobs_of(s.held_role), s.job_created_seconds, s.now_seconds)
     started = np.where(s.job_started_seconds >= 0, s.job_started_seconds, unknown)
     late = holds & (started - s.job_created_seconds >= settings.reserve_after_seconds)
-    sizes = s.demand_by_job(s.role_min)[late] / np.maximum(total_room(s), 1)
+    sizes = s.demand_by_job(s.role_min)[late] / np.maximum(usable_capacity(s), 1)
     return float(sizes.max(initial=0.0))
 
 

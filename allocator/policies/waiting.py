@@ -195,7 +195,7 @@ def worst_role(ledger: Ledger, job: int) -> int:
     return max(ledger.roles_of(job), key=lambda r: ((low[r] - fitting(ledger, job, r)) / max(1, low[r]), -r))
 
 
-def room_told(ledger: Ledger, job: int) -> tuple[float, float]:
+def needed_and_fitting(ledger: Ledger, job: int) -> tuple[float, float]:
     """(needed, fitting) replicas of the gang's worst role."""
     role = worst_role(ledger, job)
     return float(ledger.facts.role_min[role]), float(min(fitting(ledger, job, role), 2**31))
@@ -210,10 +210,10 @@ def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_se
     cap = cap_that_binds(ledger, job)
     if cap is not None:
         return cap
-    need, fits = room_told(ledger, job)
+    need, fits = needed_and_fitting(ledger, job)
     if reserved_for not in (-1, job) and ledger.fits(job, minimum_gang(ledger, job)):
         return Why.RESERVED, (need, fits, left_seconds), reserved_for
-    return Why.NO_ROOM, (need, fits, 0.0), -1
+    return Why.DOES_NOT_FIT, (need, fits, 0.0), -1
 
 
 def told_impossible(ledger: Ledger, job: int, reason: Reason) -> Told:

@@ -54,7 +54,7 @@ class KubeBatchPolicy:
         role, node, count = ledger.triples()
         before = snapshot.jobs_of(snapshot.held_role)
         after = snapshot.jobs_of(ledger.replicas > 0)
-        why = np.where(after, np.where(before, int(Why.KEPT), int(Why.FITS)), int(Why.NO_ROOM))
+        why = np.where(after, np.where(before, int(Why.KEPT), int(Why.FITS)), int(Why.DOES_NOT_FIT))
         return make_plan(snapshot, self.name, role, node, count, why=why)
 
 

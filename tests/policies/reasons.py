@@ -455,11 +455,11 @@ _LOST: dict[Why, Check] = {
     Why.RECLAIMED: _reclaimed,
     Why.RECLAIMED_BY_GUARANTEE: _by_guarantee,
     Why.SHARED_IN_QUEUE: _shared,
-    Why.GAVE_BACK_KEPT_ROOM: _gave_back,
+    Why.GAVE_BACK_RESERVATION: _gave_back,
     Why.SHRUNK_FOR_OTHERS: _shrunk,
 }
 _WAITING: dict[Why, Check] = {
-    Why.NO_ROOM: _room,
+    Why.DOES_NOT_FIT: _room,
     Why.TOO_BIG: _too_big,
     Why.NO_NODES: _no_nodes,
     Why.NO_SUCH_QUEUE: _no_queue,

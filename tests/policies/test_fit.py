@@ -159,7 +159,7 @@ def test_nobody_shrinks_for_a_lower_priority_and_nobody_is_stopped_for_an_equal_
     ]
     snapshot, plan = planned(nodes(4, 4), jobs)
     assert sizes(snapshot, plan) == {"high": 4, "equal": 4}
-    assert why(snapshot, plan, "new") == Why.NO_ROOM
+    assert why(snapshot, plan, "new") == Why.DOES_NOT_FIT
 
 
 def test_a_gang_is_stopped_whole_or_not_at_all() -> None:
@@ -281,7 +281,7 @@ def test_a_maximum_that_was_lowered_is_followed_at_once() -> None:
     snapshot, plan = planned(nodes(4, 1, closed=(1,)), [job])
     assert held(snapshot, plan) == {"a": {"n1": 4}}
     assert told(snapshot, plan, "a") == (
-        "a: keep: keeps what it holds: placed anew it needs 2 replicas on open nodes, and 1 fits"
+        "a: keep: keeps what it holds: placed again it needs 2 replicas on open nodes, and 1 fits"
     )
 
 
@@ -293,7 +293,7 @@ def test_a_maximum_that_was_lowered_costs_no_more_than_it_asks_for(foreign: int,
     snapshot, plan = planned(cluster, jobs)
     assert sizes(snapshot, plan) == {"a": size, "b": 4}
     if size == 4:
-        assert told(snapshot, plan, "a").endswith("placed anew it needs 3 replicas on open nodes, and 0 fit")
+        assert told(snapshot, plan, "a").endswith("placed again it needs 3 replicas on open nodes, and 0 fit")
 
 
 def test_a_plan_that_ends_below_keeping_is_not_taken() -> None:

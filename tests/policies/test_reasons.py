@@ -138,7 +138,7 @@ def test_no_reason_of_five_hundred_jobs_that_wait_is_refuted() -> None:
         some = list(reasons.whys(snapshot, plan))
         waited += len(some)
         seen.update(some)
-    assert {Why.NO_ROOM, Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.NO_SURPLUS, Why.ITS_TURN} <= seen
+    assert {Why.DOES_NOT_FIT, Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.NO_SURPLUS, Why.ITS_TURN} <= seen
 
 
 def _changed(plan: Plan, at: int, why: Why, values: tuple[float, float, float], subject: int = -1) -> Plan:
@@ -150,7 +150,7 @@ def _changed(plan: Plan, at: int, why: Why, values: tuple[float, float, float], 
 @pytest.mark.parametrize(
     ("why", "values", "subject"),
     [
-        (Why.NO_ROOM, (1.0, 1.0, 0.0), -1),
+        (Why.DOES_NOT_FIT, (1.0, 1.0, 0.0), -1),
         (Why.QUEUE_CAP, (1.0, 0.0, 0.0), 0),
         (Why.QUEUE_SHARE, (3.0, 4.0, 0.0), 0),
         (Why.NO_SURPLUS, (1.0, 3.0, 0.0), 0),

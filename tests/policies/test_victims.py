@@ -10,11 +10,13 @@ from diflow.allocator.model.arrays import BoolArray, FloatArray
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import QueueView, build
-from diflow.allocator.policies.fair import cycle
+from diflow.allocator.policies.fair.cycle import Cycle
 from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.allocator.policies.fair.shares import deserved_by
+from diflow.allocator.policies.fair.state import State
+from diflow.allocator.policies.fair.transactions import MOST_TRANSACTIONS
 from diflow.allocator.policies.fair.victim_filters import agreed, drf
-from diflow.allocator.policies.fair.victims import MayTake, Reach, make_room, order_of_victims
+from diflow.allocator.policies.fair.victims import MayTake, Reach, evict_for, order_of_victims
 from diflow.allocator.policies.settings import PolicySettings
 from tests.policies import laws
 from tests.policies.generators import snapshots
@@ -45,7 +47,7 @@ def search(
     order = order_of_victims(snapshot)
     chosen = [j for j in order[candidates[order]].tolist() if j != job]
     may_take = (lambda _victim, _amount: True) if over is None else keeps_its_share(ledger, over)
-    return told, make_room(ledger, job, want, chosen, may_take) is not None
+    return told, evict_for(ledger, job, want, chosen, may_take) is not None
 
 
 def test_no_search_that_succeeds_is_told_to_be_hopeless() -> None:
@@ -90,7 +92,7 @@ def test_by_drf_each_victim_keeps_what_the_preemptor_gets_and_who_is_not_asked_w
                 reach = Reach(ledger, able, None)
                 told = reach.is_enough(want) and reach.fits_on_nodes(want)
                 asked = everybody if all_asked else able
-                found = make_room(ledger, job, want, order[asked[order]].tolist(), may_take)
+                found = evict_for(ledger, job, want, order[asked[order]].tolist(), may_take)
                 assert told or found is None
                 hopeless += not told
                 ends.append((found, ledger.count))
@@ -117,7 +119,7 @@ def test_no_law_is_broken_where_drf_must_agree() -> None:
 
 def test_hopeless_gangs_do_not_use_up_what_a_cycle_may_try() -> None:
     """The first jobs that fit nowhere used to be tried again each cycle, and those after them never."""
-    count = cycle.MOST_TRANSACTIONS + 10
+    count = MOST_TRANSACTIONS + 10
     # Each wants more than its queue's other job can lose, and nothing else may be taken.
     jobs = [gang("base", 6, low=6, placed={"n1": 6}, preemptible=False, cpu=1)]
     jobs += [gang("weak", 2, low=2, placed={"n1": 2}, cpu=1)]
@@ -139,5 +141,5 @@ def test_what_was_granted_in_part_is_asked_for_again_in_the_same_cycle() -> None
         gang("low", 7, placed={"n1": 7}, cpu=1),
     ]
     snapshot = build([node(cpu=13)], jobs, [QueueView("default")])
-    plan = cycle.Cycle(snapshot, PolicySettings()).run(("preempt",), "fair")
+    plan = Cycle(State(snapshot, PolicySettings())).run(("preempt",), "fair")
     assert held(snapshot, plan) == {"high": 13, "low": 0}

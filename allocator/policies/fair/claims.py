@@ -50,6 +50,12 @@ class Standings:
         self._asked: dict[tuple[int, Asked], Asked] = {}
         self.chains = ledger.facts.chains
 
+    def apart(self, one: int, other: int) -> tuple[list[int], list[int]]:
+        """The two queues, each with its ancestors up to below the nearest common one. One of them is empty if it
+        contains the other."""
+        ours, theirs = self.chains[one], self.chains[other]
+        return [q for q in ours if q not in theirs], [q for q in theirs if q not in ours]
+
     def counted(self, queue: int, asked: Asked) -> Asked:
         """The requested resources that are contended between this queue and its siblings."""
         chain = self.chains[queue]
@@ -160,7 +166,6 @@ class Claim:
         self.asked: Asked = asked_for(need)
         chain = standings.chains[queue]
         self._ratios = [standings.claimed(q, self.asked) for q in chain]
-        self._place = {q: at for at, q in enumerate(chain)}
         self._sides: dict[int, _Side | None] = {}
         self._used_before = {q: list(standings.ledger.used[q]) for q in chain} if standings.guaranteed else {}
         self._met_before: dict[int, float] = {}
@@ -261,23 +266,17 @@ class Claim:
 
     def _make_side(self, queue: int) -> _Side | None:
         standings = self._s
-        chain = standings.chains[queue]
-        below = [q for q in chain if q not in self._place]
         # No exchange with the queue itself, its ancestors and its descendants.
-        if not below or queue in self._place:
+        ours, below = standings.apart(self._queue, queue)
+        if not ours or not below:
             return None
-        above = chain[len(below) :]
-        depth = self._place[above[0]] if above else len(self._ratios)
-        if depth == 0:
-            return None
-        mine = standings.chains[self._queue][depth - 1]
+        above, mine = standings.chains[queue][len(below) :], ours[-1]
         if self._by_guarantee:
             # Only a guarantee below the common ancestor distinguishes the two.
-            ours = standings.chains[self._queue][:depth]
             return _Side(below, above, mine, 0.0) if any(standings.covers(q, self._need) for q in ours) else None
-        if not standings.counted(mine, self.asked) or max(self._ratios[:depth]) >= 1 - _SAME:
+        least = max(self._ratios[: len(ours)])
+        if not standings.counted(mine, self.asked) or least >= 1 - _SAME:
             return None
-        least = max(self._ratios[:depth])
         for q in below:
             counted = standings.counted(q, self.asked)
             if counted and standings.ratio(q, counted) <= least + _SAME:

@@ -12,7 +12,7 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.policies.fair.shares import ROUNDING, Shares, queue_demand, total_room
+from diflow.allocator.policies.fair.shares import ROUNDING, Shares, queue_demand, usable_capacity
 
 RANKS = 4
 """Priorities that the measure distinguishes (the lowest ones count as one)."""
@@ -42,18 +42,18 @@ class Worth:
 
 
 class Measure:
-    """The worth of plans for one snapshot. `within` (J): the jobs whose demand the shares count. `kept` (roles,
-    counts): the allocation that plans start from, if it is not the snapshot's."""
+    """The worth of plans for one snapshot. `within` (J): the jobs whose demand the shares count. `start` (G): the
+    replicas that plans start from, if they are not the snapshot's."""
 
     def __init__(
         self,
         snapshot: Snapshot,
         shares: Shares,
         within: BoolArray | None = None,
-        kept: tuple[IntArray, IntArray] | None = None,
+        start: IntArray | None = None,
     ) -> None:
         s = self.snapshot = snapshot
-        self._total = np.maximum(total_room(s), 1).astype(np.float64)
+        self._total = np.maximum(usable_capacity(s), 1).astype(np.float64)
         levels = np.unique(s.job_priority)[-(RANKS - 1) :]
         self._levels = len(levels) + 1
         rank = np.searchsorted(levels, s.job_priority, side="right")
@@ -76,31 +76,27 @@ class Measure:
         self._sure: IntArray = np.where(shares.contended[s.queue_parent], s.queue_guarantee, 0)
         self._bonus = _bonus(s)
         self._job_rank: FloatArray = RANK ** (self._levels - 1.0 - self._row[s.facts.starts[:-1]] % self._levels)
-        self._kept = self._met(*(kept or (s.held_role, s.held_count)))
+        self._start = self._met(s.held_by_role() if start is None else start)
 
     def of_plan(self, plan: Plan) -> Worth:
-        return self.of(plan.role, plan.count)
+        return self.of(np.bincount(plan.role, weights=plan.count, minlength=self.snapshot.roles))
 
-    def of(self, role: IntArray, count: IntArray, *, running: bool = False) -> Worth:
-        """The worth of an allocation of `count` replicas of `role`. `running`: also count running jobs, for exchanges
-        among jobs of one queue."""
+    def of(self, replicas: IntArray | FloatArray, *, running: bool = False) -> Worth:
+        """The worth of an allocation of so many replicas of each role (G). `running`: also count running jobs, for
+        exchanges among jobs of one queue."""
         by_rank = RANK ** np.arange(self._levels - 1, -1, -1)
-        met = self._met(role, count)
+        met = self._met(replicas)
         if not running:
-            met = tuple(_no_more_lost_than_in_all(part, kept) for part, kept in zip(met, self._kept, strict=True))
+            met = tuple(_no_more_lost_than_in_all(part, start) for part, start in zip(met, self._start, strict=True))
         guarantees, shares = (float(_differences(part).sum(axis=0) @ by_rank) for part in met)
         if running:
-            shares += float((self._bonus * self._runs(role, count) * self._job_rank).sum())
+            s = self.snapshot
+            shares += float((self._bonus * ~s.jobs_of(replicas < s.role_min) * self._job_rank).sum())
         return Worth(guarantees, shares)
 
-    def _runs(self, role: IntArray, count: IntArray) -> BoolArray:
-        s = self.snapshot
-        return ~s.jobs_of(np.bincount(role, weights=count, minlength=s.roles) < s.role_min)
-
-    def _met(self, role: IntArray, count: IntArray) -> tuple[FloatArray, ...]:
+    def _met(self, replicas: IntArray | FloatArray) -> tuple[FloatArray, ...]:
         """Q×L, Q×L: met guarantees and met shares of each priority level and those above it."""
         s = self.snapshot
-        replicas = np.bincount(role, weights=count, minlength=s.roles)
         gangs = np.minimum(replicas, s.role_min)
         held = np.zeros((s.queues * self._levels + 1, len(s.resources)))
         np.add.at(held, self._row, s.role_request * gangs[:, None])
@@ -118,14 +114,14 @@ class Measure:
         return sure, met
 
 
-def _no_more_lost_than_in_all(met: FloatArray, kept: FloatArray) -> FloatArray:
+def _no_more_lost_than_in_all(met: FloatArray, start: FloatArray) -> FloatArray:
     """Q×L: `met`, but no level of a queue loses more than the whole queue does.
 
     Other queues reclaim a queue's surplus from any of its jobs: jobs of lower priority may not be preemptible, and
     keep the rest of the share.
     """
-    lost = np.maximum(kept[:, -1:] - met[:, -1:], 0.0)
-    return np.maximum(met, kept - lost)
+    lost = np.maximum(start[:, -1:] - met[:, -1:], 0.0)
+    return np.maximum(met, start - lost)
 
 
 def _differences(by_level: FloatArray) -> FloatArray:
@@ -152,7 +148,7 @@ def _bonus(snapshot: Snapshot) -> FloatArray:
     """
     s = snapshot
     spare = (s.role_max > s.role_min) & s.job_preemptible[s.role_job]
-    size = (s.role_request / np.maximum(total_room(s), 1)).max(axis=1, initial=0.0) * spare
+    size = (s.role_request / np.maximum(usable_capacity(s), 1)).max(axis=1, initial=0.0) * spare
     most = np.zeros(s.queues + 1)
     np.maximum.at(most, s.job_queue[s.role_job], size)
     out: FloatArray = 2 * most[s.job_queue]

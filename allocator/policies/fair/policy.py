@@ -11,8 +11,9 @@ from diflow.allocator.model.arrays import FloatArray, IntArray
 from diflow.allocator.model.plan import Plan, carry_out, changes, evictions
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.cycle import GENTLE, Cycle
+from diflow.allocator.policies.fair.losses import Given, retold
 from diflow.allocator.policies.fair.prepared import prepared, restored
-from diflow.allocator.policies.fair.reasons import retold
+from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fixed_point import followed
 from diflow.allocator.policies.settings import PolicySettings
 
@@ -30,7 +31,7 @@ class FairPolicy:
         used = self._prepared(snapshot)
         only = np.zeros(used.jobs, dtype=np.bool_)
         only[job] = True
-        return restored(snapshot, used, Cycle(used, self._settings, considered=only).run(GENTLE, self.name))
+        return restored(snapshot, used, Cycle(State(used, self._settings, only)).run(GENTLE, self.name))
 
     def optimize(self, snapshot: Snapshot) -> Plan:
         used = self._prepared(snapshot)
@@ -38,46 +39,51 @@ class FairPolicy:
 
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """Met guarantees, then met shares, with higher priorities before lower ones (lexicographic)."""
-        return Cycle(self._prepared(snapshot), self._settings).measure().of_plan(plan).number()
+        return State(self._prepared(snapshot), self._settings).measure.of_plan(plan).number()
 
     def _optimize(self, snapshot: Snapshot) -> Plan:
         plan, is_certain = self._decided(snapshot)
         if is_certain or not changes(self._decided(carry_out(snapshot, plan))[0]):
             return plan
         # The next cycle would change more, because it measures from the state after this one.
-        return Cycle(snapshot, self._settings).run(GENTLE, self.name)
+        return self._gentle(snapshot)
 
     def _decided(self, snapshot: Snapshot) -> tuple[Plan, bool]:
         """The plan, and whether it is known to be a fixed point."""
-        cycle = Cycle(snapshot, self._settings)
-        plan = self._followed(cycle, self._settings.steps)
+        state = State(snapshot, self._settings)
+        plan = self._followed(state)
         if evictions(snapshot, plan) == 0:
             return plan, True
-        measure = cycle.measure()
-        kept = measure.of(snapshot.held_role, snapshot.held_count)
+        measure, held = state.measure, snapshot.held_by_role()
+        kept = measure.of(held)
         if not measure.of_plan(plan).is_below(kept):
             return plan, True
         # An exchange is checked for the queues and resources it concerns. With replicas of several sizes or priorities
         # all exchanges together may still lower the measure: then each one is checked against the whole.
-        base = snapshot.held_role, snapshot.held_count
-        plan = self._followed(Cycle(snapshot, self._settings, careful=True, kept=base), self._settings.steps)
+        plan = self._followed(State(snapshot, self._settings, measured_from=held), careful=True)
         if not measure.of_plan(plan).is_below(kept):
             return plan, not changes(plan)
-        return Cycle(snapshot, self._settings).run(GENTLE, self.name), True
+        return self._gentle(snapshot), True
 
-    def _followed(self, cycle: Cycle, steps: tuple[str, ...]) -> Plan:
+    def _gentle(self, snapshot: Snapshot) -> Plan:
+        """The plan without preemption."""
+        return Cycle(State(snapshot, self._settings)).run(GENTLE, self.name)
+
+    def _followed(self, state: State, *, careful: bool = False) -> Plan:
         """The plan of a cycle, iterated to a fixed point, with reasons for the whole."""
-        first = cycle.run(steps, self.name)
-        given = list(cycle.given)
+        given: list[Given] = []
 
-        def look(snapshot: Snapshot) -> Plan | None:
-            again = Cycle(snapshot, self._settings, careful=cycle.careful, kept=cycle.measured_from)
-            if not again.changes_something():
-                return None
-            given.extend(again.given)
-            return again.run(self._settings.steps, self.name)
+        def plan(state: State) -> Plan:
+            cycle = Cycle(state, careful=careful)
+            found = cycle.run(self._settings.steps, self.name)
+            if changes(found):
+                given.extend(cycle.transactions.given)
+            return found
 
-        return retold(cycle.snapshot, followed(cycle.snapshot, first, look, cycle.rests), given, cycle.shares)
+        def look(snapshot: Snapshot) -> Plan:
+            return plan(State(snapshot, self._settings, measured_from=state.measured_from))
+
+        return retold(state.snapshot, followed(state.snapshot, plan(state), look), given, state.shares)
 
     def _prepared(self, snapshot: Snapshot) -> Snapshot:
         return prepared(snapshot, ageing_seconds=self._settings.ageing_seconds)
@@ -85,8 +91,8 @@ class FairPolicy:
 
 def deserved_table(snapshot: Snapshot, settings: PolicySettings | None = None) -> tuple[FloatArray, IntArray]:
     """(deserved, allocated), each Q×R, for `diflow queue`."""
-    cycle = Cycle(snapshot, settings or PolicySettings())
-    return cycle.deserved, cycle.ledger.queue_used
+    state = State(snapshot, settings or PolicySettings())
+    return state.shares.deserved, state.ledger.queue_used
 
 
 __all__ = ["FairPolicy", "deserved_table"]

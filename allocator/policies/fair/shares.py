@@ -48,15 +48,15 @@ def _level(total: float, weight: FloatArray, low: FloatArray, high: FloatArray) 
     return out
 
 
-def total_room(snapshot: Snapshot) -> IntArray:
+def usable_capacity(snapshot: Snapshot) -> IntArray:
     """R: capacity for all jobs: open nodes less foreign pods, plus what jobs hold on closed nodes. Read-only."""
     s = snapshot
     held = (s.held_role, s.held_node, s.held_count, s.role_request)
     sources = (s.node_allocatable, s.node_foreign, s.node_open, *held)
-    return s.memo.get("total room", sources, lambda: frozen(_total_room(s)))
+    return s.memo.get("usable capacity", sources, lambda: frozen(_usable_capacity(s)))
 
 
-def _total_room(snapshot: Snapshot) -> IntArray:
+def _usable_capacity(snapshot: Snapshot) -> IntArray:
     room = np.maximum(snapshot.capacity(), 0)
     if not snapshot.node_open.all():
         held = snapshot.capacity() - snapshot.free_after_termination()
@@ -83,7 +83,7 @@ def shares_by(snapshot: Snapshot, within: BoolArray | None = None, *, wanted: In
     """The shares for the demand of `wanted` replicas of each role (default: desired) by the jobs in `within` (J;
     default: all). Cached, as they are mostly equal for all snapshots of a cycle. Read-only.
     """
-    total = total_room(snapshot)
+    total = usable_capacity(snapshot)
     wanted = snapshot.role_desired if wanted is None else wanted
     sources = (snapshot.facts, snapshot.queue_weight, snapshot.queue_guarantee)
     known: dict[tuple[bytes, ...], Shares] = snapshot.memo.get("shares", sources, dict)
@@ -157,7 +157,7 @@ def shares(snapshot: Snapshot, demand: IntArray, total: IntArray | None = None) 
 
     for q in roots:
         gather(q)
-    divide(-1, roots, (total_room(snapshot) if total is None else total).astype(np.float64), None)
+    divide(-1, roots, (usable_capacity(snapshot) if total is None else total).astype(np.float64), None)
     return Shares(frozen(out), frozen(contended))
 
 

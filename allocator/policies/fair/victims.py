@@ -15,8 +15,6 @@ from diflow.allocator.model.snapshot import Snapshot
 
 MayTake = Callable[[int, list[int]], bool]
 """(job, amount by resource) → whether the amount may be taken from the job."""
-FEW_STEPS = 8
-"""Steps after which a search counts as long."""
 MOST_ALONE = 32
 """Candidates that are tried as the only victim if the search found a larger set or failed."""
 MOST_TRIES = 64
@@ -38,7 +36,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """Arguments of `make_room`. `first`: the node from which replicas are taken first, -1: the one that helps most."""
+    """Arguments of `evict_for`. `first`: the node from which replicas are taken first, -1: the one that helps most."""
 
     job: int
     want: dict[int, int]
@@ -55,7 +53,7 @@ def order_of_victims(snapshot: Snapshot) -> IntArray:
     )
 
 
-def make_room(
+def evict_for(
     ledger: Ledger,
     job: int,
     want: dict[int, int],
@@ -63,57 +61,50 @@ def make_room(
     may_take: MayTake,
     *,
     surplus_only: bool = False,
-    is_hopeless: Callable[[], bool] = lambda: False,
 ) -> list[int] | None:
     """Evict until `want` (role → more replicas) fits, and place it. Returns the victims, or None with nothing changed.
 
     Free capacity is used first. `candidates` are in the order of victims. In each priority, all candidates first lose
     replicas above their minimum one by one (the last ones first); only then, unless `surplus_only`, whole gangs.
-    Afterwards every eviction that is not needed is undone, the largest first. `may_take` may refuse an eviction.
-    `is_hopeless` is called, with nothing changed, before the search becomes long: most searches end after a few steps.
-    """
+    Afterwards every eviction that is not needed is undone, the largest first. `may_take` may refuse an eviction."""
     if ledger.try_gang(job, want) is not None:
         return []
     search = _Search(job, want, candidates, may_take)
-    for most_steps in (FEW_STEPS, MOST_STEPS):
-        steps = _evict(ledger, search, most_steps=most_steps, surplus_only=surplus_only)
-        if ledger.fits(job, want):
-            break
+    steps = _evict(ledger, search, surplus_only=surplus_only)
+    if not ledger.fits(job, want):
         for step in reversed(steps):
             ledger.restore(step.job, step.taken)
-        if len(steps) < most_steps or is_hopeless():
-            alone = _one_victim(ledger, search, surplus_only=surplus_only) if steps and not is_hopeless() else None
-            if alone is None:
-                return None
-            steps = alone
-            break
-    else:
-        return None
+        if not steps or len(steps) >= MOST_STEPS:
+            return None
+        steps = _one_victim(ledger, search, surplus_only=surplus_only)
+        if not steps:
+            return None
     _take_back(ledger, job, want, steps)
     steps = _fewer(ledger, search, steps)
     ledger.try_gang(job, want)
     return sorted({step.job for step in steps})
 
 
-def _one_victim(ledger: Ledger, search: _Search, *, surplus_only: bool) -> list[_Step] | None:
+def _one_victim(ledger: Ledger, search: _Search, *, surplus_only: bool) -> list[_Step]:
     """Evictions from a single job that suffice, for when those from several were refused in the end: the first ones
-    may have been useless and all that their queue could lose. Leaves the ledger after these evictions."""
+    may have been useless and all that their queue could lose. Leaves the ledger after these evictions; empty: none
+    suffice."""
     tries = 0
     for victim in search.candidates[:MOST_ALONE]:
         nodes = {node for role in ledger.roles_of(victim) for node in ledger.placement(role)[0].tolist()}
         for first in (-1, *(sorted(nodes) if len(nodes) > 1 else ())):
             tries += 1
             if tries > MOST_TRIES:
-                return None
+                return []
             alone = replace(search, candidates=[victim], first=first)
-            steps = _evict(ledger, alone, most_steps=MOST_STEPS, surplus_only=surplus_only)
+            steps = _evict(ledger, alone, surplus_only=surplus_only)
             if steps and ledger.fits(search.job, search.want):
                 return steps
             for step in reversed(steps):
                 ledger.restore(step.job, step.taken)
             if not steps:
                 break
-    return None
+    return []
 
 
 def _fewer(ledger: Ledger, search: _Search, found: list[_Step]) -> list[_Step]:
@@ -222,7 +213,7 @@ def _most_to_take(ledger: Ledger, over: FloatArray) -> IntArray:
     return out
 
 
-def _evict(ledger: Ledger, search: _Search, *, most_steps: int, surplus_only: bool) -> list[_Step]:
+def _evict(ledger: Ledger, search: _Search, *, surplus_only: bool) -> list[_Step]:
     """Evictions, one after the other, until the gang fits or no candidate is left."""
     job, want, candidates = search.job, search.want, search.candidates
     steps: list[_Step] = []
@@ -236,7 +227,7 @@ def _evict(ledger: Ledger, search: _Search, *, most_steps: int, surplus_only: bo
             # A victim without pods on eligible nodes is useless.
             if not everywhere and not any(useful[ledger.placement(role)[0]].any() for role in ledger.roles_of(victim)):
                 continue
-            while len(steps) < most_steps:
+            while len(steps) < MOST_STEPS:
                 step = next_step(ledger, victim, useful, search)
                 if step is None:
                     break

@@ -161,7 +161,7 @@ def _add(ledger: Ledger, job: int, role: int, count: int, given: _Given) -> bool
     low, high = ledger.held_range(role)
     if high > low or ledger.replicas[role]:
         # A single replica cannot be placed in part, so its caps are enough to check here.
-        if count > (ledger.queue_room(job, role) if count == 1 else ledger.most(job, role)):
+        if count > (ledger.queue_headroom(job, role) if count == 1 else ledger.most(job, role)):
             return False
         count -= _add_near(ledger, job, role, count, given)
     if count:

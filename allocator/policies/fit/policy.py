@@ -84,7 +84,7 @@ class FitPolicy:
         # A waiting job may fit in another way beside those that start.
         if not cycle.disturbs and not (cycle.waiting and cycle.started):
             return plan
-        plan = followed(snapshot, plan, self._look)
+        plan = followed(snapshot, plan, lambda after: Cycle(after, self._settings).run(self.name))
         if evictions(snapshot, plan) == 0:
             return plan
         plans = (
@@ -97,10 +97,6 @@ class FitPolicy:
     def measure(self, snapshot: Snapshot, plan: Plan) -> float:
         """Running gangs, then replicas on open nodes, with higher priorities before lower ones (lexicographic)."""
         return served(snapshot, plan)
-
-    def _look(self, snapshot: Snapshot) -> Plan | None:
-        cycle = Cycle(snapshot, self._settings)
-        return cycle.run(self.name) if cycle.changes_something() else None
 
 
 def served(snapshot: Snapshot, plan: Plan) -> float:
@@ -167,7 +163,7 @@ class Cycle:
         self.reserved_for = -1
         self.kept: Kept = []
         self.spared: BoolArray | None = None
-        self.decided = self.disturbs = False
+        self.disturbs = False
         self.transactions = 0
         # A shape that did not fit with some minimum does not fit with a larger one until capacity comes free.
         self._full: dict[tuple[int, ...], int] = {}
@@ -175,22 +171,11 @@ class Cycle:
 
     def run(self, name: str) -> Plan:
         """The plan with its reasons."""
-        self._decide()
-        self._explain()
-        return self.marks.plan(self.ledger, name)
-
-    def changes_something(self) -> bool:
-        """Whether the plan changes anything; cheaper than `run`."""
-        self._decide()
-        return self.ledger.differs()
-
-    def _decide(self) -> None:
-        if self.decided:
-            return
-        self.decided = True
         self._serve()
         self._serve_again()
         self._fill()
+        self._explain()
+        return self.marks.plan(self.ledger, name)
 
     # -- which jobs --
 
@@ -290,9 +275,9 @@ class Cycle:
         found = turn(s, job, waits_since=float(self.since[job]), size=1.0, settings=self.settings)
         if found is None:
             return
-        if explain_waiting(self.ledger, job)[0] is Why.NO_ROOM:
+        if explain_waiting(self.ledger, job)[0] is Why.DOES_NOT_FIT:
             self.oldest = found
-            if found.keeps_room:
+            if found.has_reservation:
                 self._reserve(job)
 
     def _reserve(self, job: int) -> None:
@@ -374,7 +359,7 @@ class Cycle:
         else:
             ledger.restore(job, held)
             self.stays[job] = True
-            self.blame[job] = (Why.NO_ROOM_ELSEWHERE, -1)
+            self.blame[job] = (Why.DOES_NOT_FIT_ELSEWHERE, -1)
 
     def _on_open(self, held: Placement) -> Placement:
         here = self.snapshot.node_open
@@ -486,7 +471,7 @@ class Cycle:
             subject = self._receiver(subject)
             if not self.ran[j]:
                 self.marks.set(j, Why.FITS, (after[j], most[j], 0.0))
-            elif why == Why.NO_ROOM_ELSEWHERE:
+            elif why == Why.DOES_NOT_FIT_ELSEWHERE:
                 held = {r: ledger.placement(r) for r in ledger.roles_of(j)}
                 need = max(self._within(minimum_gang(ledger, j), self._on_open(held)).values())
                 self.marks.set(j, why, (float(need), self._fitting(j), 0.0))
@@ -521,7 +506,7 @@ class Cycle:
 
     def _explain_waiting(self, job: int, before: IntArray, after: IntArray, told: dict[tuple[int, int], Told]) -> None:
         ledger = self.ledger
-        why, subject = self.blame.get(job, (Why.NO_ROOM, -1))
+        why, subject = self.blame.get(job, (Why.DOES_NOT_FIT, -1))
         stopped = why == Why.PREEMPTED_FOR_PRIORITY and before[job] > 0 and after[subject] > before[subject]
         # A job that fits again waits because of another job's reservation or its missing queue, not the preemption.
         is_kept_out = self.oldest is not None or ledger.job_queue[job] < 0

@@ -20,9 +20,10 @@ from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, froze
 from diflow.allocator.model.plan import ADMIT, PREEMPT, RESIZE, WAIT, Plan, carry_out, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.cycle import BETWEEN_QUEUES, GENTLE, Cycle
+from diflow.allocator.policies.fair.losses import LOSSES, Given, retold
 from diflow.allocator.policies.fair.prepared import prepared, restored
-from diflow.allocator.policies.fair.reasons import LOSSES, Given, retold
-from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, total_room
+from diflow.allocator.policies.fair.shares import ROUNDING, deserved_by, usable_capacity
+from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fixed_point import followed, joined, leaves_home, no_worse_than_keeping, recounted
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from diflow.allocator.policies.settings import PolicySettings
@@ -85,7 +86,7 @@ class FairGoodputPolicy:
         )
 
     def _cycle(self, snapshot: Snapshot) -> Cycle:
-        return Cycle(snapshot, self._settings, inside_queues=False, wanted=_largest(snapshot), grows=False)
+        return Cycle(State(snapshot, self._settings, wanted=_largest(snapshot), grows=False), inside_queues=False)
 
     def _step(self, given: list[Given], snapshot: Snapshot) -> Plan:
         """One cycle: between queues, then inside them. Losses between queues are added to `given`."""
@@ -109,7 +110,7 @@ class FairGoodputPolicy:
             cycle = self._cycle(snapshot)
             plan = cycle.decided_by(steps, self.name)
             if met.of_plan(plan) >= met.of_plan(keep):
-                given += cycle.given
+                given += cycle.transactions.given
                 return plan
         return keep
 
@@ -125,7 +126,7 @@ class Met:
 
     def __init__(self, snapshot: Snapshot) -> None:
         s = self._snapshot = snapshot
-        self._total = np.maximum(total_room(s), 1).astype(np.float64)
+        self._total = np.maximum(usable_capacity(s), 1).astype(np.float64)
         share = deserved_by(s, Feasibility(s).possible(), wanted=_largest(s))
         own = np.zeros(s.queues, dtype=np.bool_)
         own[s.job_queue[s.job_queue >= 0]] = True
@@ -164,7 +165,7 @@ def quotas(snapshot: Snapshot) -> IntArray:
     """Q×R: the deserved share of each queue as integers, by the largest-remainder method."""
     share = deserved_by(snapshot, Feasibility(snapshot).possible(), wanted=_largest(snapshot))
     whole = np.floor(share + 1e-6).astype(np.int64)
-    total = total_room(snapshot)
+    total = usable_capacity(snapshot)
     tops = snapshot.queue_parent < 0
     for r in range(len(snapshot.resources)):
         left = int(min(total[r], np.floor(share[tops, r].sum() + 1e-6)) - whole[tops, r].sum())

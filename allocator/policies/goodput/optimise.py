@@ -7,20 +7,12 @@ for whole replicas `knapsack.py` closes the gap if one resource of each group is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import le, sub
 
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
-
-ROUNDS = 40
-"""Most passes of the greedy over the segments that still fit; few are needed unless many sizes compete."""
-
-
-FEW_SEGMENTS = 2000
-"""Segments up to which the greedy takes them one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,80 +42,26 @@ class _Segments:
 
 def greedy(problem: Problem) -> IntArray:
     """The column of each job (J) by the greedy; -1: nothing."""
-    jobs = len(problem.value)
-    column = np.full(jobs, -1, dtype=np.int64)
-    if jobs == 0:
-        return column
     segments = hull(problem.value, problem.cost, problem.floor)
     order = np.lexsort((segments.begin, segments.job, -segments.slope))
     job, begin, end = segments.job[order], segments.begin[order], segments.end[order]
     need = problem.amount[job, end] - np.where(begin[:, None] >= 0, problem.amount[job, begin], 0)
-    group = problem.groups[job]
-    if len(job) == 0:
-        return column
-    if len(job) <= FEW_SEGMENTS:
-        owner, ends, out = job.tolist(), end.tolist(), column.tolist()
-        for row in _one_by_one(owner, need.tolist(), group.tolist(), np.maximum(problem.capacity, 0).tolist()):
-            out[owner[row]] = ends[row]
-        return np.array(out, dtype=np.int64)
-    capacity = problem.capacity.copy()
-    for _ in range(ROUNDS):
-        fits, alone = _fits(need, group, capacity)
-        if fits.all():
-            column[job] = end
-            break
-        # A segment that does not fit by itself ends its job; one after a segment that was not taken has to wait.
-        at = np.arange(len(job))
-        taken = fits & (at < _first(~fits, job, jobs)[job])
-        column[job[taken]] = end[taken]
-        for k in range(group.shape[1]):
-            mine = taken & (group[:, k] >= 0)
-            add_rows(capacity, group[mine, k], -need[mine])
-        left = ~taken & (at < _first(~alone, job, jobs)[job])
-        if not left.any():
-            break
-        job, end, need, group = job[left], end[left], need[left], group[left]
-    return column
-
-
-def _first(rows: BoolArray, job: IntArray, jobs: int) -> IntArray:
-    """The first of these rows for each job (J); len(rows) if there is none."""
-    out = np.full(jobs, len(rows), dtype=np.int64)
-    at = rows.nonzero()[0]
-    np.minimum.at(out, job[at], at)
-    return out
-
-
-def _one_by_one(
-    job: list[int], need: list[list[int]], group: list[list[int]], capacity: list[list[int]]
-) -> Iterator[int]:
-    """The rows of the segments that are taken, in order: as the vectorised rounds, faster for few segments."""
-    dead: set[int] = set()
-    for row, (j, more, groups) in enumerate(zip(job, need, group, strict=True)):
-        if j in dead:
+    capacity: list[list[int]] = np.maximum(problem.capacity, 0).tolist()
+    column = [-1] * len(problem.value)
+    done: set[int] = set()
+    for j, last, more, groups in zip(
+        job.tolist(), end.tolist(), need.tolist(), problem.groups[job].tolist(), strict=True
+    ):
+        if j in done:
             continue
         drawn = [capacity[g] for g in groups if g >= 0]
-        for there in drawn:
-            if not all(map(le, more, there)):
-                dead.add(j)
-                break
-        else:
+        if all(all(map(le, more, there)) for there in drawn):
+            column[j] = last
             for there in drawn:
                 there[:] = map(sub, there, more)
-            yield row
-
-
-def _fits(need: IntArray, group: IntArray, capacity: IntArray) -> tuple[BoolArray, BoolArray]:
-    """Which segments fit in their groups: after all segments before them, and by themselves."""
-    nothing = need <= 0
-    fits, alone = np.ones(need.shape, dtype=np.bool_), np.ones(need.shape, dtype=np.bool_)
-    for k in range(group.shape[1]):
-        mine = group[:, k]
-        have = capacity[mine]
-        outside = (mine < 0)[:, None] | nothing
-        fits &= (_running_sum(need, mine, len(capacity)) <= have) | outside
-        alone &= (need <= have) | outside
-    return np.asarray(fits.all(axis=1)), np.asarray(alone.all(axis=1))
+        else:
+            done.add(j)
+    return np.array(column, dtype=np.int64)
 
 
 def hull(value: FloatArray, cost: FloatArray, floor: FloatArray) -> _Segments:
@@ -157,21 +95,6 @@ def hull(value: FloatArray, cost: FloatArray, floor: FloatArray) -> _Segments:
         np.concatenate([f[2] for f in found]),
         np.concatenate([f[3] for f in found]),
     )
-
-
-def _running_sum(amount: IntArray, group: IntArray, groups: int) -> IntArray:
-    """Cumulative sum of `amount` over the rows of each group, in row order."""
-    if groups == 1:
-        return np.cumsum(amount, axis=0)
-    order = np.argsort(group, kind="stable")
-    total = np.cumsum(amount[order], axis=0)
-    ids = group[order]
-    first = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
-    lengths = np.diff(np.concatenate((first, [len(ids)])))
-    base = np.repeat(total[first] - amount[order][first], lengths, axis=0)
-    out = np.empty_like(amount)
-    out[order] = total - base
-    return out
 
 
 def add_rows(capacity: IntArray, group: IntArray, amount: IntArray) -> None:

@@ -10,7 +10,6 @@ unchanged jobs where they are. The plan is used only if its value exceeds that o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -18,14 +17,14 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.ledger import Ledger, Placement
 from diflow.allocator.model.packing import ANY_NUMBER
-from diflow.allocator.model.plan import KEEP, PREEMPT, RESIZE, WAIT, Plan, Why, keep_plan
+from diflow.allocator.model.plan import KEEP, PREEMPT, RESIZE, Plan, Why, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fixed_point import followed, is_no_worse, recounted
 from diflow.allocator.policies.goodput.exact import Job as Searched
 from diflow.allocator.policies.goodput.exact import Option, search
 from diflow.allocator.policies.goodput.gangs import gangs_of, view_of
-from diflow.allocator.policies.goodput.knapsack import Knapsacks
-from diflow.allocator.policies.goodput.optimise import Problem, greedy, improve, in_use, worth
+from diflow.allocator.policies.goodput.knapsack import exact_columns
+from diflow.allocator.policies.goodput.optimise import Problem, greedy, improve, in_use
 from diflow.allocator.policies.goodput.price import YOUNG_SECONDS, ahead_of, seconds_left, unit_costs
 from diflow.allocator.policies.goodput.table import Table, Tables
 from diflow.allocator.policies.reservations import turn, waits_since
@@ -68,7 +67,7 @@ EXACT_WORK = 1500
 
 
 _GAIN, _SHRUNK = int(Why.GAIN), int(Why.SHRUNK_FOR_OTHERS)
-_EXPLORES, _NO_ROOM = int(Why.EXPLORES), int(Why.NO_ROOM)
+_EXPLORES, _DOES_NOT_FIT = int(Why.EXPLORES), int(Why.DOES_NOT_FIT)
 
 Quota = Callable[[Snapshot], IntArray]
 
@@ -129,17 +128,17 @@ class GoodputPolicy:
     def _followed(self, case: Case, quota: Quota | None) -> Plan:
         snapshot, plan = case.snapshot, case.solve(self.name)
 
-        def look(present: Snapshot) -> Plan | None:
+        def look(present: Snapshot) -> Plan:
             allowed = quota(present) if quota else None
             after = Case(present, self._settings, self._tables, None, allowed, before=case)
-            return None if after.is_at_rest() else after.solve(self.name)
+            return after.solve(self.name)
 
-        plan = followed(snapshot, plan, look, partial(case.rests_after, plan))
+        plan = followed(snapshot, plan, look)
         self._last = case
         if not ((plan.action == RESIZE) | (plan.action == PREEMPT)).any():
             return plan
         # Each step was worth it in the state before that step; the whole plan must be worth it in the current state.
-        if case.total(plan) < case.kept_total(self.name):
+        if case.total(plan) < case.total(case.keep(self.name)):
             plan = case.keep(self.name)
         return plan if is_no_worse(case.total(plan), case.present_total) else keep_plan(snapshot, self.name)
 
@@ -167,8 +166,6 @@ class Case:
         self.considered = considered
         self.rows = np.arange(snapshot.jobs)
         self.bound = np.inf
-        self._knapsacks: Knapsacks | None = None
-        self._exact: IntArray | None = None
         self.gangs = gangs = gangs_of(snapshot, settings)
         self.view = view = view_of(snapshot, gangs, considered)
         self.table: Table = tables.make(
@@ -206,8 +203,6 @@ class Case:
         self.kept: Kept = []
         self._keep: Plan | None = None
         self._aimed: tuple[IntArray, Problem] | None = None
-        self._reached: tuple[Plan, Ledger] | None = None
-        self._somebody_fits: bool | None = None
         self._since: FloatArray | None = None
         # Fraction of the horizon left after the restart cost. The horizon ends with the job or with its next change,
         # which is expected after as much time as has passed since the last one.
@@ -278,7 +273,7 @@ class Case:
         return -1
 
     def _quota_is_full(self, ledger: Ledger, job: int) -> bool:
-        if ledger.capped and any(ledger.queue_room(job, r) < n for r, n in minimum_gang(ledger, job).items()):
+        if ledger.capped and any(ledger.queue_headroom(job, r) < n for r, n in minimum_gang(ledger, job).items()):
             return True
         return self.quota is not None and not self._within_quota(ledger, job, minimum_gang(ledger, job))
 
@@ -317,97 +312,11 @@ class Case:
             self._keep = self.reach(self.view.held, None, name)
         return self._keep
 
-    def kept_total(self, name: str) -> float:
-        """Value of `keep`, computed without making the plan if nothing can start."""
-        return self.total(self.keep(name)) if self._somebody_may_start() else self.present_total
-
     @cached_property
     def present_total(self) -> float:
         """Value of the current allocation."""
         value = self.value_of(self.present_speed, self.weight)
         return float((value + np.where(self.present_speed > 0, self.bonus, 0.0)).sum())
-
-    def is_at_rest(self) -> bool:
-        """Whether `solve` certainly changes nothing: all jobs have their target, and no other job fits."""
-        free = self.view.free_to_move
-        if self._somebody_may_start():
-            return False
-        return not free.any() or bool((self.aim()[0] == self.view.held)[free].all())
-
-    def rests_after(self, plan: Plan) -> bool:
-        """Whether `is_at_rest` certainly holds after `plan`, a result of `solve`. False means unknown.
-
-        Cheaper than a case of the snapshot after the plan: only the values of changed jobs differ there, and nothing
-        is to be done if the same counts solve the problem with those values.
-        """
-        if self._reached is None or self._reached[0] is not plan:
-            return False
-        if self.considered is not None or not self.snapshot.node_open.all() or (self.view.pool >= 0).any():
-            return False
-        ledger = self._reached[1]
-        if not self._is_solved(ledger) or self._fits_somebody(ledger):
-            return False
-        # A running job that could not start again counts for its queue's share only while it runs.
-        if any(self._feasible.reason(j) is not None for j in (plan.action == PREEMPT).nonzero()[0].tolist()):
-            return False
-        problem = self.aim()[1]
-        value = self._value_after(problem, plan)
-        if value is None or self._knapsacks is None or self._exact is None:
-            return False
-        return is_no_worse(worth(replace(problem, value=value), self._exact), self._knapsacks.with_value(value).value)
-
-    def _value_after(self, problem: Problem, plan: Plan) -> FloatArray | None:
-        """Values of the same configurations after the plan (J×C); None if they cannot be derived from this case."""
-        held, nodes = self._elastic(plan)
-        changed = ((plan.action != KEEP) & (plan.action != WAIT)).nonzero()[0]
-        if ((nodes > 1) != (held > self.gangs.per_node))[changed].any():
-            return None
-        # Jobs that changed have the shortest horizon; stopped ones start without a restart cost.
-        moves = (held > 0)[changed, None] & (self.table.replicas[changed] != held[changed, None])
-        left = self._left_by_a_move(changed, self.settings.horizon_seconds)
-        speed = np.where(moves, self.speed[changed] * left, self.speed[changed])
-        value = problem.value.copy()
-        found = self.value_of(speed, self.weight[changed, None]) + self.bonus[changed, None]
-        value[changed] = np.where(np.isfinite(value[changed]), found, -np.inf)
-        return value
-
-    def _is_solved(self, ledger: Ledger) -> bool:
-        """Whether the ledger holds the exact solution: no other counts have a higher value."""
-        if self._aimed is None or self._exact is None:
-            return False
-        return bool((ledger.replicas[self.gangs.elastic] == self._aimed[0])[self.view.free_to_move].all())
-
-    def _somebody_may_start(self, ledger: Ledger | None = None) -> bool:
-        """`_fits_somebody` for the snapshot, cached. `ledger`: an unchanged ledger of it, if there is one."""
-        if self._somebody_fits is None:
-            self._somebody_fits = self._fits_somebody(Ledger(self.snapshot) if ledger is None else ledger)
-        return self._somebody_fits
-
-    def _fits_somebody(self, ledger: Ledger) -> bool:
-        """Whether a waiting job, or a job that is not preemptible and below its desired size, may fit.
-
-        False is certain; True is not, because pools and reservations are not considered.
-        """
-        snapshot, facts = self.snapshot, self.facts
-        if not ledger.takes_any():
-            return False
-        running = _holding(ledger)
-        waits, low = ~running & (snapshot.job_queue >= 0), facts.role_min
-        looked_at = set[int]()
-        for j in waits.nonzero()[0].tolist():
-            kind = facts.kinds[j]
-            if kind in looked_at:
-                continue
-            looked_at.add(kind)
-            gang = minimum_gang(ledger, j)
-            if all(ledger.most(j, role) >= low[role] for role in gang) and self._within_quota(ledger, j, gang):
-                return True
-        short = snapshot.jobs_of(ledger.replicas < snapshot.role_desired)
-        return any(
-            ledger.most(j, role) > 0 and (self._quota_slots(ledger, j, role) > 0 or not ledger.within_limits(j))
-            for j in (short & (running & ~snapshot.job_preemptible | broken_gangs(snapshot))).nonzero()[0].tolist()
-            for role in facts.roles_of[j]
-        )
 
     def aim(self) -> tuple[IntArray, Problem]:
         """(target replicas of each job's elastic role (J), the problem that they solve)."""
@@ -424,7 +333,7 @@ class Case:
         if (target == self.view.held)[self.view.free_to_move].all():
             return self.keep(name)
         plan = self.reach(target, problem, name)
-        kept = self.kept_total(name)
+        kept = self.total(self.keep(name))
         best = max(self.total(plan), kept)
         # The search does not support caps and quotas.
         plain = self.quota is None and not self.facts.capped
@@ -511,8 +420,6 @@ class Case:
     def reach(self, target: IntArray, problem: Problem | None, name: str) -> Plan:
         """The plan that places these targets, then starts and grows jobs that still fit."""
         ledger = self._ledger()
-        if not ledger.pool_of:
-            self._somebody_may_start(ledger)
         marks = Reasons(self.snapshot)
         self.reserved_for = self.kept_for = -1
         self.kept = []
@@ -520,15 +427,13 @@ class Case:
         self._place(ledger, target, marks)
         self._fill(ledger, marks)
         self._grow_in_place(ledger, marks)
-        if problem is not None and not self._is_solved(ledger) and self._raise(ledger, problem, marks):
+        if problem is not None and self._raise(ledger, problem, marks):
             # A job that grew may be on other nodes now: a waiting job may fit, or wait for another reason.
             self._fill(ledger, marks)
         for nodes, amount in self.kept:
             ledger.unblock(nodes, amount)
         self._tell_waiting(ledger, marks)
-        plan = marks.plan(ledger, name)
-        self._reached = plan, ledger
-        return plan
+        return marks.plan(ledger, name)
 
     def problem(self) -> Problem:
         snapshot, view, table, gangs = self.snapshot, self.view, self.table, self.gangs
@@ -574,13 +479,11 @@ class Case:
 
     def _choose(self, problem: Problem) -> IntArray:
         """The optimiser's target replicas of each job's elastic role (J)."""
-        best = self._knapsacks = Knapsacks.of(problem, most_work=EXACT_WORK)
-        if best is not None:
-            self._exact = best.columns()
-            if not (self.view.pool >= 0).any():
-                # With several pools a job may be worth more in another one, so this is no upper bound.
-                self.bound = best.value
-        column = self._by_slope(problem) if self._exact is None else self._exact
+        exact, bound = exact_columns(problem, most_work=EXACT_WORK)
+        if not (self.view.pool >= 0).any():
+            # With several pools a job may be worth more in another one, so this is no upper bound.
+            self.bound = bound
+        column = self._by_slope(problem) if exact is None else exact
         picked = self.table.replicas[self.rows, np.maximum(column, 0)]
         return np.where(column >= 0, picked, np.where(self.view.free_to_move, 0, self.view.held))
 
@@ -695,7 +598,7 @@ class Case:
                     continue
                 if len(gangs.wants[j]) == 1:
                     failed[key] = low
-            if is_long and oldest < 0 and not over and explain_waiting(ledger, j)[0] is Why.NO_ROOM:
+            if is_long and oldest < 0 and not over and explain_waiting(ledger, j)[0] is Why.DOES_NOT_FIT:
                 # One gang at a time has its turn, also in a pause of its reservation.
                 oldest = j
                 if kept := self._reserve(ledger, j):
@@ -725,7 +628,7 @@ class Case:
         if impossible is not None:
             return told_impossible(ledger, job, impossible)
         told = explain_waiting(ledger, job, kept_for)
-        fits = told[0] is Why.NO_ROOM and self._quota is not None and ledger.fits(job, minimum_gang(ledger, job))
+        fits = told[0] is Why.DOES_NOT_FIT and self._quota is not None and ledger.fits(job, minimum_gang(ledger, job))
         return (self._above_quota(ledger, job) if fits else None) or told
 
     def _above_quota(self, ledger: Ledger, job: int) -> Told | None:
@@ -768,7 +671,7 @@ class Case:
         if self._since is None:
             self._since = waits_since(s)
         found = turn(s, job, waits_since=float(self._since[job]), size=1.0, settings=self.settings)
-        return reserve(ledger, job) if found is not None and found.keeps_room else []
+        return reserve(ledger, job) if found is not None and found.has_reservation else []
 
     def _minimum(self, ledger: Ledger, job: int) -> bool:
         ledger.pool_of.pop(job, None)
@@ -832,7 +735,7 @@ class Case:
         why = np.where(
             running,
             np.where((count > 0) & (count >= self.view.held[jobs]), _GAIN, _SHRUNK),
-            np.where(count > 0, np.where(known, _GAIN, _EXPLORES), _NO_ROOM),
+            np.where(count > 0, np.where(known, _GAIN, _EXPLORES), _DOES_NOT_FIT),
         )
         numbers = zip(speed.tolist(), self.present_speed[jobs].tolist(), self.weight[jobs].tolist(), strict=True)
         for j, reason, values in zip(jobs.tolist(), why.tolist(), numbers, strict=True):

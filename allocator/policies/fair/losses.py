@@ -1,0 +1,155 @@
+"""The reasons of jobs that lost replicas to other jobs, and of all jobs that hold something, for a whole plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diflow.allocator.model.arrays import IntArray, frozen
+from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.plan import KEEP, Plan, Why
+from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.policies.fair.claims import Standings, asked_for
+from diflow.allocator.policies.fair.shares import Shares
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A loss of `victim` for `receiver`."""
+
+    victim: int
+    receiver: int
+    why: Why
+
+
+LOSSES = frozenset(
+    {
+        Why.PREEMPTED_FOR_PRIORITY,
+        Why.RECLAIMED,
+        Why.RECLAIMED_BY_GUARANTEE,
+        Why.SHARED_IN_QUEUE,
+        Why.GAVE_BACK_RESERVATION,
+    }
+)
+"""Reasons of a job that lost replicas to another one."""
+
+
+def retold(
+    snapshot: Snapshot, plan: Plan, given: Iterable[Given], shares: Shares | None = None, *, losers_only: bool = False
+) -> Plan:
+    """The plan with reasons for its whole, for jobs that hold or held something.
+
+    The plan may join several cycles, and a later one may have reverted what an earlier one did. `given`: the losses in
+    all of them, in order. `shares`: the shares of the snapshot, if reasons have to agree with them.
+    """
+    s = snapshot
+    held = np.bincount(s.role_job, weights=s.held_by_role(), minlength=s.jobs).astype(np.int64)
+    then = np.bincount(s.role_job[plan.role], weights=plan.count, minlength=s.jobs).astype(np.int64)
+    if not ((held > 0) | (then > 0)).any():
+        return plan
+    takers: dict[int, list[Given]] = {}
+    for one in given:
+        takers.setdefault(one.victim, []).append(one)
+    why, values, subject = plan.why.copy(), plan.values.copy(), plan.subject.copy()
+    below = s.jobs_of(s.held_by_role() < s.role_min)
+    receivers = _Receivers(s, takers, then - held, shares)
+    for job in np.flatnonzero((held > 0) | (then > 0)).tolist():
+        before, after = int(held[job]), int(then[job])
+        named = -1
+        if losers_only and after >= before and Why(int(why[job])) not in LOSSES:
+            continue
+        if plan.action[job] == KEEP:
+            reason = Why.KEPT if s.job_preemptible[job] else Why.KEPT_NOT_PREEMPTIBLE
+            numbers = 0, 0
+        elif before == 0:
+            reason, numbers = Why.FITS, (after, int(s.role_desired[s.role_job == job].sum()))
+            named = int(s.job_queue[job])
+        elif after == 0 and why[job] == int(Why.RESERVED):
+            continue  # it would fit again without the reservation
+        elif after < before and (found := receivers.of(job, stopped=after == 0)) is not None:
+            reason, named, numbers = found.why, found.receiver, (after, before)
+        elif after == 0:
+            continue
+        elif after > before and not below[job]:
+            reason, numbers = Why.GROWN, (after, before)
+        else:
+            reason, numbers = Why.PLACED_AGAIN, (after, before)
+        why[job], values[job], subject[job] = int(reason), (*numbers, 0), named
+    return replace(plan, why=frozen(why), values=frozen(values), subject=frozen(subject))
+
+
+class _Receivers:
+    """Finds the job that holds what another lost. `gain` (J): replicas that each job gained by the whole plan."""
+
+    def __init__(
+        self, snapshot: Snapshot, takers: dict[int, list[Given]], gain: IntArray, shares: Shares | None
+    ) -> None:
+        self._snapshot, self._takers, self._gain, self._shares = snapshot, takers, gain, shares
+        self._standings: Standings | None = None
+
+    def of(self, job: int, *, stopped: bool) -> Given | None:
+        """The last job for which the job's replicas were taken; or, if that one lost them again, the next receiver.
+
+        A receiver whose queue was entitled to them in the initial state is preferred: several steps together may move
+        what the last of them alone had no right to.
+        """
+        first = next(self._candidates(job, stopped=stopped), None)
+        if first is None:
+            return None
+        for found in itertools.chain(self._candidates(job, stopped=stopped), self._others(job)):
+            why = self._right(found)
+            if why is not None:
+                return Given(job, found.receiver, why)
+        return first
+
+    def _candidates(self, job: int, *, stopped: bool) -> Iterator[Given]:
+        """Sharing the surplus of a queue never stops a job (`stopped`)."""
+        seen, at = {job}, [job]
+        while at:
+            after: list[int] = []
+            for one in (one for victim in at for one in reversed(self._takers.get(victim, []))):
+                if self._gain[one.receiver] > 0 and not (stopped and one.why == Why.SHARED_IN_QUEUE):
+                    why = one.why if one.victim == job else _between(self._snapshot, job, one.receiver)
+                    if why is not None:
+                        yield Given(job, one.receiver, why)
+                if one.receiver not in seen:
+                    seen.add(one.receiver)
+                    after.append(one.receiver)
+            at = after
+
+    def _others(self, job: int) -> Iterator[Given]:
+        """Jobs that hold more than before."""
+        for other in np.flatnonzero(self._gain > 0).tolist():
+            why = _between(self._snapshot, job, other)
+            if why is not None:
+                yield Given(job, other, why)
+
+    def _right(self, one: Given) -> Why | None:
+        """The reason that entitled the receiver's queue in the initial state to what the victim held, or None."""
+        s, shares = self._snapshot, self._shares
+        if one.why != Why.RECLAIMED or shares is None:
+            return one.why
+        if self._standings is None:
+            self._standings = Standings(Ledger(s), shares)
+        standings = self._standings
+        mine, theirs = standings.apart(int(s.job_queue[one.receiver]), int(s.job_queue[one.victim]))
+        if not mine or not theirs:
+            return None
+        asked = asked_for(s.role_request[s.role_job == one.receiver].sum(axis=0).tolist())
+        counted = standings.counted(mine[-1], asked)
+        if any(standings.ratio(mine[-1], (r,)) < min(1.0, standings.ratio(theirs[-1], (r,))) for r in counted):
+            return Why.RECLAIMED
+        used, sure = standings.ledger.used, standings.guarantee
+        lacks = any(used[q][r] < sure[q][r] for q in mine for r in standings.counted(q, asked))
+        return Why.RECLAIMED_BY_GUARANTEE if lacks else None
+
+
+def _between(snapshot: Snapshot, victim: int, receiver: int) -> Why | None:
+    """The reason that lets one take from the other, if no direct exchange is recorded."""
+    s = snapshot
+    if s.job_queue[victim] != s.job_queue[receiver]:
+        return Why.RECLAIMED
+    return Why.PREEMPTED_FOR_PRIORITY if s.job_priority[victim] < s.job_priority[receiver] else None

@@ -1,0 +1,154 @@
+"""Transactions: searches for victims within the limits of a cycle. Each evicts and places all or nothing.
+
+In which order victims are chosen is in `victims.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from diflow.allocator.model.arrays import BoolArray, FloatArray
+from diflow.allocator.model.plan import Why
+from diflow.allocator.policies.fair.losses import Given
+from diflow.allocator.policies.fair.measure import Worth
+from diflow.allocator.policies.fair.reservation import Reservation
+from diflow.allocator.policies.fair.state import State
+from diflow.allocator.policies.fair.victims import MayTake, Reach, evict_for, order_of_victims
+
+MOST_TRANSACTIONS = 64
+"""Preemptions and reclaims tried in one cycle: each may look at hundreds of victims. The next cycle continues."""
+MOST_LOOKS = 1024
+"""Gangs for which victims are considered in one cycle, most of them without a search."""
+
+
+class Transactions:
+    """The transactions of one cycle. `careful`: whether an exchange that lowers the measure of the whole is refused."""
+
+    def __init__(self, state: State, reservation: Reservation, *, careful: bool) -> None:
+        self._state, self._reservation, self._careful = state, reservation, careful
+        self.searches = 0
+        """Searches so far, without those that were ruled out beforehand."""
+        self._looks = 0
+        self.succeeded = False
+        """Whether any transaction succeeded."""
+        self.given: list[Given] = []
+        """Losses of jobs for others, in order."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the limits of the cycle are reached."""
+        return self.searches >= MOST_TRANSACTIONS or self._looks >= MOST_LOOKS
+
+    def in_turn(self, wanting: Callable[[], list[int]], take: Callable[[int], bool]) -> None:
+        """Let each of these jobs take for its request, in order and repeatedly, until none gets anything.
+
+        What failed is not tried again, also not for a job with equal requests and allocation, until something changes.
+        """
+        state = self._state
+        progress = True
+        while progress:
+            progress = False
+            for job in wanting():
+                if self.exhausted:
+                    return
+                counts = [state.ledger.count[role] for role in state.facts.roles_of[job]]
+                look = (take.__name__, state.facts.kinds[job], state.facts.priority[job], *counts)
+                tried = state.cached("tried", set[tuple[object, ...]])
+                if look not in tried:
+                    tried.add(look)
+                    progress |= take(job)
+
+    def take(
+        self,
+        job: int,
+        want: dict[int, int],
+        victims: BoolArray,
+        may_take: MayTake,
+        why: Why,
+        *,
+        keeps: FloatArray | None = None,
+        borrowers: BoolArray | None = None,
+        surplus_only: bool = False,
+        must_be_worth_it: bool = False,
+    ) -> bool:
+        """One transaction: evict some of `victims` (J) and place `want` for the job. False with nothing changed if no
+        victims are found, or the limits of the cycle are reached.
+
+        `why`: the reason of the losses; that of `borrowers` (J) is that they give back the reservation. `keeps` (Q×R):
+        what the victims' queues keep at least; None: nothing. `must_be_worth_it`: refuse an exchange that lowers the
+        measure of the whole: exchanges inside a queue may leave it with less, because gangs differ in size.
+        """
+        state, reservation = self._state, self._reservation
+        if not self._caps_allow(job, want, victims):
+            return False
+        self._looks += 1
+        if self.exhausted:
+            return False
+        is_open = reservation.is_open_to(job)
+        reach = self._reach(victims, keeps)
+        if not reach.is_enough(want, reservation.kept if is_open else ()):
+            return False
+        order = order_of_victims(state.snapshot)
+        candidates = [victim for victim in order[victims[order]].tolist() if victim != job]
+        # Between queues, and for a growing job, only amounts count, not the number of running jobs.
+        running = must_be_worth_it and not state.ledger.holds(job)
+        must_be_worth_it |= self._careful
+        before = state.ledger.held_by([job, *candidates]) if must_be_worth_it else {}
+        # Most searches fail and change nothing.
+        worth = state.cached(("worth", running), lambda: self._worth(running=running)) if must_be_worth_it else None
+        lifted = reservation.lift() if is_open else []
+
+        found: list[int] | None = None
+        # Without this bound most searches on a full cluster would fail after hundreds of steps.
+        if reach.fits_on_nodes(want):
+            self.searches += 1
+            found = evict_for(state.ledger, job, want, candidates, may_take, surplus_only=surplus_only)
+        if found is not None and worth is not None and self._worth(running=running).is_below(worth):
+            state.ledger.return_to(before)
+            found = None
+        if found is None:
+            if lifted:
+                reservation.put_back(lifted)
+            state.all_was_undone()
+            return False
+        self.succeeded = True
+        if lifted:
+            reservation.keep()
+        state.mark(job, Why.FITS)
+        reservation.end(job)
+        for victim in found:
+            gives_back = borrowers is not None and borrowers[victim]
+            self.given.append(Given(victim, job, Why.GAVE_BACK_RESERVATION if gives_back else why))
+        return True
+
+    def _worth(self, *, running: bool) -> Worth:
+        return self._state.measure.of(self._state.ledger.replicas, running=running)
+
+    def _caps_allow(self, job: int, want: dict[int, int], victims: BoolArray) -> bool:
+        """Whether caps allow this much more once these jobs have lost all that they hold."""
+        ledger, facts = self._state.ledger, self._state.facts
+        if ledger.within_caps(job, want):
+            return True
+        s, need = ledger.snapshot, ledger.amount(want)
+        held = s.demand_by_job(ledger.replicas)
+        for q in facts.chains[facts.job_queue[job]]:
+            inside = np.array([q in facts.chains[other] for other in range(s.queues)] + [False], dtype=np.bool_)
+            theirs = held[victims & inside[s.job_queue]].sum(axis=0).tolist()
+            for amount, used, given, cap in zip(need, ledger.used[q], theirs, facts.caps[q], strict=True):
+                if amount > 0 and used - given + amount > cap:
+                    return False
+        return True
+
+    def _reach(self, victims: BoolArray, keeps: FloatArray | None) -> Reach:
+        """The upper bound of what these jobs could lose."""
+
+        def found() -> Reach:
+            ledger = self._state.ledger
+            over: FloatArray | None = None
+            if keeps is not None:
+                over = np.where(keeps > 0, np.maximum(ledger.queue_used - keeps + 1e-6, 0.0), np.inf)
+            return Reach(ledger, victims, over)
+
+        return self._state.cached((victims.tobytes(), b"" if keeps is None else keeps.tobytes()), found)
