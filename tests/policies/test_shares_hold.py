@@ -349,6 +349,17 @@ def test_the_priority_of_surplus_keeps_no_other_queue_below_its_share() -> None:
     assert result(snapshot) == {"fixed": 3, "urgent": 1, "b": 4}
 
 
+def test_a_queue_reaches_its_share_although_an_urgent_job_must_stop_for_it_first() -> None:
+    jobs = [
+        job("urgent", 1, queue="q1", priority=2, placed={"n1": 1}, gpu=1),
+        job("gang", 2, low=2, queue="q1", priority=1, placed={"n1": 2}, gpu=1),
+        job("b", 2, queue="q2", created=1.0, gpu=1),
+    ]
+    snapshot = build([node(gpu=3)], jobs, [QueueView("q1"), QueueView("q2")])
+    # "b" takes what q1 holds above its share, which is "urgent"; inside q1 "urgent" then takes the place of "gang".
+    assert result(snapshot) == {"urgent": 1, "gang": 0, "b": 2}
+
+
 def test_a_guarantee_of_plenty_keeps_no_surplus_of_what_is_scarce() -> None:
     jobs = [job("a", 8, queue="q1", placed={"n1": 8}, cpu=1), job("b", 8, queue="q2", created=1.0, cpu=1)]
     queues = [QueueView("q1", guarantee={"memory": 500}), QueueView("q2")]
