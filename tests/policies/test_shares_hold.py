@@ -396,6 +396,18 @@ def test_replicas_are_taken_from_the_node_where_few_are_enough() -> None:
     assert result(build([node(cpu=6), node("n2", cpu=4)], jobs, queues)) == {"a": 3, "b": 2, "fixed": 3}
 
 
+def test_jobs_of_a_queue_share_no_replicas_that_its_guarantee_needs() -> None:
+    jobs = [
+        job("old", 2, queue="q1", placed={"n1": 2}, cpu=1, memory=4),
+        job("new", 1, queue="q1", created=1.0, cpu=1, memory=1),
+        job("other", 3, queue="q2", placed={"n1": 1}, cpu=1, memory=4),
+    ]
+    nodes = [node(cpu=3, memory=12)]
+    assert result(build(nodes, jobs, [QueueView("q1"), QueueView("q2")])) == {"old": 1, "new": 1, "other": 1}
+    queues = [QueueView("q1", guarantee={"memory": 8}), QueueView("q2")]
+    assert result(build(nodes, jobs, queues)) == {"old": 2, "new": 0, "other": 1}
+
+
 def test_a_guarantee_counts_between_users_only_of_what_they_lack() -> None:
     jobs = [
         job("a", 8, queue="ann", placed={"n1": 8}, gpu=1),

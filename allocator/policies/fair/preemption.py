@@ -67,6 +67,8 @@ class Preemption:
             able, may_take = agreed(self._rules(), job, want, givers)
             if state.ledger.holds(job):
                 may_take = _both(may_take, self._down_to_equal(job, want))
+            if state.standings.guaranteed:
+                may_take = _both(may_take, self._with_guarantees(job, want))
             if self._transactions.take(
                 job, want, able, may_take, Why.SHARED_IN_QUEUE, surplus_only=True, must_be_worth_it=True
             ):
@@ -94,6 +96,13 @@ class Preemption:
             return dominant([h - a for h, a in zip(held, amount, strict=True)], total) >= least
 
         return may_take
+
+    def _with_guarantees(self, job: int, want: dict[int, int]) -> MayTake:
+        """Whether the queue and its ancestors keep their guarantees of what is contended: replicas differ in size."""
+        standings, ledger = self._state.standings, self._state.ledger
+        chain, need = standings.chains[self._state.facts.job_queue[job]], ledger.amount(want)
+        before = [list(ledger.used[q]) for q in chain]
+        return lambda _victim, amount: standings.keep_guarantees_instead(chain, amount, need, before)
 
 
 def _both(one: MayTake, other: MayTake) -> MayTake:
