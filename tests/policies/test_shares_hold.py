@@ -437,3 +437,11 @@ def test_where_no_exchange_is_worth_it_idle_room_is_given_all_the_same() -> None
     *_, snapshot = queue_clusters(4, 1709)
     plan = fair(snapshot)
     assert Why.POLICY_FAILED not in {Why(int(why)) for why in plan.why}
+
+
+def test_a_queue_that_deserves_nothing_of_a_resource_has_taken_it_by_its_guarantee() -> None:
+    *_, snapshot = queue_clusters(5006, 842)
+    plan = fair(snapshot)
+    # "j1" took from "j2", by the guarantee of its queue, what "j2" took from "j0".
+    loser, taker = (snapshot.job_names.index(name) for name in ("j0", "j1"))
+    assert (plan.why[loser], plan.subject[loser]) == (Why.RECLAIMED_BY_GUARANTEE, taker)
