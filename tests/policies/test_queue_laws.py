@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from diflow.allocator.model.plan import Why, carry_out, keep_plan
 from diflow.allocator.model.views import QueueView, build
@@ -45,6 +46,15 @@ def test_whoever_takes_from_a_queue_with_less_breaks_the_law() -> None:
     worse = replace(kept, count=more, why=why, subject=subject, action=np.full(2, 2))
     assert len(queue_laws.who_takes_has_less(snapshot, worse)) == 2
     assert queue_laws.who_takes_has_less(snapshot, FairPolicy().optimize(snapshot)) == []
+
+
+@pytest.mark.parametrize(
+    ("seed", "number"),
+    [(5007, 163), (5009, 464), pytest.param(0, 1392, id="a job of higher priority replaced the claimant")],
+)
+def test_what_a_third_job_had_a_right_to_may_be_taken_from_it(seed: int, number: int) -> None:
+    *_, snapshot = queue_clusters(seed, number + 1)
+    assert queue_laws.queues_hold(snapshot, FairPolicy().optimize(snapshot)) == []
 
 
 def test_a_user_below_his_share_beside_a_sister_above_hers_breaks_the_law() -> None:
