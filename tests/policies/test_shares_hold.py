@@ -25,6 +25,7 @@ from diflow.allocator.policies.settings import PolicySettings
 from tests.policies.field.rows import linear
 from tests.policies.generators import snapshots
 from tests.policies.queue_clusters import queue_clusters
+from tests.policies.queue_laws import queues_hold
 from tests.policies.test_queues import held
 
 REAL = {"memory": 1, PODS: 1}
@@ -431,6 +432,22 @@ def test_what_queues_take_from_each_other_comes_to_an_end(seed: int, number: int
     cycle = Cycle(State(prepared(snapshot), settings))
     cycle.decided_by(settings.steps, "fair")
     assert cycle.transactions.searches < 32
+
+
+def test_jobs_of_a_queue_share_nothing_that_another_queue_would_take() -> None:
+    jobs = [
+        job("cores", 4, queue="q1", placed={"n1": 2}, cpu=1),
+        job("new", 1, queue="q1", created=1.0, cpu=1, gpu=1),
+        job("gpus", 4, queue="q2", placed={"n1": 3}, cpu=1, gpu=1),
+    ]
+    # q1 deserves two cores and no GPU.
+    queues = [QueueView("q1", weight=0, guarantee={"cpu": 2}), QueueView("q2")]
+    assert result(build([node(cpu=5, gpu=4)], jobs, queues)) == {"cores": 2, "new": 0, "gpus": 3}
+
+
+def test_sharing_inside_a_queue_starts_no_exchanges_that_repeat_forever() -> None:
+    *_, snapshot = queue_clusters(5030, 60)
+    assert queues_hold(snapshot, fair(snapshot)) == []
 
 
 def test_where_no_exchange_is_worth_it_idle_room_is_given_all_the_same() -> None:
