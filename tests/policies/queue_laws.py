@@ -300,7 +300,9 @@ def who_takes_has_less(snapshot: Snapshot, plan: Plan) -> list[str]:
     of which the victim's queues lacked nothing, or lacked a guarantee. After it the victim's queues there keep their
     guarantees, and keep their share of a counted resource or a larger part of it than the poorest claimant's. Queues in
     which jobs lost replicas for another reason are not checked, nor claimants that end with what they had or in whose
-    queues a job lost replicas: they only replace what a third queue took.
+    queues a job lost replicas: they only replace what a third queue took. A job that has as many replicas as before, on
+    other nodes, lost some and got others: those of lower priority in its queue may have lost theirs to it. Neither are
+    queues checked that contain another victim and its claimant: the gangs of both may differ in size.
 
     The claimant may also have what a third job took from the victim, if both losses are right in this sense, and the
     third job ends with no more than it had. It may be of the claimant's queue and of lower priority. If nothing is
@@ -315,7 +317,8 @@ def who_takes_has_less(snapshot: Snapshot, plan: Plan) -> list[str]:
             out.append(f"law 15: {law.told(victim, claimant)}, whose queue is its own, above or below")
             continue
         # The direct way may be wrong in the end although the queue lacked something.
-        ways = [*([[direct]] if direct.is_right else []), *law.ways_through_third_jobs(victim, claimant)]
+        ways = [*([[direct]] if direct.is_right else law.ways_by_priority(victim, claimant))]
+        ways += law.ways_through_third_queues(victim, claimant)
         if not ways:
             out.append(f"law 15: {law.told(victim, claimant)}, whose queue has what it deserves")
         judged.append((victim, claimant, ways or [[direct]]))
@@ -350,8 +353,16 @@ class _Losses:
         lost = s.jobs_of(self.after.count < self.before.count)
         by_claim = lost & (plan.why == Why.RECLAIMED)
         self.lost_to = [(v, int(plan.subject[v])) for v in np.flatnonzero(by_claim).tolist()]
-        self._losers = self._queues_of(lost)
+        left_a_node: BoolArray = (self.after.pods < self.before.pods).any(axis=1)
+        moved = s.jobs_of(left_a_node)
+        self._losers = self._queues_of(moved)
         self._otherwise = self._queues_of(lost & (plan.why != Why.RECLAIMED))
+        for victim, claimant in self.lost_to:
+            mine = self.before.chains[s.job_queue[victim]]
+            same = s.job_queue == s.job_queue[victim]
+            if (moved & ~lost & same & (s.job_priority > s.job_priority[victim])).any():
+                self._otherwise.update(mine)
+            self._otherwise.update(q for q in mine if q in self.before.chains[s.job_queue[claimant]])
 
     def _queues_of(self, jobs: BoolArray) -> set[int]:
         s = self._s
@@ -379,24 +390,32 @@ class _Losses:
         had = -1.0 if free else max(before.part(q, asked) for q in mine)
         return _Claim(asked, theirs, had, free or before.is_below(mine, asked))
 
-    def ways_through_third_jobs(self, victim: int, claimant: int) -> Iterator[list[_Claim]]:
+    def ways_by_priority(self, victim: int, claimant: int) -> Iterator[list[_Claim]]:
+        """The claims on the victim of jobs of the claimant's queue that it may have preempted."""
+        for third in self._thirds(victim, claimant):
+            first = self.claim(third, victim)
+            same = self._s.job_queue[third] == self._s.job_queue[claimant]
+            lower = self._s.job_priority[third] < self._s.job_priority[claimant]
+            if first is not None and same and lower and self._lacks(third, victim):
+                yield [first]
+
+    def ways_through_third_queues(self, victim: int, claimant: int) -> Iterator[list[_Claim]]:
         """The claims of a third job on the victim and of the claimant on the third job, where both are right."""
-        s, before = self._s, self.before
-        starts = s.role_starts()
-        for third in np.flatnonzero(before.could_run & (s.job_queue >= 0)).tolist():
-            role = int(starts[third])
-            if third in (victim, claimant) or self.after.count[role] > before.count[role]:
-                continue
+        for third in self._thirds(victim, claimant):
             first, then = self.claim(third, victim), self.claim(claimant, third)
-            if first is None:
+            if first is None or then is None or not self._lacks(claimant, third):
                 continue
-            if s.job_queue[third] == s.job_queue[claimant]:
-                if s.job_priority[third] < s.job_priority[claimant] and self._lacks(third, victim):
-                    yield [first]
-            elif then is not None and self._lacks(claimant, third):
-                replaced = (third, claimant) in self.lost_to and not self._compete(claimant, victim)
-                if replaced or self._lacks(third, victim):
-                    yield [first, then]
+            replaced = (third, claimant) in self.lost_to and not self._compete(claimant, victim)
+            if replaced or self._lacks(third, victim):
+                yield [first, then]
+
+    def _thirds(self, victim: int, claimant: int) -> Iterator[int]:
+        """Other jobs that end with no more than they had."""
+        starts = self._s.role_starts()
+        for third in np.flatnonzero(self.before.could_run & (self._s.job_queue >= 0)).tolist():
+            role = int(starts[third])
+            if third not in (victim, claimant) and self.after.count[role] <= self.before.count[role]:
+                yield third
 
     def _lacks(self, claimant: int, victim: int) -> bool:
         """Whether the claimant's queues lacked what it asks for, or a guarantee of it."""
