@@ -353,7 +353,7 @@ class _Losses:
         lost = s.jobs_of(self.after.count < self.before.count)
         by_claim = lost & (plan.why == Why.RECLAIMED)
         self.lost_to = [(v, int(plan.subject[v])) for v in np.flatnonzero(by_claim).tolist()]
-        left_a_node: BoolArray = (self.after.pods < self.before.pods).any(axis=1)
+        left_a_node: BoolArray = (self.after.pods < self.before.pods).sum(axis=1) > 0
         moved = s.jobs_of(left_a_node)
         self._losers = self._queues_of(moved)
         self._otherwise = self._queues_of(lost & (plan.why != Why.RECLAIMED))
