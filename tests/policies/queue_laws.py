@@ -300,54 +300,154 @@ def who_takes_has_less(snapshot: Snapshot, plan: Plan) -> list[str]:
     of which the victim's queues lacked nothing, or lacked a guarantee. After it the victim's queues there keep their
     guarantees, and keep their share of a counted resource or a larger part of it than the poorest claimant's. Queues in
     which jobs lost replicas for another reason are not checked, nor claimants that end with what they had or in whose
-    queues a job lost replicas: they only replace what a third queue took.
+    queues a job lost replicas: they only replace what a third queue took. A job that has as many replicas as before, on
+    other nodes, lost some and got others: those of lower priority in its queue may have lost theirs to it. Neither are
+    queues checked that contain another victim and its claimant: the gangs of both may differ in size.
+
+    The claimant may also have what a third job took from the victim, if both losses are right in this sense, and the
+    third job ends with no more than it had. It may be of the claimant's queue and of lower priority. If nothing is
+    contended between claimant and victim, it may itself have lost to the claimant, and replaced that.
     """
-    before, after = Cluster(snapshot), Cluster(carry_out(snapshot, plan))
-    s, names = before.s, snapshot.job_names
-    lost = s.jobs_of(after.count < before.count)
-    lost_to = [(v, int(plan.subject[v])) for v in np.flatnonzero(lost & (plan.why == Why.RECLAIMED)).tolist()]
-    losers = {q for j in np.flatnonzero(lost & (s.job_queue >= 0)) for q in before.chains[s.job_queue[j]]}
-    otherwise = {
-        q
-        for j in np.flatnonzero(lost & (plan.why != Why.RECLAIMED) & (s.job_queue >= 0))
-        for q in before.chains[s.job_queue[j]]
-    }
+    law = _Losses(snapshot, plan)
     out: list[str] = []
-    least: dict[int, float] = {}
     judged = []
-    for victim, claimant in lost_to:
+    for victim, claimant in law.lost_to:
+        direct = law.claim(claimant, victim)
+        if direct is None:
+            out.append(f"law 15: {law.told(victim, claimant)}, whose queue is its own, above or below")
+            continue
+        # The direct way may be wrong in the end although the queue lacked something.
+        ways = [*([[direct]] if direct.is_right else law.ways_by_priority(victim, claimant))]
+        ways += law.ways_through_third_queues(victim, claimant)
+        if not ways:
+            out.append(f"law 15: {law.told(victim, claimant)}, whose queue has what it deserves")
+        judged.append((victim, claimant, ways or [[direct]]))
+    least: dict[int, float] = {}
+    for _, _, ways in judged:
+        for q in ways[0][0].theirs:
+            least[q] = min(ways[0][0].had, least.get(q, math.inf))
+    for victim, claimant, ways in judged:
+        found = [[what for claim in way for what in law.broken_by(claim, least)] for way in ways]
+        if all(found):
+            out += [f"law 15: {law.told(victim, claimant)}{what}" for what in found[0]]
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What one job asks for of another queue: `asked` (R), of the victim's queues below the nearest common ancestor.
+    `had`: the part of its share that the claimant's queue had before, -1 if that does not matter."""
+
+    asked: IntArray
+    theirs: list[int]
+    had: float
+    is_right: bool
+
+
+class _Losses:
+    """The losses of a plan to other queues: `lost_to` has (victim, claimant)."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
+        self.before, self.after = Cluster(snapshot), Cluster(carry_out(snapshot, plan))
+        s = self._s = self.before.s
+        lost = s.jobs_of(self.after.count < self.before.count)
+        by_claim = lost & (plan.why == Why.RECLAIMED)
+        self.lost_to = [(v, int(plan.subject[v])) for v in np.flatnonzero(by_claim).tolist()]
+        left_a_node: BoolArray = (self.after.pods < self.before.pods).sum(axis=1) > 0
+        moved = s.jobs_of(left_a_node)
+        self._losers = self._queues_of(moved)
+        self._otherwise = self._queues_of(lost & (plan.why != Why.RECLAIMED))
+        for victim, claimant in self.lost_to:
+            mine = self.before.chains[s.job_queue[victim]]
+            same = s.job_queue == s.job_queue[victim]
+            if (moved & ~lost & same & (s.job_priority > s.job_priority[victim])).any():
+                self._otherwise.update(mine)
+            self._otherwise.update(q for q in mine if q in self.before.chains[s.job_queue[claimant]])
+
+    def _queues_of(self, jobs: BoolArray) -> set[int]:
+        s = self._s
+        return {q for j in np.flatnonzero(jobs & (s.job_queue >= 0)) for q in self.before.chains[s.job_queue[j]]}
+
+    def told(self, victim: int, claimant: int) -> str:
+        return f"{self._s.job_names[victim]} lost to {self._s.job_names[claimant]}"
+
+    def claim(self, claimant: int, victim: int) -> _Claim | None:
+        """The claim to what the victim lost; None if one queue contains the other."""
+        s, before, after = self._s, self.before, self.after
         gave = (s.role_request * (before.count - after.count)[:, None])[s.role_job == victim].sum(axis=0)
         role = int(s.role_starts()[claimant])
         mine, theirs = before.sides(int(s.job_queue[claimant]), int(s.job_queue[victim]))
-        asked = np.where(gave > 0, s.role_request[role], 0)
-        if not mine or not len(before.counted(mine[-1], asked)):
-            asked = s.role_request[role]
         if not mine or not theirs:
-            out.append(f"law 15: {names[victim]} lost to {names[claimant]}, whose queue is its own, above or below")
-            continue
+            return None
+        asked = np.where(gave > 0, s.role_request[role], 0)
+        if not len(before.counted(mine[-1], asked)):
+            asked = s.role_request[role]
         if not before.is_below(mine, asked):
             alone = before.lacked_by_one_alone(mine, theirs, np.where(gave > 0, asked, 0))
             asked = alone if len(before.counted(mine[-1], alone)) else asked
         sure = any((before.used[q] < s.queue_guarantee[q])[before.counted(q, asked)].any() for q in mine)
-        moved = bool(losers & set(mine)) or before.count[role] >= after.count[role]
-        if not sure and not moved and not before.is_below(mine, asked):
-            out.append(f"law 15: {names[victim]} lost to {names[claimant]}, whose queue has what it deserves")
-        had = -1.0 if sure or moved else max(before.part(q, asked) for q in mine)
-        for q in theirs:
-            least[q] = min(had, least.get(q, math.inf))
-        judged.append((victim, claimant, asked, theirs))
-    for victim, claimant, asked, theirs in judged:
-        for q, lacked in zip(theirs, before.lacked(theirs, asked), strict=True):
-            if q in otherwise:
+        free = sure or bool(self._losers & set(mine)) or before.count[role] >= after.count[role]
+        had = -1.0 if free else max(before.part(q, asked) for q in mine)
+        return _Claim(asked, theirs, had, free or before.is_below(mine, asked))
+
+    def ways_by_priority(self, victim: int, claimant: int) -> Iterator[list[_Claim]]:
+        """The claims on the victim of jobs of the claimant's queue that it may have preempted."""
+        for third in self._thirds(victim, claimant):
+            first = self.claim(third, victim)
+            same = self._s.job_queue[third] == self._s.job_queue[claimant]
+            lower = self._s.job_priority[third] < self._s.job_priority[claimant]
+            if first is not None and same and lower and self._lacks(third, victim):
+                yield [first]
+
+    def ways_through_third_queues(self, victim: int, claimant: int) -> Iterator[list[_Claim]]:
+        """The claims of a third job on the victim and of the claimant on the third job, where both are right."""
+        for third in self._thirds(victim, claimant):
+            first, then = self.claim(third, victim), self.claim(claimant, third)
+            if first is None or then is None or not self._lacks(claimant, third):
                 continue
-            counted = before.counted(q, asked)
+            replaced = (third, claimant) in self.lost_to and not self._compete(claimant, victim)
+            if replaced or self._lacks(third, victim):
+                yield [first, then]
+
+    def _thirds(self, victim: int, claimant: int) -> Iterator[int]:
+        """Other jobs that end with no more than they had."""
+        starts = self._s.role_starts()
+        for third in np.flatnonzero(self.before.could_run & (self._s.job_queue >= 0)).tolist():
+            role = int(starts[third])
+            if third not in (victim, claimant) and self.after.count[role] <= self.before.count[role]:
+                yield third
+
+    def _lacks(self, claimant: int, victim: int) -> bool:
+        """Whether the claimant's queues lacked what it asks for, or a guarantee of it."""
+        s, before = self._s, self.before
+        mine, _ = before.sides(int(s.job_queue[claimant]), int(s.job_queue[victim]))
+        asked = s.role_request[int(s.role_starts()[claimant])]
+        sure = any((before.used[q] < s.queue_guarantee[q])[before.counted(q, asked)].any() for q in mine)
+        return sure or before.is_below(mine, asked)
+
+    def _compete(self, claimant: int, victim: int) -> bool:
+        """Whether the claimant asks for anything that is contended between its queue and the victim's."""
+        mine, _ = self.before.sides(int(self._s.job_queue[claimant]), int(self._s.job_queue[victim]))
+        asked = self._s.role_request[int(self._s.role_starts()[claimant])]
+        return len(self.before.counted(mine[-1], asked)) > 0
+
+    def broken_by(self, claim: _Claim, least: dict[int, float]) -> list[str]:
+        """What the victim's queues lost although they keep it by the law. `least`: the part of its share that the
+        poorest claimant of each queue had."""
+        s, before, after = self._s, self.before, self.after
+        out = []
+        for q, lacked in zip(claim.theirs, before.lacked(claim.theirs, claim.asked), strict=True):
+            if q in self._otherwise:
+                continue
+            counted = before.counted(q, claim.asked)
             sure_of = np.minimum(s.queue_guarantee[q], before.used[q])
             if (after.used[q] < sure_of)[lacked].any():
-                out.append(f"law 15: {names[victim]} lost to {names[claimant]} what {s.queue_names[q]} is guaranteed")
+                out.append(f" what {s.queue_names[q]} is guaranteed")
             has = (after.used[q] >= after.deserved[q] - SLACK) & (before.used[q] > after.used[q])
-            if len(counted) and not has[counted].any() and after.part(q, asked) < min(1.0, least[q]) - SLACK:
-                out.append(f"law 15: {names[victim]} lost to {names[claimant]}, which had a larger part than is left")
-    return out
+            had = min(claim.had, least.get(q, math.inf))
+            if len(counted) and not has[counted].any() and after.part(q, claim.asked) < min(1.0, had) - SLACK:
+                out.append(", which had a larger part than is left")
+        return out
 
 
 def queues_hold(snapshot: Snapshot, plan: Plan) -> list[str]:

@@ -50,6 +50,21 @@ def test_whoever_takes_from_a_queue_with_less_breaks_the_law() -> None:
     assert queue_laws.who_takes_has_less(snapshot, FairPolicy().optimize(snapshot)) == []
 
 
+@pytest.mark.parametrize(
+    ("seed", "number"),
+    [(5007, 163), (5009, 464), pytest.param(0, 1392, id="a job of higher priority replaced the claimant")],
+)
+def test_what_a_third_job_had_a_right_to_may_be_taken_from_it(seed: int, number: int) -> None:
+    *_, snapshot = queue_clusters(seed, number + 1)
+    assert queue_laws.queues_hold(snapshot, FairPolicy().optimize(snapshot)) == []
+
+
+@pytest.mark.parametrize(("seed", "number"), [(5017, 122), (5024, 6), (5012, 770)])
+def test_what_inner_exchanges_cost_a_queue_is_not_held_against_others(seed: int, number: int) -> None:
+    *_, snapshot = queue_clusters(seed, number + 1)
+    assert queue_laws.queues_hold(snapshot, FairPolicy().optimize(snapshot)) == []
+
+
 def test_a_user_below_his_share_beside_a_sister_above_hers_breaks_the_law() -> None:
     jobs = [job("a", 8, queue="ann", placed={"n1": 8}, cpu=1), job("b", 8, queue="bob", created=1.0, cpu=1)]
     queues = [QueueView("team"), QueueView("ann", parent="team"), QueueView("bob", parent="team")]

@@ -27,6 +27,7 @@ from diflow.allocator.policies.settings import PolicySettings
 from tests.policies.field.rows import linear
 from tests.policies.generators import snapshots
 from tests.policies.queue_clusters import queue_clusters
+from tests.policies.queue_laws import queues_hold
 from tests.policies.test_queues import held
 
 REAL = {"memory": 1, PODS: 1}
@@ -353,6 +354,17 @@ def test_the_priority_of_surplus_keeps_no_other_queue_below_its_share() -> None:
     assert result(snapshot) == {"fixed": 3, "urgent": 1, "b": 4}
 
 
+def test_a_queue_reaches_its_share_although_an_urgent_job_must_stop_for_it_first() -> None:
+    jobs = [
+        job("urgent", 1, queue="q1", priority=2, placed={"n1": 1}, gpu=1),
+        job("gang", 2, low=2, queue="q1", priority=1, placed={"n1": 2}, gpu=1),
+        job("b", 2, queue="q2", created=1.0, gpu=1),
+    ]
+    snapshot = build([node(gpu=3)], jobs, [QueueView("q1"), QueueView("q2")])
+    # "b" takes what q1 holds above its share, which is "urgent"; inside q1 "urgent" then takes the place of "gang".
+    assert result(snapshot) == {"urgent": 1, "gang": 0, "b": 2}
+
+
 def test_a_guarantee_of_plenty_keeps_no_surplus_of_what_is_scarce() -> None:
     jobs = [job("a", 8, queue="q1", placed={"n1": 8}, cpu=1), job("b", 8, queue="q2", created=1.0, cpu=1)]
     queues = [QueueView("q1", guarantee={"memory": 500}), QueueView("q2")]
@@ -389,6 +401,18 @@ def test_replicas_are_taken_from_the_node_where_few_are_enough() -> None:
     assert result(build([node(cpu=6), node("n2", cpu=4)], jobs, queues)) == {"a": 3, "b": 2, "fixed": 3}
 
 
+def test_jobs_of_a_queue_share_no_replicas_that_its_guarantee_needs() -> None:
+    jobs = [
+        job("old", 2, queue="q1", placed={"n1": 2}, cpu=1, memory=4),
+        job("new", 1, queue="q1", created=1.0, cpu=1, memory=1),
+        job("other", 3, queue="q2", placed={"n1": 1}, cpu=1, memory=4),
+    ]
+    nodes = [node(cpu=3, memory=12)]
+    assert result(build(nodes, jobs, [QueueView("q1"), QueueView("q2")])) == {"old": 1, "new": 1, "other": 1}
+    queues = [QueueView("q1", guarantee={"memory": 8}), QueueView("q2")]
+    assert result(build(nodes, jobs, queues)) == {"old": 2, "new": 0, "other": 1}
+
+
 def test_a_guarantee_counts_between_users_only_of_what_they_lack() -> None:
     jobs = [
         job("a", 8, queue="ann", placed={"n1": 8}, gpu=1),
@@ -415,7 +439,31 @@ def test_what_queues_take_from_each_other_comes_to_an_end(seed: int, number: int
     assert cycle.transactions.searches < 32
 
 
+def test_jobs_of_a_queue_share_nothing_that_another_queue_would_take() -> None:
+    jobs = [
+        job("cores", 4, queue="q1", placed={"n1": 2}, cpu=1),
+        job("new", 1, queue="q1", created=1.0, cpu=1, gpu=1),
+        job("gpus", 4, queue="q2", placed={"n1": 3}, cpu=1, gpu=1),
+    ]
+    # q1 deserves two cores and no GPU.
+    queues = [QueueView("q1", weight=0, guarantee={"cpu": 2}), QueueView("q2")]
+    assert result(build([node(cpu=5, gpu=4)], jobs, queues)) == {"cores": 2, "new": 0, "gpus": 3}
+
+
+def test_sharing_inside_a_queue_starts_no_exchanges_that_repeat_forever() -> None:
+    *_, snapshot = queue_clusters(5030, 60)
+    assert queues_hold(snapshot, fair(snapshot)) == []
+
+
 def test_where_no_exchange_is_worth_it_idle_room_is_given_all_the_same() -> None:
     *_, snapshot = queue_clusters(4, 1709)
     plan = fair(snapshot)
     assert Why.POLICY_FAILED not in {Why(int(why)) for why in plan.why}
+
+
+def test_a_queue_that_deserves_nothing_of_a_resource_has_taken_it_by_its_guarantee() -> None:
+    *_, snapshot = queue_clusters(5006, 842)
+    plan = fair(snapshot)
+    # "j1" took from "j2", by the guarantee of its queue, what "j2" took from "j0".
+    loser, taker = (snapshot.job_names.index(name) for name in ("j0", "j1"))
+    assert (plan.why[loser], plan.subject[loser]) == (Why.RECLAIMED_BY_GUARANTEE, taker)

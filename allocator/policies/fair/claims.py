@@ -132,6 +132,20 @@ class Standings:
                 return False
         return True
 
+    def keep_guarantees_instead(
+        self, chain: Sequence[int], less: Sequence[int], more: Sequence[int], before: Sequence[Sequence[int]]
+    ) -> bool:
+        """Whether a queue and all its ancestors (`chain`) keep what they are guaranteed of what they held `before`,
+        when they lose `less` and get `more`: of resources that are contended there or further up."""
+        lost = asked_for(less)
+        counted: set[int] = set()
+        for q, had in zip(reversed(chain), reversed(before), strict=True):
+            counted.update(self.counted(q, lost))
+            used, sure = self.ledger.used[q], self.guarantee[q]
+            if any(used[r] - less[r] + more[r] < min(sure[r], had[r]) for r in counted):
+                return False
+        return True
+
     def met(self, queue: int, counted: Asked, more: Sequence[int] | None = None, sign: int = 1) -> float:
         """The met part of the queue's share, with `more` added (or, by `sign`, removed), as a fraction of the cluster:
         by the counted resource with the largest held over deserved."""

@@ -140,7 +140,7 @@ class _Receivers:
             return None
         asked = asked_for(s.role_request[s.role_job == one.receiver].sum(axis=0).tolist())
         counted = standings.counted(mine[-1], asked)
-        if any(standings.ratio(mine[-1], (r,)) < min(1.0, standings.ratio(theirs[-1], (r,))) for r in counted):
+        if any(standings.claimed(mine[-1], (r,)) < min(1.0, standings.ratio(theirs[-1], (r,))) for r in counted):
             return Why.RECLAIMED
         used, sure = standings.ledger.used, standings.guarantee
         lacks = any(used[q][r] < sure[q][r] for q in mine for r in standings.counted(q, asked))

@@ -87,7 +87,7 @@ class Measure:
         by_rank = RANK ** np.arange(self._levels - 1, -1, -1)
         met = self._met(replicas)
         if not running:
-            met = tuple(_no_more_lost_than_in_all(part, start) for part, start in zip(met, self._start, strict=True))
+            met = tuple(_lost_by_whole_queues(part, start) for part, start in zip(met, self._start, strict=True))
         guarantees, shares = (float(_differences(part).sum(axis=0) @ by_rank) for part in met)
         if running:
             s = self.snapshot
@@ -114,14 +114,15 @@ class Measure:
         return sure, met
 
 
-def _no_more_lost_than_in_all(met: FloatArray, start: FloatArray) -> FloatArray:
-    """Q×L: `met`, but no level of a queue loses more than the whole queue does.
+def _lost_by_whole_queues(met: FloatArray, start: FloatArray) -> FloatArray:
+    """Q×L: `met`, but only the whole queue loses anything, and none of its levels.
 
-    Other queues reclaim a queue's surplus from any of its jobs: jobs of lower priority may not be preemptible, and
-    keep the rest of the share.
+    Between queues priorities do not count: a queue's loss to another queue weighs as much as what that one gains,
+    whatever the priorities of the jobs that lose (those of lower priority may not be preemptible, or of no use).
     """
-    lost = np.maximum(start[:, -1:] - met[:, -1:], 0.0)
-    return np.maximum(met, start - lost)
+    out = np.maximum(met, start)
+    out[:, -1] = met[:, -1]
+    return out
 
 
 def _differences(by_level: FloatArray) -> FloatArray:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from diflow.allocator.model.arrays import BoolArray
 from diflow.allocator.model.plan import Why
-from diflow.allocator.policies.fair.shares import dominant
+from diflow.allocator.policies.fair.claims import asked_for
+from diflow.allocator.policies.fair.shares import ROUNDING, dominant
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fair.transactions import Transactions
 from diflow.allocator.policies.fair.victim_filters import RULES, Rule, agreed
@@ -67,8 +70,17 @@ class Preemption:
             able, may_take = agreed(self._rules(), job, want, givers)
             if state.ledger.holds(job):
                 may_take = _both(may_take, self._down_to_equal(job, want))
+            if state.standings.guaranteed:
+                may_take = _both(may_take, self._with_guarantees(job, want))
             if self._transactions.take(
-                job, want, able, may_take, Why.SHARED_IN_QUEUE, surplus_only=True, must_be_worth_it=True
+                job,
+                want,
+                able,
+                may_take,
+                Why.SHARED_IN_QUEUE,
+                surplus_only=True,
+                must_be_worth_it=True,
+                is_accepted=self._takes_nothing_beyond_share(job, want),
             ):
                 return True
         return False
@@ -94,6 +106,29 @@ class Preemption:
             return dominant([h - a for h, a in zip(held, amount, strict=True)], total) >= least
 
         return may_take
+
+    def _takes_nothing_beyond_share(self, job: int, want: dict[int, int]) -> Callable[[], bool]:
+        """Whether the queue and its ancestors hold no more than before of any contended resource that the job requests,
+        or no more than they deserve: other queues would reclaim it, and the exchange would repeat forever."""
+        standings, ledger = self._state.standings, self._state.ledger
+        chain, asked = standings.chains[self._state.facts.job_queue[job]], asked_for(ledger.amount(want))
+        before = [list(ledger.used[q]) for q in chain]
+
+        def accepted() -> bool:
+            return all(
+                ledger.used[q][r] <= max(had[r], standings.deserved[q][r] + ROUNDING)
+                for q, had in zip(chain, before, strict=True)
+                for r in standings.counted(q, asked)
+            )
+
+        return accepted
+
+    def _with_guarantees(self, job: int, want: dict[int, int]) -> MayTake:
+        """Whether the queue and its ancestors keep their guarantees of what is contended: replicas differ in size."""
+        standings, ledger = self._state.standings, self._state.ledger
+        chain, need = standings.chains[self._state.facts.job_queue[job]], ledger.amount(want)
+        before = [list(ledger.used[q]) for q in chain]
+        return lambda _victim, amount: standings.keep_guarantees_instead(chain, amount, need, before)
 
 
 def _both(one: MayTake, other: MayTake) -> MayTake:

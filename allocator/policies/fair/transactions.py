@@ -72,6 +72,7 @@ class Transactions:
         borrowers: BoolArray | None = None,
         surplus_only: bool = False,
         must_be_worth_it: bool = False,
+        is_accepted: Callable[[], bool] = lambda: True,
     ) -> bool:
         """One transaction: evict some of `victims` (J) and place `want` for the job. False with nothing changed if no
         victims are found, or the limits of the cycle are reached.
@@ -79,6 +80,7 @@ class Transactions:
         `why`: the reason of the losses; that of `borrowers` (J) is that they give back the reservation. `keeps` (Q×R):
         what the victims' queues keep at least; None: nothing. `must_be_worth_it`: refuse an exchange that lowers the
         measure of the whole: exchanges inside a queue may leave it with less, because gangs differ in size.
+        `is_accepted`: whether the state after the exchange is accepted; only with `must_be_worth_it`.
         """
         state, reservation = self._state, self._reservation
         if not self._caps_allow(job, want, victims):
@@ -105,7 +107,11 @@ class Transactions:
         if reach.fits_on_nodes(want):
             self.searches += 1
             found = evict_for(state.ledger, job, want, candidates, may_take, surplus_only=surplus_only)
-        if found is not None and worth is not None and self._worth(running=running).is_below(worth):
+        if (
+            found is not None
+            and worth is not None
+            and (self._worth(running=running).is_below(worth) or not is_accepted())
+        ):
             state.ledger.return_to(before)
             found = None
         if found is None:
