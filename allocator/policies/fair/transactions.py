@@ -21,6 +21,9 @@ MOST_TRANSACTIONS = 64
 """Preemptions and reclaims tried in one cycle: each may look at hundreds of victims. The next cycle continues."""
 MOST_LOOKS = 1024
 """Gangs for which victims are considered in one cycle, most of them without a search."""
+MOST_CANDIDATES = 32_768
+"""Candidates of all searches of one cycle together, as many as all of its searches have in a cluster of 512 jobs. A
+search that fails asks each of them."""
 
 
 class Transactions:
@@ -30,7 +33,7 @@ class Transactions:
         self._state, self._reservation, self._careful = state, reservation, careful
         self.searches = 0
         """Searches so far, without those that were ruled out beforehand."""
-        self._looks = 0
+        self._looks = self._candidates = 0
         self.succeeded = False
         """Whether any transaction succeeded."""
         self.given: list[Given] = []
@@ -39,7 +42,9 @@ class Transactions:
     @property
     def exhausted(self) -> bool:
         """Whether the limits of the cycle are reached."""
-        return self.searches >= MOST_TRANSACTIONS or self._looks >= MOST_LOOKS
+        return (
+            self.searches >= MOST_TRANSACTIONS or self._looks >= MOST_LOOKS or self._candidates >= MOST_CANDIDATES
+        )
 
     def in_turn(self, wanting: Callable[[], list[int]], take: Callable[[int], bool]) -> None:
         """Let each of these jobs take for its request, in order and repeatedly, until none gets anything.
@@ -106,6 +111,7 @@ class Transactions:
         # Without this bound most searches on a full cluster would fail after hundreds of steps.
         if reach.fits_on_nodes(want):
             self.searches += 1
+            self._candidates += len(candidates)
             found = evict_for(state.ledger, job, want, candidates, may_take, surplus_only=surplus_only)
         if (
             found is not None
