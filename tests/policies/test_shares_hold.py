@@ -455,6 +455,11 @@ def test_sharing_inside_a_queue_starts_no_exchanges_that_repeat_forever() -> Non
     assert queues_hold(snapshot, fair(snapshot)) == []
 
 
+def test_a_preemption_inside_a_queue_that_costs_its_guarantee_is_not_made_good_by_another_queue() -> None:
+    *_, snapshot = queue_clusters(6, 547)
+    assert queues_hold(snapshot, fair(snapshot)) == []
+
+
 def test_where_no_exchange_is_worth_it_idle_room_is_given_all_the_same() -> None:
     *_, snapshot = queue_clusters(4, 1709)
     plan = fair(snapshot)

@@ -87,7 +87,10 @@ class Measure:
         by_rank = RANK ** np.arange(self._levels - 1, -1, -1)
         met = self._met(replicas)
         if not running:
-            met = tuple(_lost_by_whole_queues(part, start) for part, start in zip(met, self._start, strict=True))
+            met = (
+                _no_more_lost_than_in_all(met[0], self._start[0]),
+                _lost_by_whole_queues(met[1], self._start[1]),
+            )
         guarantees, shares = (float(_differences(part).sum(axis=0) @ by_rank) for part in met)
         if running:
             s = self.snapshot
@@ -112,6 +115,13 @@ class Measure:
                 below[chain] += so_far[q]
             sure = (np.minimum(below, self._sure[:, None, :]) / self._total).sum(axis=2)
         return sure, met
+
+
+def _no_more_lost_than_in_all(met: FloatArray, start: FloatArray) -> FloatArray:
+    """Q×L: `met`, but no level of a queue loses more than the whole queue does: for guarantees, which no queue loses to
+    another one, but only by preemption inside it."""
+    lost = np.maximum(start[:, -1:] - met[:, -1:], 0.0)
+    return np.maximum(met, start - lost)
 
 
 def _lost_by_whole_queues(met: FloatArray, start: FloatArray) -> FloatArray:
