@@ -189,7 +189,7 @@ class Executor:
         if less is None:
             if write.is_only_told:
                 return None
-            raise InvalidError(f"{write.kind.name} {target.name} has no room left for annotations: remove some")
+            raise InvalidError(f"{write.kind.name} {target.name} is at its size limit: remove some of its annotations")
         try:
             return self._send(less, epoch)
         except TooLargeError:

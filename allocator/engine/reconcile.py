@@ -252,9 +252,9 @@ def next_names(job: Job) -> tuple[str, ...]:
     read = job.read
     if read.part >= MOST_PARTS:
         return ()
-    room = chain.longest_name({role.name: role.high for role in read.roles})
+    longest = chain.longest_name({role.name: role.high for role in read.roles})
     salt = hashlib.sha256(read.identity.uid.encode()).hexdigest()[:5]
-    names = (chain.part_name(read.name, read.part + 1, most_characters=room, salt=given) for given in ("", salt))
+    names = (chain.part_name(read.name, read.part + 1, most_characters=longest, salt=given) for given in ("", salt))
     return tuple(name for name in names if name)
 
 
