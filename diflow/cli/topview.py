@@ -159,7 +159,7 @@ def _head(seen: Seen, jobs: Sequence[JobRow]) -> Text:
 def _cluster(
     taken: dict[str, float], there: dict[str, float], resources: Sequence[str], nodes: Sequence[NodeRow], *, wide: bool
 ) -> Text:
-    out = Text(f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}", no_wrap=True, overflow="ellipsis")
+    out = Text(counted(len(nodes), "node"), no_wrap=True, overflow="ellipsis")
     for name in resources:
         out.append(f"   {short(name)} ")
         if wide:

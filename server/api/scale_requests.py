@@ -147,7 +147,7 @@ class ScaleRequests:
         self._jitter = jitter
 
     def write(self, asked: ScaleRequest) -> bool:
-        """Carry out a asked. Returns whether anything was written: not for 0 replicas, nor for a repeated key.
+        """Carry out a request. Returns whether anything was written: not for 0 replicas, nor for a repeated key.
 
         Raises ApiError.
         """
