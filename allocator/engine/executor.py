@@ -266,7 +266,9 @@ class Executor:
                 there = self._cluster.get(WORKFLOW, name, namespace=target.namespace)
                 if chain.continues(there) == (target.name, target.uid):
                     return there
-        raise InvalidError(f"the names {' and '.join(part.names)} are taken: the job cannot go on in another Workflow")
+        raise InvalidError(
+            f"the names {' and '.join(part.names)} are taken: the job cannot continue in another Workflow"
+        )
 
     def _prove(self, made: Json) -> Json:
         """Sign the allocation of a Workflow after its creation, as the uid is unknown before. If this process is killed

@@ -100,7 +100,7 @@ class Telemetry:
         if still > STILL_SECONDS + self._allocator.settings.policy_seconds:
             return f"the loop has stood still for {still:.0f} s"
         stuck = self._allocator.stuck_seconds
-        return f"the policy has not come back for {stuck:.0f} s" if stuck > STUCK_SECONDS else ""
+        return f"the policy has not returned for {stuck:.0f} s" if stuck > STUCK_SECONDS else ""
 
     def readiness(self) -> tuple[bool, str]:
         """(whether it is ready, the state or reason as text)."""

@@ -85,7 +85,7 @@ def _probe(cluster: Cluster, image: str | None) -> Iterator[Finding]:
         settings = conformance.ProbeSettings(image=image) if image else None
         found = conformance.probe(cluster, cluster.namespace, settings=settings)
     except DiflowError as error:
-        yield Finding("conformance probe", ok=False, detail=str(error), remedy="mend the above first")
+        yield Finding("conformance probe", ok=False, detail=str(error), remedy="correct the failures above first")
         return
     for fact in found:
         yield Finding(

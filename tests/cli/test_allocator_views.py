@@ -144,7 +144,7 @@ def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
     put(busy, dijob("asleep", {"worker": 1}), suspend=True, created=ago(10))
     text = busy("queue").out
     assert "the parameter rounds is not what diflow wrote" in text
-    assert "it is suspended: diflow resume lets it go on" in text
+    assert "it is suspended; diflow resume resumes it" in text
     explained = busy("explain", "broken").out
     assert explained.startswith("default/broken is held\n"), "nothing is said of replicas that cannot be read"
     assert "held: the parameter rounds is not what diflow wrote" in explained

@@ -291,4 +291,4 @@ def test_a_replica_whose_work_has_ended_but_not_its_pod_is_ending() -> None:
 def test_a_suspended_job_says_how_it_goes_on() -> None:
     job = SeenJob(learner=1).all_ready()
     job.spec["suspend"] = True
-    assert job.derive().message == "suspended (`diflow resume job` goes on); the replica is ready"
+    assert job.derive().message == "suspended (`diflow resume job` resumes it); the replica is ready"

@@ -281,7 +281,7 @@ def test_a_job_that_ends_before_the_hand_over_is_not_started_again(how: str) -> 
         at.rest()
         assert {name: at.cluster.phase(name) for name in workflows(at)} == {"long": how, "long-s2": "Failed"}
         assert newest(at) == "long"
-        assert "before it went on here" in at.decision("long-s2")["why"]
+        assert "before it continued here" in at.decision("long-s2")["why"]
         assert not at.cluster.pods()
 
 
