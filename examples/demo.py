@@ -41,7 +41,7 @@ DATA = Path("/var/lib/diflow-demo")  # the volume of examples/cartpole/job.yaml
 
 def main() -> int:
     """Run the demo; returns the exit code of the job's last command."""
-    return exit_code(_play, left="a job that was submitted goes on: diflow list")
+    return exit_code(_play, left="a submitted job continues: diflow list")
 
 
 def _play() -> int:

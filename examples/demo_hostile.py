@@ -45,7 +45,7 @@ _UNREADABLE = "-"
 
 def main() -> int:
     """Run the demo. Returns 0 if every honest job was placed in time."""
-    return exit_code(_run, left=f"what was made stays in the namespaces {HONEST} and {HOSTILE}")
+    return exit_code(_run, left=f"what was created stays in the namespaces {HONEST} and {HOSTILE}")
 
 
 def _run() -> int:

@@ -47,7 +47,7 @@ _LOOKS = 4
 
 def main() -> int:
     """Run the demo. Returns 0 if every queue got its share in time and all that was said was so."""
-    return exit_code(_run, left=f"what was made stays in the namespace {NAMESPACE}")
+    return exit_code(_run, left=f"what was created stays in the namespace {NAMESPACE}")
 
 
 def _run() -> int:

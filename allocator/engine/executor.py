@@ -189,7 +189,7 @@ class Executor:
         if less is None:
             if write.is_only_told:
                 return None
-            raise InvalidError(f"{write.kind.name} {target.name} has no room left for annotations: remove some")
+            raise InvalidError(f"{write.kind.name} {target.name} is at its size limit: remove some of its annotations")
         try:
             return self._send(less, epoch)
         except TooLargeError:
@@ -266,7 +266,9 @@ class Executor:
                 there = self._cluster.get(WORKFLOW, name, namespace=target.namespace)
                 if chain.continues(there) == (target.name, target.uid):
                     return there
-        raise InvalidError(f"the names {' and '.join(part.names)} are taken: the job cannot go on in another Workflow")
+        raise InvalidError(
+            f"the names {' and '.join(part.names)} are taken: the job cannot continue in another Workflow"
+        )
 
     def _prove(self, made: Json) -> Json:
         """Sign the allocation of a Workflow after its creation, as the uid is unknown before. If this process is killed

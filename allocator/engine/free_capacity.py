@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from diflow.allocator.engine.records import NodeRead, PodRead
 from diflow.allocator.model import amounts
 
-_NONE: Mapping[str, int] = {}
 _NO_AGES: Mapping[float, float] = {}
 
 

@@ -29,7 +29,7 @@ class Guard:
         """(plan, ""), or (a plan without changes, what went wrong)."""
         name = self._name
         if self.stuck_seconds:
-            return _nothing(snapshot, name), f"policy {name} has not come back from an earlier plan; nothing is changed"
+            return _nothing(snapshot, name), f"policy {name} has not returned from an earlier call; nothing is changed"
         box: list[Plan] = []
         trouble: list[str] = []
 

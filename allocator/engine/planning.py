@@ -484,7 +484,7 @@ def _withdraw_overcommitted(
         places = unused[standing.job.key]
         _use(free, standing, places, -1)
         where = {node for nodes in places.values() for node in nodes.values()}
-        full = "has no room for it any more"
+        full = "has no capacity for it any more"
         found = {
             node: trouble(nodes.get(node)) or (full if any(value < 0 for value in free[node].values()) else "")
             for node in where

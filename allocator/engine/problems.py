@@ -45,7 +45,7 @@ def _ignored(job: Job) -> str:
     if read.tree.is_offloaded and not read.has_ended:
         text = text or "Argo keeps its nodes in a database, where the allocator cannot read them"
     if job.is_full and not job.is_superseded and not next_names(job):
-        text = text or "its Workflow is full, and the names of its tasks leave no room for that of a next one"
+        text = text or "its Workflow is full, and the names of its tasks are too long for it to get a next one"
     return text
 
 

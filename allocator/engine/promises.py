@@ -134,7 +134,8 @@ class Promises:
         until, most, needs_pods = now, None, bool(lacking or former)
         if lacking:
             most = _made(job)
-            why = f"{counted(len(lacking), 'pod was', plural='pods were')} not made {seconds}: {named(lacking, _NAMED)}"
+            missing = counted(len(lacking), "pod was", plural="pods were")
+            why = f"{missing} not created {seconds}: {named(lacking, _NAMED)}"
             why += f" ({read.tree.says})" if read.tree.says else "; a ResourceQuota may be used up, or Argo is behind"
             if most is not None:
                 self._caps[job.key] = _Cap(uid, read.roles, now + _longer(_CAP_SECONDS, tries), most)

@@ -252,9 +252,9 @@ def next_names(job: Job) -> tuple[str, ...]:
     read = job.read
     if read.part >= MOST_PARTS:
         return ()
-    room = chain.longest_name({role.name: role.high for role in read.roles})
+    longest = chain.longest_name({role.name: role.high for role in read.roles})
     salt = hashlib.sha256(read.identity.uid.encode()).hexdigest()[:5]
-    names = (chain.part_name(read.name, read.part + 1, most_characters=room, salt=given) for given in ("", salt))
+    names = (chain.part_name(read.name, read.part + 1, most_characters=longest, salt=given) for given in ("", salt))
     return tuple(name for name in names if name)
 
 
@@ -267,11 +267,11 @@ def _hand_over(job: Job, after: JobRead, now: float) -> list[Write]:
     if read.has_ended or read.is_stopping:
         if after.has_ended or after.is_stopping:
             return []
-        why = f"the job ended in {read.identity.name}, before it went on here"
+        why = f"the job ended in {read.identity.name}, before it continued here"
         return [patches.stop_job(after, decision=decision("stop", why, now), of=read.key)]
     if not read.problem and (update := _copy_changes(read, after)):
         return [update]
-    note = Note("Continued", f"goes on in {after.identity.name}: this Workflow has {read.tree.count} nodes")
+    note = Note("Continued", f"continues in {after.identity.name}: this Workflow has {read.tree.count} nodes")
     return [
         patches.change_job(
             read,
@@ -379,7 +379,7 @@ def _restart_together(job: Job, now: float) -> list[Write]:
 
 
 def _restarts_elsewhere(job: Job, capacity: FreeCapacity, now: float) -> Write | None:
-    """A restarted round adds nodes to its Workflow as a new one does: if that is full, go on in the next Workflow."""
+    """A restarted round adds nodes to its Workflow as a new one does: if that is full, use the next Workflow."""
     read, at = job.read, job.read.allocation
     if not job.is_full or not job.latest_restart() or job.has_started() or not next_names(job):
         return None

@@ -58,7 +58,7 @@ class Telemetry:
         self._troubled = Counter("blind_cycles", "Cycles in which nothing was decided, as the caches were old.", **here)
         self._failed = Counter("policy_failures", "Plans that changed nothing: the policy failed or was late.", **here)
         self._jobs = Gauge("jobs", "Jobs under the allocator that have not ended.", **here)
-        self._waiting = Gauge("waiting_jobs", "Jobs that waited for room after the last plan.", **here)
+        self._waiting = Gauge("waiting_jobs", "Jobs that waited for capacity after the last plan.", **here)
         self._refused = Gauge("refused_jobs", "Jobs left alone for now, as writes for them were refused.", **here)
         self._leader = Gauge("leader", "1 while this process leads.", **here)
         self._paused = Gauge("paused", "1 while the allocator is paused.", **here)
@@ -100,7 +100,7 @@ class Telemetry:
         if still > STILL_SECONDS + self._allocator.settings.policy_seconds:
             return f"the loop has stood still for {still:.0f} s"
         stuck = self._allocator.stuck_seconds
-        return f"the policy has not come back for {stuck:.0f} s" if stuck > STUCK_SECONDS else ""
+        return f"the policy has not returned for {stuck:.0f} s" if stuck > STUCK_SECONDS else ""
 
     def readiness(self) -> tuple[bool, str]:
         """(whether it is ready, the state or reason as text)."""

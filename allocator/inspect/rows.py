@@ -260,7 +260,7 @@ def _job(job: Job, share: float, left_out: str = "") -> JobRow:
     elif read.is_stopping:
         state, why = "stopping", why or "it was told to stop"
     elif read.is_suspended and not granted:
-        state, why = "suspended", "it is suspended: diflow resume lets it go on"
+        state, why = "suspended", "it is suspended; diflow resume resumes it"
     return JobRow(
         name=job.title.partition("/")[2],
         namespace=read.identity.namespace,

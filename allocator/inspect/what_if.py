@@ -96,7 +96,7 @@ def simulate_job(seen: Seen, job: DIJob, *, namespace: str, policy: str) -> Simu
             others.append(Outcome(name, what, holds, without, will, _why(after, plan, j), _places(after, plan, j)))
     at = after.snapshot.job_names.index(key)
     action = Action(int(plan.action[at]))
-    later = "" if plan.bind_now[at] else " once others have made room"
+    later = "" if plan.bind_now[at] else " once others have released their capacity"
     what = f"would start{later}" if action is Action.ADMIT else "would wait"
     mine = Outcome(key, what, 0, 0, now[key], _why(after, plan, at), _places(after, plan, at))
     return Simulated(plan.policy, mine, tuple(others))

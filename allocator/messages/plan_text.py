@@ -7,6 +7,7 @@ from typing import Any
 from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.snapshot import Snapshot
+from diflow.figures import counted
 
 _DONE = {
     Action.ADMIT: "starts",
@@ -27,7 +28,7 @@ def summary(snapshot: Snapshot, plan: Plan) -> str:
     found = counts(plan)
     parts = [f"{number} {_plural(_DONE[action], number)}" for action, number in found.items() if number]
     return (
-        f"policy {plan.policy}: {_number(snapshot.jobs, 'job')} on {_number(snapshot.nodes, 'node')}"
+        f"policy {plan.policy}: {counted(snapshot.jobs, 'job')} on {counted(snapshot.nodes, 'node')}"
         f"{': ' if parts else ''}{', '.join(parts)}"
     )
 
@@ -66,7 +67,3 @@ def _plural(word: str, number: int) -> str:
     if number == 1:
         return word
     return {"gives way": "give way", "stays as it is": "stay as they are"}.get(word, word.removesuffix("s"))
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -277,10 +277,9 @@ class Explainer:
                 top = int(free[:, r].argmax())
                 if s.resources[r] == PODS and free[top, r] >= found.need:
                     continue
-                nodes = "1 node" if len(names) == 1 else f"{len(names)} nodes"
                 out.append(
                     f"  {amount(s.resources[r], int(s.role_request[role, r]))} each: "
-                    f"{amount(s.resources[r], int(free[:, r].sum()))} free in all on {nodes}, "
+                    f"{amount(s.resources[r], int(free[:, r].sum()))} free in all on {counted(len(names), 'node')}, "
                     f"at most {amount(s.resources[r], int(free[top, r]))} on one ({s.node_names[names[top]]})"
                 )
         return out

@@ -56,7 +56,8 @@ class PolicySettings(BaseSettings):
     """The order of jobs in a queue: the first function that distinguishes two jobs decides (kube-batch's tiers)."""
 
     queue_order: tuple[QueueOrder, ...] = ("proportion", "created")
-    """The order of queues; `proportion`: by allocated over deserved share, the smallest first."""
+    """The order of queues; `proportion`: by allocated over deserved share, the smallest first. `created`
+    (of kube-batch) changes nothing, as queues have no time of creation."""
 
     victims: tuple[VictimRule, ...] = ()
     """Further victim filters for preemption inside a queue (kube-batch's tiers). Victims always have a strictly lower

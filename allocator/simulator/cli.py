@@ -167,7 +167,7 @@ def queue_rows(snapshot: Snapshot) -> list[dict[str, object]]:
 
 def _why(snapshot: Snapshot, queue: int, resource: int, *, deserved: float, held: int, asked: int) -> str:
     reasons = (
-        (held > deserved + 1e-9, "above its share: others left it room, and it may be reclaimed"),
+        (held > deserved + 1e-9, "above its share: others left it idle capacity, which may be reclaimed"),
         (asked == 0, "asks for nothing"),
         (deserved == 0 and snapshot.queue_weight[queue] == 0, "weight 0: it gets what others leave"),
         (deserved >= snapshot.queue_cap[queue, resource], f"at its cap; it asks for {asked}"),

@@ -61,11 +61,6 @@ class Application:
     def max_batch(self) -> int:
         return self.fixed_batch or int(self.batches[-1])
 
-    @property
-    def work(self) -> float:
-        """Iterations of M0 to the end."""
-        return float(self.progress[-1])
-
     def step_and_sync(self, placement: tuple[int, ...], local_batch: int) -> tuple[float, float]:
         """True seconds of a step and of its synchronisation on this placement (GPUs on each node)."""
         key = (placement, local_batch)

@@ -21,7 +21,7 @@ def suspend(
 
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
     suspend.suspend(name, cluster=cluster)
-    note(f"{name} is suspended; diflow resume {name} -n {cluster.namespace} goes on")
+    note(f"{name} is suspended; diflow resume {name} -n {cluster.namespace} resumes it")
 
 
 def resume(
@@ -50,11 +50,11 @@ def resume(
 
         cluster = connect(kubeconfig=kubeconfig, context=context, namespace=None)
         paused = control_channel.resume(cluster, namespace=namespace or control_channel.home(cluster)[0])
-        note(f"the allocator goes on (it was paused by {paused})" if paused else "the allocator was not paused")
+        note(f"the allocator is resumed (it was paused by {paused})" if paused else "the allocator was not paused")
         return
     cluster, name = _find(job, namespace=namespace, context=context, kubeconfig=kubeconfig)
     was_suspended = suspend.resume(name, cluster=cluster)
-    note(f"{name} goes on" if was_suspended else f"{name} was not suspended")
+    note(f"{name} is resumed" if was_suspended else f"{name} was not suspended")
 
 
 def stop(

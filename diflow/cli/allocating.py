@@ -167,7 +167,7 @@ def pause(
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=None)
     place = namespace or control_channel.home(cluster)[0]
     text, before = control_channel.pause(cluster, namespace=place, reason=reason, now=time.time())
-    note(f"the allocator is paused by {text}; diflow resume goes on")
+    note(f"the allocator is paused by {text}; diflow resume resumes it")
     if before:
         note(f"(it was paused already, by {before}: that is replaced, and one diflow resume ends both)")
     seen = control_channel.read_status(cluster, namespace=place, now=time.time())

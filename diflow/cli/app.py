@@ -10,8 +10,8 @@ import typer
 from diflow.cli import (
     acting,
     allocating,
-    checking,
     cron,
+    doctor,
     following,
     listing,
     logs,
@@ -78,9 +78,9 @@ COMMANDS: tuple[Callable[..., Any], ...] = (
     allocating.replay,
     allocating.simulate,
     cron.cron,
-    checking.doctor,
-    checking.version,
-    checking.completion,
+    doctor.doctor,
+    doctor.version,
+    doctor.completion,
 )
 GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
     "allocator": (

@@ -72,7 +72,7 @@ def _show_lines(cluster: Cluster, name: str, *, limit: float | None) -> JobStatu
             text = (
                 f"{row.state}{f' on {row.node}' if row.node != '-' else ''}{f': {row.message}' if row.message else ''}"
             )
-            if states.get(row.name, "Waiting: its pod is not made yet") != text:
+            if states.get(row.name, "Waiting: its pod is not created yet") != text:
                 say(f"{stamp} {row.name:<14} {text}")
             states[row.name] = text
         text = f"{status.phase}: {status.message}"

@@ -114,4 +114,4 @@ def detaching(name: str, cluster: Cluster) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise DetachedError(f"\ndetached; the job goes on: diflow watch {name} -n {cluster.namespace}") from None
+        raise DetachedError(f"\ndetached; the job continues: diflow watch {name} -n {cluster.namespace}") from None

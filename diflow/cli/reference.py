@@ -30,7 +30,7 @@ With `DIFLOW_DEBUG=1` an error is shown with its traceback.
 | 4 | conflict: the name is taken, or the job has ended already |
 | 5 | the cluster is unavailable, lacks something, or refuses |
 | 124 | `--timeout` has passed |
-| 130 | Ctrl-C; the job goes on |
+| 130 | Ctrl-C; the job continues |
 """
 
 

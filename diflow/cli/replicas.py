@@ -53,7 +53,7 @@ def rows(seen: Observation, *, now: datetime) -> list[Row]:
 
 def _row(name: str, rank: int, attempt: Attempt | None, moves: int, *, now: datetime) -> Row:
     if attempt is None:
-        return Row(name, rank, "Waiting", "Pending", False, 0, moves, "-", "-", "its pod is not made yet")
+        return Row(name, rank, "Waiting", "Pending", False, 0, moves, "-", "-", "its pod is not created yet")
     state = attempt.phase
     if attempt.waiting:
         state = "Waiting"

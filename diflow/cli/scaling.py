@@ -69,7 +69,7 @@ def _say_who_acts(cluster: Cluster) -> None:
 
     seen = read_status(cluster, now=time.time())
     if seen.paused:
-        warn(f"the allocator is paused by {seen.paused}: it acts on this when it goes on")
+        warn(f"the allocator is paused by {seen.paused}: it acts on this when it is resumed")
     elif not seen.unknown and not seen.is_running:
         warn(f"no allocator runs now{seen.where}: this is acted on when one does")
 

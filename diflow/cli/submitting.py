@@ -81,7 +81,7 @@ def submit(
         if dry_run is DryRun.SERVER:
             _print_workflows(checked)
             named = ", ".join(job.name for job in wanted)
-            note(f"the cluster would take {'job' if only else 'the jobs'} {named}; nothing was made")
+            note(f"the cluster would accept {'job' if only else 'the jobs'} {named}; nothing was created")
             return 0
     for job in wanted:
         if trouble := unproven.warning(job, cluster):

@@ -20,7 +20,7 @@ from diflow.allocator.inspect.rows import JobRow, NodeRow, job_rows, node_rows, 
 from diflow.cli.amounts import short, shown
 from diflow.cli.console import harmless, rich_table, turn_colour
 from diflow.errors import DiflowError
-from diflow.figures import quantity
+from diflow.figures import counted, quantity
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -150,20 +150,16 @@ def _head(seen: Seen, jobs: Sequence[JobRow]) -> Text:
     waiting = sum(row.is_waiting and not row.nodes for row in jobs)
     return Text.assemble(
         ("diflow top", "bold"),
-        f"  {_clock(seen.now)}  {_holding(running)}, {waiting} {'waits' if waiting == 1 else 'wait'}  ",
+        f"  {_clock(seen.now)}  {counted(running, 'job')} placed, {waiting} {'waits' if waiting == 1 else 'wait'}  ",
         (who.text(), "green" if good else "yellow" if who.unknown else "bold red"),
         overflow="fold",
     )
 
 
-def _holding(jobs: int) -> str:
-    return "1 job holds room" if jobs == 1 else f"{jobs} jobs hold room"
-
-
 def _cluster(
     taken: dict[str, float], there: dict[str, float], resources: Sequence[str], nodes: Sequence[NodeRow], *, wide: bool
 ) -> Text:
-    out = Text(f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}", no_wrap=True, overflow="ellipsis")
+    out = Text(counted(len(nodes), "node"), no_wrap=True, overflow="ellipsis")
     for name in resources:
         out.append(f"   {short(name)} ")
         if wide:

@@ -225,7 +225,7 @@ class Courier:
                 if isinstance(error, UnavailableError) and self._make is None and not self._closing:
                     self._make = make  # retry, unless there is a newer one
             if after is None or now - self._failing_since >= _PATIENCE_SECONDS:
-                self._tell(f"reports do not arrive, and the training goes on without: {error}")
+                self._tell(f"reports do not arrive, and the training continues without them: {error}")
         else:
             self._failures = 0
             self._tell("")

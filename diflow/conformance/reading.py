@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from diflow import keys
 
 Json = dict[str, Any]
-Test = Callable[[Json], bool]
 
 _FULFILLED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 _ENDED_PODS = frozenset({"Succeeded", "Failed"})

@@ -13,7 +13,7 @@ from diflow.errors import ConflictError, InvalidError
 from diflow.job import DIJob
 from diflow.jobs import parts
 from diflow.jobs.replica_ranges import Asked, Bounds, all_ranges, asked, check_size, choose_task, with_number
-from diflow.jobs.scale_requests import standing
+from diflow.jobs.scale_requests import current_requests
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.state.notes import Notes
@@ -74,10 +74,10 @@ def scale(
 def _change(
     workflow: dict[str, Any], *, task: str | None, replicas: int | None, low: int | None, high: int | None
 ) -> tuple[Scaled, dict[str, Any] | None]:
-    stands = standing(workflow)
-    job, wanted, bounds = stands.job, dict(stands.wanted), stands.bounds
+    current = current_requests(workflow)
+    job, wanted, bounds = current.job, dict(current.wanted), current.bounds
     index = choose_task(job, task, bounds)
-    before = stands.asked(index)
+    before = current.asked(index)
     if replicas is not None:
         _check_count(replicas, "--replicas")
         new_wanted, new_bounds = with_number(job, index, replicas, wanted=wanted, bounds=bounds)
@@ -85,17 +85,17 @@ def _change(
         new_wanted, new_bounds = _by_bounds(job, index, low, high, wanted=wanted, bounds=bounds)
     after = asked(job, index, wanted=new_wanted, bounds=new_bounds)
     # The range that the server recorded for this task is obsolete once a user requests bounds.
-    notes = Notes.read(stands.annotations.get(keys.REQUESTS) or "")
+    notes = Notes.read(current.annotations.get(keys.REQUESTS) or "")
     forgotten = notes.without_range(before.task) if replicas is None else notes
     if (new_wanted, new_bounds, forgotten) == (wanted, bounds, notes):
         return Scaled(before.task, before, after), None
     option = "--replicas" if replicas is not None else "--max"
     namespace = str(workflow["metadata"].get("namespace") or "")
     check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=namespace, path=option)
-    stands.check_hostnames(index, after.high, path=option)
+    current.check_hostnames(index, after.high, path=option)
     noting = {keys.REQUESTS: forgotten.text()} if forgotten != notes else {}
     later = () if job.preemptible else tuple(task.name for task in job.tasks[index + 1 :])
-    return Scaled(before.task, before, after, later), stands.change(new_wanted, new_bounds, annotations=noting)
+    return Scaled(before.task, before, after, later), current.change(new_wanted, new_bounds, annotations=noting)
 
 
 def _by_bounds(

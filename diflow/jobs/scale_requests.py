@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CurrentRequests:
     """The requests in one version of a job's Workflow: `wanted` replicas and `bounds` by task, all `parameters`."""
 
     name: str
@@ -65,7 +65,7 @@ class Standing:
         names.check_hostname(self.workflow, self.job.tasks[index].name, highest, path=path)
 
 
-def standing(workflow: Mapping[str, Any]) -> Standing:
+def current_requests(workflow: Mapping[str, Any]) -> CurrentRequests:
     """Read the requests from a Workflow.
 
     Raises NotFoundError if it is not diflow's, ConflictError if it has ended, InvalidError if no allocator acts on it
@@ -84,7 +84,7 @@ def standing(workflow: Mapping[str, Any]) -> Standing:
         )
     if state.problem:
         raise InvalidError(f"job {name} cannot be read: {state.problem}")
-    return Standing(
+    return CurrentRequests(
         name=name,
         workflow=state.workflow,
         uid=state.uid,

@@ -11,7 +11,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import status
 
-_POLL_SECONDS: Final = 0.2
+_PAUSE_SECONDS: Final = 0.2
 _TRIES: Final = 6
 
 
@@ -54,6 +54,6 @@ def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: 
         except ConflictError:
             if attempt == _TRIES:
                 raise
-            time.sleep(_POLL_SECONDS * attempt)
+            time.sleep(_PAUSE_SECONDS * attempt)
         else:
             return workflow.get("spec") or {}

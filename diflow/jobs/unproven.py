@@ -54,8 +54,8 @@ def warning(job: DIJob, cluster: Cluster) -> str:
     if not why or is_served(cluster, render_settings().server_url) is not False:
         return ""
     return (
-        f"job {job.name} shows the server no token ({why}), and the server of this cluster refuses its requests "
-        f"and reports (401): {SETTING}=true on the server lets such jobs in (docs/security.md)"
+        f"job {job.name} sends the server no token ({why}), and the server of this cluster refuses its requests "
+        f"and reports (401): {SETTING}=true on the server accepts such jobs (docs/security.md)"
     )
 
 

@@ -11,7 +11,7 @@ _SCHEDULER_TAIL: Final = re.compile(r"\.? (no new claims to deallocate|preemptio
 _ADVICE: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull"),
      "check the image's name and the login to its registry"),
-    (re.compile(r"Insufficient "), "ask for less, or wait until there is room"),
+    (re.compile(r"Insufficient "), "ask for less, or wait for capacity"),
     (re.compile(r"didn't match .*(selector|affinity)"), "check nodeSelector and affinity"),
     (re.compile(r"had untolerated taint"), "check tolerations"),
     (re.compile(r"CreateContainerConfigError"), "check the Secrets and ConfigMaps that the template names"),

@@ -62,7 +62,7 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
     if waits and phase != "Running":
         text = f"{text}; {waits}"
     if spec.get("suspend"):
-        text = f"suspended (`diflow resume {seen.name}` goes on); {text}"
+        text = f"suspended (`diflow resume {seen.name}` resumes it); {text}"
     if seen.offloaded:
         text += "; Argo keeps this Workflow's nodes in its database (see `argo get`)"
     return text

@@ -25,7 +25,6 @@ _ARGO_MAIN = "main"  # Argo's name of the main container
 _STOP = "stop"  # the action of the allocator's decision to end a job
 _GATED = "SchedulingGated"
 _GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
-_LONGEST_MESSAGE = 4096
 
 
 @dataclass(frozen=True, slots=True)

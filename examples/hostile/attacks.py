@@ -25,7 +25,7 @@ _LOOP_SECONDS = 0.1
 
 @dataclass
 class Tenant:
-    """Somebody with a namespace, and the template of a pod that the cluster has room for."""
+    """Somebody with a namespace, and the template of a pod that fits in the cluster."""
 
     cluster: Cluster
     namespace: str

@@ -41,6 +41,8 @@ from diflow.server.settings import ServerSettings
 
 _REVIEWERS = 8
 _WAITING = 256
+# Reports: frequent requests that change no wanted state.
+_ROUTINE = ("/profilings", "/hints/{namespace}/{name}")
 
 
 def create_app(
@@ -73,7 +75,7 @@ def create_app(
 
     app = Starlette(
         routes=[*api_routes(core), *routes(core)],
-        middleware=[Middleware(Frame, on_answer=on_answer, clock=clock)],
+        middleware=[Middleware(Frame, on_answer=on_answer, routine=_ROUTINE, clock=clock)],
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )

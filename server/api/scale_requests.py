@@ -19,7 +19,7 @@ from diflow.bounds import MOST_REPLICAS
 from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
 from diflow.jobs import parts
 from diflow.jobs.replica_ranges import Bounds, check_size, scales, submitted_range, with_number
-from diflow.jobs.scale_requests import Standing, standing
+from diflow.jobs.scale_requests import CurrentRequests, current_requests
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.api.cache import Cache
@@ -69,7 +69,7 @@ class ScaleRequest:
 
 
 def step(
-    current: Standing, asked: ScaleRequest, notes: Notes, *, running: Mapping[str, int]
+    current: CurrentRequests, asked: ScaleRequest, notes: Notes, *, running: Mapping[str, int]
 ) -> tuple[dict[str, int], Bounds, Notes]:
     """The values to write for a request: (wanted, bounds, notes).
 
@@ -147,7 +147,7 @@ class ScaleRequests:
         self._jitter = jitter
 
     def write(self, asked: ScaleRequest) -> bool:
-        """Carry out a asked. Returns whether anything was written: not for 0 replicas, nor for a repeated key.
+        """Carry out a request. Returns whether anything was written: not for 0 replicas, nor for a repeated key.
 
         Raises ApiError.
         """
@@ -179,7 +179,7 @@ class ScaleRequests:
         self._check(read, asked)
         check_readable(read)
         try:
-            current = standing(workflow)
+            current = current_requests(workflow)
         except (ConflictError, InvalidError) as error:
             raise conflict(str(error)) from None
         notes = Notes.read(current.annotations.get(keys.REQUESTS) or "")

@@ -23,7 +23,6 @@ from diflow.server.http.errors import ApiError, ClientGoneError, unavailable
 from diflow.server.http.exchange import Exchange
 
 REQUEST_ID: Final = b"x-request-id"
-ROUTINE: Final = ("/profilings", "/hints/{namespace}/{name}")
 _WELL_FORMED: Final = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 _GONE: Final = 499  # nginx's status for a client that disconnected; only for the counters
 
@@ -41,17 +40,22 @@ class Answered:
 
 
 class Frame:
-    """ASGI middleware. `on_answer` is called after each request; `clock` returns monotonic seconds."""
+    """ASGI middleware. `on_answer` is called after each request; `clock` returns monotonic seconds.
+
+    `routine`: the ends of the routes whose successful requests are logged for debugging alone, as those that read are.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
         on_answer: Callable[[Answered], None] = lambda _: None,
+        routine: tuple[str, ...] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._app = app
         self._on_answer = on_answer
+        self._routine = routine
         self._clock = clock
         self._prefix = os.urandom(4).hex().encode()
         self._numbers = itertools.count(1)
@@ -109,8 +113,7 @@ class Frame:
     def _report(self, scope: Scope, request_id: bytes, status: int, seconds: float) -> None:
         route = scope.get("state", {}).get("route", "")
         self._on_answer(Answered(scope["method"], route, status, seconds))
-        # Frequent requests that change no wanted state are logged for debugging alone.
-        is_routine = status < 400 and (scope["method"] in ("GET", "HEAD") or route.endswith(ROUTINE))
+        is_routine = status < 400 and (scope["method"] in ("GET", "HEAD") or route.endswith(self._routine))
         line: dict[str, Any] = {
             "id": request_id.decode(),
             "method": scope["method"],

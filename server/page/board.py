@@ -347,7 +347,7 @@ def reason(job: JobFacts) -> str:
     if job.problem:
         return job.problem
     if job.is_suspended:
-        return "it is suspended: diflow resume lets it go on"
+        return "it is suspended; diflow resume resumes it"
     return job.why or "nothing is decided yet; if this stays, see whether the allocator runs"
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from diflow.cli.checking import verdict
-from diflow.jobs.examination import Finding
+from diflow.cli.doctor import verdict
+from diflow.jobs.doctor import Finding
 from diflow.kube.kinds import CRD, DEPLOYMENT, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import status

@@ -160,13 +160,13 @@ def test_pause_says_who_and_why_in_the_lease_and_resume_takes_it_away(
     assert text.startswith("jane at 20")
     assert text.endswith("Z: rack 3 is moved")
     not_read = "(it has not read that yet: it will when it next renews its Lease, or another takes over)"
-    assert result.err.splitlines() == [f"the allocator is paused by {text}; diflow resume goes on", not_read]
+    assert result.err.splitlines() == [f"the allocator is paused by {text}; diflow resume resumes it", not_read]
     again = diflow("pause", "--reason", "lunch").err.splitlines()
-    assert again[0].endswith("Z: lunch; diflow resume goes on")
+    assert again[0].endswith("Z: lunch; diflow resume resumes it")
     already = f"(it was paused already, by {text}: that is replaced, and one diflow resume ends both)"
     assert again[1:] == [already, not_read]
     text = lease_annotations(diflow)[control_channel.PAUSED]
-    assert diflow("resume").err == f"the allocator goes on (it was paused by {text})\n"
+    assert diflow("resume").err == f"the allocator is resumed (it was paused by {text})\n"
     assert control_channel.PAUSED not in lease_annotations(diflow)
     assert diflow("resume").err == "the allocator was not paused\n"
 
@@ -215,7 +215,7 @@ def test_without_the_right_to_pause_it_names_the_right(diflow: Cli) -> None:
 def test_resume_with_a_job_still_resumes_the_job(diflow: Cli) -> None:
     put(diflow, dijob("job", {"worker": 2}), suspend=True)
     lease(diflow, paused="jane")
-    assert diflow("resume", "job").err == "job goes on\n"
+    assert diflow("resume", "job").err == "job is resumed\n"
     assert diflow("resume", "job").err == "job was not suspended\n"
     assert "suspend" not in diflow.api.objects[WORKFLOW.path("default")]["job"]["spec"]
     assert lease_annotations(diflow)[control_channel.PAUSED] == "jane"

@@ -242,7 +242,7 @@ def test_a_loop_that_stands_still_is_ill_but_not_while_another_process_leads() -
 
 def test_a_policy_that_never_comes_back_needs_another_process() -> None:
     assert told(StillElector(), StillAllocator(stuck=STUCK_SECONDS - 1)).health() == ""
-    assert "has not come back for 61 s" in told(StillElector(), StillAllocator(stuck=STUCK_SECONDS + 1)).health()
+    assert "has not returned for 61 s" in told(StillElector(), StillAllocator(stuck=STUCK_SECONDS + 1)).health()
 
 
 def test_a_leader_of_which_no_plan_succeeds_is_not_ready_at_once_and_says_for_how_long() -> None:

@@ -55,7 +55,7 @@ def busy(diflow: Cli) -> Cli:
     speed = json.dumps({"speed": 1234.5, "replicas": 4})
     runs = dijob("runs", {"learner": 1, "worker": (1, 3, 6)}, cpu="2", preemptible=True, priority="high")
     put(diflow, runs, at={"learner": ["a"], "worker": ["a", "a", "b"]}, profilings=speed, created=ago(600))
-    put(diflow, dijob("big", {"worker": 12}), decided=("wait", "waits for room: 12 at once"), created=ago(200))
+    put(diflow, dijob("big", {"worker": 12}), decided=("wait", "waits for capacity: 12 at once"), created=ago(200))
     put(diflow, dijob("high", {"worker": 11}, priority="high"), created=ago(30))
     put(diflow, dijob("alone", {"worker": 2}, scheduling="none"), at={"worker": ["b", "b"]})
     return diflow
@@ -79,7 +79,7 @@ def test_a_cluster_without_queues_has_one_and_the_waiting_jobs_stand_in_their_or
     assert waits == ["#", "JOB", "QUEUE", "PRIORITY", "REPLICAS", "WAITS", "REASON"]
     assert first[:5] == ["1", "default/high", "default", "high", "11"]
     assert first[6] == "nothing is decided yet"
-    assert [second[0], second[1], second[6]] == ["2", "default/big", "waits for room: 12 at once"]
+    assert [second[0], second[1], second[6]] == ["2", "default/big", "waits for capacity: 12 at once"]
 
 
 def test_queues_show_their_weights_guarantees_caps_and_what_they_deserve(busy: Cli) -> None:
@@ -144,7 +144,7 @@ def test_held_and_suspended_jobs_say_so(busy: Cli) -> None:
     put(busy, dijob("asleep", {"worker": 1}), suspend=True, created=ago(10))
     text = busy("queue").out
     assert "the parameter rounds is not what diflow wrote" in text
-    assert "it is suspended: diflow resume lets it go on" in text
+    assert "it is suspended; diflow resume resumes it" in text
     explained = busy("explain", "broken").out
     assert explained.startswith("default/broken is held\n"), "nothing is said of replicas that cannot be read"
     assert "held: the parameter rounds is not what diflow wrote" in explained
@@ -233,28 +233,30 @@ def test_top_does_not_say_of_a_job_that_has_started_that_it_starts(busy: Cli) ->
 
 def test_a_held_job_whose_pods_run_holds_room_and_does_not_wait(busy: Cli) -> None:
     made = put(busy, dijob("broken", {"worker": 1}), at={"worker": ["a"]})
-    assert "2 jobs hold room, 2 wait" in _drawn(busy, 160)
+    assert "2 jobs placed, 2 wait" in _drawn(busy, 160)
     for parameter in made["spec"]["arguments"]["parameters"]:
         if parameter["name"] == "granted":
             parameter["value"] = "nonsense"
     busy.api.add(WORKFLOW, made)
-    assert "2 jobs hold room, 2 wait" in _drawn(busy, 160)
+    assert "2 jobs placed, 2 wait" in _drawn(busy, 160)
 
 
 def test_describe_says_why_a_job_is_held_and_not_what_was_decided_before(busy: Cli) -> None:
-    made = put(busy, dijob("broken", {"worker": 1}), decided=("wait", "waits for room: 12 at once"), created=ago(20))
+    made = put(
+        busy, dijob("broken", {"worker": 1}), decided=("wait", "waits for capacity: 12 at once"), created=ago(20)
+    )
     pod = busy.api.objects[POD.path("default")]["broken-worker-0"]
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     busy.api.add(POD, {**pod, "status": {"phase": "Pending", "conditions": [gated]}})
-    assert "worker-0: waits for room: 12 at once\n" in busy("describe", "broken").out
+    assert "worker-0: waits for capacity: 12 at once\n" in busy("describe", "broken").out
     for parameter in made["spec"]["arguments"]["parameters"]:
         if parameter["name"] == "rounds":
             parameter["value"] = "nonsense"
     busy.api.add(WORKFLOW, made)
     text = busy("describe", "broken").out
     assert "Message:     held: the parameter rounds is not what diflow wrote" in text
-    (left,) = re.findall(".*waits for room.*", text)
-    assert left.startswith("Allocator:   waits for room: 12 at once ("), "with the time when that was"
+    (left,) = re.findall(".*waits for capacity.*", text)
+    assert left.startswith("Allocator:   waits for capacity: 12 at once ("), "with the time when that was"
 
 
 def _drawn(diflow: Cli, width: int, **options: Any) -> str:
@@ -270,7 +272,7 @@ def test_the_picture_fits_into_its_width_and_loses_neither_jobs_nor_reasons(busy
     assert "runs ×3" in text
     assert re.search(r"runs +.*running +2-7 +4 +4 +- +57% +1.23k/s", text)
     assert re.search(r"big +.*waiting +12 +0 +0", text)
-    assert "waits for room: 12 at once" in text
+    assert "waits for capacity: 12 at once" in text
     assert "c (cordoned)" in text
     assert ("━" in text) is (width == 160)
 
@@ -287,7 +289,7 @@ def test_many_idle_nodes_are_one_line(diflow: Cli) -> None:
         node(diflow, f"idle-{i:02}")
     put(diflow, dijob("job", {"worker": 1}), at={"worker": ["idle-07"]})
     text = _drawn(diflow, 100)
-    assert re.search(r"49 more +0/392 +0/1.53Ti +no jobs", text)
+    assert re.search(r"49 more +0/392 +0Mi/1.53Ti +no jobs", text)
     assert len(text.splitlines()) < 12
 
 
@@ -333,7 +335,7 @@ def test_top_on_a_terminal_follows_the_cluster_until_ctrl_c(busy: Cli) -> None:
 def test_explain_tells_what_was_decided_what_would_be_now_and_who_waits_before(busy: Cli) -> None:
     lines = busy("explain", "big").out.splitlines()
     assert lines[0] == "default/big waits for 12 replicas; priority normal, queue default, not preemptible"
-    assert re.fullmatch(r"decided \d+s ago: wait: waits for room: 12 at once", lines[1])
+    assert re.fullmatch(r"decided \d+s ago: wait: waits for capacity: 12 at once", lines[1])
     assert lines[2] == "the allocator runs (somebody)"
     assert lines[3].startswith("now, by policy fit: wait: ")
     assert any("1 cpu each" in line for line in lines)

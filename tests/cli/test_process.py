@@ -100,7 +100,7 @@ def test_ctrl_c_detaches_and_leaves_the_job_alone(diflow: Cli, args: tuple[str, 
     time.sleep(0.2)
     err = interrupted(process)
     assert process.returncode == 130
-    assert "detached; the job goes on: diflow watch job -n default" in err
+    assert "detached; the job continues: diflow watch job -n default" in err
     assert "Traceback" not in err
     assert {r.method for r in diflow.api.requests} == {"GET"}
 

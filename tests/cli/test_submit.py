@@ -160,7 +160,7 @@ def test_a_dry_run_on_the_server_makes_nothing(diflow: Cli) -> None:
     diflow.prepare()
     result = diflow("submit", diflow.file("job.yaml", manifest()), "--dry-run=server")
     assert result.code == 0
-    assert "nothing was made" in result.err
+    assert "nothing was created" in result.err
     assert yaml.safe_load(result.out)["metadata"]["namespace"] == "default"
     assert workflows(diflow) == []
 

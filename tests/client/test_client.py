@@ -613,8 +613,8 @@ def test_trouble_is_told_once_for_each_change(server: FakeServer, lane: Lane, ca
         lane.turn()
         lane.clock.now += 100
     assert [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "diflow.client"] == [
-        ("WARNING", "reports do not arrive, and the training goes on without: too old (status 503)"),
-        ("WARNING", "reports do not arrive, and the training goes on without: not yours (status 403)"),
+        ("WARNING", "reports do not arrive, and the training continues without them: too old (status 503)"),
+        ("WARNING", "reports do not arrive, and the training continues without them: not yours (status 403)"),
         ("INFO", "reports arrive again"),
     ]
 
@@ -636,7 +636,7 @@ def test_a_server_that_says_when_to_come_again_is_no_trouble_unless_it_lasts(
         lane.turn()
         lane.clock.now += 5
     assert [r.getMessage() for r in caplog.records if r.name == "diflow.client"] == [
-        "reports do not arrive, and the training goes on without: too old (status 503)",
+        "reports do not arrive, and the training continues without them: too old (status 503)",
         "reports arrive again",
     ]
 

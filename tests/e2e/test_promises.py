@@ -64,7 +64,7 @@ def test_a_gang_whose_pods_a_quota_forbids_gives_its_place_back_and_starts_when_
     try:
         gang = submit(live, nodes.job("forbidden", 4, seconds=5))
         why = told(live, gang, "given back")
-        assert "not made" in why
+        assert "not created" in why
         assert "quota" in why
         assert not is_placed(live, gang)
     finally:

@@ -73,8 +73,8 @@ def test_a_job_goes_on_over_two_hand_overs_and_is_one_job(
         first = live.workflow(name)
         assert got["metadata"]["creationTimestamp"] == first["metadata"]["creationTimestamp"]
         described = diflow(live, "describe", "@latest")
-        assert "goes on in long-s2" in described
-        assert "goes on in long-s3" in described
+        assert "continues in long-s2" in described
+        assert "continues in long-s3" in described
         pods = live.pods(name)
         assert {pod["metadata"]["labels"][keys.JOB] for pod in pods} == {name}
         titles = [w["metadata"]["annotations"][keys.TITLE] for w in parts(live, name)]

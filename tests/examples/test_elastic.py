@@ -86,7 +86,7 @@ def test_which_pods_are_seen_and_which_run(given: dict[str, Any], expected: tupl
 
 def test_events_of_one_moment_are_one_text_with_the_numbers_of_their_messages() -> None:
     told = [
-        Told(9.0, "a", "Resized", "8 → 4 replicas: 4 × worker; others need room"),
+        Told(9.0, "a", "Resized", "8 → 4 replicas: 4 × worker; others need capacity"),
         Told(1.0, "a", "Admitted", "1 replica: 1 × worker"),
         Told(2.0, "a", "NodeLost", "4 of its pods were on one"),
         Told(60.0, "a", "Strange", ""),

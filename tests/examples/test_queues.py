@@ -150,7 +150,12 @@ def test_a_true_explanation_is_left_alone() -> None:
         ("cleo-late", "the gang needs 2", "kept for 'demo-queues/ann-sweep'", "nobody who waits"),
         ("ann-gang-2", "holds 4", "holds 8", "it is 4 of 4"),
         ("ann-gang-2", "of the 4", "of the 6", "it is 4 of 4"),
-        ("ann-gang-2", "waits: queue 'ann' holds 4 of the 4 gpu that it deserves", "waits for room", "is not named"),
+        (
+            "ann-gang-2",
+            "waits: queue 'ann' holds 4 of the 4 gpu that it deserves",
+            "waits for capacity",
+            "is not named",
+        ),
         ("ann-gang-2", "holds 4 of", "is capped at 4 gpu and has 0 of that left; of", "no cap is in its way"),
     ],
 )

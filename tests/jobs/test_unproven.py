@@ -85,9 +85,9 @@ def test_submit_warns_where_the_server_refuses_such_a_job_and_makes_it_all_the_s
     result = diflow("submit", diflow.file("job.yaml", with_container(command=_DITASK)))
     assert (result.code, result.out) == (0, "job\n")
     assert (
-        "warning: job job shows the server no token (spec.tasks[0] runs DI-engine (ditask), whose clients send none), "
+        "warning: job job sends the server no token (spec.tasks[0] runs DI-engine (ditask), whose clients send none), "
         "and the server of this cluster refuses its requests and reports (401): DIFLOW_SERVER_UNPROVEN_PODS=true on "
-        "the server lets such jobs in (docs/security.md)\n"
+        "the server accepts such jobs (docs/security.md)\n"
     ) in result.err
 
 
@@ -110,7 +110,7 @@ def test_who_may_not_read_the_deployment_is_told_by_what_everybody_may_read(difl
     assert "token" not in diflow("submit", path, "--name", "a").err
     said = {"metadata": {"name": "diflow-server"}, "data": {"unprovenPods": "false"}}
     diflow.api.add(CONFIG_MAP, said, namespace="kube-public")
-    assert "job b shows the server no token" in diflow("submit", path, "--name", "b").err
+    assert "job b sends the server no token" in diflow("submit", path, "--name", "b").err
 
 
 def test_doctor_says_how_the_server_is_set_and_names_the_jobs_that_it_refuses(diflow: Cli) -> None:

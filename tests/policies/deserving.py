@@ -136,14 +136,14 @@ class Tree:
             for q in members:
                 divide(q, self._deserved[q])
 
-        divide(TOP, self._room())
+        divide(TOP, self._usable())
 
-    def _room(self) -> Any:
+    def _usable(self) -> Any:
         s = self.s
-        room = np.maximum(s.node_allocatable - s.node_foreign, 0)
-        held = np.zeros_like(room)
+        usable = np.maximum(s.node_allocatable - s.node_foreign, 0)
+        held = np.zeros_like(usable)
         np.add.at(held, s.held_node, s.role_request[s.held_role] * s.held_count[:, None])
-        return np.where(s.node_open[:, None], room, np.minimum(held, room)).sum(axis=0).astype(np.float64)
+        return np.where(s.node_open[:, None], usable, np.minimum(held, usable)).sum(axis=0).astype(np.float64)
 
 
 def part(total: float, weight: Any, low: Any, high: Any) -> Any:

@@ -28,8 +28,8 @@ def sound(snapshot: Snapshot, plan: Plan) -> list[str]:
     np.add.at(use, plan.node, snapshot.role_request[plan.role] * plan.count[:, None])
     held = np.zeros_like(use)
     np.add.at(held, snapshot.held_node, snapshot.role_request[snapshot.held_role] * snapshot.held_count[:, None])
-    room = snapshot.node_allocatable - snapshot.node_foreign
-    if ((use > room) & (use > held)).any():
+    capacity = snapshot.node_allocatable - snapshot.node_foreign
+    if ((use > capacity) & (use > held)).any():
         out.append("law 1: a node is over")
     return out
 

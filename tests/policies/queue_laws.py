@@ -205,7 +205,7 @@ class Cluster:
             size = max([size, *(float(need[r] / self.deserved[q, r]) for r in self.counted(q, need).tolist())])
         return size
 
-    def room_is_kept(self, job: int) -> bool:
+    def has_reservation(self, job: int) -> bool:
         """Whether the job has a reservation now, with an end."""
         size = self.size_to_share(job)
         since = float(waits_since(self.s)[job])
@@ -263,7 +263,7 @@ def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:
     return out
 
 
-def idle_room_is_used(snapshot: Snapshot, plan: Plan) -> list[str]:
+def idle_capacity_is_used(snapshot: Snapshot, plan: Plan) -> list[str]:
     """Law 14: after the plan, a job of one role that fits on nodes and within caps waits only for a reservation.
 
     The job is not preemptible or has a higher priority (otherwise it could borrow the capacity), and the reservation is
@@ -281,13 +281,13 @@ def idle_room_is_used(snapshot: Snapshot, plan: Plan) -> list[str]:
         if why != Why.RESERVED or other < 0 or other == job:
             out.append(f"law 14: {names[job]} waits ({why.name}) though it fits")
         elif s.job_preemptible[job] and s.job_priority[job] <= s.job_priority[other]:
-            out.append(f"law 14: {names[job]} could borrow the room that is kept for {names[other]}")
+            out.append(f"law 14: {names[job]} could borrow the capacity that is reserved for {names[other]}")
         elif not any(
             s.job_priority[o] >= s.job_priority[job] or not after.is_within(job, count * s.role_request[role])
             for o in ([other] if not after.holds[other] else waiting)
         ):
             out.append(f"law 14: {names[job]} waits for {names[other]}, which does not come before it")
-        elif not any(before.room_is_kept(o) or after.room_is_kept(o) for o in [other, *waiting]):
+        elif not any(before.has_reservation(o) or after.has_reservation(o) for o in [other, *waiting]):
             out.append(f"law 14: {names[job]} waits for {names[other]}, and there is no end to it")
     return out
 
@@ -454,7 +454,7 @@ def queues_hold(snapshot: Snapshot, plan: Plan) -> list[str]:
     """Laws 13, 14 and 15."""
     return [
         *shares_are_reached(snapshot, plan),
-        *idle_room_is_used(snapshot, plan),
+        *idle_capacity_is_used(snapshot, plan),
         *who_takes_has_less(snapshot, plan),
     ]
 

@@ -112,9 +112,9 @@ class Look:
     def is_feasible(self, job: int) -> bool:
         """Whether the gang would fit on an empty cluster, each role by itself, within its queue's cap."""
         s = self.s
-        room = s.node_allocatable - s.node_foreign
+        empty = s.node_allocatable - s.node_foreign
         for r in self.roles(job):
-            if self._slots(r, room, s.class_nodes[s.role_class[r]] & s.node_open) < s.role_min[r]:
+            if self._slots(r, empty, s.class_nodes[s.role_class[r]] & s.node_open) < s.role_min[r]:
                 return False
             cap = s.queue_cap[s.job_queue[job]]
             if not self.before.has_own(int(s.job_queue[job])) and (s.role_min[r] * s.role_request[r] > cap).any():
@@ -173,7 +173,7 @@ class Look:
         )
 
 
-def _room(look: Look, job: int, values: Numbers) -> str:
+def _does_not_fit(look: Look, job: int, values: Numbers) -> str:
     if not look.says_what_fits(job, values):
         return "it is not so many that fit"
     return "it fits" if len(look.roles(job)) == 1 and look.gang_fits(job) else ""
@@ -183,9 +183,9 @@ def _too_big(look: Look, job: int, values: Numbers) -> str:
     if look.s.refusal(job):
         return ""
     s = look.s
-    room = s.node_allocatable - s.node_foreign
+    empty = s.node_allocatable - s.node_foreign
     for r in look.roles(job):
-        most = look._slots(r, room, s.class_nodes[s.role_class[r]] & s.node_open)
+        most = look._slots(r, empty, s.class_nodes[s.role_class[r]] & s.node_open)
         if (values[0], values[1]) == (s.role_min[r], most) and most < s.role_min[r]:
             return ""
     return "an empty cluster takes another number"
@@ -284,7 +284,7 @@ def _reserved(look: Look, job: int, values: Numbers) -> str:
 def _wrong_reservation(look: Look, job: int, values: Numbers) -> Iterator[str]:
     other, s = int(look.plan.subject[job]), look.s
     if other < 0 or other == job or look.then[other] > 0:
-        yield "room is kept for nobody who waits"
+        yield "capacity is reserved for no job that waits"
     if not look.gang_fits(job):
         yield "it would not fit without that"
     if not look.says_what_fits(job, values):
@@ -294,9 +294,9 @@ def _wrong_reservation(look: Look, job: int, values: Numbers) -> Iterator[str]:
     if look.plan.policy != "fair":
         return
     if values[2] <= 0:
-        yield "room is kept no longer"
+        yield "the reservation has ended"
     if s.job_preemptible[job] and s.job_priority[job] <= s.job_priority[other]:
-        yield "it could borrow the room"
+        yield "it could borrow the capacity"
     comes_first = (-s.job_priority[other], -look.waited(other)) <= (-s.job_priority[job], -look.waited(job))
     if not comes_first and _is_due(look, job):
         yield "it comes first itself"
@@ -419,7 +419,7 @@ def _shared(look: Look, job: int, values: Numbers) -> str:
 def _gave_back(look: Look, job: int, values: Numbers) -> str:
     s, other = look.s, int(look.plan.subject[job])
     if s.job_queue[other] != s.job_queue[job] or look.held[other] > 0 or not _has_waited(look, other):
-        return "no room was kept for that one"
+        return "no capacity was reserved for that one"
     return _replicas(look, job, values)
 
 
@@ -459,7 +459,7 @@ _LOST: dict[Why, Check] = {
     Why.SHRUNK_FOR_OTHERS: _shrunk,
 }
 _WAITING: dict[Why, Check] = {
-    Why.DOES_NOT_FIT: _room,
+    Why.DOES_NOT_FIT: _does_not_fit,
     Why.TOO_BIG: _too_big,
     Why.NO_NODES: _no_nodes,
     Why.NO_SUCH_QUEUE: _no_queue,

@@ -107,10 +107,10 @@ def test_a_job_that_was_changed_lately_does_not_grow_yet(since: float, size: int
         assert told(snapshot, plan, "a") == "a: keep: keeps 4 replicas: 4 more would fit, but it was changed 119 s ago"
 
 
-@pytest.mark.parametrize(("room", "most", "size"), [(9, 20, 8), (10, 20, 10), (9, 9, 9)])
-def test_growth_that_is_not_worth_a_restart_waits(room: int, most: int, size: int) -> None:
+@pytest.mark.parametrize(("slots", "most", "size"), [(9, 20, 8), (10, 20, 10), (9, 9, 9)])
+def test_growth_that_is_not_worth_a_restart_waits(slots: int, most: int, size: int) -> None:
     """A quarter of 8 is 2 more; one more is enough only if it brings the job to its maximum."""
-    snapshot, plan = planned(nodes(room), [elastic("a", 1, most, {"n1": 8})])
+    snapshot, plan = planned(nodes(slots), [elastic("a", 1, most, {"n1": 8})])
     assert sizes(snapshot, plan) == {"a": size}
     if size == 8:
         assert why(snapshot, plan, "a") == Why.GAIN_TOO_SMALL
@@ -339,9 +339,9 @@ def test_a_newcomer_alone_takes_nothing_from_others() -> None:
 def test_no_set_of_fewer_victims_makes_room(seed: int) -> None:
     """Brute force: every set of victims of a random cluster, by number of jobs, then of replicas."""
     rng = np.random.default_rng(seed)
-    room = rng.integers(3, 7, 3).tolist()
+    sizes = rng.integers(3, 7, 3).tolist()
     jobs = []
-    free = dict(zip(("n1", "n2", "n3"), room, strict=True))
+    free = dict(zip(("n1", "n2", "n3"), sizes, strict=True))
     for i in range(6):
         size = int(rng.integers(1, 4))
         where: Placed = {}
@@ -357,7 +357,7 @@ def test_no_set_of_fewer_victims_makes_room(seed: int) -> None:
                 free[node] += count
     request, need = int(rng.integers(1, 4)), int(rng.integers(1, 4))
     jobs.append(JobView("new", (RoleView("w", {"gpu": request}, need),), priority=1, created_seconds=NOW))
-    snapshot = build(nodes(*room), jobs, now_seconds=NOW)
+    snapshot = build(nodes(*sizes), jobs, now_seconds=NOW)
     new = snapshot.job_names.index("new")
     ledger = Ledger(snapshot)
     victims = snapshot.job_preemptible & (np.arange(snapshot.jobs) != new)

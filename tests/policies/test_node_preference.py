@@ -118,7 +118,9 @@ def test_who_prefers_nothing_is_packed_as_without_the_score() -> None:
     for order in ((("most_requested", 1.0),), (("most_requested", 1.0), ("affinity", 2.0))):
         snapshot = build(nodes, jobs)
         plan = FairPolicy(PolicySettings(node_order=order)).optimize(snapshot)
-        assert placed(snapshot, plan, 0) == {"small": 1}, "the least room to spare, though more of `big` is requested"
+        assert placed(snapshot, plan, 0) == {"small": 1}, (
+            "the least capacity to spare, though more of `big` is requested"
+        )
 
 
 def test_nodes_of_equal_score_are_told_apart_by_what_is_preferred() -> None:

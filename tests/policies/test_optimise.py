@@ -7,13 +7,20 @@ import itertools
 import numpy as np
 import pytest
 
+from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.knapsack import exact_columns
-from diflow.allocator.policies.goodput.optimise import Problem, greedy, worth
+from diflow.allocator.policies.goodput.optimise import Problem, greedy
 from diflow.allocator.policies.goodput.solver import Solver
 from diflow.allocator.policies.goodput.table import Tables
 from diflow.allocator.policies.settings import PolicySettings
 from tests.policies.generators import snapshots
+
+
+def worth(problem: Problem, column: IntArray) -> float:
+    """Sum of the values of these columns."""
+    rows = np.arange(len(column))
+    return float(np.where(column >= 0, problem.value[rows, np.maximum(column, 0)], problem.floor).sum())
 
 
 def random_problem(rng: np.random.Generator) -> Problem:

@@ -23,7 +23,7 @@ def test_keeping_what_is_held_breaks_the_laws_on_hundreds_of_clusters() -> None:
     for snapshot in queue_clusters(5, CLUSTERS):
         kept = keep_plan(snapshot, "keep")
         unfair += bool(queue_laws.shares_are_reached(snapshot, kept))
-        idle += bool(queue_laws.idle_room_is_used(snapshot, kept))
+        idle += bool(queue_laws.idle_capacity_is_used(snapshot, kept))
     assert unfair > CLUSTERS / 5
     assert idle > CLUSTERS / 2
 

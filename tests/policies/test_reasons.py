@@ -103,14 +103,14 @@ def _random_cluster(rng: np.random.Generator) -> Snapshot:
     ]
     queues += [QueueView(f"{team}-{user}", parent=team) for team in ("red", "blue") for user in "ab"]
     nodes = [node(f"n{i}", cpu=int(rng.integers(4, 13)), memory=int(rng.integers(10, 60))) for i in range(3)]
-    room = {n.name: n.allocatable["cpu"] for n in nodes}
+    free = {n.name: n.allocatable["cpu"] for n in nodes}
     jobs: list[JobView] = []
     for i in range(int(rng.integers(8, 16))):
         low = int(rng.integers(1, 6))
         placed = {}
         where = f"n{int(rng.integers(3))}"
-        if rng.random() < 0.5 and room[where] >= low and low <= 10:
-            placed, room[where] = {where: low}, room[where] - low
+        if rng.random() < 0.5 and free[where] >= low and low <= 10:
+            placed, free[where] = {where: low}, free[where] - low
         jobs.append(
             job(
                 f"j{i:02}",

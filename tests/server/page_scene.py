@@ -286,7 +286,7 @@ def _starting() -> MadeJob:
 
 
 def _waiting(name: str, count: int, minutes: float, *, high: bool = False) -> MadeJob:
-    why = f"its {count} replicas start together or not at all: room for {count - 1} of them, on 3 nodes"
+    why = f"its {count} replicas start together or not at all: {count - 1} of them fit, on 3 nodes"
     job = MadeJob(
         name, {"worker": count}, namespace="nlp" if high else "vision", submitted=minutes, placed=False,
         queue="production" if high else "research", priority="high" if high else "normal", decision=("wait", why, 1),

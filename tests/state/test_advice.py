@@ -26,7 +26,7 @@ _LOGIN = "check the image's name and the login to its registry"
         (
             "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 "
             "nodes are available: 1 Preemption is not helpful for scheduling.",
-            "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu (ask for less, or wait until there is room)",
+            "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu (ask for less, or wait for capacity)",
         ),
         (
             "Unschedulable: 0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from diflow.allocator.engine.records import JobRead
 from diflow.allocator.engine.records import read_workflow as allocators
 from diflow.errors import DiflowError, InvalidError
-from diflow.jobs.scale_requests import standing
+from diflow.jobs.scale_requests import current_requests
 from diflow.server.api.reading import read_workflow as servers
 from diflow.server.page.facts import trim_workflow as pages
 from diflow.state import chain
@@ -44,7 +44,7 @@ def test_no_reader_raises_and_all_agree_whether_a_job_can_be_read(body: dict[str
         assert state.problem in shown.message
         assert len(state.problem) < 500
         with pytest.raises(DiflowError):
-            standing(body)
+            current_requests(body)
     elif not state.problem:
         check_that_all_see_the_same(body, state, allocator)
 

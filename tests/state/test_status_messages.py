@@ -144,7 +144,7 @@ def test_a_pending_job_says_that_no_machine_has_room() -> None:
     assert status.phase == "Pending"
     assert status.message == (
         "no replica has a node yet; learner-0: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu "
-        "(ask for less, or wait until there is room)"
+        "(ask for less, or wait for capacity)"
     )
 
 
@@ -202,8 +202,8 @@ def test_a_decision_that_cannot_be_read_is_none(said: str) -> None:
 @pytest.mark.parametrize("time", [3, None, "yesterday", "2026-01-02T03:04:00", "9999-99-99T00:00:00Z"])
 def test_a_decision_with_a_time_that_cannot_be_read_has_none(time: object) -> None:
     job = SeenJob(learner=1)
-    job.annotations["diflow/decision"] = json.dumps({"action": "wait", "why": "no room", "time": time})
-    assert observe(job.workflow()).decision == Decision("wait", "no room", "")
+    job.annotations["diflow/decision"] = json.dumps({"action": "wait", "why": "no capacity", "time": time})
+    assert observe(job.workflow()).decision == Decision("wait", "no capacity", "")
 
 
 def test_a_gated_pod_waits_to_be_admitted() -> None:
@@ -226,8 +226,8 @@ def test_a_container_that_is_on_its_way_is_no_trouble() -> None:
 def test_a_service_step_that_cannot_start_is_told_when_nothing_else_is_wrong() -> None:
     job = SeenJob(worker=1)
     job.pod("worker-0").placed(1)
-    job.node(".service(0)", kind="Pod", phase="Pending", message="CreateContainerError: no room")
-    assert job.derive().message.endswith("the step that makes the Service waits: CreateContainerError: no room")
+    job.node(".service(0)", kind="Pod", phase="Pending", message="CreateContainerError: no space")
+    assert job.derive().message.endswith("the step that makes the Service waits: CreateContainerError: no space")
 
 
 def test_a_job_that_argo_has_not_seen_says_whom_it_waits_for() -> None:
@@ -291,4 +291,4 @@ def test_a_replica_whose_work_has_ended_but_not_its_pod_is_ending() -> None:
 def test_a_suspended_job_says_how_it_goes_on() -> None:
     job = SeenJob(learner=1).all_ready()
     job.spec["suspend"] = True
-    assert job.derive().message == "suspended (`diflow resume job` goes on); the replica is ready"
+    assert job.derive().message == "suspended (`diflow resume job` resumes it); the replica is ready"

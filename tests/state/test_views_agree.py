@@ -152,7 +152,7 @@ def _one(rng: random.Random, body: dict[str, Any], name: str) -> dict[str, Any]:
         metadata["annotations"]["diflow/decision"] = json.dumps(
             {
                 "action": rng.choice(("admit", "keep", "wait")),
-                "why": "it waits for room",
+                "why": "it waits for capacity",
                 "time": "2026-01-02T03:04:05Z",
             }
         )

@@ -26,11 +26,11 @@ from diflow.allocator.model.arrays import BoolArray, FloatArray
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.policies.fair.shares import ROUNDING, Shares
 
-Asked = tuple[int, ...]
+Resources = tuple[int, ...]
 """Indices of resources."""
 
 
-def asked_for(need: Sequence[int]) -> Asked:
+def asked_for(need: Sequence[int]) -> Resources:
     """The resources of which this amount (R) is positive."""
     return tuple(r for r, amount in enumerate(need) if amount > 0)
 
@@ -47,7 +47,7 @@ class Standings:
         self._contended: list[list[bool]] = shares.contended.tolist()
         self._total = ledger.facts.total
         self._most = max(self._total)
-        self._asked: dict[tuple[int, Asked], Asked] = {}
+        self._asked: dict[tuple[int, Resources], Resources] = {}
         self.chains = ledger.facts.chains
 
     def apart(self, one: int, other: int) -> tuple[list[int], list[int]]:
@@ -56,7 +56,7 @@ class Standings:
         ours, theirs = self.chains[one], self.chains[other]
         return [q for q in ours if q not in theirs], [q for q in theirs if q not in ours]
 
-    def counted(self, queue: int, asked: Asked) -> Asked:
+    def counted(self, queue: int, asked: Resources) -> Resources:
         """The requested resources that are contended between this queue and its siblings."""
         chain = self.chains[queue]
         key = (chain[1] if len(chain) > 1 else -1), asked
@@ -66,7 +66,7 @@ class Standings:
             found = self._asked[key] = tuple(r for r in asked if row[r])
         return found
 
-    def ratio(self, queue: int, counted: Asked, less: Sequence[int] | None = None) -> float:
+    def ratio(self, queue: int, counted: Resources, less: Sequence[int] | None = None) -> float:
         """What the queue holds, minus `less`, over its share: the largest over the counted resources.
 
         0 if none counts; infinite if it holds a resource of which it deserves nothing. A resource that it neither
@@ -82,28 +82,28 @@ class Standings:
             most = max(most, held / share[r])
         return most
 
-    def claimed(self, queue: int, asked: Asked) -> float:
+    def claimed(self, queue: int, asked: Resources) -> float:
         """As `ratio`, for a queue that requests all of these: infinite if it deserves nothing of one."""
         counted = self.counted(queue, asked)
         if any(self.deserved[queue][r] <= ROUNDING for r in counted):
             return math.inf
         return self.ratio(queue, counted)
 
-    def weight(self, queue: int, counted: Asked) -> float:
+    def weight(self, queue: int, counted: Resources) -> float:
         """The queue's share as a fraction of the cluster, the largest over the counted resources."""
         return max((self.deserved[queue][r] / self._total[r] for r in counted), default=0.0)
 
-    def rank(self, queue: int, counted: Asked) -> tuple[float, float]:
+    def rank(self, queue: int, counted: Resources) -> tuple[float, float]:
         """Sort key among siblings: by held over deserved, smallest first, queues that deserve nothing last; then by
         deserved share, largest first."""
         weight = self.weight(queue, counted)
         return math.inf if counted and weight * self._most <= ROUNDING else self.ratio(queue, counted), -weight
 
-    def is_full(self, queue: int, asked: Asked) -> bool:
+    def is_full(self, queue: int, asked: Resources) -> bool:
         """Whether the queue, or an ancestor, holds its share of a requested and contended resource."""
         return any(self.claimed(q, asked) >= 1 - _SAME for q in self.chains[queue])
 
-    def stays_within(self, queues: Sequence[int], need: Sequence[int], asked: Asked) -> bool:
+    def stays_within(self, queues: Sequence[int], need: Sequence[int], asked: Resources) -> bool:
         """Whether all these queues stay within their shares with `need` more."""
         for q in queues:
             used, share = self.ledger.used[q], self.deserved[q]
@@ -121,7 +121,7 @@ class Standings:
         asked = asked_for(need)
         return any(used[r] + need[r] <= sure[r] for r in self.counted(queue, asked))
 
-    def keep_guarantees(self, queues: Sequence[int], less: Sequence[int], asked: Asked) -> bool:
+    def keep_guarantees(self, queues: Sequence[int], less: Sequence[int], asked: Resources) -> bool:
         """Whether these queues, each the parent of the one before it, keep their guarantees when they lose `less`: of
         requested resources that are contended there or further up, and of all that are not requested."""
         counted = {r for r, amount in enumerate(less) if amount and r not in asked}
@@ -146,7 +146,7 @@ class Standings:
                 return False
         return True
 
-    def met(self, queue: int, counted: Asked, more: Sequence[int] | None = None, sign: int = 1) -> float:
+    def met(self, queue: int, counted: Resources, more: Sequence[int] | None = None, sign: int = 1) -> float:
         """The met part of the queue's share, with `more` added (or, by `sign`, removed), as a fraction of the cluster:
         by the counted resource with the largest held over deserved."""
         used, share = self.ledger.used[queue], self.deserved[queue]
@@ -177,7 +177,7 @@ class Claim:
     ) -> None:
         self._s, self._queue, self._need, self._grows_by = standings, queue, need, grows_by
         self._priority, self._by_guarantee = priority, by_guarantee
-        self.asked: Asked = asked_for(need)
+        self.asked: Resources = asked_for(need)
         chain = standings.chains[queue]
         self._ratios = [standings.claimed(q, self.asked) for q in chain]
         self._sides: dict[int, _Side | None] = {}

@@ -77,7 +77,7 @@ def _items(problem: Problem) -> _Items | None:
     job = some.nonzero()[0]
     if not len(job):
         return None
-    # Groups are listed from the widest to the narrowest; `columns` checks the wider ones.
+    # Groups are listed from the widest to the narrowest; `exact_columns` checks the wider ones.
     job = job[problem.groups[job, -1].argsort(kind="stable")]
     group = problem.groups[job, -1]
     if group[0] < 0:

@@ -105,11 +105,9 @@ def add_rows(capacity: IntArray, group: IntArray, amount: IntArray) -> None:
         np.add.at(capacity[:, r], group, amount[:, r])
 
 
-def improve(
-    problem: Problem, column: IntArray, capacity: IntArray, *, movable: BoolArray, rounds: int
-) -> tuple[IntArray, IntArray]:
-    """Use what the greedy left over: raise jobs to any larger column that fits, steepest slope first, at most `rounds`
-    times. Returns (columns, capacity left)."""
+def improve(problem: Problem, column: IntArray, capacity: IntArray, *, movable: BoolArray, rounds: int) -> IntArray:
+    """Use what the greedy left over (`capacity`): raise jobs to any larger column that fits, steepest slope first, at
+    most `rounds` times. Returns the columns."""
     column = column.copy()
     capacity = capacity.copy()
     width = problem.value.shape[1]
@@ -136,7 +134,7 @@ def improve(
             if problem.groups[job, k] >= 0:
                 capacity[problem.groups[job, k]] -= need[job, col]
         column[job] = col
-    return column, capacity
+    return column
 
 
 def within_capacity(problem: Problem, column: IntArray) -> bool:
@@ -154,9 +152,3 @@ def in_use(problem: Problem, column: IntArray) -> IntArray:
         mine = some[group >= 0]
         add_rows(used, group[group >= 0], problem.amount[mine, column[mine]])
     return used
-
-
-def worth(problem: Problem, column: IntArray) -> float:
-    """Sum of the values of these columns."""
-    rows = np.arange(len(column))
-    return float(np.where(column >= 0, problem.value[rows, np.maximum(column, 0)], problem.floor).sum())

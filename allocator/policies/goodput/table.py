@@ -171,12 +171,12 @@ class Tables:
         return out, anyway
 
 
-# Columns of `_Reports.data`: the seven parameters (NaN: no model), then these.
+# Columns of `Tables._read`: the seven parameters (NaN: no model), then these.
 _SEEN, _SPANNED, _INITIAL, _LEAST, _MOST, _LOCAL_LEAST, _LOCAL_MOST, _ACCUMULATION, _NOISE, _LEFT = range(
     PARAMETERS, PARAMETERS + 10
 )
 _COLUMNS = PARAMETERS + 10
-_NOTHING_SAID = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan)
+_NO_REPORT = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,7 +195,7 @@ def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report
     """
     nothing = np.zeros((0, 6))
     if profile is None:
-        return _Report(profile, list(_NOTHING_SAID)), nothing
+        return _Report(profile, list(_NO_REPORT)), nothing
     rows, given = clean(profile.observations), profile.parameters
     # A model without observations is the job's own, and covers several nodes.
     several = (rows[:, NODES] > 1).any() or (given is not None and not len(rows))

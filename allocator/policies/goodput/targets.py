@@ -66,7 +66,7 @@ def targets(case: Case, problem: Problem) -> tuple[IntArray, float]:
         column = greedy(problem)
         left = problem.capacity - in_use(problem, column)
         rounds = 12 if case.snapshot.jobs <= 1000 else 2
-        column, _ = improve(problem, column, left, movable=case.view.free_to_move, rounds=rounds)
+        column = improve(problem, column, left, movable=case.view.free_to_move, rounds=rounds)
     return replicas_of(case, column), bound
 
 

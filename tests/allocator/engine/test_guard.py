@@ -79,7 +79,7 @@ def test_of_calls_that_do_not_come_back_there_is_one_at_most() -> None:
         plan, trouble = guard.ask(slow, cluster())
         assert changes(plan) == 0
     (left,) = [thread for thread in threading.enumerate() if thread.name == "policy-stuck"]
-    assert "has not come back from an earlier plan" in trouble
+    assert "has not returned from an earlier call" in trouble
     assert guard.stuck_seconds == 95.0
     stop.set()
     left.join(30)

@@ -147,7 +147,7 @@ def test_a_gang_whose_pods_are_not_made_gives_its_place_back(at: Lab) -> None:
     at.cluster.submit(job("two", task(replicas=8)))
     runs(at, "two", 8, seconds=PROMISE + 70)
     assert at.allocation("one") == {}
-    assert "5 pods were not made" in at.decision("one")["why"]
+    assert "5 pods were not created" in at.decision("one")["why"]
     assert "worker-3" in at.decision("one")["why"]
     before = len(at.events("one"))
     for _ in range(1800):

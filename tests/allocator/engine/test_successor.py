@@ -219,7 +219,7 @@ def test_a_job_whose_tasks_leave_no_room_for_another_name_goes_on_where_it_is_an
         assert set(workflows(at)) == {"l"}
         assert at.cluster.parameters("l")["rounds"] == '["1","2"]'
         assert [m for r, m in at.events("l") if r == "Refused"] == [
-            "its Workflow is full, and the names of its tasks leave no room for that of a next one"
+            "its Workflow is full, and the names of its tasks are too long for it to get a next one"
         ]
 
 
@@ -281,7 +281,7 @@ def test_a_job_that_ends_before_the_hand_over_is_not_started_again(how: str) -> 
         at.rest()
         assert {name: at.cluster.phase(name) for name in workflows(at)} == {"long": how, "long-s2": "Failed"}
         assert newest(at) == "long"
-        assert "before it went on here" in at.decision("long-s2")["why"]
+        assert "before it continued here" in at.decision("long-s2")["why"]
         assert not at.cluster.pods()
 
 

@@ -286,7 +286,7 @@ NODES: tuple[Case, ...] = (
         ends({"tt-job": 1}),
     ),
     case(
-        "of two nodes with equal room the preferred one is taken",
+        "of two nodes with equal free capacity the preferred one is taken",
         _at("test/e2e/nodeorder.go", "Node Affinity Test"),
         _LABELLED,
         _DEFAULT,
@@ -363,7 +363,7 @@ ISSUES: tuple[Case, ...] = (
         fit=Other(ends({"greedy": 3, "b1": 3, "b2": 2}, {"greedy": 3, "b1": 2, "b2": 3}), reasons.ALIKE),
     ),
     case(
-        "pods of others take room",
+        "pods of others take capacity",
         _issue(858, "pods of another scheduler on a node"),
         [node("n1", cpu=4, memory=8 * G, foreign=3)],
         _DEFAULT,

@@ -147,7 +147,7 @@ ALLOCATE: tuple[Case, ...] = (
         ends({"pg-1": 1, "pg-2": 1}),
     ),
     case(
-        "jobs start in their order where there is room for all",
+        "jobs start in their order where there is capacity for all",
         _at(_DEQUEUE, "FIFO strategy should schedule jobs in order when resources are sufficient"),
         [node("n1", cpu=4, memory=8 * G)],
         _Q1,
@@ -256,7 +256,7 @@ PREEMPT: tuple[Case, ...] = (
         ends({"pg1": 0, "pg2": 1}),
     ),
     case(
-        "nobody is stopped where the cap and the node have room for both",
+        "nobody is stopped where both fit within the cap and on the node",
         _at(_PREEMPT, "preempt low priority job in same queue: allocatable and has enough resource, don't preempt"),
         [node("n1", cpu=12, memory=12 * G)],
         [queue("q1", cap=amounts(cpu=6, memory=6 * G))],
@@ -344,7 +344,7 @@ PREEMPT: tuple[Case, ...] = (
         together=Other(ends({"pg1": 0, "pg2": 2, "pg3": 1}, {"pg1": 1, "pg2": 0, "pg3": 1}), reasons.VICTIM_BY_WORTH),
     ),
     case(
-        "both pods of a gang use the room of one victim",
+        "both pods of a gang use the capacity of one victim",
         _at(_PREEMPT, "reuse capacity freed by a sibling's preemption instead of evicting on another node"),
         [node("n1", cpu=2, memory=2 * G), node("n2", cpu=2, memory=2 * G)],
         _Q1,

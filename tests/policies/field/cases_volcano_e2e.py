@@ -56,7 +56,7 @@ _HALVES = (
 
 PREEMPT: tuple[Case, ...] = (
     case(
-        "a job of higher priority starts beside one of lower where there is room",
+        "a job of higher priority starts beside one of lower where there is capacity",
         _at(_PREEMPT, "schedule high priority job without preemption when resource is enough"),
         _SLOTS,
         _DEFAULT,
@@ -280,7 +280,7 @@ GANG: tuple[Case, ...] = (
         ends({"victim-a": 0, "victim-b": 2, "preemptor": 2}, {"victim-a": 2, "victim-b": 0, "preemptor": 2}),
     ),
     case(
-        "two gangs are stopped for one that needs the room of both",
+        "two gangs are stopped for one that needs the capacity of both",
         _at(_GANG, "GP-4: whole-bundle eviction breaks both gangs for large preemptor"),
         _FOUR,
         _GP,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Of `fair`, against the originals.
-IDLE_FIRST = "Idle room is used before anybody is stopped, and a job takes nothing from itself."
+IDLE_FIRST = "Idle capacity is used before any job is stopped, and a job takes nothing from itself."
 EQUALS_SHARE = "Jobs of one queue and priority share what is above their minimums; none is stopped for another."
 AGE_PASSES_NO_PRIORITY = "A priority is strict: age does not pass it unless an administrator sets ageing."
 STRICT = "A priority is strict: a job of higher priority gets what it asks for (the rule drf makes it share)."

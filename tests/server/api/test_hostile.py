@@ -20,7 +20,7 @@ from diflow.allocator.engine import reports
 from diflow.bounds import MOST_REPLICAS, MOST_TASKS
 from diflow.errors import DiflowError
 from diflow.job import DIJob
-from diflow.jobs.scale_requests import standing
+from diflow.jobs.scale_requests import current_requests
 from diflow.server.api.folding import HINTS, LONGEST, WHOLE, Report, Shape, fold, written_at
 from diflow.server.api.models import Hints, Profiling, ReplicasRequest, validate
 from diflow.server.api.reading import read_workflow
@@ -169,14 +169,14 @@ def test_whatever_stands_in_a_workflow_is_read_or_named_and_stays_small(
     assert shown is not None
     assert sum(task.granted for task in shown.tasks) <= MOST_REPLICAS
     try:
-        stands = standing(workflow)
+        current = current_requests(workflow)
         notes = Notes.read(annotations.get(keys.REQUESTS, ""))
-        wanted, bounds, noted = step(stands, ScaleRequest("default", "elastic", by), notes, running=read.counts)
+        wanted, bounds, noted = step(current, ScaleRequest("default", "elastic", by), notes, running=read.counts)
     except (ApiError, DiflowError):
         return
     assert by == 0 or sum(wanted.values()) <= MOST_REPLICAS
     assert Notes.read(noted.text()).ranges == noted.ranges
-    json.dumps(stands.change(wanted, bounds), allow_nan=False)
+    json.dumps(current.change(wanted, bounds), allow_nan=False)
 
 
 @given(

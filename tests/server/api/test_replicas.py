@@ -17,7 +17,7 @@ from diflow import keys
 from diflow.bounds import MOST_REPLICAS
 from diflow.errors import InvalidError
 from diflow.jobs.scale import scale
-from diflow.jobs.scale_requests import standing
+from diflow.jobs.scale_requests import current_requests
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.server.api.queueing import WAITING
 from diflow.server.api.scale_requests import MANAGER
@@ -474,7 +474,7 @@ async def test_a_maximum_that_a_person_sets_is_not_passed_by_the_jobs_own_wish(p
         await asyncio.to_thread(scale, "elastic", high=high, namespace="default", cluster=place.cluster)
         answers = [await ask("POST", 1) for _ in range(4)]
         assert f"maximum is {high}" in refused(answers[-1], 422)
-    found = standing(place.workflow("elastic")).asked(0)
+    found = current_requests(place.workflow("elastic")).asked(0)
     assert found.high <= high
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diflow import DIJob, keys
 from diflow.errors import ConflictError, InvalidError, NotFoundError
-from diflow.jobs.scale_requests import standing
+from diflow.jobs.scale_requests import current_requests
 from diflow.server.api.scale_requests import ScaleRequest, ScaleRequests, step
 from diflow.server.http.errors import ApiError
 from diflow.state.notes import KEYS_KEPT, Noted, Notes
@@ -36,13 +36,13 @@ def put(body: dict[str, Any], change: dict[str, Any]) -> None:
 
 def carry_out(body: dict[str, Any], by: int, *, name: str = "", running: dict[str, int]) -> int:
     """Carry a request out. Returns 0, or the status with which it was refused."""
-    stands = standing(body)
-    notes = Notes.read(stands.annotations.get(keys.REQUESTS) or "")
+    current = current_requests(body)
+    notes = Notes.read(current.annotations.get(keys.REQUESTS) or "")
     try:
-        wanted, bounds, noted = step(stands, ScaleRequest("default", "job", by, name), notes, running=running)
+        wanted, bounds, noted = step(current, ScaleRequest("default", "job", by, name), notes, running=running)
     except ApiError as error:
         return error.status
-    put(body, stands.change(wanted, bounds, annotations={keys.REQUESTS: noted.text()}))
+    put(body, current.change(wanted, bounds, annotations={keys.REQUESTS: noted.text()}))
     return 0
 
 
@@ -78,15 +78,15 @@ def test_what_a_preemptible_job_is_asked_for_is_its_bound_and_stays_within_its_o
             continue
         assert (goal >= low) if by < 0 else (goal <= high)
         number = goal
-        stands = standing(body)
-        asked = stands.asked(index)
+        current = current_requests(body)
+        asked = current.asked(index)
         assert asked.high == number, "the allocator gives no more"
         assert asked.low == min(low, number), "and may give as few as ever"
         if others:  # other tasks stay
-            helper = standing(body).asked(2)
+            helper = current_requests(body).asked(2)
             assert (helper.low, helper.high) == (1, 3)
-            assert stands.asked(0).text() == "1"
-        if goal == high == submitted and "worker" not in stands.bounds:
+            assert current.asked(0).text() == "1"
+        if goal == high == submitted and "worker" not in current.bounds:
             number = running  # the whole submitted range: as if there had been no request
 
 
@@ -105,24 +105,24 @@ def test_a_job_that_is_not_preemptible_has_the_number_that_was_asked_for(
             assert goal < 1 or (high is not None and goal > high)
             continue
         number = goal
-        asked = standing(body).asked(1)
+        asked = current_requests(body).asked(1)
         assert (asked.low, asked.high) == (number, number)
-        assert json.loads(standing(body).parameter(keys.PARAM_REPLICAS)) == {"learner": 1, "worker": number}
+        assert json.loads(current_requests(body).parameter(keys.PARAM_REPLICAS)) == {"learner": 1, "worker": number}
 
 
 def test_a_preemptible_job_without_bounds_scales_its_last_task_down_and_back() -> None:
     body = workflow(job(task("learner"), task("collector", replicas=4), preemptible=True))
     carry_out(body, -2, running={"learner": 1, "collector": 4})
-    assert standing(body).asked(1).text() == "1 to 2"
+    assert current_requests(body).asked(1).text() == "1 to 2"
     carry_out(body, 2, running={"learner": 1, "collector": 2})
-    assert standing(body).asked(1).text() == "1 to 4"
+    assert current_requests(body).asked(1).text() == "1 to 4"
     assert carry_out(body, 5, running={"learner": 1, "collector": 4}) == 422
 
 
 def test_a_host_name_that_would_be_too_long_is_refused() -> None:
-    stands = standing(workflow(job(bounded("worker-" + "x" * 39, 9, None, None), name="a-long-name-of")))
+    current = current_requests(workflow(job(bounded("worker-" + "x" * 39, 9, None, None), name="a-long-name-of")))
     with pytest.raises(ApiError, match="host name") as caught:
-        step(stands, ScaleRequest("default", "job", 1000), Notes(), running={})
+        step(current, ScaleRequest("default", "job", 1000), Notes(), running={})
     assert caught.value.status == 422
 
 
@@ -184,7 +184,7 @@ def test_a_workflow_of_which_nothing_can_be_asked_says_why(edit: Any, error: typ
     body = workflow(job(task("learner")))
     edit(body)
     with pytest.raises(error):
-        standing(body)
+        current_requests(body)
 
 
 def test_an_api_server_that_hangs_holds_a_thread_for_a_bounded_time(place: Place) -> None:

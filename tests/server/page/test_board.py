@@ -151,7 +151,7 @@ def _large() -> ClusterState:
     for i in range(1000):
         job = MadeJob(f"job-{i:04}", {"w": 2}, submitted=1000 - i / 10, namespace=f"team-{i % 20}", placed=i < 900)
         if i >= 900:
-            job.decision = ("wait", "no room", 3)
+            job.decision = ("wait", "no capacity", 3)
         if i < 300:
             job.ended = ("Succeeded", 5)
         for index in range(2):

@@ -16,7 +16,7 @@ from diflow.cli.options import Context, Kubeconfig, Namespace, connect
 from diflow.version import __version__
 
 if TYPE_CHECKING:
-    from diflow.jobs.examination import Finding
+    from diflow.jobs.doctor import Finding
     from diflow.kube.api import Cluster
 
 
@@ -47,7 +47,7 @@ def doctor(
 
     Exits with 5 if something is missing. Each line says what to do.
     """
-    from diflow.jobs.examination import examine  # noqa: PLC0415
+    from diflow.jobs.doctor import examine  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     say(f"cluster {cluster.context or '(in-cluster)'} at {cluster.target.server}, namespace {cluster.namespace}")
@@ -73,7 +73,7 @@ def verdict(finding: Finding) -> str:
 
 def _probe(cluster: Cluster, image: str | None) -> Iterator[Finding]:
     from diflow.errors import DiflowError  # noqa: PLC0415
-    from diflow.jobs.examination import Finding  # noqa: PLC0415
+    from diflow.jobs.doctor import Finding  # noqa: PLC0415
 
     try:
         from diflow import conformance  # noqa: PLC0415 (only here, and only when it is asked for)
@@ -85,7 +85,7 @@ def _probe(cluster: Cluster, image: str | None) -> Iterator[Finding]:
         settings = conformance.ProbeSettings(image=image) if image else None
         found = conformance.probe(cluster, cluster.namespace, settings=settings)
     except DiflowError as error:
-        yield Finding("conformance probe", ok=False, detail=str(error), remedy="mend the above first")
+        yield Finding("conformance probe", ok=False, detail=str(error), remedy="correct the failures above first")
         return
     for fact in found:
         yield Finding(
