@@ -42,9 +42,7 @@ class Transactions:
     @property
     def exhausted(self) -> bool:
         """Whether the limits of the cycle are reached."""
-        return (
-            self.searches >= MOST_TRANSACTIONS or self._looks >= MOST_LOOKS or self._candidates >= MOST_CANDIDATES
-        )
+        return self.searches >= MOST_TRANSACTIONS or self._looks >= MOST_LOOKS or self._candidates >= MOST_CANDIDATES
 
     def in_turn(self, wanting: Callable[[], list[int]], take: Callable[[int], bool]) -> None:
         """Let each of these jobs take for its request, in order and repeatedly, until none gets anything.
