@@ -87,6 +87,3 @@ KWOK = Part(
     ldflags="-s -w -X sigs.k8s.io/kwok/pkg/consts.Version=v0.7.0",
 )
 ARGO = {version: _argo(version) for version in ARGO_VERSIONS}
-
-# In the order in which a cluster needs them.
-ALL_PARTS = (ETCD, KUBERNETES, ARGO["4.0.2"], COREDNS, KWOK, ARGO["3.7.3"])

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from diflow.allocator.model.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes, keep_plan
+from diflow.allocator.model.plan import Action, Plan, Why, carry_out, changes, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.policies.base import Policy
+from tests.policies.halfway import carry_out_first_step
 from tests.policies.permute import permuted, same_decisions
 
 WAIT, PREEMPT = int(Action.WAIT), int(Action.PREEMPT)

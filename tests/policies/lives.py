@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from diflow.allocator.model.plan import Plan, carry_out, carry_out_first_step
+from diflow.allocator.model.plan import Plan, carry_out
 from diflow.allocator.model.snapshot import Snapshot
 from tests.policies.generators import random_snapshot
+from tests.policies.halfway import carry_out_first_step
 
 MOMENTS = 6
 """Snapshots of one history: the first is random, the others follow from it."""

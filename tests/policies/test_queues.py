@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diflow.allocator.messages import reason_texts
-from diflow.allocator.model.plan import Action, Plan, Why, carry_out, carry_out_first_step, changes, evictions
+from diflow.allocator.model.plan import Action, Plan, Why, carry_out, changes, evictions
 from diflow.allocator.model.predicates import Requirement, Taint, Toleration, Where
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
@@ -17,6 +17,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.allocator.policies.fair.shares import deserved, queue_demand, water_fill
 from diflow.allocator.policies.settings import NodeOrder, PolicySettings
+from tests.policies.halfway import carry_out_first_step
 
 
 def node(name: str = "n1", *, foreign: dict[str, int] | None = None, **amounts: int) -> NodeView:

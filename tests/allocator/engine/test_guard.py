@@ -16,7 +16,6 @@ from diflow.allocator.model.plan import (
     Plan,
     Why,
     carry_out,
-    carry_out_first_step,
     changes,
     keep_plan,
     make_plan,
@@ -30,6 +29,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.settings import PolicySettings, policy_settings
 from diflow.errors import InvalidError
+from tests.policies.halfway import carry_out_first_step
 
 NAMES = ("fit", "fair", "goodput", "fair+goodput", "tiresias", "optimus")
 

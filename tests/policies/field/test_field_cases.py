@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diflow.allocator.model.plan import Plan, carry_out, carry_out_first_step, changes, evictions, keep_plan
+from diflow.allocator.model.plan import Plan, carry_out, changes, evictions, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
 from diflow.allocator.policies.base import Policy, load_policy
@@ -16,6 +16,7 @@ from diflow.allocator.policies.settings import PolicySettings
 from tests.policies.field.cases import CASES
 from tests.policies.field.page import page
 from tests.policies.field.rows import Answer, Case, Count, End, Ends, NotAsked, Other
+from tests.policies.halfway import carry_out_first_step
 
 
 def held(snapshot: Snapshot, plan: Plan) -> Counter[str]:
