@@ -16,7 +16,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import clusters
+from tests import clusters, measuring
 from tests.clusters import TestCluster, cluster_of_run
 
 _VERSIONS = {"argo40": "4.0.2", "argo37": "3.7.3"}
@@ -59,6 +59,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     first = _is_main(config) or config.workerinput["workerid"] == "gw0"  # type: ignore[attr-defined]
     if first and not config.getoption("collectonly"):
         clusters.start_early({version for item in session.items for version in _needs(item)})
+
+
+def pytest_runtest_setup() -> None:
+    """Measure only what tests run in this process; pytest-cov has begun by now."""
+    measuring.keep_to_this_process()
 
 
 def pytest_sessionfinish() -> None:

@@ -72,25 +72,16 @@ def _in_processes(work: list[Part]) -> list[tuple[int, list[str]] | None]:
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Processes that are started meanwhile use one core each: the linear algebra of numpy has threads.
-
-    Their coverage is not measured: it would take longer than the laws, and each policy runs in other tests.
-    """
-    changed = {"OPENBLAS_NUM_THREADS": "1", "COVERAGE_PROCESS_CONFIG": None}
-    before = {name: os.environ.get(name) for name in changed}
+    """Processes that are started meanwhile leave the other cores alone: the linear algebra under numpy has threads."""
+    before = os.environ.get("OPENBLAS_NUM_THREADS")
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     try:
-        _set(changed)
         yield
     finally:
-        _set(before)
-
-
-def _set(environment: dict[str, str | None]) -> None:
-    for name, value in environment.items():
-        if value is None:
-            os.environ.pop(name, None)
+        if before is None:
+            del os.environ["OPENBLAS_NUM_THREADS"]
         else:
-            os.environ[name] = value
+            os.environ["OPENBLAS_NUM_THREADS"] = before
 
 
 def judge_part(part: Part) -> tuple[int, list[str]]:

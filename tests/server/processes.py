@@ -10,11 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import measuring
 from tests.server.wire import get
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +74,7 @@ def served(command: Sequence[str] = SERVED_APP, *, on: set[int] | None = None, *
                 stderr=file,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, **variables},
+                env={**os.environ, **variables, **measuring.variables()},
             )
         if on:
             os.sched_setaffinity(process.pid, on)
@@ -84,6 +85,11 @@ def served(command: Sequence[str] = SERVED_APP, *, on: set[int] | None = None, *
                 raise AssertionError(f"the server has ended: {log.read_text()}")
             yield found
         finally:
+            if measuring.variables():
+                # What is killed does not write what it measured.
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(PATIENCE_SECONDS)
             process.kill()
             process.wait()
             if process.stdout is not None:
