@@ -19,6 +19,8 @@ _TOTAL = len(NODES) * GPUS
 _LEAST_SECONDS = 5.0
 _NAMED_SECONDS = 6.0
 """A job is named in its area where that is wide enough for the name."""
+_TEXT_WIDTH = 0.12
+"""Width of a text beside a moment, as a part of the picture's."""
 _DASHES = (0, (4, 2))
 
 
@@ -54,9 +56,9 @@ def _all_users(axes: Any, film: Film, rows: Sequence[Row], colours: Mapping[str,
     axes.set_ylim(0, _TOTAL * 1.02)
     axes.set_yticks(range(0, _TOTAL + 1, GPUS))
     axes.set_ylabel(f"GPUs of {_TOTAL}", color=GREY)
-    axes.set_title("Four queues of two teams share 24 GPUs", loc="left", fontsize=13, color=INK, pad=40)
+    axes.set_title("Four queues of two teams share 24 GPUs", loc="left", fontsize=13, color=INK, pad=52)
     for row in rows:
-        reached = "not reached" if row.seconds is None else f"shares held after {row.seconds:.0f} s"
+        reached = "not reached" if row.seconds is None else f"shares held\nafter {row.seconds:.0f} s"
         axes.annotate(
             f"{row.moment.title}\n{reached}", (row.at, _TOTAL * 1.02), xytext=(0, 4), textcoords="offset points",
             fontsize=8, color=INK, va="bottom",
@@ -64,7 +66,7 @@ def _all_users(axes: Any, film: Film, rows: Sequence[Row], colours: Mapping[str,
     handles: list[Any] = [Patch(color=colours[user], label=user) for user in USERS]
     handles.append(Line2D([], [], color=INK, linestyle=_DASHES, linewidth=1.4, label="deserved"))
     axes.legend(
-        handles=handles, loc="lower right", bbox_to_anchor=(1.005, 1.13), ncols=len(handles), frameon=False,
+        handles=handles, loc="lower right", bbox_to_anchor=(1.005, 1.18), ncols=len(handles), frameon=False,
         fontsize=10, handlelength=1.6, columnspacing=1.6, labelcolor=INK,
     )  # fmt: skip
 
@@ -93,13 +95,17 @@ def _one_user(axes: Any, film: Film, rows: Sequence[Row], *, user: str, colour: 
     axes.set_ylim(0, highest * 1.25 + 0.5)
     axes.set_yticks(range(0, highest + 1, 8 if highest > 12 else 4 if highest > 4 else 2))
     axes.set_ylabel(_label(user), color=GREY)
+    before, lines = -edges[-1], 0
     for row in rows:
         if texts := _happened(row, user):
+            # Below the text of the moment before, where that would reach into this one.
+            lines = lines if row.at - before < edges[-1] * _TEXT_WIDTH else 0
             axes.annotate(
-                "\n".join(texts), (row.at, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -1),
+                "\n".join(texts), (row.at, 1.0), xycoords=("data", "axes fraction"), xytext=(4, -1 - 10 * lines),
                 textcoords="offset points", fontsize=7.5, color=INK, va="top", zorder=5,
                 bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0},
             )  # fmt: skip
+            before, lines = row.at, lines + len(texts)
 
 
 def longest(areas: Sequence[tuple[int, int]]) -> tuple[int, int]:
