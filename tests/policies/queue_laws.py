@@ -202,7 +202,8 @@ class Cluster:
         for q in self.chains[s.job_queue[job]]:
             if self.part(q, need) >= 1 - SLACK:
                 return math.inf
-            size = max([size, *(float(need[r] / self.deserved[q, r]) for r in self.counted(q, need).tolist())])
+            for r in self.counted(q, need).tolist():
+                size = max(size, need[r] / self.deserved[q, r] if self.deserved[q, r] > 0 else math.inf)
         return size
 
     def has_reservation(self, job: int) -> bool:
