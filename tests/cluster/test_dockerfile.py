@@ -80,7 +80,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """buildah with a separate store, which has the two base images. It needs no capabilities that root may lack."""
+    """buildah with a separate store, which has the two base images. Overlay mounts are needed, as for the clusters."""
     packages.require({"buildah": "buildah"}, quiet)
     folder = tmp_path_factory.mktemp("buildah")
     (folder / "temporary").mkdir()
