@@ -16,9 +16,9 @@ MOST_HOST_BYTES: Final = 131_000
 """Of the names of all hosts of a job, comma-joined: Linux limits an environment variable (DI_NODES) to 131,072 bytes,
 including its name."""
 
-MOST_POD_BYTES: Final = 768 * 1024
-"""Of the lists of hosts in a pod, which each of its containers has twice: etcd limits an object to 1.5 MiB, and Argo
-keeps the pod's template in a ConfigMap of at most 1 MiB."""
+MOST_FULL_HOSTS: Final = 256
+"""Replicas of a job whose lists have full host names, and a list for each task. Of a larger job, each pod would have
+more than 40 kB of them."""
 
 MOST_TASKS: Final = 40
 """Each adds about 7 kB to the Workflow (tests/workflows/test_render.py)."""

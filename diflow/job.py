@@ -240,7 +240,9 @@ class DIJob(_Model):
         """Raises InvalidError if the names of all hosts are too long, as every container has those of each task."""
         # An unknown namespace may have a name of the maximum length.
         namespace = len(self.namespace) if self.namespace is not None else keys.LABEL_LIMIT
-        domain = len(f".{names.service(self.name)}.") + namespace + len(".svc.cluster.local")
+        domain = len(f".{keys.SERVICE}.") + namespace + len(".svc.cluster.local")
+        if sum(_most(task) for task in self.tasks) > bounds.MOST_FULL_HOSTS:
+            domain = len(f".{keys.SERVICE}")
         size = sum(_most(t) * (len(names.hostname(self.name, t.name, _most(t) - 1)) + domain + 1) for t in self.tasks)
         if size > bounds.MOST_HOST_BYTES:
             raise _exceeds(
@@ -249,15 +251,6 @@ class DIJob(_Model):
                 bounds.MOST_HOST_BYTES,
                 path="spec.tasks",
             )
-        for i, task in enumerate(self.tasks):
-            in_pod = size * (1 + 2 * len(_containers(task)))
-            if in_pod > bounds.MOST_POD_BYTES:
-                raise _exceeds(
-                    "bytes of host names in a pod, twice for each of its containers",
-                    in_pod,
-                    bounds.MOST_POD_BYTES,
-                    path=f"spec.tasks[{i}].template.spec.containers",
-                )
 
     @classmethod
     def from_manifest(cls, manifest: Any) -> Self:

@@ -85,24 +85,30 @@ PARAM_RELEASED: Final = (
     "released"  # JSON list of members that diflow stops on purpose: "round/task/member", "round/restart"
 )
 PARAM_TASKS: Final = "tasks"  # JSON list of the tasks' names in the order of the ranks: never changes
+# JSON {"until": seconds since 1970, "round/task/member/attempt/retry": node}: pods that are created without a gate
+PARAM_PLACES: Final = "places"
 PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: requested by the user
 PARAM_PROFILINGS: Final = "profilings"  # JSON: the job's reports
 
 # Names of templates inside the Workflow that are not tasks of the user.
 TEMPLATE_JOB: Final = "job"
 TEMPLATE_ROUND: Final = "round"
-TEMPLATE_PODS_FIRST: Final = "pods-first"
-TEMPLATE_SERVICE: Final = "make-service"
-TEMPLATE_CLEANUP: Final = "clean-up"
 TEMPLATE_GIVE_UP: Final = "give-up"
 TEMPLATE_SUPERSEDED: Final = "superseded"
 
-MAIN_CONTAINER: Final = "di-container"
+# In Workflows from before 0.2.0, each of which had a Service of its own, SERVICE_PREFIX and the Workflow's name.
+TEMPLATE_SERVICE: Final = "make-service"
+TEMPLATE_CLEANUP: Final = "clean-up"
 SERVICE_PREFIX: Final = "di-"
+
+MAIN_CONTAINER: Final = "di-container"
+SERVICE: Final = "di"  # the headless Service of all jobs of a namespace: the subdomain of their pods
 ADAPTDL_PORT: Final = 47000  # of the rendezvous of AdaptDL's clients, as in AdaptDL itself
 PORT_NAME: Final = "di-port"
 PORT: Final = 22270
 MASTER_PORT: Final = 29500  # torchrun's own default
+
+HOSTNAME: Final = "kubernetes.io/hostname"  # the label of a node with its name
 
 WORKER_ACCOUNT: Final = "diflow-worker"
 STEPS_ACCOUNT: Final = "diflow-steps"

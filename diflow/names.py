@@ -1,7 +1,7 @@
-"""Validates the names of jobs and tasks, and builds the names of a job's Service and pods.
+"""Validates the names of jobs and tasks, and builds the names of a job's hosts.
 
-A job's name becomes the Workflow's name, part of each pod's hostname (a DNS label of at most 63 characters), the
-subdomain `di-<job>` and a label's value. A task's name becomes part of a hostname, of an environment variable and of an
+A job's name becomes the Workflow's name, part of each pod's hostname (a DNS label of at most 63 characters) and a
+label's value. A task's name becomes part of a hostname, of an environment variable and of an
 Argo DAG task's name, which may not begin with a digit.
 """
 
@@ -18,18 +18,10 @@ _RESERVED_TASKS: Final = frozenset(
     {
         keys.TEMPLATE_JOB,
         keys.TEMPLATE_ROUND,
-        keys.TEMPLATE_PODS_FIRST,
-        keys.TEMPLATE_SERVICE,
-        keys.TEMPLATE_CLEANUP,
         keys.TEMPLATE_GIVE_UP,
         keys.TEMPLATE_SUPERSEDED,
     }
 )
-
-
-def service(job: str) -> str:
-    """Name of the job's headless Service, which is also its pods' subdomain."""
-    return f"{keys.SERVICE_PREFIX}{job}"
 
 
 def hostname(job: str, task: str, index: int | str) -> str:
@@ -37,9 +29,9 @@ def hostname(job: str, task: str, index: int | str) -> str:
     return f"{job}-{task}-{index}"
 
 
-def host(job: str, namespace: str, task: str, index: int | str) -> str:
-    """Full host name of replica `index` of `task`."""
-    return f"{hostname(job, task, index)}.{service(job)}.{namespace}.svc.cluster.local"
+def host(job: str, namespace: str, task: str, index: int | str, *, service: str = keys.SERVICE) -> str:
+    """Full host name of replica `index` of `task`; `service` is the headless Service of its namespace."""
+    return f"{hostname(job, task, index)}.{service}.{namespace}.svc.cluster.local"
 
 
 def nodes_variable(task: str) -> str:
@@ -85,12 +77,6 @@ def check_label(name: str, *, what: str, path: str) -> None:
 def check_job(name: str, *, path: str) -> None:
     """Check a job's name."""
     check_label(name, what="the job's name", path=path)
-    limit = keys.LABEL_LIMIT - len(keys.SERVICE_PREFIX)
-    if len(name) > limit:
-        raise InvalidError(
-            f"the job's name has {len(name)} characters, at most {limit} leave room for its Service {service(name)!r}",
-            path=path,
-        )
 
 
 def check_task(name: str, *, path: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from diflow import keys
+from diflow.bounds import MOST_FULL_HOSTS
 from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
 
 _ROUND = "inputs.parameters.round"
@@ -65,27 +66,61 @@ def rounds_before() -> str:
     return f"({_ROUND} matches '^[0-9]+$' ? int({_ROUND}) - 1 : 0)"
 
 
-_DOMAIN = f"'.{keys.SERVICE_PREFIX}' + workflow.name + '.' + workflow.namespace + '.svc.cluster.local'"
-# The hosts of task `#`, comma-joined. In the inner predicate `#` is the index: a slash, which no name has, is the
-# placeholder of the task.
-_HOSTS = f"replace(join(map(0..{_GRANTED} - 1, {{workflow.name + '-/-' + string(#) + {_DOMAIN}}}), ','), '/', #)"
+_DOMAIN = f"'.{keys.SERVICE}.' + workflow.namespace + '.svc.cluster.local'"
 
 
 def hosts() -> str:
-    """The hosts of all replicas, in the order of their ranks, comma-joined."""
-    return f"join(map({_TASKS}, {{{_HOSTS}}}), ',')"
+    """The hosts of all replicas, in the order of their ranks, comma-joined.
+
+    Those of a job of more than MOST_FULL_HOSTS replicas are relative to the namespace's domain, in which every pod of
+    the namespace looks them up.
+    """
+    domain = f"let d = {replicas()} > {MOST_FULL_HOSTS} ? '.{keys.SERVICE}' : {_DOMAIN};"
+    # In the inner predicate `#` is the index: a slash, which no name has, is the placeholder of the task.
+    of_task = f"replace(join(map(0..{_GRANTED} - 1, {{workflow.name + '-/-' + string(#) + d}}), ','), '/', #)"
+    return f"{domain} join(map({_TASKS}, {{{of_task}}}), ',')"
 
 
 def hosts_by_task() -> str:
-    """The variables that list the hosts of one task each (`names.nodes_variable`), as a part of a JSON text.
+    """The variables that list the hosts of one task each (`names.nodes_variable`), as a part of a JSON text. They are
+    empty in a job of more than MOST_FULL_HOSTS replicas.
 
     It begins inside the name of the first variable and ends inside the value of the last one: between
     `[{"name":"` and `"}]` it completes the list, so that the text is valid JSON before Argo evaluates it, too.
     """
     variable = "'DI_' + upper(replace(#, '-', '_')) + '_NODES'"
-    items = f"join(map({_TASKS}, {{toJson({{'name': {variable}, 'value': {_HOSTS}}})}}), ',')"
+    of_task = f"replace(join(map(0..{_GRANTED} - 1, {{workflow.name + '-/-' + string(#) + {_DOMAIN}}}), ','), '/', #)"
+    item = f"toJson({{'name': {variable}, 'value': many ? '' : {of_task}}})"
     start, end = '{"name":"', '"}'
-    return f"{items}[{len(start)}:-{len(end)}]"
+    items = f"join(map({_TASKS}, {{{item}}}), ',')[{len(start)}:-{len(end)}]"
+    return f"let many = {replicas()} > {MOST_FULL_HOSTS}; {items}"
+
+
+def node(task: str, *, attempt: str) -> str:
+    """The node of a pod that is created without a gate, "" for other pods.
+
+    The parameter `places` has the nodes of the first pods of a job, which have no others to wait for. It names the
+    attempt as well, and the time until which it holds: a pod that is created again later (by a retry, or after `argo
+    retry`) has a gate, whatever the parameter says. `attempt`: the expression of the pod's counted attempt.
+    """
+    key = f"{_ROUND} + '/{task}/' + {_MEMBER} + '/' + {attempt} + '/' + string(retries)"
+    return (
+        f"let p = fromJSON(workflow.parameters.{keys.PARAM_PLACES});"
+        f" now().Unix() < (p.until ?? 0) ? (p[{key}] ?? '') : ''"
+    )
+
+
+def gate_or_node(task: str, gates: str, *, attempt: str) -> str:
+    """The field of a pod's spec with its gates, or with its node (`node`), as a part of a JSON text.
+
+    It begins inside the name of that field and ends inside the name of the field `nodeName`: between `{"` and `":null}`
+    it completes the object, so that the text is valid JSON before Argo evaluates it, too. `gates`: as JSON.
+    """
+    where, name = node(task, attempt=attempt).split("; ", 1)
+    return (
+        f"{where}; let n = ({name}); n == '' ? 'schedulingGates\":{gates},\"nodeName' : "
+        f"""'nodeSelector":{{"{keys.HOSTNAME}":"' + n + '"}},"nodeName'"""
+    )
 
 
 def template(expression: str) -> str:

@@ -7,10 +7,9 @@
     │  │     ├─ <task>              the pod, with the retries that are not counted
     │  │     └─ superseded          makes a replica that was stopped on purpose count as Succeeded
     │  └─ superseded   the same for a replaced round
-    └─ pods-first, service   makes the headless Service, which the Workflow owns, shortly after the pods
 
 A replica that failed finally makes Argo stop the others (`give-up`), so a job never hangs on pods that wait for a lost
-peer. `clean-up` deletes the Service when the job has succeeded.
+peer. Unless that happens, the pods of the job are the only ones of its Workflow.
 """
 
 from __future__ import annotations
@@ -21,15 +20,24 @@ from typing import Any, cast
 from hera.workflows import Workflow
 from hera.workflows import models as m
 
-from diflow import bounds, keys, names
+from diflow import bounds, keys
 from diflow.errors import InvalidError
 from diflow.job import DIJob, dump_yaml
 from diflow.settings import RenderSettings, render_settings
 from diflow.state.nodenames import dag_task
+from diflow.state.parameters import NOT_ADMITTED
 from diflow.state.patches import canonical_json
 from diflow.version import __version__
 from diflow.workflows import expressions as expr
-from diflow.workflows.pods import dijob_annotation, pod_security, pod_template, roster_volume, token_volume
+from diflow.workflows.pods import (
+    dijob_annotation,
+    job_patch,
+    pod_annotations,
+    pod_security,
+    pod_template,
+    roster_volume,
+    token_volume,
+)
 
 _FIRST_ROUND = "1"
 # Attempts that are not counted are limited, too: each adds a node to the Workflow, whose size is limited.
@@ -37,8 +45,6 @@ _UNCOUNTED_LIMIT = 1000
 _UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
 _STEP_RETRIES = 5
 _LONGEST_LINE = 65_536
-# The step that makes the Service would delay the job's own pods, which have no address yet at that time.
-_PODS_FIRST_SECONDS = "2"
 
 
 def build(job: DIJob, *, settings: RenderSettings | None = None) -> Workflow:
@@ -77,6 +83,7 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
         keys.PARAM_GRANTED: canonical_json({_FIRST_ROUND: replicas}),
         keys.PARAM_INCARNATIONS: "{}",
         keys.PARAM_RELEASED: "[]",
+        **({keys.PARAM_PLACES: NOT_ADMITTED} if job.scheduling == "gang" else {}),
         keys.PARAM_TASKS: canonical_json(tasks),
         keys.PARAM_REPLICAS: canonical_json(replicas),
         keys.PARAM_PROFILINGS: "{}",
@@ -89,19 +96,16 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
         ),
         spec=m.WorkflowSpec(
             entrypoint=keys.TEMPLATE_JOB,
-            # A failed job keeps its Service until its Workflow is deleted: `argo retry` starts pods again, but no step
-            # that has succeeded. (Argo ignores the expression of the hook named `exit`, so this one has another name.)
-            hooks={
-                keys.TEMPLATE_CLEANUP: m.LifecycleHook(
-                    template=keys.TEMPLATE_CLEANUP, expression="workflow.status == 'Succeeded'"
-                )
-            },
             service_account_name=keys.WORKER_ACCOUNT,
             pod_priority_class_name=keys.PRIORITY_CLASSES[job.priority],
             priority=keys.WORKFLOW_PRIORITIES[job.priority],
             security_context=m.PodSecurityContext.model_validate(pod_security({}, settings)),
             pod_gc=m.PodGC(strategy="OnWorkflowCompletion") if job.clean_pod_policy == "All" else None,
+            # A gang that is not admitted yet has no pods: the allocator lifts this when it has places for them.
+            suspend=True if job.scheduling == "gang" else None,
             arguments=_arguments(**parameters),
+            pod_metadata=m.Metadata(annotations=pod_annotations()),
+            pod_spec_patch=job_patch(job, settings),
             volumes=[m.Volume.model_validate(volume) for volume in (roster_volume(job), token_volume(job))],
             templates=[
                 _job_dag(),
@@ -109,8 +113,7 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
                 *(_replica_dag(job, task) for task in tasks),
                 *(_pods(job, index, settings) for index in range(len(tasks))),
                 m.Template(name=keys.TEMPLATE_SUPERSEDED, suspend=m.SuspendTemplate(duration="0")),
-                m.Template(name=keys.TEMPLATE_PODS_FIRST, suspend=m.SuspendTemplate(duration=_PODS_FIRST_SECONDS)),
-                *_steps(),
+                _give_up_step(),
             ],
         ),
     )
@@ -155,14 +158,7 @@ def _job_dag() -> m.Template:
                     template=keys.TEMPLATE_ROUND,
                     arguments=_arguments(round="{{item}}"),
                     with_param=f"{{{{workflow.parameters.{keys.PARAM_ROUNDS}}}}}",
-                ),
-                m.DAGTask(name=keys.TEMPLATE_PODS_FIRST, template=keys.TEMPLATE_PODS_FIRST),
-                m.DAGTask(
-                    name="service",
-                    template=keys.TEMPLATE_SERVICE,
-                    depends=keys.TEMPLATE_PODS_FIRST,
-                    hooks={"give-up": _give_up(expr.has_failed("service"))},
-                ),
+                )
             ]
         ),
     )
@@ -207,7 +203,7 @@ def _replica_dag(job: DIJob, task: str) -> m.Template:
     return m.Template(
         name=_replica_name(task),
         annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
-        inputs=_inputs(*_pod_inputs(job)),
+        inputs=_inputs(*_replica_inputs(job)),
         retry_strategy=_retry(job.backoff_limit, expr.is_wanted(task)) if retried_alone else None,
         dag=m.DAGTemplate(
             tasks=[
@@ -215,7 +211,8 @@ def _replica_dag(job: DIJob, task: str) -> m.Template:
                     name=dag_task(task),
                     template=task,
                     arguments=_arguments(
-                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in _pod_inputs(job)},
+                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in _replica_inputs(job)},
+                        **({"attempt": "{{retries}}"} if retried_alone else {}),
                     ),
                 ),
                 # In Argo a failed node fails every DAG above it, even after it was dropped from a fan-out. So a replica
@@ -256,65 +253,26 @@ def _pods(job: DIJob, index: int, settings: RenderSettings) -> m.Template:
 
 
 @cache
-def _steps() -> tuple[m.Template, ...]:
-    """The steps that act for the job, under a service account of their own."""
-    service = names.service("{{workflow.name}}")
-    make_service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": service,
-            "namespace": "{{workflow.namespace}}",
-            "labels": {keys.JOB: "{{workflow.name}}", keys.MANAGED_BY: keys.MANAGED_BY_VALUE},
-        },
-        "spec": {
-            "clusterIP": "None",
-            # Replicas resolve each other's names while they start.
-            "publishNotReadyAddresses": True,
-            "selector": {keys.JOB: "{{workflow.name}}"},
-            "ports": [{"name": keys.PORT_NAME, "port": keys.PORT, "targetPort": keys.PORT}],
-        },
-    }
+def _give_up_step() -> m.Template:
+    """The step that stops the Workflow, under a service account that the job's own pods do not have."""
     stop = {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Workflow",
         "metadata": {"name": "{{workflow.name}}", "namespace": "{{workflow.namespace}}"},
         "spec": {"shutdown": "Stop"},
     }
-    gone = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": service, "namespace": "{{workflow.namespace}}"}}
-    return (
-        _step(
-            keys.TEMPLATE_SERVICE,
-            # The manifest is ours: without validation kubectl does not fetch the OpenAPI schema first.
-            m.ResourceTemplate(
-                action="apply", set_owner_reference=True, flags=["--validate=false"], manifest=dump_yaml(make_service)
-            ),
-        ),
-        _step(
-            keys.TEMPLATE_GIVE_UP,
-            # It always ends as Failed, as `argo retry` keeps everything that a succeeded step depends on.
-            m.ResourceTemplate(
-                action="patch",
-                merge_strategy="merge",
-                failure_condition="spec.shutdown == Stop",
-                manifest=dump_yaml(stop),
-            ),
-        ),
-        _step(
-            keys.TEMPLATE_CLEANUP,
-            m.ResourceTemplate(action="delete", flags=["--ignore-not-found"], manifest=dump_yaml(gone)),
-        ),
-    )
-
-
-def _step(name: str, resource: m.ResourceTemplate) -> m.Template:
     return m.Template(
-        name=name,
+        name=keys.TEMPLATE_GIVE_UP,
         service_account_name=keys.STEPS_ACCOUNT,
+        # The Workflow's patch and annotations of all pods read it.
+        inputs=m.Inputs(parameters=[m.Parameter(name="round", default="")]),
         retry_strategy=m.RetryStrategy(
             limit=m.IntOrString(root=_STEP_RETRIES), retry_policy="Always", backoff=_UNCOUNTED_BACKOFF
         ),
-        resource=resource,
+        # It always ends as Failed, as `argo retry` keeps everything that a succeeded step depends on.
+        resource=m.ResourceTemplate(
+            action="patch", merge_strategy="merge", failure_condition="spec.shutdown == Stop", manifest=dump_yaml(stop)
+        ),
     )
 
 
@@ -335,8 +293,12 @@ def _restarts_together(job: DIJob) -> bool:
     return job.preemptible and job.backoff_limit > 0
 
 
-def _pod_inputs(job: DIJob) -> tuple[str, ...]:
+def _replica_inputs(job: DIJob) -> tuple[str, ...]:
     return ("round", "index", "member", *(("attempt",) if _restarts_together(job) else ()))
+
+
+def _pod_inputs(job: DIJob) -> tuple[str, ...]:
+    return ("round", "index", "member", *(("attempt",) if job.backoff_limit else ()))
 
 
 def _replica_name(task: str) -> str:

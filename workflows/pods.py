@@ -6,7 +6,8 @@ Fields that an Argo template has are set there; the others, and all text with br
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import re
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -38,11 +39,16 @@ CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}
 ARGO_INIT, ARGO_WAIT = ({"name": name, "securityContext": CONFINED} for name in ("init", "wait"))
 """Patches of Argo's own containers in a pod: without them, or settings of the controller, such a namespace would reject
 the pod."""
-_TORCHRUN = frozenset({"RANK", "PET_NNODES", "PET_NODE_RANK", "PET_RDZV_ENDPOINT"})
+_IN_ANNOTATIONS = frozenset((keys.RANK, keys.TASK_RANK, keys.NODES, keys.REPLICAS))
+_GATE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*", re.ASCII)
 _HANDLED = frozenset(
     (*_NATIVE, *_OURS, "containers", "initContainers", "volumes", "securityContext", "serviceAccount",
      "serviceAccountName", "activeDeadlineSeconds", "schedulingGates")
 )  # fmt: skip
+
+
+Variable = dict[str, Any]
+"""An environment variable of a container, as in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class _Mount:
     file: str
 
     @property
-    def env(self) -> dict[str, str]:
+    def env(self) -> Variable:
         return {"name": self.variable, "value": f"{self.folder}/{self.file}"}
 
     def is_blocked_by(self, own: dict[str, Any]) -> bool:
@@ -68,10 +74,12 @@ class _Mount:
 class _Parts:
     """A pod template under construction: Argo's own fields, and the user's part of the patch.
 
-    `env` and `mounts` are added to each container, and variables of the names `listed`, which only the patch has.
+    `mounts` are added to each container; `env`, and variables of the names `listed`, to all but the main one, which has
+    them from the Workflow's own patch (`job_patch`).
     """
 
-    env: Sequence[dict[str, str]]
+    env: Sequence[Variable]
+    lists: Sequence[Variable]
     listed: Set[str]
     mounts: Sequence[_Mount]
     root: bool
@@ -88,7 +96,8 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     spec: dict[str, Any] = task.template["spec"]
     path = f"spec.tasks[{index}].template"
     parts = _Parts(
-        env=job_env(job, task, settings),
+        env=job_env(job, settings),
+        lists=_lists_of_hosts(job),
         listed={names.nodes_variable(one.name) for one in job.tasks},
         mounts=_mounts(job),
         root=_runs_as_root(spec),
@@ -121,6 +130,8 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     for name, value in spec.items():
         if name not in _HANDLED:
             parts.patch[name] = value
+    hostname = names.hostname("{{workflow.name}}", task.name, "{{inputs.parameters.index}}")
+    ours: dict[str, Any] = {"hostname": hostname}
     gates = list(spec.get("schedulingGates", []))
     if job.scheduling == "gang":
         if spec.get("nodeName"):
@@ -128,59 +139,86 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
                 "cannot be set for a job that the allocator places: use nodeSelector, or scheduling: none",
                 path=f"{path}.spec.nodeName",
             )
-        gates.append({"name": keys.GATE})
-    if gates:
+        ours[expr.template(_gate_or_node(job, task, gates, f"{path}.spec.schedulingGates"))] = None
+    elif gates:
         parts.patch["schedulingGates"] = gates
-
-    hostname = names.hostname("{{workflow.name}}", task.name, "{{inputs.parameters.index}}")
     return {
         "metadata": _metadata(job, task, path, hostname),
         **parts.native,
-        "podSpecPatch": patch_json(
-            {"hostname": hostname, "subdomain": names.service("{{workflow.name}}")}, parts.patch
-        ),
+        "podSpecPatch": patch_json(ours, parts.patch),
     }
 
 
-def job_env(job: DIJob, task: Task, settings: RenderSettings) -> list[dict[str, str]]:
-    """The environment variables of every container of `task`: DI_*, torchrun's and, if requested, AdaptDL's.
+def _gate_or_node(job: DIJob, task: Task, gates: Sequence[dict[str, str]], path: str) -> str:
+    for gate in gates:
+        # Kubernetes allows nothing else in a name, and here it becomes a part of an expression.
+        if not _GATE.fullmatch(str(gate.get("name"))):
+            raise InvalidError("is not a valid name of a scheduling gate", path=path)
+    ours = canonical_json([*({"name": gate["name"]} for gate in gates), {"name": keys.GATE}])
+    return expr.gate_or_node(task.name, ours, attempt=_attempt(job))
 
-    Without the lists of each task's hosts (`_lists_of_hosts`).
+
+def _attempt(job: DIJob) -> str:
+    """The expression of a pod's counted attempt."""
+    return "inputs.parameters.attempt" if job.backoff_limit else "'0'"
+
+
+def job_patch(job: DIJob, settings: RenderSettings) -> str:
+    """The patch of all pods of a job: the subdomain, and the variables of the main container.
+
+    Argo keeps a copy of each pod's template in the pod, but not of this patch.
     """
-    rank = _rank(job, task)
-    world = expr.template(expr.replicas())
+    main = {"name": "main", "env": [*job_env(job, settings), *_lists_of_hosts(job)]}
+    return patch_json({"subdomain": keys.SERVICE, "containers": [main]}, {})
+
+
+def pod_annotations() -> dict[str, str]:
+    """The annotations that all pods of a job share. Argo keeps no copy of them in the pod, as it does of a template."""
+    return {keys.REPLICAS: expr.template(expr.replicas()), keys.NODES: expr.template(expr.hosts())}
+
+
+def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
+    """The environment variables of every container of a job: DI_*, torchrun's and, if requested, AdaptDL's.
+
+    Without the lists of each task's hosts (`_lists_of_hosts`). What depends on the replica is in the pod's annotations.
+    """
     master = names.host("{{workflow.name}}", "{{workflow.namespace}}", job.tasks[0].name, 0)
     values = {
         "DI_JOB_ID": "{{workflow.namespace}}/{{workflow.name}}",
         "DI_SERVER_URL": settings.server_url,
-        "DI_RANK": rank,
-        "DI_TASK_RANK": "{{inputs.parameters.index}}",  # unlike the rank, it stays valid when other tasks are resized
-        "DI_NODES": expr.template(expr.hosts()),
+        "DI_RANK": keys.RANK,
+        "DI_TASK_RANK": keys.TASK_RANK,  # unlike the rank, it stays valid when other tasks are resized
+        "DI_NODES": keys.NODES,
         "MASTER_ADDR": master,
         "MASTER_PORT": str(keys.MASTER_PORT),
-        "WORLD_SIZE": world,
-        "RANK": rank,
-        "PET_NNODES": world,
-        "PET_NODE_RANK": rank,
+        "WORLD_SIZE": keys.REPLICAS,
+        "RANK": "$(DI_RANK)",
+        "PET_NNODES": keys.REPLICAS,
+        "PET_NODE_RANK": "$(DI_RANK)",
         "PET_RDZV_ENDPOINT": f"{master}:{keys.MASTER_PORT}",
     }
     if job.annotations.get(keys.ADAPTDL) == "true":
-        values |= _adaptdl(values)
-    return [{"name": name, "value": value} for name, value in values.items()]
+        values |= _adaptdl()
+    return [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{value}']"}}}
+        if value in _IN_ANNOTATIONS
+        else {"name": name, "value": value}
+        for name, value in values.items()
+    ]
 
 
-def _adaptdl(common: Mapping[str, str]) -> dict[str, str]:
-    """The variables of AdaptDL's clients (its `adaptdl/env.py`), derived from `common`, those of every container.
+def _adaptdl() -> dict[str, str]:
+    """The variables of AdaptDL's clients (its `adaptdl/env.py`).
 
     Only for jobs that request it: with a supervisor's URL, a script that uses AdaptDL alone would wait for its
     /discover. The checkpoint path is not set, as it depends on the user's volumes, and neither is ADAPTDL_NUM_NODES,
     which is unknown before the pods are bound; without it the clients assume a node for each replica.
     """
     return {
-        "ADAPTDL_JOB_ID": common["DI_JOB_ID"],
-        "ADAPTDL_SUPERVISOR_URL": common["DI_SERVER_URL"],
-        "ADAPTDL_REPLICA_RANK": common["DI_RANK"],
-        "ADAPTDL_NUM_REPLICAS": common["WORLD_SIZE"],
+        "ADAPTDL_JOB_ID": "$(DI_JOB_ID)",
+        "ADAPTDL_SUPERVISOR_URL": "$(DI_SERVER_URL)",
+        "ADAPTDL_REPLICA_RANK": "$(DI_RANK)",
+        "ADAPTDL_NUM_REPLICAS": keys.REPLICAS,
         "ADAPTDL_NUM_RESTARTS": expr.template(expr.rounds_before()),
         "ADAPTDL_MASTER_PORT": str(keys.ADAPTDL_PORT),
         "ADAPTDL_SCHED_VERSION": "0.0.0",  # the clients' own value for no version, which they do not check
@@ -234,11 +272,13 @@ def _rank(job: DIJob, task: Task) -> str:
     return expr.template(expr.rank([one.name for one in job.tasks].index(task.name)))
 
 
-def _lists_of_hosts() -> list[dict[str, str]]:
+def _lists_of_hosts(job: DIJob) -> list[Variable]:
     """The variables with the hosts of each task, for the patch of a container: one expression of Argo makes them all.
 
     Kubernetes puts variables that only the patch has before those of the container, so that `$(NAME)` resolves them.
     """
+    if len(job.tasks) == 1:
+        return [{"name": names.nodes_variable(job.tasks[0].name), "value": "$(DI_NODES)"}]
     return [{"name": Template(expr.template(expr.hosts_by_task()))}]
 
 
@@ -267,10 +307,21 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     own = container.pop("env", [])
     taken = {item.get("name") for item in own}
     # The variables DI_* cannot be overridden, as clients rely on them; torchrun's variables can.
-    ours = _short([item for item in env if item["name"] not in taken or item["name"].startswith("DI_")])
+    ours = [item for item in env if item["name"] not in taken or item["name"].startswith("DI_")]
     mine = {item["name"] for item in ours} | parts.listed
-    patch: dict[str, Any] = {"env": _lists_of_hosts(), **_named_ports(container)}
     rest = _last_of_each(item for item in own if item.get("name") not in mine)
+    patch: dict[str, Any] = _named_ports(container)
+    if where == "container":
+        common = {item["name"] for item in parts.env}
+        ours = [item for item in ours if item["name"] not in common]
+        # The Workflow's patch would overwrite these. A value that is not given removes that of the other kind.
+        variables = [
+            {"name": item["name"], "value": item.get("value"), "valueFrom": item.get("valueFrom")}
+            for item in rest
+            if item["name"] in common
+        ]
+    else:
+        variables = [*parts.lists]
     container["env"] = ours + rest
     if has_template(given):
         braced = [item for item in rest if has_template(item)]
@@ -279,10 +330,13 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
             container["env"] = ours + [
                 ({"name": item["name"], "value": ""}) if item in braced else item for item in rest
             ]
-            patch["env"] += braced
+            overwritten = {item["name"] for item in variables}
+            variables += [item for item in braced if item["name"] not in overwritten]
         for key, value in given.items():
             if key not in ("env", "name", *patch) and has_template(value):
                 patch[key] = container.pop(key)
+    if variables:
+        patch["env"] = variables
     if mounts:
         ours_mounted = [{"name": mount.volume, "mountPath": mount.folder, "readOnly": True} for mount in mounts]
         container["volumeMounts"] = [*container.get("volumeMounts", []), *ours_mounted]
@@ -292,21 +346,7 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
         parts.native[where] = container
     else:
         parts.native.setdefault(where, []).append(container)
-    return {"name": name, **patch}
-
-
-def _short(env: Sequence[dict[str, str]]) -> list[dict[str, str]]:
-    """The same variables, where torchrun's refer to equal ones before them, to keep jobs of many tasks small."""
-    out: list[dict[str, str]] = []
-    for item in env:
-        name, value = item["name"], item["value"]
-        if name in _TORCHRUN:
-            same = next(
-                (one for one in env[: len(out)] if has_template(one["value"]) and value.startswith(one["value"])), None
-            )
-            value = f"$({same['name']}){value.removeprefix(same['value'])}" if same else value
-        out.append({"name": name, "value": value})
-    return out
+    return {"name": name, **patch} if patch else {}
 
 
 def _last_of_each(env: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -389,6 +429,9 @@ def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any
                 raise InvalidError(
                     "cannot hold {{: Argo would read it as a template", path=f"{path}.metadata.{kind}.{key}"
                 )
+    annotations = {**(given.get("annotations") or {}), keys.RANK: _rank(job, task)}
+    if job.scheduling == "gang":
+        annotations[keys.NODE] = expr.template(expr.node(task.name, attempt=_attempt(job)))
     return {
         "labels": {
             **(given.get("labels") or {}),
@@ -399,13 +442,7 @@ def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any
             keys.TASK_NAME: task.name,
             keys.ROUND: "{{inputs.parameters.round}}",
         },
-        "annotations": {
-            **(given.get("annotations") or {}),
-            keys.REPLICAS: expr.template(expr.replicas()),
-            keys.RANK: _rank(job, task),
-            keys.NODES: expr.template(expr.hosts()),
-            keys.TASK_RANK: "{{inputs.parameters.index}}",
-        },
+        "annotations": {**annotations, keys.TASK_RANK: "{{inputs.parameters.index}}"},
     }
 
 

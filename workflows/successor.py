@@ -92,6 +92,8 @@ def _successor(
     arguments["parameters"] = known + [{"name": name, "value": parameters[name]} for name in sorted(missing)]
     for template in made["spec"].get("templates") or []:
         _name_the_job(template, job)
+    if patch := made["spec"].get("podSpecPatch"):
+        made["spec"]["podSpecPatch"] = patch.replace(_job_id("{{workflow.name}}"), _job_id(job))
     for volume in made["spec"].get("volumes") or []:
         _make_tokens_for(job, volume)
     return made
@@ -110,6 +112,11 @@ def _past(workflow: Mapping[str, Any]) -> dict[str, str]:
         keys.ROUNDS_BEFORE: str(seen.reschedules + 1),
         keys.HISTORY_BEFORE: canonical_json({"started": status.start_time, "phases": phases}),
     }
+
+
+def _job_id(name: str) -> str:
+    """The variable with a job's id, as text of a pod's patch."""
+    return canonical_json({"name": "DI_JOB_ID", "value": f"{{{{workflow.namespace}}}}/{name}"})
 
 
 def _name_the_job(template: Json, job: str) -> None:

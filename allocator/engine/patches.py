@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from diflow import keys
-from diflow.allocator.engine.records import HOSTNAME, Identity, JobRead, PodRead
+from diflow.allocator.engine.records import Identity, JobRead, PodRead
 from diflow.bounds import MOST_MOVES
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.state import untrusted
@@ -148,7 +148,7 @@ def admit(pod: PodRead, node: str, job: str) -> Write:
     gates = [{"name": gate} for gate in pod.gates if gate != keys.GATE]
     body = {
         "metadata": {"annotations": {keys.NODE: node}},
-        "spec": {"schedulingGates": gates or None, "nodeSelector": {HOSTNAME: node}},
+        "spec": {"schedulingGates": gates or None, "nodeSelector": {keys.HOSTNAME: node}},
     }
     return Write(POD, pod.identity, job, body, why=f"admitted to {node}")
 

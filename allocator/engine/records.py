@@ -26,11 +26,11 @@ from diflow.state.memo import MIB, remembered
 from diflow.state.nodenames import NodeName, parse
 from diflow.state.nodes import nodes as nodes_of
 from diflow.state.parameters import ENDED, JobState
+from diflow.state.roster import service_of
 from diflow.state.tree import Tree, read_tree
 
 Json = dict[str, Any]
 
-HOSTNAME = "kubernetes.io/hostname"
 _NODE_NAME = "workflows.argoproj.io/node-name"
 _IGNORED_TAINTS = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
@@ -124,7 +124,8 @@ class JobRead:
     `created_seconds` is when this Workflow was created, as the API server says.
 
     `name` is the job's, which is that of its first Workflow. `continues`: the key of the previous Workflow;
-    `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read.
+    `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `service`: the
+    headless Service of its hosts.
     """
 
     identity: Identity
@@ -155,6 +156,7 @@ class JobRead:
     has_ended: bool = False
     is_stopping: bool = False
     is_suspended: bool = False
+    service: str = keys.SERVICE
     problem: str = ""
     complaint: str = ""
 
@@ -307,7 +309,7 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
         place=place,
         phase=status.get("phase") or "Pending",
         host=spec.get("nodeName") or "",
-        pinned=(spec.get("nodeSelector") or {}).get(HOSTNAME) or "",
+        pinned=(spec.get("nodeSelector") or {}).get(keys.HOSTNAME) or "",
         gates=tuple(gate.get("name") or "" for gate in spec.get("schedulingGates") or []),
         is_terminating=bool(metadata.get("deletionTimestamp")),
         is_stopping=(spec.get("activeDeadlineSeconds") or 2) <= 1,
@@ -404,6 +406,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         restarts_before=state.restarts_before,
         rounds_before=state.rounds_before,
         bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),
+        service=service_of(obj),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from diflow import names
+from diflow import keys, names
 from diflow.conformance import reading, shapes
 from diflow.conformance.finding import FactFailedError
 from diflow.conformance.lab import Lab, Run
@@ -74,7 +74,7 @@ def _expect(pod: reading.Json, run: Run) -> None:
     spec = pod["spec"]
     wanted = {
         "hostname": names.hostname(run.name, shapes.TASK, 0),
-        "subdomain": names.service(run.name),
+        "subdomain": keys.SERVICE,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
     }
     wrong = {key: spec.get(key) for key, value in wanted.items() if spec.get(key) != value}

@@ -15,7 +15,7 @@ from diflow.conformance.finding import TITLES, FactFailedError, Finding, Hopeles
 from diflow.conformance.lab import Lab, StoppedError, Verbs
 from diflow.conformance.outcome import Outcome
 from diflow.errors import DiflowError, InvalidError, NotFoundError, UnauthorizedError
-from diflow.kube.kinds import PRIORITY_CLASS, SERVICE_ACCOUNT, Kind
+from diflow.kube.kinds import PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, Kind
 
 DEFAULT_IMAGE: Final = "docker.io/library/busybox:1.37"
 
@@ -131,6 +131,11 @@ def _check_ready(cluster: Verbs, namespace: str) -> None:
                 f"namespace {namespace} has no service account {account}: run `kubectl apply -n {namespace} -k "
                 "manifests/jobs` first"
             )
+    if _may_be_missing(cluster, SERVICE, keys.SERVICE, namespace):
+        raise NotFoundError(
+            f"namespace {namespace} has no Service {keys.SERVICE}: run `kubectl apply -n {namespace} -k "
+            "manifests/jobs` first"
+        )
     if _may_be_missing(cluster, PRIORITY_CLASS, keys.PRIORITY_CLASSES["normal"], namespace):
         raise NotFoundError(
             f"the cluster has no PriorityClass {keys.PRIORITY_CLASSES['normal']}: run `kubectl apply -k "

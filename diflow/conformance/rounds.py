@@ -85,7 +85,7 @@ def _admit(run: Run, pods: dict[str, reading.Json]) -> None:
 
 def _check_env(lab: Lab, run: Run, pods: dict[str, reading.Json]) -> None:
     hosts = [names.hostname(run.name, shapes.TASK, i) for i in range(len(pods))]
-    domain = f"{names.service(run.name)}.{lab.namespace}.svc.cluster.local"
+    domain = f"{keys.SERVICE}.{lab.namespace}.svc.cluster.local"
     nodes = ",".join(f"{host}.{domain}" for host in hosts)
     for rank, host in enumerate(hosts):
         if host not in pods:

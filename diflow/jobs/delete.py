@@ -10,7 +10,7 @@ from diflow.state import chain, status
 
 
 def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> bool:
-    """Delete the job's Workflows; Kubernetes then removes its pods and its Service. Returns whether it existed.
+    """Delete the job's Workflows; Kubernetes then removes its pods. Returns whether it existed.
 
     All parts of the job are deleted. Raises NotFoundError if the Workflow of that name is not diflow's.
     """

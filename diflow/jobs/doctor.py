@@ -79,6 +79,8 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
             what,
             remedy=f"kubectl apply -n {cluster.namespace} -k manifests/jobs",
         )
+    if found.ok:
+        yield _service(cluster)
     for name in keys.PRIORITY_CLASSES.values():
         what = f"PriorityClass {name}"
         yield _looked(
@@ -88,6 +90,16 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
         )
     if found.ok:
         yield from _server(cluster)
+
+
+def _service(cluster: Cluster) -> Finding:
+    problem = prerequisites.service_problem(cluster, cluster.namespace)
+    return Finding(
+        f"Service {keys.SERVICE} in {cluster.namespace}",
+        ok=not problem,
+        detail=problem,
+        remedy=prerequisites.SERVICE_REMEDY.format(cluster.namespace),
+    )
 
 
 def _looked(look: Callable[[], Finding], what: str, *, remedy: str = "") -> Finding:

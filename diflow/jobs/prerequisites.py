@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from diflow import keys
-from diflow.errors import NotFoundError, UnauthorizedError, UnavailableError
-from diflow.kube.kinds import DEPLOYMENT, NAMESPACE, PRIORITY_CLASS, SERVICE_ACCOUNT
+from diflow import keys, names
+from diflow.errors import ConflictError, NotFoundError, UnauthorizedError, UnavailableError
+from diflow.kube.kinds import DEPLOYMENT, NAMESPACE, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
+from diflow.state.parameters import JobState
 
 if TYPE_CHECKING:
+    from diflow.job import DIJob
     from diflow.kube.api import Cluster
 
 OLDEST: Final = (3, 7, 0)
 _CONTROLLER: Final = "workflow-controller"
+SERVICE_REMEDY: Final = "kubectl apply -n {} -k manifests/jobs"
 
 
 def controller_version(cluster: Cluster) -> tuple[int, int, int] | None:
@@ -62,6 +65,8 @@ def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
                 f"the service account {account} is missing in the namespace {namespace!r}: apply diflow's manifests "
                 f"there (kubectl apply -n {namespace} -k manifests/)"
             )
+    if problem := service_problem(cluster, namespace):
+        raise UnavailableError(f"{problem}: {SERVICE_REMEDY.format(namespace)}")
     wanted = keys.PRIORITY_CLASSES[priority]
     if _is_missing(cluster, "priority", wanted, namespace):
         raise UnavailableError(
@@ -73,6 +78,42 @@ def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
         return
     if version is not None and (problem := is_too_old(version)):
         raise UnavailableError(problem)
+
+
+def service_problem(cluster: Cluster, namespace: str) -> str:
+    """What is wrong with the Service that resolves the host names of a namespace's jobs; "" if nothing is, or if the
+    user may not read it."""
+    try:
+        spec = cluster.get(SERVICE, keys.SERVICE, namespace=namespace).get("spec") or {}
+    except UnauthorizedError:
+        return ""
+    except NotFoundError:
+        return f"the Service {keys.SERVICE}, by which replicas find each other, is missing in {namespace!r}"
+    if spec.get("clusterIP") != "None" or spec.get("selector") != {keys.OPERATOR: keys.OPERATOR_VALUE}:
+        return f"the Service {keys.SERVICE} in {namespace!r} is another one than that of diflow's manifests"
+    if spec.get("publishNotReadyAddresses") is not True:
+        return f"the Service {keys.SERVICE} in {namespace!r} does not publish the addresses of pods that start"
+    return ""
+
+
+def check_host_names(cluster: Cluster, job: DIJob, *, namespace: str) -> None:
+    """Check that no other job of the namespace has a replica of the same host name, as `a` with a task `b-c` and `a-b`
+    with a task `c` would have. Raises ConflictError."""
+    for task in job.tasks:
+        parts = names.hostname(job.name, task.name, "").rstrip("-").split("-")
+        for i in range(1, len(parts)):
+            other, its_task = "-".join(parts[:i]), "-".join(parts[i:])
+            if other == job.name or not other.strip("-") or not its_task.strip("-"):
+                continue
+            found = cluster.find(WORKFLOW, other, namespace=namespace)
+            state = JobState.parse(found) if found is not None else None
+            if state is None or not state.is_job or state.has_ended:
+                continue
+            if any(one.name == its_task for one in state.tasks):
+                raise ConflictError(
+                    f"the job {other} has a task {its_task}, whose replicas would have the same host names as the task "
+                    f"{task.name} of this job ({names.hostname(job.name, task.name, 0)}): give the job another name"
+                )
 
 
 def _is_missing(cluster: Cluster, what: str, name: str, namespace: str) -> bool:

@@ -33,6 +33,7 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
     scheduling = job.scheduling or _scheduling(cluster)
     placed = job.model_copy(update={"namespace": namespace, "scheduling": scheduling})
     prerequisites.check_ready(cluster, namespace=namespace, priority=job.priority)
+    prerequisites.check_host_names(cluster, job, namespace=namespace)
     if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job whose first part was deleted
         raise _taken(job.name, left[-1]["metadata"]["name"], namespace)
     body = render(placed)

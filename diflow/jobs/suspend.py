@@ -28,8 +28,6 @@ def resume(name: str, *, namespace: str | None = None, cluster: Cluster | None =
 def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = None, at_once: bool = False) -> None:
     """Stop the job: its pods get SIGTERM and their grace period. `at_once` does what `argo terminate` does.
 
-    Its Service remains for a retry and is deleted with the Workflow.
-
     Raises ConflictError if it has ended.
     """
     _change(name, {"shutdown": "Terminate" if at_once else "Stop"}, namespace=namespace, cluster=cluster)

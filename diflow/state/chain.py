@@ -112,10 +112,10 @@ def part_name(job: str, number: int, *, most_characters: int, salt: str = "") ->
 def longest_name(tasks: Mapping[str, int]) -> int:
     """How many characters the name of a Workflow may have, given the largest number of replicas of each task.
 
-    The name is part of the names of the job's Service and of each replica's host, which are DNS labels.
+    The name is part of each replica's host name, which is a DNS label.
     """
     longest = max((len(f"-{task}-") + max(4, len(str(count))) for task, count in tasks.items()), default=0)
-    return min(keys.LABEL_LIMIT - len(keys.SERVICE_PREFIX), keys.LABEL_LIMIT - longest)
+    return keys.LABEL_LIMIT - longest
 
 
 def _name(workflow: Object) -> str:

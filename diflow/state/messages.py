@@ -23,8 +23,6 @@ def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
     shutdown = untrusted.sub(workflow, "spec").get("shutdown")
     if seen.is_left:
         return f"went on in the Workflow {continued_in(workflow)}, which is gone"
-    if seen.step_failure:
-        return f"the job's Service could not be made: {seen.step_failure}"
     if seen.stopped:
         return seen.stopped
     if shutdown in STOPS and not seen.gave_up:
@@ -145,7 +143,7 @@ def _waits(seen: Observation, latest: Latest) -> str:
         if attempt.waiting and attempt.phase == "Pending" and key in wanted:
             reasons.setdefault(attempt.waiting, []).append(attempt.replica)
     if not reasons:
-        return f"the step that makes the Service waits: {seen.step_waiting}" if seen.step_waiting else ""
+        return ""
     reason, replicas = max(reasons.items(), key=lambda item: len(item[1]))
     return f"{_names(replicas)}: {reason}"
 

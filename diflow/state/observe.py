@@ -117,8 +117,6 @@ class Observation:
     attempts: tuple[Attempt, ...] = ()
     gave_up: bool = False
     offloaded: bool = False
-    step_failure: str = ""  # why a step of diflow's own failed
-    step_waiting: str = ""
     past: tuple[tuple[str, str, str], ...] = ()
     started: str = ""
     is_left: bool = False
@@ -193,13 +191,11 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
     tasks = dict.fromkeys(seen.tasks)
     attempts: list[Attempt] = []
     gave_up = False
-    steps: list[tuple[str, str]] = []
     for node in found:
         gave_up = gave_up or _has_given_up(node)
         if node.place is None:
-            if node.type in ("Pod", "Retry") and node.name.startswith(f"{state.workflow}.service"):
-                steps.append(_read_step(node, by_node.get(node.id)))
-        elif node.type == "Pod" and node.place.task and not is_never_made(node):
+            continue
+        if node.type == "Pod" and node.place.task and not is_never_made(node):
             attempts.append(_attempt(node, by_node.get(node.id), node.place, gated=gated, sees_pods=bool(pods)))
             tasks.setdefault(node.place.task)
     attempts.sort(key=lambda a: (a.order, a.created))
@@ -215,8 +211,6 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         reschedules=tree.moves + tree.rounds_left(state.rounds) + state.rounds_before,
         gave_up=gave_up,
         offloaded=offloaded,
-        step_failure=next((failure for failure, _ in steps if failure), ""),
-        step_waiting=next((waiting for _, waiting in steps if waiting), ""),
     )
 
 
@@ -333,16 +327,6 @@ def _has_given_up(node: Node) -> bool:
     if _GIVE_UP not in node.name or node.phase in ("Skipped", "Omitted"):
         return False
     return node.phase not in ("Failed", "Error") or bool(node.host)
-
-
-def _read_step(node: Node, pod: Object | None) -> tuple[str, str]:
-    """(why a step of diflow's own failed, why it waits); "" if it does not."""
-    if node.phase in ("Failed", "Error") and node.type == "Retry" and "with strategy '" not in node.message:
-        return node.message or "it failed", ""
-    if node.phase == "Pending" and node.type == "Pod":
-        message = node.message
-        return "", waiting_reason(pod) if pod is not None else ("" if _is_on_its_way(message) else tell(message))
-    return "", ""
 
 
 def _since(condition: Object | None) -> str:

@@ -33,6 +33,10 @@ Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
 
 STOPS: Final = ("Stop", "Terminate")
+NOT_ADMITTED: Final = "{}"
+"""The parameter `places` of a job that was never admitted. It has no pods while its Workflow is suspended."""
+ADMITTED: Final = '{"until":0}'
+"""The parameter `places` when it holds for no pod any more."""
 ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})
 DEFAULT_BACKOFF: Final = 3
 LONGEST_PROFILINGS: Final = 65_536

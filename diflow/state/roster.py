@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from diflow import names
+from diflow import keys, names
+from diflow.bounds import MOST_FULL_HOSTS
+from diflow.state import untrusted
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The replicas of a job. `hosts` are full host names in the order of the ranks; `first` is each task's first rank.
+    """The replicas of a job. `hosts` are their names in the order of the ranks, without the namespace's domain if they
+    are more than MOST_FULL_HOSTS; `first` is each task's first rank.
 
     Only tasks with a known number of replicas are in it.
     """
@@ -32,11 +36,24 @@ class Roster:
         return self.first[task] + index
 
 
-def roster(job_name: str, namespace: str, counts: Mapping[str, int]) -> Roster:
-    """The roster of a job whose tasks have `counts` replicas each, in the order of the job's tasks."""
+def service_of(workflow: Mapping[str, Any]) -> str:
+    """The headless Service that resolves a job's hosts: that of all jobs of the namespace. A Workflow from before 0.2.0
+    has a Service of its own, which one of its steps has made."""
+    templates = untrusted.mappings(untrusted.sub(workflow, "spec").get("templates"))
+    if any(template.get("name") == keys.TEMPLATE_SERVICE for template in templates):
+        return f"{keys.SERVICE_PREFIX}{untrusted.string(untrusted.sub(workflow, 'metadata').get('name'))}"
+    return keys.SERVICE
+
+
+def roster(job_name: str, namespace: str, counts: Mapping[str, int], *, service: str = keys.SERVICE) -> Roster:
+    """The roster of a job whose tasks have `counts` replicas each, in the order of the job's tasks. `service`: as from
+    `service_of`."""
     hosts: list[str] = []
     first: dict[str, int] = {}
     for task, count in counts.items():
         first[task] = len(hosts)
-        hosts += [names.host(job_name, namespace, task, index) for index in range(count)]
+        hosts += [names.host(job_name, namespace, task, index, service=service) for index in range(count)]
+    if len(hosts) > MOST_FULL_HOSTS and service == keys.SERVICE:
+        domain = f".{namespace}.svc.cluster.local"
+        hosts = [host.removesuffix(domain) for host in hosts]
     return Roster(hosts=tuple(hosts), first=first)
