@@ -17,8 +17,8 @@ MOST_HOST_BYTES: Final = 131_000
 including its name."""
 
 MOST_FULL_HOSTS: Final = 256
-"""Replicas of a job whose lists have full host names, and a list for each task. Of a larger job, each pod would have
-more than 40 kB of them."""
+"""Replicas of a job whose hosts are listed with their domain, and for each task as well: each pod has the list twice,
+as Argo keeps a copy of the pod's template in it."""
 
 MOST_TASKS: Final = 40
 """Each adds about 7 kB to the Workflow (tests/workflows/test_render.py)."""

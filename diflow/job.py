@@ -236,13 +236,20 @@ class DIJob(_Model):
             raise _exceeds("bytes as JSON", size, bounds.MOST_MANIFEST_BYTES, path="spec")
         return self
 
+    @property
+    def has_short_hosts(self) -> bool:
+        """Whether its hosts are listed without their domain, in which its pods then look names up: it may have more
+        than MOST_FULL_HOSTS replicas, and each pod has the list. Not with DNS settings of the user's own."""
+        own = ("dnsConfig", "dnsPolicy", "hostNetwork")
+        return sum(_most(task) for task in self.tasks) > bounds.MOST_FULL_HOSTS and not any(
+            name in task.template["spec"] for task in self.tasks for name in own
+        )
+
     def check_hosts(self) -> None:
         """Raises InvalidError if the names of all hosts are too long, as every container has those of each task."""
         # An unknown namespace may have a name of the maximum length.
         namespace = len(self.namespace) if self.namespace is not None else keys.LABEL_LIMIT
-        domain = len(f".{keys.SERVICE}.") + namespace + len(".svc.cluster.local")
-        if sum(_most(task) for task in self.tasks) > bounds.MOST_FULL_HOSTS:
-            domain = len(f".{keys.SERVICE}")
+        domain = 0 if self.has_short_hosts else 1 + len(names.domain("")) + namespace
         size = sum(_most(t) * (len(names.hostname(self.name, t.name, _most(t) - 1)) + domain + 1) for t in self.tasks)
         if size > bounds.MOST_HOST_BYTES:
             raise _exceeds(

@@ -31,7 +31,12 @@ def hostname(job: str, task: str, index: int | str) -> str:
 
 def host(job: str, namespace: str, task: str, index: int | str, *, service: str = keys.SERVICE) -> str:
     """Full host name of replica `index` of `task`; `service` is the headless Service of its namespace."""
-    return f"{hostname(job, task, index)}.{service}.{namespace}.svc.cluster.local"
+    return f"{hostname(job, task, index)}.{domain(namespace, service=service)}"
+
+
+def domain(namespace: str, *, service: str = keys.SERVICE) -> str:
+    """The domain of the hosts of a namespace."""
+    return f"{service}.{namespace}.svc.cluster.local"
 
 
 def nodes_variable(task: str) -> str:

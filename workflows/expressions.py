@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from diflow import keys
-from diflow.bounds import MOST_FULL_HOSTS
 from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
 
 _ROUND = "inputs.parameters.round"
@@ -66,34 +65,30 @@ def rounds_before() -> str:
     return f"({_ROUND} matches '^[0-9]+$' ? int({_ROUND}) - 1 : 0)"
 
 
-_DOMAIN = f"'.{keys.SERVICE}.' + workflow.namespace + '.svc.cluster.local'"
+_DOMAIN = f" + '.{keys.SERVICE}.' + workflow.namespace + '.svc.cluster.local'"
 
 
-def hosts() -> str:
-    """The hosts of all replicas, in the order of their ranks, comma-joined.
+def _hosts(domain: str) -> str:
+    """The hosts of task `#`, comma-joined. In the inner predicate `#` is the index: a slash, which no name has, is the
+    placeholder of the task."""
+    return f"replace(join(map(0..{_GRANTED} - 1, {{workflow.name + '-/-' + string(#){domain}}}), ','), '/', #)"
 
-    Those of a job of more than MOST_FULL_HOSTS replicas are relative to the namespace's domain, in which every pod of
-    the namespace looks them up.
-    """
-    domain = f"let d = {replicas()} > {MOST_FULL_HOSTS} ? '.{keys.SERVICE}' : {_DOMAIN};"
-    # In the inner predicate `#` is the index: a slash, which no name has, is the placeholder of the task.
-    of_task = f"replace(join(map(0..{_GRANTED} - 1, {{workflow.name + '-/-' + string(#) + d}}), ','), '/', #)"
-    return f"{domain} join(map({_TASKS}, {{{of_task}}}), ',')"
+
+def hosts(*, short: bool) -> str:
+    """The hosts of all replicas, in the order of their ranks, comma-joined. `short`: without their domain."""
+    return f"join(map({_TASKS}, {{{_hosts('' if short else _DOMAIN)}}}), ',')"
 
 
 def hosts_by_task() -> str:
-    """The variables that list the hosts of one task each (`names.nodes_variable`), as a part of a JSON text. They are
-    empty in a job of more than MOST_FULL_HOSTS replicas.
+    """The variables that list the hosts of one task each (`names.nodes_variable`), as a part of a JSON text.
 
     It begins inside the name of the first variable and ends inside the value of the last one: between
     `[{"name":"` and `"}]` it completes the list, so that the text is valid JSON before Argo evaluates it, too.
     """
     variable = "'DI_' + upper(replace(#, '-', '_')) + '_NODES'"
-    of_task = f"replace(join(map(0..{_GRANTED} - 1, {{workflow.name + '-/-' + string(#) + {_DOMAIN}}}), ','), '/', #)"
-    item = f"toJson({{'name': {variable}, 'value': many ? '' : {of_task}}})"
+    items = f"join(map({_TASKS}, {{toJson({{'name': {variable}, 'value': {_hosts(_DOMAIN)}}})}}), ',')"
     start, end = '{"name":"', '"}'
-    items = f"join(map({_TASKS}, {{{item}}}), ',')[{len(start)}:-{len(end)}]"
-    return f"let many = {replicas()} > {MOST_FULL_HOSTS}; {items}"
+    return f"{items}[{len(start)}:-{len(end)}]"
 
 
 def node(task: str, *, attempt: str) -> str:

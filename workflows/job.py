@@ -104,7 +104,7 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
             # A gang that is not admitted yet has no pods: the allocator lifts this when it has places for them.
             suspend=True if job.scheduling == "gang" else None,
             arguments=_arguments(**parameters),
-            pod_metadata=m.Metadata(annotations=pod_annotations()),
+            pod_metadata=m.Metadata(annotations=pod_annotations(job)),
             pod_spec_patch=job_patch(job, settings),
             volumes=[m.Volume.model_validate(volume) for volume in (roster_volume(job), token_volume(job))],
             templates=[

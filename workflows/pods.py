@@ -39,7 +39,7 @@ CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}
 ARGO_INIT, ARGO_WAIT = ({"name": name, "securityContext": CONFINED} for name in ("init", "wait"))
 """Patches of Argo's own containers in a pod: without them, or settings of the controller, such a namespace would reject
 the pod."""
-_IN_ANNOTATIONS = frozenset((keys.RANK, keys.TASK_RANK, keys.NODES, keys.REPLICAS))
+_IN_ANNOTATIONS = frozenset((keys.RANK, keys.NODES))
 _GATE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*", re.ASCII)
 _HANDLED = frozenset(
     (*_NATIVE, *_OURS, "containers", "initContainers", "volumes", "securityContext", "serviceAccount",
@@ -112,7 +112,7 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     patched += [_container(c, parts, "sidecars", name=c.get("name")) for c in containers]
     inits = [_container(c, parts, "initContainers", name=c.get("name")) for c in spec.get("initContainers", [])]
     # As root they may need root's capabilities to read files of other users.
-    wait, init = ({}, {}) if parts.root else (ARGO_WAIT, ARGO_INIT)
+    wait, init = (ARGO_WAIT, ARGO_INIT) if _some_run_as_root(job) and not parts.root else ({}, {})
     _patch_containers(parts, "containers", [*patched, wait])
     _patch_containers(parts, "initContainers", [*inits, init])
 
@@ -168,13 +168,21 @@ def job_patch(job: DIJob, settings: RenderSettings) -> str:
 
     Argo keeps a copy of each pod's template in the pod, but not of this patch.
     """
-    main = {"name": "main", "env": [*job_env(job, settings), *_lists_of_hosts(job)]}
-    return patch_json({"subdomain": keys.SERVICE, "containers": [main]}, {})
+    containers: list[dict[str, Any]] = [{"name": "main", "env": [*job_env(job, settings), *_lists_of_hosts(job)]}]
+    patch: dict[str, Any] = {"subdomain": keys.SERVICE, "containers": containers}
+    if job.has_short_hosts:
+        patch["dnsConfig"] = {"searches": [names.domain("{{workflow.namespace}}")]}
+    if not _some_run_as_root(job):
+        # The step that stops the Workflow has no container `wait`, and its main container has these settings already.
+        containers.append({**ARGO_WAIT, "name": expr.template("inputs.parameters.round == '' ? 'main' : 'wait'")})
+        patch["initContainers"] = [ARGO_INIT]
+    return patch_json(patch, {})
 
 
-def pod_annotations() -> dict[str, str]:
-    """The annotations that all pods of a job share. Argo keeps no copy of them in the pod, as it does of a template."""
-    return {keys.REPLICAS: expr.template(expr.replicas()), keys.NODES: expr.template(expr.hosts())}
+def pod_annotations(job: DIJob) -> dict[str, str]:
+    """The annotations that all pods of a job share."""
+    hosts = expr.hosts(short=job.has_short_hosts)
+    return {keys.REPLICAS: expr.template(expr.replicas()), keys.NODES: expr.template(hosts)}
 
 
 def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
@@ -182,23 +190,24 @@ def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
 
     Without the lists of each task's hosts (`_lists_of_hosts`). What depends on the replica is in the pod's annotations.
     """
+    world = expr.template(expr.replicas())
     master = names.host("{{workflow.name}}", "{{workflow.namespace}}", job.tasks[0].name, 0)
     values = {
         "DI_JOB_ID": "{{workflow.namespace}}/{{workflow.name}}",
         "DI_SERVER_URL": settings.server_url,
         "DI_RANK": keys.RANK,
-        "DI_TASK_RANK": keys.TASK_RANK,  # unlike the rank, it stays valid when other tasks are resized
+        "DI_TASK_RANK": "{{inputs.parameters.index}}",  # unlike the rank, it stays valid when other tasks are resized
         "DI_NODES": keys.NODES,
         "MASTER_ADDR": master,
         "MASTER_PORT": str(keys.MASTER_PORT),
-        "WORLD_SIZE": keys.REPLICAS,
+        "WORLD_SIZE": world,
         "RANK": "$(DI_RANK)",
-        "PET_NNODES": keys.REPLICAS,
+        "PET_NNODES": world,
         "PET_NODE_RANK": "$(DI_RANK)",
         "PET_RDZV_ENDPOINT": f"{master}:{keys.MASTER_PORT}",
     }
     if job.annotations.get(keys.ADAPTDL) == "true":
-        values |= _adaptdl()
+        values |= _adaptdl(world)
     return [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{value}']"}}}
         if value in _IN_ANNOTATIONS
@@ -207,7 +216,7 @@ def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
     ]
 
 
-def _adaptdl() -> dict[str, str]:
+def _adaptdl(world: str) -> dict[str, str]:
     """The variables of AdaptDL's clients (its `adaptdl/env.py`).
 
     Only for jobs that request it: with a supervisor's URL, a script that uses AdaptDL alone would wait for its
@@ -218,7 +227,7 @@ def _adaptdl() -> dict[str, str]:
         "ADAPTDL_JOB_ID": "$(DI_JOB_ID)",
         "ADAPTDL_SUPERVISOR_URL": "$(DI_SERVER_URL)",
         "ADAPTDL_REPLICA_RANK": "$(DI_RANK)",
-        "ADAPTDL_NUM_REPLICAS": keys.REPLICAS,
+        "ADAPTDL_NUM_REPLICAS": world,
         "ADAPTDL_NUM_RESTARTS": expr.template(expr.rounds_before()),
         "ADAPTDL_MASTER_PORT": str(keys.ADAPTDL_PORT),
         "ADAPTDL_SCHED_VERSION": "0.0.0",  # the clients' own value for no version, which they do not check
@@ -277,6 +286,8 @@ def _lists_of_hosts(job: DIJob) -> list[Variable]:
 
     Kubernetes puts variables that only the patch has before those of the container, so that `$(NAME)` resolves them.
     """
+    if job.has_short_hosts and len(job.tasks) > 1:
+        return []
     if len(job.tasks) == 1:
         return [{"name": names.nodes_variable(job.tasks[0].name), "value": "$(DI_NODES)"}]
     return [{"name": Template(expr.template(expr.hosts_by_task()))}]
@@ -291,6 +302,10 @@ def pod_security(given: dict[str, Any], settings: RenderSettings) -> dict[str, A
         if "runAsUser" not in given:
             defaults |= user
     return {**defaults, **given}
+
+
+def _some_run_as_root(job: DIJob) -> bool:
+    return any(_runs_as_root(task.template["spec"]) for task in job.tasks)
 
 
 def _runs_as_root(spec: dict[str, Any]) -> bool:

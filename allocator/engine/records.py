@@ -157,6 +157,7 @@ class JobRead:
     is_stopping: bool = False
     is_suspended: bool = False
     service: str = keys.SERVICE
+    has_short_hosts: bool = False
     problem: str = ""
     complaint: str = ""
 
@@ -384,7 +385,8 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
     try:
         if state.problem:
             raise InvalidError(state.problem)
-        roles = _roles(state)
+        job = read_annotation(state.dijob)
+        roles = _roles(state, job)
     except InvalidError as error:
         return JobRead(**base, problem=str(error))
     nodes, offloaded = nodes_of(obj)
@@ -407,12 +409,12 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         rounds_before=state.rounds_before,
         bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),
         service=service_of(obj),
+        has_short_hosts=job.has_short_hosts,
     )
 
 
-def _roles(state: JobState) -> tuple[Role, ...]:
-    """The tasks that the user asks for. Raises InvalidError if the DIJob is not valid."""
-    job = read_annotation(state.dijob)
+def _roles(state: JobState, job: DIJob) -> tuple[Role, ...]:
+    """The tasks that the user asks for."""
     out = []
     for i, task in enumerate(job.tasks):
         found = replica_ranges.asked(job, i, wanted=state.wanted, bounds=state.bounds)

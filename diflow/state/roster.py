@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import keys, names
-from diflow.bounds import MOST_FULL_HOSTS
 from diflow.state import untrusted
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The replicas of a job. `hosts` are their names in the order of the ranks, without the namespace's domain if they
-    are more than MOST_FULL_HOSTS; `first` is each task's first rank.
+    """The replicas of a job. `hosts` are their host names in the order of the ranks; `first` is each task's first rank.
 
     Only tasks with a known number of replicas are in it.
     """
@@ -45,15 +43,15 @@ def service_of(workflow: Mapping[str, Any]) -> str:
     return keys.SERVICE
 
 
-def roster(job_name: str, namespace: str, counts: Mapping[str, int], *, service: str = keys.SERVICE) -> Roster:
+def roster(
+    job_name: str, namespace: str, counts: Mapping[str, int], *, service: str = keys.SERVICE, short: bool = False
+) -> Roster:
     """The roster of a job whose tasks have `counts` replicas each, in the order of the job's tasks. `service`: as from
-    `service_of`."""
+    `service_of`; `short`: without the domain (`DIJob.has_short_hosts`)."""
     hosts: list[str] = []
     first: dict[str, int] = {}
     for task, count in counts.items():
         first[task] = len(hosts)
-        hosts += [names.host(job_name, namespace, task, index, service=service) for index in range(count)]
-    if len(hosts) > MOST_FULL_HOSTS and service == keys.SERVICE:
-        domain = f".{namespace}.svc.cluster.local"
-        hosts = [host.removesuffix(domain) for host in hosts]
+        names_ = (names.hostname(job_name, task, index) for index in range(count))
+        hosts += names_ if short else (f"{name}.{names.domain(namespace, service=service)}" for name in names_)
     return Roster(hosts=tuple(hosts), first=first)
