@@ -18,6 +18,7 @@ PRIORITY: Final = "diflow/priority"
 PREEMPTIBLE: Final = "diflow/preemptible"
 QUEUE: Final = "diflow/queue"
 SCHEDULING: Final = "diflow/scheduling"
+ADMITTED: Final = "diflow/admitted"  # "false" until the allocator has admitted a gang for the first time
 CHAIN: Final = "diflow/job"  # the name of a job with several Workflows, on all of them
 PART: Final = "diflow/part"  # "2" for the second
 
@@ -27,6 +28,7 @@ VERSION: Final = "diflow/version"  # the diflow that rendered it
 ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the current round (allocator)
 PROOF: Final = "diflow/allocation-proof"  # the allocator's signature of that text (allocator)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
+HELD: Final = "diflow/held"  # "true": its user suspended it, and not only the wait for its admission
 BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: requested since the submission
 REQUESTS: Final = "diflow/requests"  # JSON: the replica requests that were carried out (server)
 EPOCH: Final = "diflow/epoch"  # which leader wrote last

@@ -133,6 +133,8 @@ def _labels(job: DIJob) -> dict[str, str]:
         keys.PREEMPTIBLE: str(job.preemptible).lower(),
         keys.SCHEDULING: job.scheduling or "none",
     }
+    if job.scheduling == "gang":
+        labels[keys.ADMITTED] = "false"
     return {**labels, keys.QUEUE: job.queue} if job.queue else labels
 
 

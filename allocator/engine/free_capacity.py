@@ -87,7 +87,7 @@ class FreeCapacity:
         )
 
     def take(self, needs: Mapping[str, Mapping[str, int]]) -> None:
-        """Reserve these amounts."""
+        """Reserve these amounts. A node that does not exist any more has none."""
         for node, need in needs.items():
-            for name, amount in need.items():
+            for name, amount in need.items() if node in self.free else ():
                 self.free[node][name] = self.free[node].get(name, 0) - amount

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from diflow import keys
-from diflow.allocator.engine.records import Identity, JobRead, PodRead
+from diflow.allocator.engine.records import LONGEST_DESCRIPTION, Identity, JobRead, PodRead
 from diflow.bounds import MOST_MOVES
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
+from diflow.state.parameters import ADMITTED
 from diflow.state.patches import canonical_json, live, merged
 
 Json = dict[str, Any]
@@ -30,6 +31,9 @@ Reason = Literal[
 ]
 
 
+PLACES_SECONDS = 120.0
+"""How long the pods of an admitted job are created without gates. Argo looks at a Workflow after some seconds, and
+creates about a hundred pods a second."""
 KILLED = 137
 """The exit code of a container that was killed (SIGKILL), or whose state is unknown."""
 
@@ -136,6 +140,7 @@ def _decided_by(read: JobRead) -> tuple[object, ...]:
     tree = read.tree
     return (
         (read.identity.uid, read.problem, read.has_ended, read.is_stopping, read.is_suspended, read.continued_in),
+        (read.awaits_admission, read.places_until),
         (read.rounds, read.current, read.granted, read.released, read.incarnations, read.allocation),
         (read.roles, read.is_preemptible, read.priority, read.queue, read.backoff_limit),
         (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts),
@@ -216,6 +221,10 @@ def change_job(
     """Change the Workflow of a job. `parameters`: from `diflow.state.patches`; the unchanged ones are included, as a
     merge patch replaces a list as a whole. `of`: the key of the job for which this is done, if it is another one."""
     given: dict[str, str | None] = {**(annotations or {}), **_annotations(allocation, decision)}
+    if allocation is not None and job.places_until and keys.PARAM_PLACES not in (parameters or {}):
+        parameters = {**(parameters or {}), **live(places=ADMITTED)}  # no pod is created for the old allocation
+    if job.awaits_admission and decision is not None:
+        given[keys.DESCRIPTION] = description(job, decision)
     metadata: Json = {}
     if given:
         metadata["annotations"] = given
@@ -228,6 +237,26 @@ def change_job(
     if change:
         body["spec"] = change
     return Write(WORKFLOW, job.identity, of or job.key, body, note=note, why=note.reason if note else "decision")
+
+
+_WAITS = "; waits: "
+
+
+def description(job: JobRead, decision: Mapping[str, Any]) -> str:
+    """What the Argo UI shows of a job: as submitted, and why it waits for its admission."""
+    submitted = job.description.split(_WAITS, 1)[0]
+    if decision.get("action") not in ("wait", "late"):
+        return submitted
+    return f"{submitted}{_WAITS}{decision['why']}"[:LONGEST_DESCRIPTION]
+
+
+def admission(allocation: Allocation, *, now: float) -> Json:
+    """The arguments of `change_job` that admit a job which has no pods yet: they are created on their nodes."""
+    return {
+        "parameters": live(places=allocation.places(until=now + PLACES_SECONDS)),
+        "spec": {"suspend": None},
+        "labels": {keys.ADMITTED: "true"},
+    }
 
 
 def _annotations(allocation: Allocation | None, decision: Mapping[str, Any] | None) -> dict[str, str]:
@@ -261,7 +290,8 @@ def new_round(
     if not names:
         parameters = live(rounds=[*job.rounds, name], current=name, granted={**job.granted, name: counts})
         return change_job(job, parameters=parameters, allocation=allocation, decision=decision, note=note)
-    parameters = live(rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[])
+    places = ADMITTED if job.places_until else None
+    parameters = live(rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[], places=places)
     part = NextPart(names, parameters, _annotations(allocation, decision))
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
 

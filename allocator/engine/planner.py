@@ -17,7 +17,7 @@ from diflow.allocator.engine.isolation import MOST_CULPRITS, TooLongError, culpr
 from diflow.allocator.engine.patches import Note
 from diflow.allocator.engine.planning import Lapsed, Picture
 from diflow.allocator.engine.promises import Promises
-from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.reconcile import Job, free_now
 from diflow.allocator.engine.reconciler import admission_order
 from diflow.allocator.engine.records import JobRead
 from diflow.allocator.engine.sequence import Holdings, write_in_order
@@ -143,6 +143,7 @@ class Planner:
                 plan,
                 now=now,
                 limit_seconds=self._settings.placement_limit_seconds,
+                capacity=free_now(self._view.capacity(state), state.jobs.values(), now),
                 failed=lambda job, error: failed.append((job, error)),  # noqa: B023 (called before the next turn)
             )
             if not failed:

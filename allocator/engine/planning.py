@@ -16,7 +16,7 @@ from diflow.allocator.engine.free_capacity import FreeCapacity, trouble
 from diflow.allocator.engine.isolation import MOST_CULPRITS, LeftOut, culprit
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.pools import Pools
-from diflow.allocator.engine.reconcile import Job, decision, next_round
+from diflow.allocator.engine.reconcile import Job, allocated, decision, next_round
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, Role
 from diflow.allocator.messages.reason_texts import Explainer
 from diflow.allocator.model import amounts
@@ -373,18 +373,20 @@ def plan_writes(
     *,
     now: float,
     limit_seconds: float = 300.0,
+    capacity: FreeCapacity | None = None,
     failed: Callable[[Job, Exception], None] | None = None,
 ) -> tuple[list[Write], list[Write]]:
     """(writes that free capacity, writes that use it). The second ones depend on the first ones.
 
-    A job that has waited longer than `limit_seconds` gets a warning. `failed` is called for each job whose write cannot
+    A job that has waited longer than `limit_seconds` gets a warning. A job without pods whose places have enough free
+    `capacity` is admitted in the same write, and takes it. `failed` is called for each job whose write cannot
     be built; the plan should then be repeated without it, as others may depend on the capacity that it frees.
     """
     free: list[Write] = []
     use: list[Write] = []
     counts = _counts(shown.snapshot, plan)
     starts = shown.snapshot.role_starts()
-    limits = now, limit_seconds
+    limits = now, limit_seconds, capacity
     explainer = Explainer(shown.snapshot, plan)
     for j, standing in enumerate(shown.standings):
         is_kept = int(plan.action[j]) == int(Action.KEEP)
@@ -409,10 +411,10 @@ def _writes_of(
     j: int,
     target: Mapping[str, Mapping[str, int]],
     explainer: Explainer,
-    limits: tuple[float, float],
+    limits: tuple[float, float, FreeCapacity | None],
 ) -> tuple[list[Write], list[Write]]:
     """The writes of one job, as in `plan_writes`."""
-    (now, limit_seconds), plan, read = limits, explainer.plan, standing.job.read
+    (now, limit_seconds, capacity), plan, read = limits, explainer.plan, standing.job.read
     action = Action(int(plan.action[j]))
     words = explainer.text(j).split(": ", 2)[-1]
     said = decision(action.name.lower(), words, now)
@@ -427,6 +429,8 @@ def _writes_of(
         return [], [write] if write is not None else []
     if action in (Action.WAIT, Action.PREEMPT):
         return [_preempt(standing, said, now)], []
+    if read.is_unborn:
+        return [], [_begin(standing, target, said, now, capacity)]
     if not read.is_preemptible:
         return [], [_extend(standing, target, said, now)]
     write = _move(standing, target, said, now)
@@ -618,6 +622,34 @@ def _assign(places: Mapping[int, str], target: Mapping[str, int], *, slots: Iter
     for node in rest:
         out[next(free)] = node
     return out
+
+
+def _begin(
+    standing: Standing,
+    target: Mapping[str, Mapping[str, int]],
+    said: Mapping[str, str],
+    now: float,
+    capacity: FreeCapacity | None,
+) -> Write:
+    """Place a job of which nothing was created yet, and admit it if its places are free now."""
+    job, read, old = standing.job, standing.job.read, standing.job.read.allocation
+    counts = {role.name: sum(target.get(role.name, {}).values()) for role in read.roles}
+    nodes = {}
+    for task, count in counts.items():
+        places = _assign(standing.held.get(task, {}), target.get(task, {}), slots=range(count))
+        nodes[task] = tuple(places[i] for i in sorted(places))
+    at = Allocation(
+        read.current, nodes, now, old.first if old and old.first else now, 0, read.limits if read.is_preemptible else ""
+    )
+    parameters = live(granted={**read.granted, read.current: counts})
+    note = _note(standing, counts, said["why"])
+    need = allocated(read, at)
+    if capacity is None or need is None or not job.may_begin or not capacity.fits(need):
+        return patches.change_job(read, parameters=parameters, allocation=at, decision=said, note=note)
+    capacity.take(need)
+    admission = patches.admission(at, now=now)
+    parameters |= admission.pop("parameters")
+    return patches.change_job(read, parameters=parameters, allocation=at, decision=said, note=note, **admission)
 
 
 def _move(standing: Standing, target: Mapping[str, Mapping[str, int]], said: Mapping[str, str], now: float) -> Write:

@@ -14,7 +14,7 @@ from typing import Final
 
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.planning import Lapsed, Standing
-from diflow.allocator.engine.reconcile import Job, former_pods, needs
+from diflow.allocator.engine.reconcile import Job, allocated, former_pods, needs
 from diflow.allocator.engine.records import PodRead, Role
 from diflow.figures import counted, named
 
@@ -130,7 +130,8 @@ class Promises:
         uid = read.identity.uid
         tries = self._tries[uid] = self._tries.get(uid, 0) + 1
         seconds = f"within {self._seconds:g} s"
-        lacking, former = job.lacks(), former_pods(job, capacity) if read.is_preemptible else []
+        lacking = [] if read.awaits_admission else job.lacks()
+        former = former_pods(job, capacity) if read.is_preemptible else []
         until, most, needs_pods = now, None, bool(lacking or former)
         if lacking:
             most = _made(job)
@@ -204,7 +205,7 @@ def _culprits(standing: Standing, pods: Sequence[PodRead], in_place: Set[str], c
         return []
     unused = {(task, index) for task, places in standing.unused.items() for index in places}
     gated = [pod for pod in job.current_pods() if pod.place and (pod.place.task, pod.place.index) in unused]
-    wanted = needs(gated, at) or {}
+    wanted = (allocated(job.read, at) if job.read.awaits_admission else needs(gated, at)) or {}
     short = {node for node, need in wanted.items() if not capacity.fits({node: need})}
     return [
         pod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +102,8 @@ class Job:
     def has_started(self) -> bool:
         """Whether a replica of the current round, in its latest restart, was admitted or has finished."""
         tree, latest = self.read.tree, self.latest_restart()
+        if self.read.places_until and not latest:
+            return True  # its pods are created without gates
         if any(not pod.is_gated for pod in self.current_pods() if pod.place and pod.place.restart == latest):
             return True
         return latest <= tree.restart_of.get(self.read.current, 0) and any(
@@ -178,7 +180,9 @@ def reconcile(
     if read.is_stopping:
         # Argo ends running pods. It also waits for the end of unbound pods, which no kubelet reports.
         unbound = [pod for pod in job.pods if not pod.host and not pod.is_terminating]
+        resumed = [patches.change_job(read, spec={"suspend": None})] if read.awaits_admission else []
         return [
+            *resumed,  # Argo ends no Workflow that is suspended
             *_lost(job, capacity),
             *(patches.fail(pod, job.key, f"{_REJECTED}: the job was stopped") for pod in unbound),
         ]
@@ -205,6 +209,8 @@ def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
 def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
     read = job.read
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
+    if read.awaits_admission:
+        return out + _first_admission(job, capacity, now)
     if read.is_preemptible:
         if read.tree.failed(read.current) and not _round_is_over(read):
             return out + _restart_together(job, now)
@@ -470,6 +476,50 @@ def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
             assert pod.place is not None
             out.append(patches.admit(pod, at.node(pod.place.task, pod.place.index), job.key))
     return out
+
+
+def _first_admission(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
+    """Let Argo create the pods of a job, on their nodes, as soon as these have enough free capacity."""
+    read, at = job.read, job.read.allocation
+    if at is None or at.round != read.current or not at.is_placed or not job.may_begin:
+        return []
+    need = allocated(read, at)
+    if need is None or not capacity.fits(need):
+        return []
+    capacity.take(need)
+    return [patches.change_job(read, **patches.admission(at, now=now))]
+
+
+def allocated(read: JobRead, at: Allocation, *, but: Set[str] = frozenset()) -> Needs | None:
+    """Node → resource → amount that the replicas of this allocation need, without those of the members `but`; None if
+    one of them has no node."""
+    out: Needs = {}
+    requests = {role.name: role.request for role in read.roles}
+    for task, nodes in at.nodes.items():
+        for index, node in enumerate(nodes):
+            if task not in requests or read.member(task, index) in but:
+                continue
+            if not node:
+                return None
+            amounts.add(out.setdefault(node, {}), requests[task])
+    return out
+
+
+def unborn(job: Job, now: float) -> Needs:
+    """What the pods need that Argo has not created yet of a job that was admitted: they have no gates."""
+    read, at = job.read, job.read.allocation
+    if now >= read.places_until or at is None or at.round != read.current or not read.roles or job.latest_restart():
+        return {}
+    seen = {pod.member for pod in job.current_pods()} | {m for m in read.tree.members if read.tree.is_done(m)}
+    return allocated(read, at, but=seen) or {}
+
+
+def free_now(capacity: FreeCapacity, jobs: Iterable[Job], now: float) -> FreeCapacity:
+    """`capacity` without that of admitted jobs whose pods do not exist yet."""
+    for job in jobs:
+        if job.read.places_until > now:
+            capacity.take(unborn(job, now))
+    return capacity
 
 
 def former_pods(job: Job, capacity: FreeCapacity) -> list[PodRead]:

@@ -12,7 +12,7 @@ from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.patches import Write
-from diflow.allocator.engine.reconcile import Job, Pace, end_pods, reconcile
+from diflow.allocator.engine.reconcile import Job, Pace, end_pods, free_now, reconcile
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import AvoidedNodes, UnboundPods
 
@@ -52,7 +52,7 @@ class Reconciler:
     def _pass(self, state: ClusterState) -> bool:
         """Send the next writes of all jobs. Returns whether any succeeded."""
         now, executor = self._wall(), self._executor
-        capacity = self._view.capacity(state)
+        capacity = free_now(self._view.capacity(state), state.jobs.values(), now)
         overdue = self._overdue(state)
         unwritable = executor.unwritable(state.jobs)
         lost = {host for host in {pod.host for pod in state.pods} if host and capacity.is_lost(host)}
@@ -74,7 +74,7 @@ class Reconciler:
                 executor.back_off(job.key, error)
                 continue
             out += writes
-            if not writes and not any(pod.is_gated for pod in job.pods):
+            if not writes and not job.read.awaits_admission and not any(pod.is_gated for pod in job.pods):
                 unchanged[job.key] = job
         self._unchanged = unchanged
         if not out:

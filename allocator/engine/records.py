@@ -38,6 +38,8 @@ _IGNORED_TAINTS = frozenset(
 MOST_PREFERRED = 32
 """The most preferred terms of a template that count: each is matched against every node in each cycle."""
 _WEIGHTS = range(1, 101)
+LONGEST_DESCRIPTION = 2000
+"""Characters of the description in the Argo UI that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +158,18 @@ class JobRead:
     has_ended: bool = False
     is_stopping: bool = False
     is_suspended: bool = False
+    awaits_admission: bool = False
+    places_until: float = 0.0
+    description: str = ""
     service: str = keys.SERVICE
     has_short_hosts: bool = False
     problem: str = ""
     complaint: str = ""
+
+    @property
+    def is_unborn(self) -> bool:
+        """It was never admitted, and Argo has created nothing of it."""
+        return self.awaits_admission and not self.tree.count
 
     @property
     def limits(self) -> str:
@@ -374,6 +384,11 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         "has_ended": state.has_ended,
         "is_stopping": state.is_stopping,
         "is_suspended": state.is_suspended,
+        "awaits_admission": state.awaits_admission,
+        "places_until": state.places_until,
+        "description": untrusted.string(
+            untrusted.sub(obj, "metadata", "annotations").get(keys.DESCRIPTION), most=LONGEST_DESCRIPTION
+        ),
         "parameters": state.parameters,
         "allocation": state.allocation,
         "decision": {"action": decision.action, "why": decision.why, "time": decision.time} if decision else {},

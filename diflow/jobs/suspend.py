@@ -1,15 +1,22 @@
-"""Suspends, resumes and stops a job: changes of the Workflow's spec, which Argo carries out."""
+"""Suspends, resumes and stops a job: changes of the Workflow's spec, which Argo carries out.
+
+A gang that waits for its admission is suspended, too. What its user has suspended has an annotation (`keys.HELD`), so
+that the allocator does not admit it.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
+from diflow import keys
 from diflow.errors import ConflictError
 from diflow.jobs import lookup, parts
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import status
+from diflow.state.parameters import NOT_ADMITTED, JobState
 
 _PAUSE_SECONDS: Final = 0.2
 _TRIES: Final = 6
@@ -17,12 +24,19 @@ _TRIES: Final = 6
 
 def suspend(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> None:
     """Let Argo start no more pods of the job; running pods continue. Raises ConflictError if it has ended."""
-    _change(name, {"suspend": True}, namespace=namespace, cluster=cluster)
+    _change(name, lambda _: _suspended(True, held=True), namespace=namespace, cluster=cluster)
 
 
 def resume(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> bool:
-    """Undo `suspend`. Returns whether the job was suspended. Raises ConflictError if it has ended."""
-    return bool(_change(name, {"suspend": None}, namespace=namespace, cluster=cluster).get("suspend"))
+    """Undo `suspend`. Returns whether the job was suspended. Raises ConflictError if it has ended.
+
+    A gang that was never admitted waits for its admission then.
+    """
+
+    def resumed(state: JobState) -> dict[str, Any]:
+        return _suspended(state.parameter(keys.PARAM_PLACES) == NOT_ADMITTED, held=False)
+
+    return _change(name, resumed, namespace=namespace, cluster=cluster).is_suspended
 
 
 def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = None, at_once: bool = False) -> None:
@@ -30,11 +44,22 @@ def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = N
 
     Raises ConflictError if it has ended.
     """
-    _change(name, {"shutdown": "Terminate" if at_once else "Stop"}, namespace=namespace, cluster=cluster)
+    # Argo ends no Workflow that is suspended.
+    spec = {"shutdown": "Terminate" if at_once else "Stop", "suspend": None}
+    _change(name, lambda _: {"spec": spec}, namespace=namespace, cluster=cluster)
 
 
-def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: Cluster | None) -> dict[str, Any]:
-    """Change a job's spec. Returns the previous one."""
+def _suspended(value: bool, *, held: bool) -> dict[str, Any]:
+    return {
+        "metadata": {"annotations": {keys.HELD: "true" if held else None}},
+        "spec": {"suspend": True if value else None},
+    }
+
+
+def _change(
+    name: str, change_of: Callable[[JobState], dict[str, Any]], *, namespace: str | None, cluster: Cluster | None
+) -> JobState:
+    """Change a job's Workflow as `change_of` says. Returns its state before."""
     cluster = cluster or Cluster.connect()
     attempt = 0
     while True:
@@ -44,9 +69,12 @@ def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: 
         if now.ended:
             raise ConflictError(f"job {name} has ended already ({now.phase})")
         metadata = workflow["metadata"]
-        change: dict[str, Any] = {"spec": spec}
-        if parts.may_go_on(workflow):  # the change must not go to a Workflow that was superseded meanwhile
-            change["metadata"] = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        state = JobState.parse(workflow)
+        change = change_of(state)
+        if parts.may_go_on(workflow) or state.awaits_admission:
+            # The Workflow may be superseded meanwhile, or the job admitted.
+            expected = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+            change["metadata"] = {**change.get("metadata", {}), **expected}
         try:
             cluster.patch(WORKFLOW, metadata["name"], change, namespace=namespace)
         except ConflictError:
@@ -54,4 +82,4 @@ def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: 
                 raise
             time.sleep(_PAUSE_SECONDS * attempt)
         else:
-            return workflow.get("spec") or {}
+            return state

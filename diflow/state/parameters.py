@@ -43,6 +43,7 @@ LONGEST_PROFILINGS: Final = 65_536
 """Characters of a job's reports: twice what the server writes."""
 MOST_ROUNDS: Final = 10_000
 """In one Workflow. A job continues in another one long before that (docs/decisions/0006)."""
+_LATEST: Final = 1e11
 _MOST_RELEASED: Final = 100_000
 _LONGEST_WHY: Final = 2000
 _INCARNATION: Final = re.compile(r"(\.[1-9][0-9]{0,8})?", re.ASCII)
@@ -75,7 +76,10 @@ class JobState:
     """The state of a job as its Workflow has it. `name` is the job's, `workflow` this Workflow's.
 
     `granted` has the replicas that may run by round and task, `wanted` and `bounds` what the user requested since the
-    submission. `dijob` is the text of the annotation, which `diflow.job.read_annotation` parses with its templates.
+    submission. `awaits_admission`: it has no pods, as the allocator has not admitted it yet; `is_suspended`: by a user.
+    `places_until`: how long pods are created without a gate (seconds since 1970; 0: they are not).
+
+    `dijob` is the text of the annotation, which `diflow.job.read_annotation` parses with its templates.
     `parameters` has all parameters in order, to be written back. `is_job`: diflow made the Workflow. Times are RFC
     3339, or "" if missing or invalid.
     """
@@ -94,6 +98,8 @@ class JobState:
     phase: str
     shutdown: str
     is_suspended: bool
+    awaits_admission: bool
+    places_until: float
     parameters: Pairs
     dijob: str
     part: int = 1
@@ -181,6 +187,10 @@ def _frame(workflow: Object) -> JobState:
     labels, annotations = untrusted.sub(metadata, "labels"), untrusted.sub(metadata, "annotations")
     before, before_uid = chain.continues(workflow)
     phase, shutdown = status.get("phase"), spec.get("shutdown")
+    is_suspended = spec.get("suspend") is True
+    given = parameters(workflow)
+    places = next((value for name, value in given if name == keys.PARAM_PLACES), "")
+    awaits = is_suspended and places == NOT_ADMITTED and annotations.get(keys.HELD) != "true"
     return JobState(
         namespace=untrusted.string(metadata.get("namespace")),
         name=chain.job_name(workflow),
@@ -195,8 +205,10 @@ def _frame(workflow: Object) -> JobState:
         created=untrusted.time(metadata.get("creationTimestamp")),
         phase=phase if isinstance(phase, str) else "",
         shutdown=shutdown if isinstance(shutdown, str) else "",
-        is_suspended=spec.get("suspend") is True,
-        parameters=parameters(workflow),
+        is_suspended=is_suspended and not awaits,
+        awaits_admission=awaits,
+        places_until=_until(places),
+        parameters=given,
         dijob=untrusted.string(annotations.get(keys.DIJOB)),
         part=chain.part(workflow),
         continues=before,
@@ -208,6 +220,17 @@ def _frame(workflow: Object) -> JobState:
         rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
         history_before=untrusted.mapping(annotations.get(keys.HISTORY_BEFORE)),
     )
+
+
+def _until(places: str) -> float:
+    """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all."""
+    if len(places) > MOST_WORKFLOW_BYTES or places in ("", NOT_ADMITTED, ADMITTED):
+        return 0.0
+    try:
+        number = untrusted.number(untrusted.mapping(places).get("until"))
+    except ValueError:
+        return 0.0
+    return number if number is not None and 0 <= number <= _LATEST else 0.0
 
 
 def parameters(workflow: Object) -> Pairs:

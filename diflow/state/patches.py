@@ -27,6 +27,7 @@ def live(
     released: Sequence[str] | None = None,
     incarnations: Mapping[str, str] | None = None,
     replicas: str | Mapping[str, int] | None = None,
+    places: str | None = None,
 ) -> dict[str, str]:
     """The given parameters of a job's live state as text; `replicas` may be text already."""
     given = {
@@ -35,6 +36,7 @@ def live(
         keys.PARAM_GRANTED: None if granted is None else {name: dict(counts) for name, counts in granted.items()},
         keys.PARAM_RELEASED: released,
         keys.PARAM_INCARNATIONS: None if incarnations is None else dict(incarnations),
+        keys.PARAM_PLACES: places,
         keys.PARAM_REPLICAS: replicas if replicas is None or isinstance(replicas, str) else dict(replicas),
     }
     return texts({name: value for name, value in given.items() if value is not None})
