@@ -741,7 +741,7 @@ def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int
             job, most or {role.name: role.low for role in read.roles}, {}, now=now, decision=said, note=note
         )
     nodes = {}
-    if not read.is_preemptible and job.has_started():
+    if not read.is_preemptible and job.has_started() and not job.is_incomplete:
         unused = standing.unused
         nodes = {
             task: tuple("" if index in unused.get(task, {}) else node for index, node in enumerate(places))

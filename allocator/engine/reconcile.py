@@ -144,6 +144,12 @@ class Job:
             f"{task}-{index}" for task, index, member in self.members() if member not in there and not finished(member)
         ]
 
+    @property
+    def is_incomplete(self) -> bool:
+        """It was admitted, and some of its first pods do not exist: those that do wait for them."""
+        read = self.read
+        return bool(read.places_until and not read.restarts and not read.tree.moves and self.lacks())
+
     def latest_restart(self) -> int:
         seen = [pod.place.restart for pod in self.current_pods() if pod.place]
         return max([*seen, self.read.tree.restart_of.get(self.read.current, 0)])
@@ -219,6 +225,8 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
             return [*out, again]
         if any(member.startswith(f"{read.current}/") for member in read.tree.recreated):
             return out  # a round that lost a replica will be replaced: no pods are admitted to it
+    if not read.is_preemptible and (ended := _without_place(job, now)):
+        return [*out, *ended]
     late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
     if late:
         return [*out, *_take_back(job, late, now)]
@@ -425,6 +433,19 @@ def _taken_away(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> Wri
         now=now,
         note=Note("Rescheduled", f"{name} was taken away: all replicas start again together, not counted"),
     )
+
+
+def _without_place(job: Job, now: float) -> list[Write]:
+    """End the pods of a gang whose place was taken back, as some of its pods were not created. They have gates then."""
+    at = job.read.allocation
+    if at is None or at.round != job.read.current or at.is_placed:
+        return []
+    why = "its gang is not complete: it waits for another place"
+    return [
+        patches.stop(pod, job.key, f"{_REJECTED}: {why}", timestamp(now))
+        for pod in job.current_pods()
+        if pod.where and not pod.is_stopping and not pod.is_terminating
+    ]
 
 
 def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:

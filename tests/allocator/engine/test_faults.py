@@ -74,7 +74,7 @@ def test_of_two_daemons_one_writes() -> None:
             assert len(at.cluster.running("one")) == 8
             assert second.line.writes() == []
             assert at.daemon is not None
-            assert len(at.daemon.line.writes()) > 8
+            assert at.daemon.line.writes() != []
         finally:
             second.stop()
 
@@ -108,7 +108,7 @@ def test_a_write_that_was_overtaken_by_another_leader_is_refused() -> None:
         at.cluster.submit(job("one", task(replicas=4)))
 
         def stop(method: str, path: str) -> None:
-            if method == "PATCH" and "/pods/" in path:
+            if method == "PATCH" and "/workflows/" in path:
                 first.line.before = lambda *_: None
                 at.daemon = None
                 at.let_lead(second)
@@ -116,9 +116,10 @@ def test_a_write_that_was_overtaken_by_another_leader_is_refused() -> None:
                 at.until(lambda: len(at.cluster.running("one")) == 4, "the second one admits the gang")
 
         first.line.before = stop
+        at.until(lambda: at.daemon is second, "the second one leads")
         with pytest.raises(LostLeadershipError):
-            at.until(lambda: False, "the first one finds that it does not lead any more")
-        assert [code for _, path, code in first.line.writes() if "/pods/" in path] == [409]
+            first.allocator.turn()
+        assert [code for _, path, code in first.line.writes() if "/workflows/" in path] == [409]
         first.stop()
         at.rest()
         assert len(at.cluster.running("one")) == 4
