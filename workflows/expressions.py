@@ -6,6 +6,7 @@ daemon to know its ranks. Language: expr (expr-lang), as in Argo's `{{=...}}`, `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from diflow import keys
@@ -105,16 +106,19 @@ def node(task: str, *, attempt: str) -> str:
     )
 
 
-def gate_or_node(task: str, gates: str, *, attempt: str) -> str:
-    """The field of a pod's spec with its gates, or with its node (`node`), as a part of a JSON text.
+def gate_or_node(task: str, gates: Sequence[str], *, attempt: str) -> str:
+    """The field of a pod's spec with its gates (names), or with its node (`node`), as a part of a JSON text.
 
     It begins inside the name of that field and ends inside the name of the field `nodeName`: between `{"` and `":null}`
-    it completes the object, so that the text is valid JSON before Argo evaluates it, too. `gates`: as JSON.
+    it completes the object, so that the text is valid JSON before Argo evaluates it, too. `q` is a double quote, which
+    the expression cannot contain, as it is in a JSON text.
     """
     where, name = node(task, attempt=attempt).split("; ", 1)
+    listed = ", ".join(f"{{'name': '{gate}'}}" for gate in gates)
     return (
-        f"{where}; let n = ({name}); n == '' ? 'schedulingGates\":{gates},\"nodeName' : "
-        f"""'nodeSelector":{{"{keys.HOSTNAME}":"' + n + '"}},"nodeName'"""
+        f"{where}; let n = ({name}); let q = toJson('')[:1];"
+        f" (n == '' ? 'schedulingGates' + q + ':' + toJson([{listed}])"
+        f" : 'nodeSelector' + q + ':' + toJson({{'{keys.HOSTNAME}': n}})) + ',' + q + 'nodeName'"
     )
 
 

@@ -154,8 +154,7 @@ def _gate_or_node(job: DIJob, task: Task, gates: Sequence[dict[str, str]], path:
         # Kubernetes allows nothing else in a name, and here it becomes a part of an expression.
         if not _GATE.fullmatch(str(gate.get("name"))):
             raise InvalidError("is not a valid name of a scheduling gate", path=path)
-    ours = canonical_json([*({"name": gate["name"]} for gate in gates), {"name": keys.GATE}])
-    return expr.gate_or_node(task.name, ours, attempt=_attempt(job))
+    return expr.gate_or_node(task.name, [*(gate["name"] for gate in gates), keys.GATE], attempt=_attempt(job))
 
 
 def _attempt(job: DIJob) -> str:

@@ -31,6 +31,9 @@ Needs = dict[str, dict[str, int]]
 # The kubelet's message for a pod that it does not admit: an attempt that ends with it does not count as a failure, even
 # if Argo evaluates it with a copy of the Workflow from before the decision.
 _REJECTED = "Pod was rejected"
+_RESUMED = {"suspend": None}
+# A new job on which nothing was decided for so long (the allocator is paused, or cannot read it) is shown to Argo.
+_SHOWN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,24 +182,37 @@ def reconcile(
     `overdue`: uids of admitted pods that kube-scheduler has not bound in time.
     """
     read = job.read
-    if job.after is not None and not read.continued_in and (handing := _hand_over(job, job.after, now)):
-        return handing
+    if first := _to_successor(job, now) or _to_argo(read, capacity):
+        return first
     if read.has_ended or (read.problem and not read.is_stopping):
         return []
     if read.is_stopping:
         # Argo ends running pods. It also waits for the end of unbound pods, which no kubelet reports.
         unbound = [pod for pod in job.pods if not pod.host and not pod.is_terminating]
-        resumed = [patches.change_job(read, spec={"suspend": None})] if read.awaits_admission else []
+        resumed = [patches.change_job(read, spec=_RESUMED)] if read.awaits_admission else []
         return [
             *resumed,  # Argo ends no Workflow that is suspended
             *_lost(job, capacity),
             *(patches.fail(pod, job.key, f"{_REJECTED}: the job was stopped") for pod in unbound),
         ]
-    if read.continued_in:
-        return [*_lost(job, capacity), *_unwanted(job, capacity)]
+    if read.continued_in or read.awaits_admission:
+        begin = [] if read.continued_in else _first_admission(job, capacity, now)
+        return [*_lost(job, capacity), *_unwanted(job, capacity), *begin]
     if read.restarts > read.backoff_limit:
         return [_give_up(read, now)]
     return _go_on(job, capacity, now, pace or Pace(), overdue)
+
+
+def _to_successor(job: Job, now: float) -> list[Write]:
+    """Hand the job over to its next Workflow, if there is one."""
+    return _hand_over(job, job.after, now) if job.after is not None and not job.read.continued_in else []
+
+
+def _to_argo(read: JobRead, capacity: FreeCapacity) -> list[Write]:
+    """Show a job to Argo that was hidden from it, though nothing was decided on it."""
+    if not read.is_hidden or not (read.is_stopping or capacity.age(read.created_seconds) > _SHOWN_SECONDS):
+        return []
+    return [patches.change_job(read, labels={keys.INSTANCE: None}, spec=_RESUMED if read.is_stopping else None)]
 
 
 def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
@@ -215,8 +231,6 @@ def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
 def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
     read = job.read
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
-    if read.awaits_admission:
-        return out + _first_admission(job, capacity, now)
     if read.is_preemptible:
         if read.tree.failed(read.current) and not _round_is_over(read):
             return out + _restart_together(job, now)

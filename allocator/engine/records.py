@@ -159,6 +159,7 @@ class JobRead:
     is_stopping: bool = False
     is_suspended: bool = False
     awaits_admission: bool = False
+    is_hidden: bool = False
     places_until: float = 0.0
     description: str = ""
     service: str = keys.SERVICE
@@ -385,6 +386,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         "is_stopping": state.is_stopping,
         "is_suspended": state.is_suspended,
         "awaits_admission": state.awaits_admission,
+        "is_hidden": state.is_hidden,
         "places_until": state.places_until,
         "description": untrusted.string(
             untrusted.sub(obj, "metadata", "annotations").get(keys.DESCRIPTION), most=LONGEST_DESCRIPTION

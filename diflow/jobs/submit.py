@@ -30,20 +30,24 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
 
     cluster = cluster or Cluster.connect()
     namespace = job.namespace or cluster.namespace
-    scheduling = job.scheduling or _scheduling(cluster)
+    announced = _announced(cluster)
+    scheduling = job.scheduling or announced
     placed = job.model_copy(update={"namespace": namespace, "scheduling": scheduling})
     prerequisites.check_ready(cluster, namespace=namespace, priority=job.priority)
     prerequisites.check_host_names(cluster, job, namespace=namespace)
     if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job whose first part was deleted
         raise _taken(job.name, left[-1]["metadata"]["name"], namespace)
     body = render(placed)
+    if scheduling == announced == "gang":
+        # The allocator decides first, often at once; Argo then starts the job without a wait.
+        body["metadata"]["labels"].setdefault(keys.INSTANCE, keys.INSTANCE_VALUE)
     _create(cluster, body, namespace=namespace, dry_run=True)
     if not dry_run:
         _create(cluster, body, namespace=namespace, dry_run=False)
     return placed
 
 
-def _scheduling(cluster: Cluster) -> Scheduling | None:
+def _announced(cluster: Cluster) -> Scheduling | None:
     """The default scheduling, which the allocator publishes in a ConfigMap that all users may read."""
     try:
         found = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)

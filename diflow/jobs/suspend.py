@@ -71,7 +71,9 @@ def _change(
         metadata = workflow["metadata"]
         state = JobState.parse(workflow)
         change = change_of(state)
-        if parts.may_go_on(workflow) or state.awaits_admission:
+        if state.is_hidden:
+            change["metadata"] = {**change.get("metadata", {}), "labels": {keys.INSTANCE: None}}
+        if parts.may_go_on(workflow) or state.awaits_admission or state.is_hidden:
             # The Workflow may be superseded meanwhile, or the job admitted.
             expected = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
             change["metadata"] = {**change.get("metadata", {}), **expected}

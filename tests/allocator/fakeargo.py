@@ -618,9 +618,9 @@ class FakeCluster:
         node = live.places.get(key, "") if self.time.now() < live.places.get("until", 0) else ""
         if node:
             return {**patch, "nodeSelector": {keys.HOSTNAME: node}}
-        found = re.search(r'schedulingGates":(\[.*?\]),"nodeName', expression)
-        assert found is not None, expression
-        return {**patch, "schedulingGates": json.loads(found[1])}
+        gates = re.findall(r"{'name': '([^']*)'}", expression)
+        assert keys.GATE in gates, expression
+        return {**patch, "schedulingGates": [{"name": gate} for gate in gates]}
 
     # --- scheduler and kubelets ---------------------------------------------------------------------------------------
 

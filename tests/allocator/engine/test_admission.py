@@ -40,7 +40,7 @@ def patches(at: Lab, name: str) -> int:
     return sum(f"/{name}" in path for _, path, _ in at.daemon.line.writes())
 
 
-def annotations(at: Lab, name: str) -> dict[str, str]:
+def annotations_of(at: Lab, name: str) -> dict[str, str]:
     return dict(at.cluster.workflow(name)["metadata"]["annotations"])
 
 
@@ -70,12 +70,12 @@ def test_a_job_that_waits_has_no_pods_and_says_why(at: Lab) -> None:
     assert at.cluster.of("two") == {}
     assert spec(at, "two")["suspend"] is True
     assert at.cluster.parameters("two")["places"] == NOT_ADMITTED
-    title = annotations(at, "two")[keys.DESCRIPTION]
+    title = annotations_of(at, "two")[keys.DESCRIPTION]
     assert title.startswith("2 × worker; normal priority")
     assert "; waits: " in title
     at.cluster.delete("one")
     runs(at, "two", 2)
-    assert "waits" not in annotations(at, "two")[keys.DESCRIPTION]
+    assert "waits" not in annotations_of(at, "two")[keys.DESCRIPTION]
 
 
 def test_pods_are_created_when_those_that_give_way_have_ended() -> None:

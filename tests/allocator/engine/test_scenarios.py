@@ -284,7 +284,6 @@ def test_a_preemptible_job_whose_replicas_finish_one_by_one_is_left_alone(at: La
 def test_a_job_that_has_just_finished_is_not_started_again() -> None:
     for preemptible in (False, True):
         with lab(runs=lambda _: (2.0, 0)) as at:
-            at.cluster.service_seconds = 60.0
             at.cluster.node("a", cpu=4)
             at.cluster.submit(job("one", task(replicas=2), preemptible=preemptible))
             at.until(lambda: len(at.cluster.ended()) == 2, "both have ended")
