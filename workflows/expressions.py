@@ -6,10 +6,12 @@ daemon to know its ranks. Language: expr (expr-lang), as in Argo's `{{=...}}`, `
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from diflow import keys
 from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
+from diflow.state.patches import canonical_json
 
 _ROUND = "inputs.parameters.round"
 _INDEX = "inputs.parameters.index"
@@ -105,16 +107,18 @@ def node(task: str, *, attempt: str) -> str:
     )
 
 
-def gate_or_node(task: str, gates: str, *, attempt: str) -> str:
-    """The field of a pod's spec with its gates, or with its node (`node`), as a part of a JSON text.
+def gate_or_node(task: str, gates: Sequence[str], *, attempt: str) -> str:
+    """The fields of a pod's spec with its gates: those of the user, and diflow's or the node instead (`node`). They are
+    a part of a JSON text.
 
-    It begins inside the name of that field and ends inside the name of the field `nodeName`: between `{"` and `":null}`
-    it completes the object, so that the text is valid JSON before Argo evaluates it, too. `gates`: as JSON.
+    It begins inside the name of the first field and ends inside the name of the field `nodeName`: between `{"` and
+    `":null}` it completes the object, so that the text is valid JSON before Argo evaluates it, too.
     """
     where, name = node(task, attempt=attempt).split("; ", 1)
+    own, all_ = (canonical_json([{"name": gate} for gate in some]) for some in (gates, (*gates, keys.GATE)))
     return (
-        f"{where}; let n = ({name}); n == '' ? 'schedulingGates\":{gates},\"nodeName' : "
-        f"""'nodeSelector":{{"{keys.HOSTNAME}":"' + n + '"}},"nodeName'"""
+        f"""{where}; let n = ({name}); 'schedulingGates":' + (n == '' ? '{all_}' : """
+        f"""'{own},"nodeSelector":{{"{keys.HOSTNAME}":"' + n + '"}}') + ',"nodeName'"""
     )
 
 
