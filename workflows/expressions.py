@@ -107,18 +107,20 @@ def node(task: str, *, attempt: str) -> str:
 
 
 def gate_or_node(task: str, gates: Sequence[str], *, attempt: str) -> str:
-    """The field of a pod's spec with its gates (names), or with its node (`node`), as a part of a JSON text.
+    """The fields of a pod's spec with its gates: those of the user, and diflow's or the node instead (`node`). They are
+    a part of a JSON text.
 
-    It begins inside the name of that field and ends inside the name of the field `nodeName`: between `{"` and `":null}`
-    it completes the object, so that the text is valid JSON before Argo evaluates it, too. `q` is a double quote, which
-    the expression cannot contain, as it is in a JSON text.
+    It begins inside the name of the first field and ends inside the name of the field `nodeName`: between `{"` and
+    `":null}` it completes the object, so that the text is valid JSON before Argo evaluates it, too. `q` is a double
+    quote, which the expression cannot contain, as it is in a JSON text.
     """
     where, name = node(task, attempt=attempt).split("; ", 1)
-    listed = ", ".join(f"{{'name': '{gate}'}}" for gate in gates)
+    own, all_ = (", ".join(f"{{'name': '{gate}'}}" for gate in some) for some in (gates, (*gates, keys.GATE)))
     return (
         f"{where}; let n = ({name}); let q = toJson('')[:1];"
-        f" (n == '' ? 'schedulingGates' + q + ':' + toJson([{listed}])"
-        f" : 'nodeSelector' + q + ':' + toJson({{'{keys.HOSTNAME}': n}})) + ',' + q + 'nodeName'"
+        f" 'schedulingGates' + q + ':' + (n == '' ? toJson([{all_}])"
+        f" : toJson([{own}]) + ',' + q + 'nodeSelector' + q + ':' + toJson({{'{keys.HOSTNAME}': n}}))"
+        " + ',' + q + 'nodeName'"
     )
 
 

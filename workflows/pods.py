@@ -74,8 +74,8 @@ class _Mount:
 class _Parts:
     """A pod template under construction: Argo's own fields, and the user's part of the patch.
 
-    `mounts` are added to each container; `env`, and variables of the names `listed`, to all but the main one, which has
-    them from the Workflow's own patch (`job_patch`).
+    `mounts`, `env` and `lists` are added to each container; the last two not to the main one if `is_shared`: it has them
+    from the Workflow's own patch (`job_patch`). `listed`: the names of the variables in `lists`.
     """
 
     env: Sequence[Variable]
@@ -83,6 +83,7 @@ class _Parts:
     listed: Set[str]
     mounts: Sequence[_Mount]
     root: bool
+    is_shared: bool
     native: dict[str, Any] = field(default_factory=dict)
     patch: dict[str, Any] = field(default_factory=dict)
 
@@ -101,6 +102,7 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
         listed={names.nodes_variable(one.name) for one in job.tasks},
         mounts=_mounts(job),
         root=_runs_as_root(spec),
+        is_shared=_shares_variables(job, settings),
     )
 
     spec = _with_argos_name(spec, spec["containers"][work_container(spec["containers"])].get("name"))
@@ -154,7 +156,7 @@ def _gate_or_node(job: DIJob, task: Task, gates: Sequence[dict[str, str]], path:
         # Kubernetes allows nothing else in a name, and here it becomes a part of an expression.
         if not _GATE.fullmatch(str(gate.get("name"))):
             raise InvalidError("is not a valid name of a scheduling gate", path=path)
-    return expr.gate_or_node(task.name, [*(gate["name"] for gate in gates), keys.GATE], attempt=_attempt(job))
+    return expr.gate_or_node(task.name, [gate["name"] for gate in gates], attempt=_attempt(job))
 
 
 def _attempt(job: DIJob) -> str:
@@ -167,15 +169,33 @@ def job_patch(job: DIJob, settings: RenderSettings) -> str:
 
     Argo keeps a copy of each pod's template in the pod, but not of this patch.
     """
-    containers: list[dict[str, Any]] = [{"name": "main", "env": [*job_env(job, settings), *_lists_of_hosts(job)]}]
-    patch: dict[str, Any] = {"subdomain": keys.SERVICE, "containers": containers}
+    containers: list[dict[str, Any]] = []
+    patch: dict[str, Any] = {"subdomain": keys.SERVICE}
+    if _shares_variables(job, settings):
+        containers.append({"name": "main", "env": [*job_env(job, settings), *_lists_of_hosts(job)]})
     if job.has_short_hosts:
         patch["dnsConfig"] = {"searches": [names.domain("{{workflow.namespace}}")]}
     if not _some_run_as_root(job):
         # The step that stops the Workflow has no container `wait`, and its main container has these settings already.
         containers.append({**ARGO_WAIT, "name": expr.template("inputs.parameters.round == '' ? 'main' : 'wait'")})
         patch["initContainers"] = [ARGO_INIT]
+    if containers:
+        patch["containers"] = containers
     return patch_json(patch, {})
+
+
+def _shares_variables(job: DIJob, settings: RenderSettings) -> bool:
+    """Whether the main containers have their variables from the Workflow's patch.
+
+    Not if a user overrides one of them: the patch would overwrite it, or come after variables that refer to it.
+    """
+    own = {item.get("name") for task in job.tasks for item in _work(task.template["spec"]).get("env", [])}
+    return not any(item["name"] in own for item in job_env(job, settings) if not item["name"].startswith("DI_"))
+
+
+def _work(spec: dict[str, Any]) -> dict[str, Any]:
+    containers: list[dict[str, Any]] = spec["containers"]
+    return containers[work_container(containers)]
 
 
 def pod_annotations(job: DIJob) -> dict[str, str]:
@@ -187,7 +207,8 @@ def pod_annotations(job: DIJob) -> dict[str, str]:
 def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
     """The environment variables of every container of a job: DI_*, torchrun's and, if requested, AdaptDL's.
 
-    Without the lists of each task's hosts (`_lists_of_hosts`). What depends on the replica is in the pod's annotations.
+    Without the lists of the hosts of several tasks (`_lists_of_hosts`). What depends on the replica is in the pod's
+    annotations.
     """
     world = expr.template(expr.replicas())
     master = names.host("{{workflow.name}}", "{{workflow.namespace}}", job.tasks[0].name, 0)
@@ -205,6 +226,8 @@ def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
         "PET_NODE_RANK": "$(DI_RANK)",
         "PET_RDZV_ENDPOINT": f"{master}:{keys.MASTER_PORT}",
     }
+    if len(job.tasks) == 1:
+        values[names.nodes_variable(job.tasks[0].name)] = "$(DI_NODES)"
     if job.annotations.get(keys.ADAPTDL) == "true":
         values |= _adaptdl(world)
     return [
@@ -281,14 +304,12 @@ def _rank(job: DIJob, task: Task) -> str:
 
 
 def _lists_of_hosts(job: DIJob) -> list[Variable]:
-    """The variables with the hosts of each task, for the patch of a container: one expression of Argo makes them all.
+    """The variables with the hosts of each of several tasks, for the patch of a container: one expression makes all.
 
     Kubernetes puts variables that only the patch has before those of the container, so that `$(NAME)` resolves them.
     """
-    if job.has_short_hosts and len(job.tasks) > 1:
+    if job.has_short_hosts or len(job.tasks) == 1:
         return []
-    if len(job.tasks) == 1:
-        return [{"name": names.nodes_variable(job.tasks[0].name), "value": "$(DI_NODES)"}]
     return [{"name": Template(expr.template(expr.hosts_by_task()))}]
 
 
@@ -325,17 +346,9 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     mine = {item["name"] for item in ours} | parts.listed
     rest = _last_of_each(item for item in own if item.get("name") not in mine)
     patch: dict[str, Any] = _named_ports(container)
-    if where == "container":
-        common = {item["name"] for item in parts.env}
-        ours = [item for item in ours if item["name"] not in common]
-        # The Workflow's patch would overwrite these. A value that is not given removes that of the other kind.
-        variables = [
-            {"name": item["name"], "value": item.get("value"), "valueFrom": item.get("valueFrom")}
-            for item in rest
-            if item["name"] in common
-        ]
-    else:
-        variables = [*parts.lists]
+    variables = [*parts.lists]
+    if where == "container" and parts.is_shared:
+        variables, ours = [], [item for item in ours if item not in parts.env]
     container["env"] = ours + rest
     if has_template(given):
         braced = [item for item in rest if has_template(item)]
@@ -344,8 +357,7 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
             container["env"] = ours + [
                 ({"name": item["name"], "value": ""}) if item in braced else item for item in rest
             ]
-            overwritten = {item["name"] for item in variables}
-            variables += [item for item in braced if item["name"] not in overwritten]
+            variables += braced
         for key, value in given.items():
             if key not in ("env", "name", *patch) and has_template(value):
                 patch[key] = container.pop(key)

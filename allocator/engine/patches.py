@@ -221,8 +221,8 @@ def change_job(
     """Change the Workflow of a job. `parameters`: from `diflow.state.patches`; the unchanged ones are included, as a
     merge patch replaces a list as a whole. `of`: the key of the job for which this is done, if it is another one."""
     given: dict[str, str | None] = {**(annotations or {}), **_annotations(allocation, decision)}
-    if allocation is not None and job.places_until and keys.PARAM_PLACES not in (parameters or {}):
-        parameters = {**(parameters or {}), **live(places=ADMITTED)}  # no pod is created for the old allocation
+    if allocation is not None and job.places_until:
+        parameters = {**live(places=ADMITTED), **(parameters or {})}  # no pod is created for the old allocation
     if job.awaits_admission and decision is not None:
         given[keys.DESCRIPTION] = description(job, decision)
     metadata: Json = {}
@@ -292,8 +292,9 @@ def new_round(
     if not names:
         parameters = live(rounds=[*job.rounds, name], current=name, granted={**job.granted, name: counts})
         return change_job(job, parameters=parameters, allocation=allocation, decision=decision, note=note)
-    places = ADMITTED if job.places_until else None
-    parameters = live(rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[], places=places)
+    parameters = live(
+        rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[], places=ADMITTED
+    )
     part = NextPart(names, parameters, _annotations(allocation, decision))
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
 

@@ -99,20 +99,26 @@ def service_problem(cluster: Cluster, namespace: str) -> str:
 def check_host_names(cluster: Cluster, job: DIJob, *, namespace: str) -> None:
     """Check that no other job of the namespace has a replica of the same host name, as `a` with a task `b-c` and `a-b`
     with a task `c` would have. Raises ConflictError."""
+    others: dict[str, dict[str, str]] = {}
     for task in job.tasks:
-        parts = names.hostname(job.name, task.name, "").rstrip("-").split("-")
+        parts = f"{job.name}-{task.name}".split("-")
         for i in range(1, len(parts)):
-            other, its_task = "-".join(parts[:i]), "-".join(parts[i:])
-            if other == job.name or not other.strip("-") or not its_task.strip("-"):
-                continue
+            others.setdefault("-".join(parts[:i]), {})["-".join(parts[i:])] = task.name
+    others.pop(job.name)
+    for other, tasks in others.items():
+        try:
             found = cluster.find(WORKFLOW, other, namespace=namespace)
-            state = JobState.parse(found) if found is not None else None
-            if state is None or not state.is_job or state.has_ended:
-                continue
-            if any(one.name == its_task for one in state.tasks):
+        except UnauthorizedError:
+            return  # the user may create Workflows, and not read them
+        state = JobState.parse(found) if found is not None else None
+        if state is None or not state.is_job or state.has_ended:
+            continue
+        for its in state.tasks:
+            if its.name in tasks:
+                name = tasks[its.name]
                 raise ConflictError(
-                    f"the job {other} has a task {its_task}, whose replicas would have the same host names as the task "
-                    f"{task.name} of this job ({names.hostname(job.name, task.name, 0)}): give the job another name"
+                    f"the job {other} has a task {its.name}, whose replicas would have the same host names as the task "
+                    f"{name} of this job ({names.hostname(job.name, name, 0)}): give the job another name"
                 )
 
 

@@ -16,7 +16,9 @@ from diflow.jobs import lookup, parts
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import status
-from diflow.state.parameters import NOT_ADMITTED, JobState
+from diflow.state.parameters import JobState, is_unborn
+
+Object = dict[str, Any]
 
 _PAUSE_SECONDS: Final = 0.2
 _TRIES: Final = 6
@@ -32,11 +34,9 @@ def resume(name: str, *, namespace: str | None = None, cluster: Cluster | None =
 
     A gang that was never admitted waits for its admission then.
     """
-
-    def resumed(state: JobState) -> dict[str, Any]:
-        return _suspended(state.parameter(keys.PARAM_PLACES) == NOT_ADMITTED, held=False)
-
-    return _change(name, resumed, namespace=namespace, cluster=cluster).is_suspended
+    return _change(
+        name, lambda workflow: _suspended(is_unborn(workflow), held=False), namespace=namespace, cluster=cluster
+    ).is_suspended
 
 
 def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = None, at_once: bool = False) -> None:
@@ -49,7 +49,7 @@ def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = N
     _change(name, lambda _: {"spec": spec}, namespace=namespace, cluster=cluster)
 
 
-def _suspended(value: bool, *, held: bool) -> dict[str, Any]:
+def _suspended(value: bool, *, held: bool) -> Object:
     return {
         "metadata": {"annotations": {keys.HELD: "true" if held else None}},
         "spec": {"suspend": True if value else None},
@@ -57,7 +57,7 @@ def _suspended(value: bool, *, held: bool) -> dict[str, Any]:
 
 
 def _change(
-    name: str, change_of: Callable[[JobState], dict[str, Any]], *, namespace: str | None, cluster: Cluster | None
+    name: str, change_of: Callable[[Object], Object], *, namespace: str | None, cluster: Cluster | None
 ) -> JobState:
     """Change a job's Workflow as `change_of` says. Returns its state before."""
     cluster = cluster or Cluster.connect()
@@ -70,10 +70,10 @@ def _change(
             raise ConflictError(f"job {name} has ended already ({now.phase})")
         metadata = workflow["metadata"]
         state = JobState.parse(workflow)
-        change = change_of(state)
+        change = change_of(workflow)
         if state.is_hidden:
             change["metadata"] = {**change.get("metadata", {}), "labels": {keys.INSTANCE: None}}
-        if parts.may_go_on(workflow) or state.awaits_admission or state.is_hidden:
+        if parts.may_go_on(workflow) or is_unborn(workflow) or state.is_hidden:
             # The Workflow may be superseded meanwhile, or the job admitted.
             expected = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
             change["metadata"] = {**change.get("metadata", {}), **expected}

@@ -38,8 +38,8 @@ def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
 
 def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *, ready: int) -> str:
     """What a job that has not ended is doing or waiting for."""
-    spec, argo = untrusted.sub(workflow, "spec"), untrusted.sub(workflow, "status")
-    if spec.get("shutdown") in STOPS:
+    argo = untrusted.sub(workflow, "status")
+    if untrusted.sub(workflow, "spec").get("shutdown") in STOPS:
         if seen.stopped:
             return f"is being stopped: {seen.stopped}"
         culprit = _culprit(seen, latest) if seen.gave_up else None
@@ -59,7 +59,7 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
     waits = _waits(seen, latest)
     if waits and phase != "Running":
         text = f"{text}; {waits}"
-    if spec.get("suspend"):
+    if seen.is_suspended:
         text = f"suspended (`diflow resume {seen.name}` resumes it); {text}"
     if seen.offloaded:
         text += "; Argo keeps this Workflow's nodes in its database (see `argo get`)"
@@ -137,6 +137,8 @@ def _moving(seen: Observation, latest: Latest) -> str:
 
 def _waits(seen: Observation, latest: Latest) -> str:
     """Why replicas do not start: the most frequent reason, once for all replicas that share it."""
+    if seen.awaits_admission:
+        return seen.gated or "waits to be admitted"
     reasons: dict[str, list[str]] = {}
     wanted = seen.wanted
     for key, attempt in latest.items():

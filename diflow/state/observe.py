@@ -119,6 +119,8 @@ class Observation:
     offloaded: bool = False
     past: tuple[tuple[str, str, str], ...] = ()
     started: str = ""
+    is_suspended: bool = False
+    awaits_admission: bool = False
     is_left: bool = False
     problem: str = ""
     running: Mapping[str, int] = field(default_factory=dict)
@@ -139,6 +141,11 @@ class Observation:
             or attempt.member != self.member(attempt.round, attempt.task, attempt.index)
             or (attempt.round == self.round and attempt.index >= self.granted.get(attempt.task, 0))
         )
+
+    @property
+    def gated(self) -> str:
+        """Why the allocator does not admit the job, as far as it says so."""
+        return self.decision.why if self.decision and self.decision.action != _STOP else ""
 
     @property
     def stopped(self) -> str:
@@ -180,12 +187,14 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         past=tuple(past_phases(state)),
         started=untrusted.time(state.history_before.get("started"))
         or untrusted.time(untrusted.sub(workflow, "status").get("startedAt")),
+        is_suspended=state.is_suspended,
+        awaits_admission=state.awaits_admission,
         is_left=bool(state.continued_in),
         problem=state.problem,
     )
     if state.problem:
         return seen
-    gated = decision.why if decision and decision.action != _STOP else ""
+    gated = seen.gated
     found, offloaded = nodes.nodes(workflow, pods)
     by_node = {untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(_NODE_ID)): pod for pod in pods}
     tasks = dict.fromkeys(seen.tasks)

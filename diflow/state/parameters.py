@@ -192,7 +192,7 @@ def _frame(workflow: Object) -> JobState:
     is_suspended = spec.get("suspend") is True
     given = parameters(workflow)
     places = next((value for name, value in given if name == keys.PARAM_PLACES), "")
-    awaits = is_suspended and places == NOT_ADMITTED and annotations.get(keys.HELD) != "true"
+    awaits = is_suspended and is_unborn(workflow) and annotations.get(keys.HELD) != "true"
     return JobState(
         namespace=untrusted.string(metadata.get("namespace")),
         name=chain.job_name(workflow),
@@ -225,14 +225,19 @@ def _frame(workflow: Object) -> JobState:
     )
 
 
+def is_unborn(workflow: Object) -> bool:
+    """Whether this is a job that the allocator never admitted, and of which Argo has made nothing. With `argo resume`
+    it makes pods without an admission, which have gates; later this job is suspended as any other."""
+    status = untrusted.sub(workflow, "status")
+    made = any(status.get(name) for name in ("nodes", "compressedNodes", "offloadNodeStatusVersion"))
+    return not made and dict(parameters(workflow)).get(keys.PARAM_PLACES) == NOT_ADMITTED
+
+
 def _until(places: str) -> float:
     """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all."""
     if len(places) > MOST_WORKFLOW_BYTES or places in ("", NOT_ADMITTED, ADMITTED):
         return 0.0
-    try:
-        number = untrusted.number(untrusted.mapping(places).get("until"))
-    except ValueError:
-        return 0.0
+    number = untrusted.number(untrusted.mapping(places).get("until"))
     return number if number is not None and 0 <= number <= _LATEST else 0.0
 
 

@@ -14,9 +14,11 @@ from typing import Any
 import yaml
 
 from diflow.cli.main import code_of
-from diflow.kube.kinds import CRD, DEPLOYMENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
+from diflow.kube.kinds import CRD, DEPLOYMENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
 from tests.kube.fakeapi import FakeApi, Request, serving
 from tests.state.seen import SeenJob
+
+MANIFEST_OF_SERVICE = Path(__file__).resolve().parents[2] / "manifests" / "jobs" / "service.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,9 @@ class Cli:
                 self.api.add(POD, pod)
 
     def prepare(self, *, argo: str = "v4.0.2") -> None:
-        """Add what a job needs: accounts, priority classes, Argo."""
+        """Add what a job needs: accounts, the Service, priority classes, Argo."""
         self.api.add(NAMESPACE, {"metadata": {"name": "default"}})
+        self.api.add(SERVICE, yaml.safe_load(MANIFEST_OF_SERVICE.read_text()))
         for account in ("diflow-worker", "diflow-steps"):
             self.api.add(SERVICE_ACCOUNT, {"metadata": {"name": account}})
         for name in ("diflow-normal", "diflow-high"):

@@ -6,6 +6,7 @@ added, only what its own fields mount becomes a volume, and last the podSpecPatc
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from typing import Any
@@ -33,8 +34,8 @@ _KEYS = {
 
 def pods(workflow: dict[str, Any]) -> list[dict[str, Any]]:
     """A Pod of each task of a rendered Workflow."""
-    spec = workflow["spec"]
-    return [_pod(json.dumps(template), spec) for template in spec["templates"] if "container" in template]
+    spec = json.loads(_TEMPLATE.sub("1", json.dumps(workflow["spec"])))
+    return [pod(template, spec) for template in spec["templates"] if "container" in template]
 
 
 def plain_pod(template: dict[str, Any], volumes: list[Any]) -> dict[str, Any]:
@@ -86,9 +87,10 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _pod(text: str, workflow: dict[str, Any]) -> dict[str, Any]:
-    template = json.loads(_TEMPLATE.sub("1", text))
-    shared = json.loads(_TEMPLATE.sub("1", json.dumps(workflow)))
+def pod(template: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
+    """The Pod of a template of a Workflow with this spec."""
+    template, shared = copy.deepcopy((template, shared))
+    patches = [json.loads(part["podSpecPatch"]) for part in (shared, template)]
     containers = [
         {"name": "wait", "image": "argoexec", "volumeMounts": [_ARGO]},
         {**template["container"], "name": "main"},
@@ -113,10 +115,13 @@ def _pod(text: str, workflow: dict[str, Any]) -> dict[str, Any]:
         "priorityClassName": template.get("priorityClassName", shared["podPriorityClassName"]),
         **{name: template[name] for name in (*_SAME, "activeDeadlineSeconds") if name in template},
     }
-    spec = merged(spec, json.loads(template["podSpecPatch"]))
+    for patch in patches:
+        spec = merged(spec, patch)
+    spec.pop("1", None)  # the gate or the node of a gang's pod
     for container in (*spec["containers"][1:], *spec["initContainers"]):
         container["volumeMounts"] = [*container.get("volumeMounts", []), _ARGO]
-    metadata = {"name": "pod", **template["metadata"]}
+    annotations = {**shared["podMetadata"]["annotations"], **template["metadata"]["annotations"]}
+    metadata = {"name": "pod", **template["metadata"], "annotations": annotations}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -125,19 +130,30 @@ def merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     out = dict(base)
     for name, value in patch.items():
         key = _KEYS.get(name)
-        if isinstance(value, dict) and isinstance(base.get(name), dict):
+        if value is None:
+            out.pop(name, None)
+        elif isinstance(value, dict) and isinstance(base.get(name), dict):
             out[name] = merged(base[name], value)
         elif key is not None and isinstance(value, list):
-            items = [dict(item) for item in base.get(name, [])]
-            for item in value:
-                if key not in item:
-                    raise AssertionError(f"an item of {name} has no {key} to merge it by")
-                found = next((i for i, old in enumerate(items) if old.get(key) == item[key]), None)
-                if found is None:
-                    items.append(item)
-                else:
-                    items[found] = merged(items[found], item)
-            out[name] = items
+            if any(key not in item for item in value):
+                raise AssertionError(f"an item of {name} has no {key} to merge it by")
+            out[name] = _merged_list(base.get(name, []), value, key)
         else:
             out[name] = value
     return out
+
+
+def _merged_list(base: list[dict[str, Any]], patch: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """The items of both lists. Those of the patch keep their order; each of the others comes, in their order, before
+    the first one of the patch that follows it in the base, and else at the end."""
+    items = {item[key]: item for item in base}
+    place = {item[key]: i for i, item in enumerate(base)}
+    for item in patch:
+        items[item[key]] = merged(items.get(item[key], {}), item)
+    left = [name for name in place if name not in {item[key] for item in patch}]
+    out: list[str] = []
+    for name in dict.fromkeys(item[key] for item in patch):
+        while left and name in place and place[left[0]] < place[name]:
+            out.append(left.pop(0))
+        out.append(name)
+    return [items[name] for name in (*out, *left)]

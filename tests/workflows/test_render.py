@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from diflow import DIJob, InvalidError, Task, keys
 from diflow.settings import RenderSettings
@@ -14,6 +16,9 @@ from diflow.state.failures import STOPPED_MESSAGE
 from diflow.state.nodenames import parse
 from diflow.workflows import render, to_yaml
 from tests.builders import job, task, template
+from tests.fuzz.argopods import pod
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def workflow(*tasks: Task, settings: RenderSettings | None = None, **fields: Any) -> dict[str, Any]:
@@ -34,13 +39,30 @@ def patch(tmpl: dict[str, Any]) -> dict[str, Any]:
 
 
 def container_patches(tmpl: dict[str, Any]) -> dict[str, Any]:
-    """The patch of each container, without the lists of hosts that each of the job's containers has."""
-    found = {c["name"]: c for kind in ("containers", "initContainers") for c in patch(tmpl).get(kind, [])}
-    for name in found.keys() - {"wait", "init"}:
-        lists, *rest = found[name].pop("env")
-        assert "upper(replace(#, '-', '_')) + '_NODES'" in lists["name"]
-        found[name] |= {"env": rest} if rest else {}
-    return {name: one for name, one in found.items() if one != {"name": name}}
+    """The patch of each container."""
+    return {c["name"]: c for kind in ("containers", "initContainers") for c in patch(tmpl).get(kind, [])}
+
+
+def made(wf: dict[str, Any], name: str = "learner") -> dict[str, Any]:
+    """The pod that Argo makes of a template, before it evaluates what is between the braces."""
+    return pod(named(wf, name), wf["spec"])
+
+
+def made_containers(wf: dict[str, Any], name: str = "learner") -> dict[str, dict[str, Any]]:
+    """The containers of such a pod by their names, Argo's own included."""
+    spec = made(wf, name)["spec"]
+    return {c["name"]: c for c in (*spec["containers"], *spec["initContainers"])}
+
+
+def seen_by_program(container: dict[str, Any]) -> dict[str, Any]:
+    """The variables of a container as its program sees them: each may refer to those before it."""
+    out: dict[str, Any] = {}
+    for item in container["env"]:
+        value = item.get("value", "")
+        for name in re.findall(r"\$\((\w+)\)", value):
+            value = value.replace(f"$({name})", out.get(name, f"$({name})"))
+        out[item["name"]] = item.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") or value
+    return out
 
 
 def test_one_job_is_one_workflow_of_its_name() -> None:
@@ -127,7 +149,7 @@ def test_priority_goes_to_the_pods_and_to_argo(priority: str, name: str, number:
 
 
 def test_pods_carry_the_labels_and_annotations_of_dijob() -> None:
-    meta = named(workflow(task("learner"), task("collector", replicas=2)), "collector")["metadata"]
+    meta = made(workflow(task("learner"), task("collector", replicas=2)), "collector")["metadata"]
     assert meta["labels"][keys.JOB] == "{{workflow.name}}"
     assert meta["labels"][keys.POD] == "{{workflow.name}}-collector-{{inputs.parameters.index}}"
     assert (meta["labels"][keys.TASK_TYPE], meta["labels"][keys.TASK_NAME]) == ("collector", "collector")
@@ -154,15 +176,41 @@ def test_every_container_is_told_about_the_job() -> None:
     }
     from diflow import Task
 
-    tmpl = named(workflow(Task(type="learner", template={"spec": spec})), "learner")
-    told = {"DI_JOB_ID", "DI_SERVER_URL", "DI_RANK", "DI_TASK_RANK", "DI_NODES", "MASTER_ADDR", "MASTER_PORT"}
-    told |= {"WORLD_SIZE", "RANK", "PET_NNODES", "PET_NODE_RANK", "PET_RDZV_ENDPOINT"}
-    for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
-        assert told <= set(env(container))
-    lists = [c["env"] for kind in ("containers", "initContainers") for c in patch(tmpl)[kind] if "env" in c]
-    assert len(lists) == 3, "each container has the variables that list one task's hosts"
-    assert all(one == lists[0] and len(one) == 1 for one in lists)
-    assert tmpl["sidecars"][0]["name"] == "side"
+    for others in ((), (task("collector"),)):
+        containers = made_containers(workflow(Task(type="learner", template={"spec": spec}), *others))
+        told = {"DI_JOB_ID", "DI_SERVER_URL", "DI_RANK", "DI_TASK_RANK", "DI_NODES", "MASTER_ADDR", "MASTER_PORT"}
+        told |= {"WORLD_SIZE", "RANK", "PET_NNODES", "PET_NODE_RANK", "PET_RDZV_ENDPOINT"}
+        told |= {"DI_NODES_FILE", "DI_TOKEN_FILE"}
+        main, side, prepare = (seen_by_program(containers[name]) for name in ("main", "side", "prepare"))
+        assert main == side == prepare
+        assert told < set(main)
+        assert main["RANK"] == main["PET_NODE_RANK"] == main["DI_RANK"] == "metadata.annotations['diengine/rank']"
+        assert main["DI_NODES"] == "metadata.annotations['diflow/nodes']"
+        (lists,) = set(main) - told
+        if others:
+            assert "upper(replace(#, '-', '_')) + '_NODES'" in lists, "one expression makes a list of each task"
+        else:
+            assert main["DI_LEARNER_NODES"] == main["DI_NODES"], "there is no other task"
+
+
+def test_a_pod_has_the_annotations_that_its_variables_are_read_from() -> None:
+    wf = workflow(task("learner"), task("collector", replicas=2), scheduling="gang")
+    for name in ("learner", "collector"):
+        annotations = made(wf, name)["metadata"]["annotations"]
+        read = [item["valueFrom"]["fieldRef"]["fieldPath"] for item in made_containers(wf, name)["main"]["env"]
+                if "valueFrom" in item]  # fmt: skip
+        assert len(read) == 2
+        assert {f"metadata.annotations['{key}']" for key in annotations} >= set(read)
+    assert made(wf, "collector")["metadata"]["annotations"][keys.RANK] == (
+        "{{=sum(fromJSON(workflow.parameters.tasks)[:1], {int(fromJSON(workflow.parameters.granted)"
+        "[inputs.parameters.round]?.[#] ?? 1)}) + int(inputs.parameters.index)}}"
+    )
+
+
+def test_argos_copy_of_a_template_in_the_pod_has_no_variables_of_the_main_container() -> None:
+    tmpl = named(workflow(task("learner"), task("collector")), "learner")
+    assert [item["name"] for item in tmpl["container"]["env"]] == ["DI_NODES_FILE", "DI_TOKEN_FILE"]
+    assert "env" not in container_patches(tmpl).get("main", {})
 
 
 ROSTER = {"name": "diflow", "mountPath": "/etc/diflow", "readOnly": True}
@@ -182,6 +230,7 @@ def test_every_container_has_the_files_that_say_who_the_others_are_now() -> None
 
     wf = workflow(Task(type="learner", template={"spec": spec}))
     tmpl = named(wf, "learner")
+    containers = made_containers(wf)
     for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
         assert container["volumeMounts"] == [ROSTER, TOKEN]
         assert env(container)["DI_NODES_FILE"] == "/etc/diflow/nodes"
@@ -190,8 +239,9 @@ def test_every_container_has_the_files_that_say_who_the_others_are_now() -> None
     files = {item["path"]: item["fieldRef"]["fieldPath"] for item in volume["downwardAPI"]["items"]}
     assert files["nodes"] == f"metadata.annotations['{keys.NODES}']"
     assert set(files) == {"nodes", "replicas", "rank", "round"}
-    assert tmpl["metadata"]["annotations"][keys.NODES] == env(tmpl["container"])["DI_NODES"]
-    assert env(named(workflow(), "learner")["container"])["DI_NODES_FILE"]
+    for name in ("main", "side", "prepare"):
+        assert seen_by_program(containers[name])["DI_NODES"] == files["nodes"], "at the start they are the same"
+    assert keys.NODES in made(wf)["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("path", ["/etc/diflow", "/etc/diflow/", "/etc/diflow/mine", "/etc", "/"])
@@ -233,8 +283,7 @@ def test_every_container_has_a_token_for_its_own_jobs_matters() -> None:
     for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
         assert TOKEN in container["volumeMounts"]
         assert env(container)["DI_TOKEN_FILE"] == "/var/run/secrets/diflow/token"
-    for step in ("make-service", "give-up", "clean-up"):
-        assert "volumes" not in named(wf, step), "the steps prove nothing to the server"
+    assert "volumes" not in named(wf, "give-up"), "the step proves nothing to the server"
 
 
 @pytest.mark.parametrize("path", ["/var/run/secrets/diflow", "/var/run/secrets/diflow/token", "/var/run", "/var/run/"])
@@ -265,11 +314,13 @@ def test_the_work_runs_in_di_container_or_in_the_first() -> None:
 
 
 def test_a_job_that_asks_gets_what_clients_of_adaptdl_read() -> None:
-    plain = env(named(workflow(task()), "learner")["container"])
+    plain = seen_by_program(made_containers(workflow(task()))["main"])
     assert not [name for name in plain if name.startswith("ADAPTDL_")]
     own = {"env": [{"name": "ADAPTDL_CHECKPOINT_PATH", "value": "/data"}]}
     before = "(inputs.parameters.round matches '^[0-9]+$' ? int(inputs.parameters.round) - 1 : 0)"
-    told = env(named(workflow(task(container=own), annotations={"diflow/adaptdl": "true"}), "learner")["container"])
+    told = seen_by_program(
+        made_containers(workflow(task(container=own), annotations={"diflow/adaptdl": "true"}))["main"]
+    )
     assert {name: value for name, value in told.items() if name.startswith("ADAPTDL_")} == {
         "ADAPTDL_JOB_ID": told["DI_JOB_ID"],
         "ADAPTDL_SUPERVISOR_URL": told["DI_SERVER_URL"],
@@ -282,12 +333,47 @@ def test_a_job_that_asks_gets_what_clients_of_adaptdl_read() -> None:
     }
 
 
-def test_di_variables_are_ours_and_torchruns_can_be_overridden() -> None:
-    own = [{"name": "MASTER_PORT", "value": "1234"}, {"name": "DI_RANK", "value": "x"}, {"name": "MINE", "value": "y"}]
-    values = named(workflow(task(container={"env": own})), "learner")["container"]["env"]
-    assert [i["value"] for i in values if i["name"] == "MASTER_PORT"] == ["1234"]
-    assert [i["value"] for i in values if i["name"] == "DI_RANK"] == ["{{=int(inputs.parameters.index)}}"]
-    assert values[-1] == {"name": "MINE", "value": "y"}
+OF_CONFIG = {"configMapKeyRef": {"name": "c", "key": "k"}}
+
+
+@pytest.mark.parametrize("own", [{"value": "1234"}, {"valueFrom": OF_CONFIG}], ids=["value", "valueFrom"])
+@pytest.mark.parametrize("name", ["MASTER_PORT", "RANK", "WORLD_SIZE", "ADAPTDL_NUM_REPLICAS"])
+@pytest.mark.parametrize("where", ["main", "side", "prepare"])
+def test_di_variables_are_ours_and_torchruns_can_be_overridden(name: str, own: dict[str, Any], where: str) -> None:
+    mine = [{"name": name, **own}, {"name": "DI_RANK", "value": "x"}, {"name": "DI_NODES", "valueFrom": OF_CONFIG},
+            {"name": "MINE", "value": "y"}]  # fmt: skip
+    spec: dict[str, Any] = {
+        "initContainers": [{"name": "prepare", "image": "x", "command": ["true"]}],
+        "containers": [{"name": n, "image": "x", "command": ["true"]} for n in ("di-container", "side")],
+    }
+    kind, index = {"main": ("containers", 0), "side": ("containers", 1), "prepare": ("initContainers", 0)}[where]
+    spec[kind][index]["env"] = mine
+    wf = workflow(Task(type="learner", template={"spec": spec}), annotations={"diflow/adaptdl": "true"})
+    containers = made_containers(wf)
+    items = {item["name"]: item for item in containers[where]["env"]}
+    assert len(items) == len(containers[where]["env"])
+    assert items[name] == {"name": name, **own}
+    for variable, key in (("DI_RANK", keys.RANK), ("DI_NODES", keys.NODES)):
+        assert items[variable] == {
+            "name": variable, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}
+        }  # fmt: skip
+    assert items["MINE"] == {"name": "MINE", "value": "y"}
+    others = {"main", "side", "prepare"} - {where}
+    assert all(seen_by_program(containers[other])[name] != "1234" for other in others), "the others keep the job's"
+
+
+def test_a_variable_may_refer_to_all_before_it_also_where_some_are_overridden() -> None:
+    own = [
+        {"name": "MY_PORT", "value": "1234"},
+        {"name": "BEFORE", "value": "$(PET_RDZV_ENDPOINT) $(DI_LEARNER_NODES)"},
+        {"name": "MASTER_PORT", "value": "$(MY_PORT)"},
+        {"name": "AFTER", "value": "$(MASTER_PORT)"},
+    ]
+    wf = workflow(task(container={"env": own}))
+    got = seen_by_program(made_containers(wf)["main"])
+    assert got["AFTER"] == got["MASTER_PORT"] == "1234"
+    assert got["BEFORE"] == f"{got['PET_RDZV_ENDPOINT']} {got['DI_NODES']}"
+    assert "$(" not in json.dumps(got)
 
 
 def test_a_container_that_asks_for_nothing_gets_the_default_resources() -> None:
@@ -324,10 +410,80 @@ def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         render_settings()
 
 
-def test_pods_are_found_by_host_name_under_the_jobs_service() -> None:
-    tmpl = named(workflow(), "learner")
-    assert patch(tmpl)["hostname"] == "{{workflow.name}}-learner-{{inputs.parameters.index}}"
-    assert patch(tmpl)["subdomain"] == "di-{{workflow.name}}"
+def test_pods_are_found_by_host_name_under_the_service_of_the_namespace() -> None:
+    wf = workflow()
+    spec = made(wf)["spec"]
+    assert spec["hostname"] == "{{workflow.name}}-learner-{{inputs.parameters.index}}"
+    assert spec["subdomain"] == "di"
+    assert "dnsConfig" not in spec
+    (main,) = (c for c in spec["containers"] if c["name"] == "main")
+    assert env(main)["MASTER_ADDR"] == "{{workflow.name}}-learner-0.di.{{workflow.namespace}}.svc.cluster.local"
+    hosts = made(wf)["metadata"]["annotations"][keys.NODES]
+    assert "{workflow.name + '-/-' + string(#) + '.di.' + workflow.namespace + '.svc.cluster.local'}" in hosts
+
+
+def test_the_manifests_have_the_service_that_all_pods_of_jobs_are_in() -> None:
+    service = yaml.safe_load((ROOT / "manifests" / "jobs" / "service.yaml").read_text())
+    pod_of_job = made(workflow())
+    assert service["metadata"]["name"] == pod_of_job["spec"]["subdomain"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"].items() <= pod_of_job["metadata"]["labels"].items()
+    assert service["spec"]["ports"] == [{"name": "di-port", "port": 22270, "targetPort": 22270}]
+    listed = yaml.safe_load((ROOT / "manifests" / "jobs" / "kustomization.yaml").read_text())
+    assert "service.yaml" in listed["resources"]
+
+
+def test_hosts_of_more_than_256_replicas_are_listed_without_their_domain_and_found_in_it() -> None:
+    few, many = (workflow(task("learner"), task("collector", replicas=n)) for n in (255, 256))
+    assert "dnsConfig" not in made(few)["spec"]
+    for name in ("learner", "collector"):
+        spec = made(many, name)["spec"]
+        assert spec["dnsConfig"] == {"searches": ["di.{{workflow.namespace}}.svc.cluster.local"]}
+        variables = seen_by_program(made_containers(many, name)["main"])
+        assert variables["MASTER_ADDR"].endswith("learner-0.di.{{workflow.namespace}}.svc.cluster.local")
+        assert "_NODES" not in "".join(set(variables) - {"DI_NODES", "DI_NODES_FILE"})
+    hosts = [made(wf)["metadata"]["annotations"][keys.NODES] for wf in (few, many)]
+    assert ["svc.cluster.local" in text for text in hosts] == [True, False]
+    assert "{workflow.name + '-/-' + string(#)}" in hosts[1]
+
+
+def test_a_task_that_may_grow_to_more_than_256_has_short_hosts_from_the_start() -> None:
+    grows = Task(type="none", name="worker", replicas=2, min_replicas=1, max_replicas=257, template=template())
+    alone = workflow(grows, preemptible=True)
+    assert made(alone, "worker")["spec"]["dnsConfig"]["searches"]
+    variables = seen_by_program(made_containers(alone, "worker")["main"])
+    assert variables["DI_WORKER_NODES"] == variables["DI_NODES"], "one task: it costs nothing"
+
+
+@pytest.mark.parametrize(
+    "own", [{"dnsPolicy": "Default"}, {"dnsConfig": {"nameservers": ["1.1.1.1"]}}, {"hostNetwork": True}]
+)
+def test_a_job_with_dns_settings_of_its_own_has_full_hosts_at_any_size(own: dict[str, Any]) -> None:
+    wf = workflow(task(replicas=257, **own), name="j", namespace="ns")
+    assert made(wf)["spec"].get("dnsConfig") == own.get("dnsConfig")
+    assert "svc.cluster.local" in made(wf)["metadata"]["annotations"][keys.NODES]
+
+
+def test_nothing_of_diflows_runs_beside_the_pods_of_a_job() -> None:
+    wf = workflow(task("learner"), task("collector"))
+    assert "hooks" not in wf["spec"]
+    assert "onExit" not in wf["spec"]
+    assert [t["name"] for t in named(wf, "job")["dag"]["tasks"]] == ["round"]
+    with_pods = {t["name"] for t in wf["spec"]["templates"] if not {"dag", "suspend"} & t.keys()}
+    assert with_pods == {"learner", "collector", "give-up"}
+    calls = [t["template"] for one in wf["spec"]["templates"] for t in one.get("dag", {}).get("tasks", [])]
+    assert "give-up" not in calls, "only the hook of a failure runs it"
+
+
+def test_the_step_that_gives_up_can_be_made_though_the_patch_of_all_pods_reads_the_round() -> None:
+    wf = workflow()
+    step = named(wf, "give-up")
+    assert step["inputs"]["parameters"] == [{"name": "round", "default": ""}]
+    assert "inputs.parameters.round" in wf["spec"]["podSpecPatch"]
+    (wait,) = (c for c in patch(wf["spec"])["containers"] if "securityContext" in c)
+    # Argo makes no container `wait` in the pod of such a step: the patch would add one without an image.
+    assert wait["name"] == "{{=inputs.parameters.round == '' ? 'main' : 'wait'}}"
 
 
 def test_fields_that_argo_has_stay_argos_and_the_others_go_into_the_patch() -> None:
@@ -349,16 +505,82 @@ def test_fields_that_argo_has_stay_argos_and_the_others_go_into_the_patch() -> N
     assert tmpl["serviceAccountName"] == "trainer"
     assert tmpl["activeDeadlineSeconds"] == 60
     assert set(patch(tmpl)) == {
-        "hostname", "subdomain", "terminationGracePeriodSeconds", "hostNetwork", "imagePullSecrets",
-        "topologySpreadConstraints", "containers", "initContainers",
+        "hostname", "terminationGracePeriodSeconds", "hostNetwork", "imagePullSecrets", "topologySpreadConstraints",
     }  # fmt: skip
     assert patch(tmpl)["hostname"].startswith("{{workflow.name}}")
 
 
+def evaluated(key: str, *, node: str) -> dict[str, Any]:
+    """The fields of a pod that the expression with its gate or node gives. Its parts are Python as well."""
+    tail = key.split("let q = toJson('')[:1]; ", 1)[1].removesuffix("}}")
+    parts = re.fullmatch(r"(.*)\(n == '' \? (.*?) : (.*)\)(.*)", tail)
+    assert parts is not None, tail
+    start, waits, placed, end = parts.groups()
+    names = {"q": '"', "n": node, "toJson": lambda value: json.dumps(value, separators=(",", ":"))}
+    text = eval(f"{start}{placed if node else waits}{end}", {"__builtins__": {}}, names)  # noqa: S307 (our own text)
+    return dict(json.loads('{"' + text + '":null}'))
+
+
+def gate_key(wf: dict[str, Any], name: str = "learner") -> str:
+    (found,) = (key for key in patch(named(wf, name)) if key.startswith("{{="))
+    return found
+
+
+GATE, NODE = {"name": "diflow/gang"}, {"kubernetes.io/hostname": "node-1"}
+
+
 def test_gates_only_when_the_allocator_is_asked_for() -> None:
-    assert "schedulingGates" not in patch(named(workflow(), "learner"))
-    gated = patch(named(workflow(scheduling="gang"), "learner"))
-    assert gated["schedulingGates"] == [{"name": "diflow/gang"}]
+    assert "gang" not in named(workflow(), "learner")["podSpecPatch"]
+    key = gate_key(workflow(scheduling="gang"))
+    assert evaluated(key, node="") == {"schedulingGates": [GATE], "nodeName": None}
+    assert evaluated(key, node="node-1") == {"schedulingGates": [], "nodeSelector": NODE, "nodeName": None}
+    assert key.index("}}") == len(key) - 2, "Argo takes the first closing braces for the end of the expression"
+
+
+def test_a_users_own_gates_stay_on_a_pod_with_a_place() -> None:
+    own = [{"name": "example.com/quota"}]
+    key = gate_key(workflow(task(schedulingGates=own), scheduling="gang"))
+    assert evaluated(key, node="")["schedulingGates"] == [*own, GATE]
+    assert evaluated(key, node="node-1") == {"schedulingGates": own, "nodeSelector": NODE, "nodeName": None}
+    assert patch(named(workflow(task(schedulingGates=own)), "learner"))["schedulingGates"] == own
+
+
+@pytest.mark.parametrize("name", ["' + 'x", "a b", "}}", "{{x}}", ""])
+def test_a_name_of_a_gate_that_would_change_the_expression_is_refused(name: str) -> None:
+    with pytest.raises(InvalidError, match="schedulingGates"):
+        workflow(task(schedulingGates=[{"name": name}]), scheduling="gang")
+
+
+@pytest.mark.parametrize(
+    ("fields", "attempt"),
+    [
+        ({"backoff_limit": 0}, "'0'"),
+        ({"backoff_limit": 2}, "inputs.parameters.attempt"),
+        ({"backoff_limit": 2, "preemptible": True}, "inputs.parameters.attempt"),
+    ],
+)
+def test_a_place_is_that_of_one_attempt_of_one_member(fields: dict[str, Any], attempt: str) -> None:
+    wf = workflow(task("collector"), scheduling="gang", **fields)
+    key = gate_key(wf, "collector")
+    member = "inputs.parameters.round + '/collector/' + inputs.parameters.member + '/'"
+    assert f"p[{member} + {attempt} + '/' + string(retries)]" in key
+    assert "now().Unix() < (p.until ?? 0)" in key
+    node = made(wf, "collector")["metadata"]["annotations"][keys.NODE]
+    assert node.removeprefix("{{=").removesuffix("}}").split("; ")[1] in key, "the annotation names the same node"
+    given = {item["name"] for item in named(wf, "collector")["inputs"]["parameters"]}
+    assert ("attempt" in given) == (attempt != "'0'")
+    passed = named(wf, "replicaOf-collector")["dag"]["tasks"][0]["arguments"]["parameters"]
+    assert {item["name"] for item in passed} == given
+
+
+def test_a_gang_waits_suspended_and_any_other_job_starts() -> None:
+    gang, plain = workflow(scheduling="gang"), workflow()
+    assert gang["spec"]["suspend"] is True
+    assert gang["metadata"]["labels"][keys.ADMITTED] == "false"
+    assert {"name": "places", "value": "{}"} in gang["spec"]["arguments"]["parameters"]
+    assert "suspend" not in plain["spec"]
+    assert keys.ADMITTED not in plain["metadata"]["labels"]
+    assert "places" not in [item["name"] for item in plain["spec"]["arguments"]["parameters"]]
 
 
 def test_braces_leave_the_template_and_keep_their_place() -> None:
@@ -376,7 +598,7 @@ def test_the_last_of_two_variables_of_one_name_is_what_argo_gets() -> None:
     own = [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "A", "value": "{{x}}"}]
     tmpl = named(workflow(task(container={"env": own})), "learner")
     assert tmpl["container"]["env"][-2:] == [{"name": "B", "value": "2"}, {"name": "A", "value": ""}]
-    assert patch(tmpl)["containers"][0]["env"][1:] == [{"name": "A", "value": "{{x}}"}]
+    assert patch(tmpl)["containers"][0]["env"] == [{"name": "A", "value": "{{x}}"}]
     names = [item["name"] for item in tmpl["container"]["env"]]
     assert len(names) == len(set(names))
 
@@ -518,8 +740,8 @@ def test_only_attempts_that_ended_for_no_fault_of_their_own_are_retried_uncounte
     ],
 )
 def test_a_stop_counts_for_nothing_unless_its_round_starts_again(fields: dict[str, Any], mark: str | None) -> None:
-    made = workflow(**fields)
-    pods = named(made, "learner")
+    rendered = workflow(**fields)
+    pods = named(rendered, "learner")
     expression = pods["retryStrategy"]["expression"]
     assert STOPPED_MESSAGE in expression
     assert "lastRetry.duration" not in expression
@@ -528,19 +750,22 @@ def test_a_stop_counts_for_nothing_unless_its_round_starts_again(fields: dict[st
     else:
         assert expression.endswith(f" && !('{{{{workflow.parameters.released}}}}' contains '{mark}')))")
     given = {item["name"] for item in pods["inputs"]["parameters"]}
-    passed = named(made, "replicaOf-learner")["dag"]["tasks"][0]["arguments"]["parameters"]
+    passed = named(rendered, "replicaOf-learner")["dag"]["tasks"][0]["arguments"]["parameters"]
     assert {item["name"] for item in passed} == given
-    assert ("attempt" in given) == ("parameters.attempt" in expression)
+    assert "attempt" in given or "parameters.attempt" not in expression
 
 
 def test_argos_own_containers_are_confined_unless_the_pod_is_roots() -> None:
     confined = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    made = named(workflow(), "learner")
-    assert container_patches(made) == {
-        "wait": {"name": "wait", "securityContext": confined},
-        "init": {"name": "init", "securityContext": confined},
-    }
-    assert container_patches(named(workflow(task(securityContext={"runAsUser": 0})), "learner")) == {}
+    wf = workflow()
+    assert container_patches(named(wf, "learner")) == {}
+    assert patch(wf["spec"])["initContainers"] == [{"name": "init", "securityContext": confined}]
+    root = workflow(task(securityContext={"runAsUser": 0}), task("collector"))
+    assert "securityContext" not in root["spec"]["podSpecPatch"]
+    containers = made_containers(root)
+    assert [name for name in ("wait", "init") if "securityContext" in containers[name]] == []
+    containers = made_containers(root, "collector")
+    assert [containers[name]["securityContext"] for name in ("wait", "init")] == [confined, confined]
 
 
 def test_the_passing_of_a_users_own_deadline_is_counted() -> None:
@@ -555,24 +780,11 @@ def test_clean_pod_policy(policy: str, expected: dict[str, str] | None) -> None:
     assert workflow(clean_pod_policy=policy)["spec"].get("podGC") == expected
 
 
-def test_pods_have_the_workers_account_and_the_steps_their_own() -> None:
+def test_pods_have_the_workers_account_and_the_step_that_gives_up_its_own() -> None:
     wf = workflow()
     assert wf["spec"]["serviceAccountName"] == "diflow-worker"
-    for step in ("make-service", "give-up", "clean-up"):
-        assert named(wf, step)["serviceAccountName"] == "diflow-steps"
+    assert named(wf, "give-up")["serviceAccountName"] == "diflow-steps"
     assert "serviceAccountName" not in named(wf, "learner")
-
-
-def test_the_service_is_headless_owned_and_shows_addresses_early() -> None:
-    import yaml
-
-    resource = named(workflow(), "make-service")["resource"]
-    service = yaml.safe_load(resource["manifest"])
-    assert resource["setOwnerReference"] is True
-    assert service["metadata"]["name"] == "di-{{workflow.name}}"
-    assert service["spec"]["clusterIP"] == "None"
-    assert service["spec"]["publishNotReadyAddresses"] is True
-    assert service["spec"]["ports"] == [{"name": "di-port", "port": 22270, "targetPort": 22270}]
 
 
 def test_the_same_job_is_the_same_bytes() -> None:
@@ -607,33 +819,31 @@ def test_the_workflow_grows_with_the_tasks_and_not_with_their_square() -> None:
 
 def test_no_pod_names_the_tasks_of_others() -> None:
     wf = workflow(task("learner"), task("collector"), task("evaluator"))
-    text = json.dumps(named(wf, "evaluator"))
+    text = json.dumps([made(wf, "evaluator"), named(wf, "evaluator")])
     assert "collector" not in text
     assert "{{workflow.name}}-learner-0" in text, "but for the host of rank 0"
 
 
-def test_torchruns_variables_refer_to_what_they_repeat_unless_the_user_has_his_own() -> None:
+def test_torchruns_variables_are_the_jobs_also_if_the_user_has_some_of_his_own() -> None:
     def variables(*own: dict[str, str]) -> dict[str, Any]:
         wf = workflow(task("learner"), task("collector", container={"env": list(own)}))
-        return env(named(wf, "collector")["container"])
+        return seen_by_program(made_containers(wf, "collector")["main"])
 
     plain = variables()
-    assert (plain["RANK"], plain["PET_NODE_RANK"]) == ("$(DI_RANK)", "$(DI_RANK)")
-    assert (plain["PET_NNODES"], plain["PET_RDZV_ENDPOINT"]) == ("$(WORLD_SIZE)", "$(MASTER_ADDR):29500")
-    names = list(plain)
-    assert all(
-        names.index(short[2:].split(")")[0]) < names.index(name) for name, short in plain.items() if "$" in short
-    )
+    assert plain["RANK"] == plain["PET_NODE_RANK"] == plain["DI_RANK"]
+    assert plain["PET_NNODES"] == plain["WORLD_SIZE"]
+    assert plain["PET_RDZV_ENDPOINT"] == f"{plain['MASTER_ADDR']}:{plain['MASTER_PORT']}"
     mine = variables({"name": "WORLD_SIZE", "value": "9"}, {"name": "MASTER_ADDR", "value": "elsewhere"})
-    assert mine["PET_NNODES"] == plain["WORLD_SIZE"]
-    assert mine["PET_RDZV_ENDPOINT"] == f"{plain['MASTER_ADDR']}:29500"
+    assert mine == {**plain, "WORLD_SIZE": "9", "MASTER_ADDR": "elsewhere"}
 
 
 def test_a_users_list_of_hosts_gives_way_to_the_jobs() -> None:
     own = [{"name": "DI_LEARNER_NODES", "value": "x"}, {"name": "DI_OTHER", "value": "$(DI_LEARNER_NODES)"}]
-    container = named(workflow(task(container={"env": own})), "learner")["container"]
-    assert "DI_LEARNER_NODES" not in env(container)
-    assert env(container)["DI_OTHER"] == "$(DI_LEARNER_NODES)"
+    got = seen_by_program(made_containers(workflow(task(container={"env": own})))["main"])
+    assert got["DI_OTHER"] == got["DI_LEARNER_NODES"] == got["DI_NODES"]
+    several = workflow(task(container={"env": own}), task("collector"))
+    assert "DI_LEARNER_NODES" not in env(named(several, "learner")["container"])
+    assert made_containers(several)["main"]["env"][-1] == {"name": "DI_OTHER", "value": "$(DI_LEARNER_NODES)"}
 
 
 WORDS = ("and", "contains", "else", "false", "if", "in", "let", "matches", "nil", "not", "or", "true")
