@@ -15,7 +15,10 @@ from diflow.allocator.engine.control_channel import NAMESPACE, read_status
 from diflow.allocator.engine.queues import read_file
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.cli.allocating import run as run_allocator
+from diflow.jobs import fence
+from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP
+from diflow.kube.leader_election import Elector
 from diflow.version import __version__
 from diflow.workflows.reoptimise import DEFAULT_IMAGE, render_cron
 from tests.allocator.manifests import FOLDER, objects, one
@@ -41,9 +44,37 @@ def test_the_kustomization_names_each_file() -> None:
 
 
 def test_all_that_has_a_namespace_says_so_and_only_one_is_public() -> None:
-    spaces = {(o["kind"], o["metadata"].get("namespace")) for o in objects() if "Cluster" not in o["kind"]}
+    wide = ("Cluster", "ValidatingAdmission")
+    spaces = {(o["kind"], o["metadata"].get("namespace")) for o in objects() if not o["kind"].startswith(wide)}
     assert {space for kind, space in spaces if kind != "Namespace"} == {NAMESPACE, keys.PUBLIC_NAMESPACE}
     assert {kind for kind, space in spaces if space == keys.PUBLIC_NAMESPACE} == {"ConfigMap", "Role", "RoleBinding"}
+
+
+def test_the_fence_compares_the_allocators_field_manager_with_its_lease() -> None:
+    policy = one("ValidatingAdmissionPolicy", keys.ALLOCATOR)["spec"]
+    elector = Elector(Cluster(server="", transport=None), namespace=NAMESPACE, identity="a")
+    mine = f"{keys.ALLOCATOR}/{NAMESPACE}/"
+    assert elector.writes_as(7).startswith(mine)
+    assert fence.NOBODY.format(namespace=NAMESPACE).startswith(mine)
+    assert f"startsWith('{mine}')" in policy["matchConditions"][0]["expression"]
+    (rule,) = policy["validations"]
+    assert f"'{mine}' + params.metadata.uid + '/' + string(params.spec.leaseTransitions)" in rule["expression"]
+    assert rule["message"] == fence.MESSAGE
+    assert rule["reason"] == "Invalid", "the client then raises InvalidError"
+    bindings = [o["spec"] for o in objects() if o["kind"] == "ValidatingAdmissionPolicyBinding"]
+    labels = [binding["matchResources"]["objectSelector"]["matchLabels"] for binding in bindings]
+    assert labels == [{keys.MANAGED_BY: keys.MANAGED_BY_VALUE}, {keys.OPERATOR: keys.OPERATOR_VALUE}]
+    for binding in bindings:
+        assert binding["policyName"] == keys.ALLOCATOR
+        assert binding["paramRef"] == {
+            "name": elector.name, "namespace": NAMESPACE, "parameterNotFoundAction": "Deny"
+        }  # fmt: skip
+
+
+def test_the_longest_field_manager_is_as_long_as_one_may_be() -> None:
+    elector = Elector(Cluster(server="", transport=None), namespace="n" * 63, identity="a")
+    elector._uid = "u" * 36
+    assert len(elector.writes_as(2**31 - 1)) == 128
 
 
 def test_the_image_is_that_of_this_version(pod: Any) -> None:
