@@ -56,7 +56,7 @@ class Takeover:
         """Fence the former leader. Returns whether it changed jobs."""
         epoch = self._elector.epoch
         if self._epoch != epoch:
-            is_fenced = epoch == 1 or self._is_fenced()  # epoch 1 has no predecessor to fence
+            is_fenced = self._is_fenced()
             self._versions = {
                 job.key: job.read.identity.version
                 for job in sorted(state.jobs.values(), key=_may_be_given_less)
@@ -80,28 +80,30 @@ class Takeover:
         return bool(out)
 
     def _is_fenced(self) -> bool:
-        """Whether the API server refuses the writes of the former leader and takes ours."""
-        elector, former = self._elector, self._elector.former_writes_as
-        ours = elector.writes_as(elector.epoch)
+        """Whether the API server refuses the writes of the former leader, and knows this one's Lease."""
+        elector = self._elector
+        former, none = elector.former_writes_as, elector.writes_as(0)
         ends = self._clock() + _PROOF_SECONDS
-        why = "the former leader's writes do not name it" if not former else ""
+        why = "" if former else "the writes of the former leader do not name it"
         while not why:
             elector.check()
             try:
-                # In this order: if the server takes ours, it knows the Lease as it is, or compares nothing.
-                if not fence.is_refused(self._cluster, ours, namespace=elector.namespace):
-                    if fence.is_refused(self._cluster, former, namespace=elector.namespace):
-                        log.info("the former leader is fenced", epoch=elector.epoch)
-                        return True
-                    why = "the policy diflow-allocator of manifests/allocator/fence.yaml is not installed"
+                if self._is_refused(former):
+                    log.info("the former leader is fenced", epoch=elector.epoch)
+                    return True
+                if not self._is_refused(none):
+                    why = "the policy of manifests/allocator/fence.yaml is not in force"
+                elif self._clock() >= ends:
+                    why = f"the API server has not seen the Lease within {_PROOF_SECONDS:g} s"
+                else:
+                    self._pause(_BETWEEN_PROOFS_SECONDS)
             except DiflowError as error:
                 why = str(error)
-            if not why:
-                if self._clock() >= ends:
-                    why = f"the API server has not seen the Lease within {_PROOF_SECONDS:g} s"
-                self._pause(_BETWEEN_PROOFS_SECONDS)
         log.warning("former leaders are not fenced: each job is changed once instead", why=why)
         return False
+
+    def _is_refused(self, manager: str) -> bool:
+        return fence.is_refused(self._cluster, manager, namespace=self._elector.namespace)
 
 
 def _may_be_given_less(job: Job) -> tuple[int, float, str]:

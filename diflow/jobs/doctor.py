@@ -10,7 +10,18 @@ from diflow import keys
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
 from diflow.figures import named
 from diflow.jobs import fence, lookup, prerequisites, unproven
-from diflow.kube.kinds import CONFIG_MAP, CRD, EVENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
+from diflow.kube.kinds import (
+    CONFIG_MAP,
+    CRD,
+    EVENT,
+    LEASE,
+    NAMESPACE,
+    POD,
+    PRIORITY_CLASS,
+    SERVICE_ACCOUNT,
+    WORKFLOW,
+    Kind,
+)
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
@@ -178,13 +189,17 @@ def _fence(cluster: Cluster) -> Finding:
     if public is None:
         return Finding(_FENCE, ok=True, detail="not needed: there is no allocator")
     home = str((public.get("data") or {}).get("namespace") or "")
-    if fence.is_refused(cluster, fence.NOBODY.format(namespace=home), namespace=cluster.namespace):
-        return Finding(_FENCE, ok=True, detail="installed")
+    lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=home)
+    if lease is None or not (lease.get("spec") or {}).get("leaseTransitions"):
+        return Finding(_FENCE, ok=True, detail="not checked: the allocator has never led", is_known=False)
+    nobody = f"{keys.ALLOCATOR}/{home}/{lease['metadata']['uid']}/0"
+    if fence.is_refused(cluster, nobody, namespace=cluster.namespace):
+        return Finding(_FENCE, ok=True, detail="in force")
     return Finding(
         _FENCE,
         ok=False,
-        detail="not installed, so the next leader changes each job once before it can be sure",
-        remedy="kubectl apply -f manifests/allocator/fence.yaml (Kubernetes 1.30 or newer)",
+        detail="not in force, so a new leader changes each job once",
+        remedy="kubectl apply -f manifests/allocator/fence.yaml (Kubernetes 1.30 or newer; see docs/allocator.md)",
     )
 
 

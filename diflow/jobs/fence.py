@@ -3,6 +3,7 @@
 The writes of a leader name its term in the Lease as their field manager (`Elector.writes_as`). The
 ValidatingAdmissionPolicy in manifests/allocator/fence.yaml compares that with the Lease, and so refuses a write that
 was sent before another process took over and arrives afterwards. Writes with other field managers are not compared.
+Epoch 0 is before the first leader: a write with it is refused wherever the policy is in force.
 """
 
 from __future__ import annotations
@@ -14,11 +15,8 @@ from diflow.errors import ConflictError, InvalidError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 
-MESSAGE: Final = "this write is of an allocator that does not hold the Lease now"
+MESSAGE: Final = "this write is of an allocator that does not hold the Lease any more"
 """In the policy: by this text its refusals are recognised."""
-_NO_LEASE: Final = "no params found for policy binding"
-NOBODY: Final = "diflow-allocator/{namespace}/none/0"
-"""The field manager of no leader of the allocator in this namespace: the policy refuses each write with it."""
 
 # Not stored. It has the label of a job, as the policy looks at no other objects, and a template, as an invalid Workflow
 # may be refused before any policy is asked.
@@ -32,7 +30,7 @@ _PROBE: Final[dict[str, Any]] = {
 
 def is_refused(cluster: Cluster, manager: str, *, namespace: str) -> bool:
     """Whether the policy refuses writes with this field manager, by a dry run that creates a Workflow. Without a Lease
-    it refuses all that it looks at.
+    it refuses none.
 
     Raises the errors of requests that are refused for another reason.
     """
@@ -41,7 +39,7 @@ def is_refused(cluster: Cluster, manager: str, *, namespace: str) -> bool:
     except ConflictError:  # there is a Workflow of that name: the policy was asked before
         return False
     except InvalidError as error:
-        if MESSAGE in str(error) or _NO_LEASE in str(error):
+        if MESSAGE in str(error):
             return True
         raise
     return False

@@ -27,12 +27,10 @@ def install(api: FakeApi, seen: Callable[[], Json | None] | None = None) -> None
         if not manager.startswith(f"diflow-allocator/{SYSTEM}/"):
             return None
         found = look()
-        if found is None:
-            return status(
-                422, "no params found for policy binding with `Deny` parameterNotFoundAction", reason="Invalid"
-            )
-        uid, epoch = found["metadata"]["uid"], found["spec"].get("leaseTransitions")
-        if manager == f"diflow-allocator/{SYSTEM}/{uid}/{epoch}":
+        if found is None or "leaseTransitions" not in found["spec"]:
+            return None
+        _, _, uid, epoch = manager.split("/")
+        if uid != found["metadata"]["uid"] or int(epoch) >= found["spec"]["leaseTransitions"]:
             return None
         return status(422, f"ValidatingAdmissionPolicy 'x' denied request: {fence.MESSAGE}", reason="Invalid")
 

@@ -216,15 +216,15 @@ def test_doctor_says_whether_former_leaders_are_fenced(diflow: Cli) -> None:
     assert "✓ the fence of the allocator: not needed: there is no allocator" in diflow("doctor").out
     public = {"metadata": {"name": "diflow-allocator"}, "data": {"namespace": fencing.SYSTEM}}
     diflow.api.add(CONFIG_MAP, public, namespace="kube-public")
+    assert "– the fence of the allocator: not checked: the allocator has never led" in diflow("doctor").out
+    lease = {"metadata": {"name": "diflow-allocator"}, "spec": {"leaseTransitions": 1}}
+    diflow.api.add(LEASE, lease, namespace=fencing.SYSTEM)
     result = diflow("doctor")
     assert result.code == 5
-    assert "✗ the fence of the allocator: not installed" in result.out
+    assert "✗ the fence of the allocator: not in force" in result.out
     assert "→ kubectl apply -f manifests/allocator/fence.yaml" in result.out
     fencing.install(diflow.api)
-    result = diflow("doctor")
-    assert "✓ the fence of the allocator: installed" in result.out, "though there is no Lease yet"
-    diflow.api.add(LEASE, {"metadata": {"name": "diflow-allocator"}, "spec": {}}, namespace=fencing.SYSTEM)
-    assert "✓ the fence of the allocator: installed" in diflow("doctor").out
+    assert "✓ the fence of the allocator: in force" in diflow("doctor").out
     assert diflow.api.objects.get(WORKFLOW.path("default"), {}) == {}
     diflow.api.rule(lambda r: status(403, "no") if r.method == "POST" and "dryRun" in r.query else None)
     assert "– the fence of the allocator: not checked, as you may not read it" in diflow("doctor").out
