@@ -15,16 +15,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from diflow import keys
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.takeover import Takeover
-from diflow.jobs import fence
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, POD, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
-from tests.clusters import ROOT, TestCluster, wait_until
+from tests.clusters import ROOT, TestCluster
+from tests.e2e.allocators import install_policy
 from tests.e2e.frozen import LEASE_SECONDS
 from tests.e2e.live import Live
 
@@ -46,19 +45,9 @@ def _live(argo40: TestCluster) -> Iterator[Live]:
 @pytest.fixture
 def fenced(live: Live) -> None:
     """The policy of the manifests, for a Lease in the test's namespace."""
-    text = (ROOT / "manifests" / "allocator" / "fence.yaml").read_text().replace("diflow-system", live.namespace)
-    found = list(yaml.safe_load_all(text))
-    for obj in found:
-        obj["metadata"]["name"] += f"-{live.namespace}"
-        if "policyName" in obj["spec"]:
-            obj["spec"]["policyName"] += f"-{live.namespace}"
-    live.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": found}))
     lease = {"metadata": {"name": keys.ALLOCATOR}, "spec": {"leaseTransitions": 1, "holderIdentity": ""}}
-    made = live.api.create(LEASE, lease, namespace=live.namespace)
-    nobody = f"{keys.ALLOCATOR}/{live.namespace}/{made['metadata']['uid']}/0"
-    # They are left when the test ends. The API server stops its watch of Leases when no binding names one, and does not
-    # begin again (docs/decisions/0015). Without its Lease the policy refuses nothing.
-    wait_until("it is in force", lambda: fence.is_refused(live.api, nobody, namespace=live.namespace))
+    live.api.create(LEASE, lease, namespace=live.namespace)
+    install_policy(live)
 
 
 @pytest.mark.usefixtures("fenced")

@@ -16,8 +16,9 @@ from diflow.allocator.engine.queues import read_file
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.cli.allocating import run as run_allocator
 from diflow.jobs import fence
+from diflow.jobs.submit import TTL
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import CONFIG_MAP
+from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.version import __version__
 from diflow.workflows.reoptimise import DEFAULT_IMAGE, render_cron
@@ -123,6 +124,43 @@ def test_a_job_that_says_nothing_of_scheduling_becomes_a_gang_where_it_is_instal
         assert done.code == 0, done.err
         made = diflow.api.objects["/apis/argoproj.io/v1alpha1/namespaces/default/workflows"][name]
         assert made["metadata"]["labels"][keys.SCHEDULING] == scheduling
+
+
+@pytest.mark.parametrize(("set_to", "seconds"), [(None, 604800), ("", None), ("60", 60), ("2147483647", 2**31 - 1)])
+def test_an_ended_job_is_kept_for_a_week_or_as_long_as_the_administrator_says(
+    diflow: Cli, set_to: str | None, seconds: int | None
+) -> None:
+    diflow.prepare()
+    public = one("ConfigMap", keys.ALLOCATOR)
+    data = {**public["data"], **({} if set_to is None else {TTL: set_to})}
+    diflow.api.add(CONFIG_MAP, {**public, "data": data}, namespace=keys.PUBLIC_NAMESPACE)
+    spec = {"tasks": [{"name": "w", "template": {"spec": {"containers": [{"image": "x", "command": ["x"]}]}}}]}
+    given = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": {"name": "short"}, "spec": spec}
+    assert diflow("submit", diflow.file("job.yaml", given)).code == 0
+    assert _kept(diflow, "short") == seconds
+    own = {**given, "metadata": {"name": "own"}, "spec": {**spec, TTL: 90}}
+    assert diflow("submit", diflow.file("own.yaml", own)).code == 0
+    assert _kept(diflow, "own") == 90
+
+
+@pytest.mark.parametrize("wrong", ["59", "2147483648", "-1", "1 week", "1e5", "9" * 5000])
+def test_a_time_that_the_administrator_has_set_wrong_is_named(diflow: Cli, wrong: str) -> None:
+    diflow.prepare()
+    public = one("ConfigMap", keys.ALLOCATOR)
+    said = {**public, "data": {**public["data"], TTL: wrong}}
+    diflow.api.add(CONFIG_MAP, said, namespace=keys.PUBLIC_NAMESPACE)
+    spec = {"tasks": [{"name": "w", "template": {"spec": {"containers": [{"image": "x", "command": ["x"]}]}}}]}
+    given = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": {"name": "short"}, "spec": spec}
+    done = diflow("submit", diflow.file("job.yaml", given))
+    assert done.code == 2
+    assert "the ConfigMap kube-public/diflow-allocator has ttlSecondsAfterFinished" in done.err
+    assert len(done.err) < 1000
+
+
+def _kept(diflow: Cli, name: str) -> int | None:
+    made = diflow.api.objects[WORKFLOW.path("default")][name]
+    found = made["spec"].get("ttlStrategy")
+    return found["secondsAfterCompletion"] if found else None
 
 
 def test_users_learn_where_the_allocator_is_and_its_policy(diflow: Cli) -> None:
