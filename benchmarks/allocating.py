@@ -114,7 +114,7 @@ def measure(*, sizes: Sequence[int] = SIZES, probes: int = 40) -> list[Figure]:
     """The figures of the largest size. Prints a table of all sizes."""
     print(_CONDITIONS, flush=True)
     with live.namespace("bench-alloc") as (found, cluster, namespace), quiet_argo(found, namespace) as silence:
-        grown = _Grown(found, cluster, namespace)
+        grown = Grown(found, cluster, namespace)
         rows = []
         for size in sorted(sizes):
             if size > BY_ARGO:
@@ -202,12 +202,12 @@ def quiet_argo(found: TestCluster, namespace: str) -> Iterator[Callable[[], None
         yield stop
     finally:
         for kind in (WORKFLOW, POD):
-            _empty(found, namespace, kind)
+            empty(found, namespace, kind)
         scale(1)
 
 
 @dataclass
-class _Grown:
+class Grown:
     """A namespace with a growing number of jobs."""
 
     found: TestCluster
@@ -237,7 +237,7 @@ class _Grown:
         with ThreadPoolExecutor(8) as pool:
             if self.models:
                 self.made_by = "copies"
-                list(pool.map(self._copy, names, range(len(names))))
+                list(pool.map(self.copy, names, range(len(names))))
             else:
                 list(pool.map(self._submit, names, range(len(names))))
         wait_until(f"{self.waiting} pods wait at their gate", self._all_are_there, timeout=900, every=5.0)
@@ -272,7 +272,7 @@ class _Grown:
     def _submit(self, name: str, number: int) -> None:
         self.cluster.create(WORKFLOW, render(_job(name, number)), namespace=self.namespace)
 
-    def _copy(self, name: str, number: int) -> None:
+    def copy(self, name: str, number: int) -> None:
         workflow, pods = self.models[number % len(self.models)]
         model = workflow["metadata"]["name"]
         made = self._create(WORKFLOW, workflow, model, name, {})
@@ -305,7 +305,7 @@ def _job(name: str, number: int) -> DIJob:
 # --- one size ---------------------------------------------------------------------------------------------------------
 
 
-def _one(grown: _Grown, probes: int) -> Row:
+def _one(grown: Grown, probes: int) -> Row:
     folder = Path(tempfile.mkdtemp(prefix="diflow-bench-"))
     daemon = Daemon(grown.found, grown.namespace, folder / "log", SETTINGS)
     with Watch(grown.cluster, grown.namespace, POD, _is_admitted) as admitted:
@@ -335,7 +335,7 @@ def _one(grown: _Grown, probes: int) -> Row:
             _until_still()
             idle = _idle(pid)
             load = os.getloadavg()[0]
-            memory, peak = _memory(pid)
+            resident, peak = memory(pid)
             counted = _counted()
         finally:
             daemon.stop()
@@ -355,7 +355,7 @@ def _one(grown: _Grown, probes: int) -> Row:
         cycles=tuple(cycles),
         without_policy=tuple(own),
         asking=tuple(asking),
-        memory=memory,
+        memory=resident,
         peak=peak,
         idle=idle,
         counted=counted,
@@ -370,7 +370,7 @@ def _runs(daemon: Daemon) -> bool:
     return True
 
 
-def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float], list[float]]:
+def _cycles(grown: Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float], list[float]]:
     """Request one more replica for jobs, one after the other. Returns the seconds until the plan is written, with and
     without the policy, and those of the request itself.
 
@@ -434,7 +434,7 @@ def pending(cluster: Cluster, namespace: str, *, labels: str = keys.TASK_NAME) -
     return cluster.list_all(POD, namespace=namespace, labels=labels, fields=fields, metadata_only=True)
 
 
-def _bare(grown: _Grown) -> tuple[float, float]:
+def _bare(grown: Grown) -> tuple[float, float]:
     """(pods ungated per second by 16 threads of a process that does nothing else, the API server's CPU seconds per pod
     until it runs), for pods like those of the jobs.
 
@@ -454,7 +454,7 @@ def _bare(grown: _Grown) -> tuple[float, float]:
     waiting = partial(pending, grown.cluster, grown.namespace, labels=_BARE_LABEL)
     wait_until("they all run", lambda: not waiting(), timeout=900, every=5.0)
     served = (_server_seconds(grown.found) - before) / len(names)
-    _empty(grown.found, grown.namespace, POD, _BARE_LABEL)
+    empty(grown.found, grown.namespace, POD, _BARE_LABEL)
     return float(answer), served
 
 
@@ -494,7 +494,7 @@ def _like(pod: Json, name: str) -> Json:
     }
 
 
-def _empty(found: TestCluster, namespace: str, kind: Kind, labels: str = "") -> None:
+def empty(found: TestCluster, namespace: str, kind: Kind, labels: str = "") -> None:
     """Delete all objects of a kind. The API server ends a request after a minute, so repeat until none is left."""
     query = urlencode({"labelSelector": labels, "gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
@@ -535,7 +535,7 @@ def _server_seconds(found: TestCluster) -> float:
     return float(next(line.split()[1] for line in lines if line.startswith("process_cpu_seconds_total ")))
 
 
-def _memory(pid: int) -> tuple[float, float]:
+def memory(pid: int) -> tuple[float, float]:
     """(resident, peak resident) memory in MiB."""
     found = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024

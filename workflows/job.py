@@ -100,6 +100,9 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
             pod_priority_class_name=keys.PRIORITY_CLASSES[job.priority],
             priority=keys.WORKFLOW_PRIORITIES[job.priority],
             security_context=m.PodSecurityContext.model_validate(pod_security({}, settings)),
+            ttl_strategy=None
+            if job.ttl_seconds_after_finished is None
+            else m.TTLStrategy(seconds_after_completion=job.ttl_seconds_after_finished),
             pod_gc=m.PodGC(strategy="OnWorkflowCompletion") if job.clean_pod_policy == "All" else None,
             # A gang that is not admitted yet has no pods: the allocator lifts this when it has places for them.
             suspend=True if job.scheduling == "gang" else None,

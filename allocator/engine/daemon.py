@@ -120,7 +120,7 @@ class Allocator:
             clock=clock,
             wall=wall,
         )
-        self._takeover = Takeover(elector, self.executor)
+        self._takeover = Takeover(cluster, elector, self.executor, clock=clock)
         self._problems = Problems(self.executor)
         self._requests = LeaseRequests(cluster, elector, namespace=settings.namespace)
         self._timers = Timers(settings, self.executor, self._planner, self._reconciler.unbound, clock)
@@ -188,6 +188,8 @@ class Allocator:
                     self._problems.report(state, left_out)
                 if changed:
                     self._reconciler.run(self._view.state())
+            if self._takeover.is_unfinished:
+                self._reasons.is_dirty = True
         else:
             if not self._in_trouble:
                 log.warning("nothing is decided", why=trouble)

@@ -239,14 +239,23 @@ class Cluster:
             yield page["items"] or [], (page.get("metadata") or {}).get("resourceVersion") or ""
 
     def create(
-        self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
+        self,
+        kind: Kind,
+        body: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        manager: str = "",
     ) -> Json:
-        """Create an object. Raises ConflictError if its name is taken, InvalidError if the server rejects it."""
+        """Create an object. Raises ConflictError if its name is taken, InvalidError if the server rejects it.
+
+        `manager`: the field manager in managedFields."""
         name = (body.get("metadata") or {}).get("name") or ""
+        trial = {"dryRun": "All", "fieldValidation": "Strict"} if dry_run else {}
         return self._json(
             "POST",
             kind.path(self._space(kind, namespace)),
-            query={"dryRun": "All", "fieldValidation": "Strict"} if dry_run else {},
+            query={**trial, "fieldManager": manager},
             body=body,
             about=kind.about(name),
         )
