@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any, Final
+from typing import Any
 
 from diflow.errors import ConflictError
-from diflow.jobs import lookup, parts
+from diflow.jobs import changing, parts
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import WORKFLOW
 from diflow.state import status
-
-_PAUSE_SECONDS: Final = 0.2
-_TRIES: Final = 6
 
 
 def suspend(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> None:
@@ -37,23 +32,15 @@ def stop(name: str, *, namespace: str | None = None, cluster: Cluster | None = N
 
 def _change(name: str, spec: dict[str, Any], *, namespace: str | None, cluster: Cluster | None) -> dict[str, Any]:
     """Change a job's spec. Returns the previous one."""
-    cluster = cluster or Cluster.connect()
-    attempt = 0
-    while True:
-        attempt += 1
-        workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
+
+    def decide(workflow: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         now = status.derive(workflow)
         if now.ended:
             raise ConflictError(f"job {name} has ended already ({now.phase})")
-        metadata = workflow["metadata"]
-        change: dict[str, Any] = {"spec": spec}
+        patch: dict[str, Any] = {"spec": spec}
         if parts.may_go_on(workflow):  # the change must not go to a Workflow that was superseded meanwhile
-            change["metadata"] = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-        try:
-            cluster.patch(WORKFLOW, metadata["name"], change, namespace=namespace)
-        except ConflictError:
-            if attempt == _TRIES:
-                raise
-            time.sleep(_PAUSE_SECONDS * attempt)
-        else:
-            return workflow.get("spec") or {}
+            metadata = workflow["metadata"]
+            patch["metadata"] = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        return workflow.get("spec") or {}, patch
+
+    return changing.change(name, decide, namespace=namespace, cluster=cluster)
