@@ -37,7 +37,8 @@ from diflow.tables import table
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
-from tests.e2e.allocators import FAKE, Daemon
+from tests.e2e.allocators import Daemon
+from tests.e2e.live import FAKE
 
 Json = dict[str, Any]
 

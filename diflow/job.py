@@ -344,7 +344,7 @@ class DIJob(_Model):
         delete.delete(self.name, namespace=self.namespace, cluster=cluster)
 
     def _repr_html_(self) -> str:
-        from diflow.jobs.notebook_card import job_card  # noqa: PLC0415
+        from diflow.notebook import job_card  # noqa: PLC0415
 
         return job_card(self)
 

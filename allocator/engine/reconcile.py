@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import keys
+from diflow import amounts, keys
 from diflow.allocator.engine import patches
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
-from diflow.allocator.model import amounts
 from diflow.bounds import MOST_PARTS
 from diflow.figures import counted
 from diflow.state import chain

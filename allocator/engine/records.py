@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
 from typing import Any
 
-from diflow import bounds, keys
-from diflow.allocator.model import amounts
+from diflow import amounts, bounds, keys
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.errors import InvalidError

@@ -59,7 +59,8 @@ class Reflector:
     called in the reflector's thread or in that of a caller of `apply_write`, so it should be fast, such as setting an
     event.
 
-    An error never ends the thread: it is reported as `trouble`, and retried after a pause.
+    An error never ends the thread: it is reported as `trouble`, and retried after a pause. `on_trouble` is called with
+    each error, and with None when the server has accepted a watch, in the reflector's thread.
 
     `clock` gives monotonic seconds; `sleep` waits for the given seconds (by default `stop` ends the wait).
     """
@@ -75,6 +76,7 @@ class Reflector:
         fields: str = "",
         trim: Callable[[Json], Json | None] = lambda obj: obj,
         on_change: OnChange = lambda *_: None,
+        on_trouble: Callable[[Exception | None], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
         jitter: Callable[[float, float], float] = random.uniform,
@@ -89,6 +91,7 @@ class Reflector:
         }  # fmt: skip
         self._trim = trim
         self._on_change = on_change
+        self._on_trouble = on_trouble
         self._clock = clock
         self._jitter = jitter
         self._watch_seconds = watch_seconds
@@ -222,6 +225,8 @@ class Reflector:
         except Exception as error:
             trouble = str(error) or type(error).__name__
             at_least = getattr(error, "retry_after_seconds", None) or 0.0
+            if not self._stopping.is_set():
+                self._on_trouble(error)
         if self._stopping.is_set():
             return 0.0
         if self._clock() - began >= _HEALTHY_SECONDS:
@@ -315,6 +320,7 @@ class Reflector:
             hang_up()
         with self._lock:
             self._trouble = ""
+        self._on_trouble(None)
 
     def _event(self, change: Change) -> None:
         if change.kind == "DELETED":

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from diflow import keys
-from diflow.allocator.model import amounts
+from diflow import amounts, keys
 from diflow.job import DIJob
 from diflow.kube.kinds import NODE, POD, WORKFLOW
 from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES

@@ -24,9 +24,8 @@ from diflow.state.status import JobStatus, derive
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, alone, wait_until
-from tests.e2e.live import Live
+from tests.e2e.live import FAKE, Live
 
-FAKE = "kwok.x-k8s.io/node"
 ZONE = "diflow-test/zone"
 # Shorter periods of the daemon, for which the tests wait.
 _QUICK = {
