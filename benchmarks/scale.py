@@ -34,8 +34,8 @@ from diflow.kube.kinds import LEASE, WORKFLOW
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
-from tests.e2e.allocators import FAKE, Daemon, install_policy
-from tests.e2e.live import ENDED, Live
+from tests.e2e.allocators import Daemon, install_policy
+from tests.e2e.live import ENDED, FAKE, Live
 
 Json = dict[str, Any]
 
