@@ -1,6 +1,7 @@
-"""The objective of the fair policies: met guarantees first, then met shares.
+"""The objective of `fair`: met guarantees first, then met shares, each resource by itself.
 
-By this measure no plan is below the current allocation.
+By this measure no plan is below the current allocation. What a queue holds of one resource does not make good for
+another one: it may have all its GPUs and lack cores. Priorities count inside a queue only.
 """
 
 from __future__ import annotations
@@ -66,12 +67,9 @@ class Measure:
         own = queue_demand(s, s.role_desired, within=within)
         lacked = _lacked(s, shares)
         counts = lacked | ~lacked.any(axis=1, keepdims=True)
-        self._share: FloatArray = np.where(counts & (shares.deserved > ROUNDING), shares.deserved, np.inf)
-        self._weight: FloatArray = (np.where(np.isfinite(self._share), self._share, 0.0) / self._total).max(
-            axis=1, initial=0.0
-        )
         # A queue that deserves nothing of a resource it asks for has no right to what it holds.
-        self._weight[(counts & (own > 0) & (shares.deserved <= ROUNDING)).any(axis=1)] = 0.0
+        has_right = ~(counts & (own > 0) & (shares.deserved <= ROUNDING)).any(axis=1, keepdims=True)
+        self._share: FloatArray = np.where(counts & has_right, shares.deserved, 0.0)
         # Where no queue lacks a resource, losing it does not violate a guarantee.
         self._sure: IntArray = np.where(shares.contended[s.queue_parent], s.queue_guarantee, 0)
         self._bonus = _bonus(s)
@@ -85,20 +83,18 @@ class Measure:
         """The worth of an allocation of so many replicas of each role (G). `running`: also count running jobs, for
         exchanges among jobs of one queue."""
         by_rank = RANK ** np.arange(self._levels - 1, -1, -1)
-        met = self._met(replicas)
+        sure, met = self._met(replicas)
         if not running:
-            met = (
-                _no_more_lost_than_in_all(met[0], self._start[0]),
-                _lost_by_whole_queues(met[1], self._start[1]),
-            )
-        guarantees, shares = (float(_differences(part).sum(axis=0) @ by_rank) for part in met)
+            sure = _no_more_lost_than_in_all(sure, self._start[0])
+            met = _lost_by_whole_queues(met, self._start[1])
+        guarantees, shares = (float(_differences(part.sum(axis=2)).sum(axis=0) @ by_rank) for part in (sure, met))
         if running:
             s = self.snapshot
             shares += float((self._bonus * ~s.jobs_of(replicas < s.role_min) * self._job_rank).sum())
         return Worth(guarantees, shares)
 
     def _met(self, replicas: IntArray | FloatArray) -> tuple[FloatArray, ...]:
-        """Q×L, Q×L: met guarantees and met shares of each priority level and those above it."""
+        """Q×L×R, Q×L×R: met guarantees and met shares of each priority level and those above it."""
         s = self.snapshot
         gangs = np.minimum(replicas, s.role_min)
         held = np.zeros((s.queues * self._levels + 1, len(s.resources)))
@@ -107,25 +103,25 @@ class Measure:
         np.add.at(held, self._surplus_row, s.role_request * (replicas - gangs)[:, None])
         # Higher priorities use up the share first.
         so_far = held[:-1].reshape(s.queues, self._levels, -1).cumsum(axis=1)
-        met = np.minimum((so_far / self._share[:, None, :]).max(axis=2, initial=0.0), 1.0) * self._weight[:, None]
-        sure = np.zeros_like(met)
+        met = np.minimum(so_far, self._share[:, None, :]) / self._total
+        sure = np.zeros_like(so_far)
         if self._sure.any():
             below = np.zeros_like(so_far)
             for q, chain in enumerate(self._chains):
                 below[chain] += so_far[q]
-            sure = (np.minimum(below, self._sure[:, None, :]) / self._total).sum(axis=2)
+            sure = np.minimum(below, self._sure[:, None, :]) / self._total
         return sure, met
 
 
 def _no_more_lost_than_in_all(met: FloatArray, start: FloatArray) -> FloatArray:
-    """Q×L: `met`, but no level of a queue loses more than the whole queue does: for guarantees, which no queue loses to
-    another one, but only by preemption inside it."""
+    """Q×L×R: `met`, but no level of a queue loses more than the whole queue does: for guarantees, which no queue loses
+    to another one, but only by preemption inside it."""
     lost = np.maximum(start[:, -1:] - met[:, -1:], 0.0)
     return np.maximum(met, start - lost)
 
 
 def _lost_by_whole_queues(met: FloatArray, start: FloatArray) -> FloatArray:
-    """Q×L: `met`, but only the whole queue loses anything, and none of its levels.
+    """Q×L×R: `met`, but only the whole queue loses anything, and none of its levels.
 
     Between queues priorities do not count: a queue's loss to another queue weighs as much as what that one gains,
     whatever the priorities of the jobs that lose (those of lower priority may not be preemptible, or of no use).
@@ -159,7 +155,7 @@ def _bonus(snapshot: Snapshot) -> FloatArray:
     """
     s = snapshot
     spare = (s.role_max > s.role_min) & s.job_preemptible[s.role_job]
-    size = (s.role_request / np.maximum(usable_capacity(s), 1)).max(axis=1, initial=0.0) * spare
+    size = (s.role_request / np.maximum(usable_capacity(s), 1)).sum(axis=1) * spare
     most = np.zeros(s.queues + 1)
     np.maximum.at(most, s.job_queue[s.role_job], size)
     out: FloatArray = 2 * most[s.job_queue]
