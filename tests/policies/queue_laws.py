@@ -125,6 +125,17 @@ class Cluster:
                 return False
         return True
 
+    def leaves_more(self, side: Sequence[int], amount: IntArray, asked: IntArray, part: float) -> bool:
+        """Whether each of these queues keeps its share, or more than this part of it, of a counted resource of those
+        that it would lose with `amount`."""
+        for q in side:
+            given = counted[amount[counted] > 0] if len(counted := self.counted(q, asked)) else counted
+            deserved = self.deserved[q, given]
+            left = np.where(deserved > SLACK, (self.used[q] - amount)[given] / np.maximum(deserved, SLACK), math.inf)
+            if len(given) and left.max() < 1 - SLACK and left.max() <= part + SLACK:
+                return False
+        return True
+
     def keeps_guarantees(self, side: Sequence[int], amount: IntArray, asked: IntArray) -> bool:
         """Whether each of these queues keeps its guarantee of what counts there or further up in `side`, and of what
         was not requested."""
@@ -193,6 +204,24 @@ class Cluster:
             amount = (self.count[list(roles), None] * s.role_request[list(roles)]).sum(axis=0)
             yield Exchange(victim, {r: self.pods[r] for r in roles}, amount, stops=True)
 
+    def displaced(self, victim: int, mine: Sequence[int], asked: IntArray) -> IntArray | None:
+        """What the victim's queue would lose if the victim were stopped and started again in place of others: what it
+        holds above its minimum, and what the first jobs hold, the lowest priority and the youngest first, of those of
+        its queue that it could preempt, which together hold its minimum of what these queues compete for with the
+        victim's. None if there are no such jobs."""
+        s = self.s
+        held, needs = s.demand_by_job(self.count), s.demand_by_job(s.role_min)[victim]
+        counted = self.counted(mine[-1], asked)
+        counted = counted[needs[counted] > 0]
+        lower = (s.job_queue == s.job_queue[victim]) & (s.job_priority < s.job_priority[victim])
+        lower &= s.job_preemptible & ~s.job_pinned
+        lost = np.zeros(len(asked), dtype=np.int64)
+        for job in sorted(np.flatnonzero(lower).tolist(), key=lambda j: (s.job_priority[j], -s.job_created_seconds[j])):
+            lost = lost + held[job]
+            if (lost >= needs)[counted].all():
+                return lost + held[victim] - needs
+        return None
+
     def size_to_share(self, job: int) -> float:
         """A job's gang over the shares of its queue and its ancestors; infinite if one already has its share."""
         s = self.s
@@ -224,8 +253,9 @@ def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:
     * the claimant's queues below the nearest common ancestor hold less than they deserve of all counted resources, and
       the victim's there hold more of a counted resource, by at least what the victim would lose; or a guarantee there
       covers the claimant; and
-    * the victim's queues and the common ancestors keep their guarantees, and the victim was stopped fewer than
-      `most_stops` times (guarantees aside);
+    * the victim's queues and the common ancestors keep their guarantees, and, guarantees aside, the victim was stopped
+      fewer than `most_stops` times; and if it would start again in place of jobs of lower priority of its own queue,
+      its queues keep their guarantees without those, and their shares or a larger part of them than the claimant's has;
     * then the claimant does not fit, on nodes and within caps, in idle capacity plus what the victim would lose:
       replicas above its minimum, or its whole gang.
 
@@ -249,9 +279,15 @@ def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:
             if not sure and not (after.is_below(mine, need) and (not after.holds[job] or after.is_within(job, need))):
                 continue
             often = not sure and s.job_restarts[victim] >= SETTINGS.most_stops
+            instead = after.displaced(victim, mine, need)
+            returns = instead is not None and not (
+                after.keeps_guarantees(theirs, instead, need)
+                and after.keeps_guarantees(above, instead - need, need)
+                and after.leaves_more(theirs, instead, need, max(after.part(q, need) for q in mine))
+            )
             for given in after.exchanges(victim):
                 if (
-                    not (given.stops and often)
+                    not (given.stops and (often or (not sure and returns)))
                     and (sure or after.has_to_spare(theirs, given.amount, need))
                     and after.keeps_guarantees(theirs, given.amount, need)
                     and after.keeps_guarantees(above, given.amount - need, need)

@@ -12,6 +12,10 @@ A queue below its share may take from another
   replica at a time, stops no gang, and leaves its queue within its share: it would lose anything beyond that again as
   soon as jobs of the other queue share among themselves, and so on forever.
 
+A job that is stopped may start again at once, in place of jobs of lower priority of its own queue. Then these are what
+the queue loses, and the exchange is judged by that as well: otherwise the queue could lose its guarantee, or have less
+than the claimant's, which would take from it in turn, and so on forever.
+
 A queue below its guarantee may take everything above the guarantees of others: a guarantee ranks above any surplus.
 """
 
@@ -25,6 +29,8 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.policies.fair.shares import ROUNDING, Shares
+from diflow.allocator.policies.fair.victims import order_of_victims
+from diflow.allocator.policies.waiting import minimum_gang
 
 Resources = tuple[int, ...]
 """Indices of resources."""
@@ -184,6 +190,7 @@ class Claim:
         self._used_before = {q: list(standings.ledger.used[q]) for q in chain} if standings.guaranteed else {}
         self._met_before: dict[int, float] = {}
         """Met shares of the victims' queues before the search, by the queue below the common ancestor."""
+        self._lower: dict[tuple[int, int], list[int]] = {}
 
     def possible_victims(self) -> BoolArray:
         """Q+1: queues from which something might be taken; the last row (jobs without a queue) is false."""
@@ -209,32 +216,31 @@ class Claim:
 
     def may_take(self, victim: int, amount: list[int]) -> bool:
         """Whether `amount` (R) may be taken from this job."""
-        standings = self._s
-        side = self._side(standings.ledger.facts.job_queue[victim])
-        if side is None:
-            return False
-        if standings.guaranteed and not (
-            standings.keep_guarantees(side.below, amount, self.asked) and self._is_sure_above(side, amount)
-        ):
+        facts = self._s.ledger.facts
+        side = self._side(facts.job_queue[victim])
+        if side is None or not self._keeps_guarantees(side, amount):
             return False
         if self._by_guarantee:
             return True
-        if self._grows_by and not self._stays_within(side):
-            return False
-        is_below = False
+        left = self._left(side, amount)
+        is_below = left < 1 - _SAME
+        return (
+            not (self._grows_by and not self._stays_within(side))
+            and not (is_below and (left <= side.least + _SAME or facts.priority[victim] > self._priority))
+            and not (self._stops(victim, amount) and not self._may_be_displaced(side, victim))
+            and not (is_below and not (self._is_modest(victim, amount) and self._is_worth(side, amount)))
+        )
+
+    def _left(self, side: _Side, amount: Sequence[int]) -> float:
+        """Held over deserved of the victim's queues without `amount` (R), the smallest of them; at most 1."""
+        standings, lowest = self._s, 1.0
         for q in side.below:
             counted = standings.counted(q, self.asked)
-            if not counted:
-                continue
-            # Resources that the victim does not lose do not matter for this exchange.
-            given = tuple(r for r in counted if amount[r] > 0) or counted
-            left = standings.ratio(q, given, amount)
-            if left >= 1 - _SAME:
-                continue
-            if left <= side.least + _SAME or standings.ledger.facts.priority[victim] > self._priority:
-                return False
-            is_below = True
-        return not is_below or (self._is_modest(victim, amount) and self._is_worth(side, amount))
+            if counted:
+                # Resources that the victim does not lose do not matter for this exchange.
+                given = tuple(r for r in counted if amount[r] > 0) or counted
+                lowest = min(lowest, standings.ratio(q, given, amount))
+        return lowest
 
     def _is_modest(self, victim: int, amount: list[int]) -> bool:
         """Whether a growing job takes one replica and stops no gang."""
@@ -246,6 +252,35 @@ class Claim:
 
     def _stops(self, victim: int, amount: list[int]) -> bool:
         return amount == self._s.ledger.held_amount(victim)
+
+    def _may_be_displaced(self, side: _Side, victim: int) -> bool:
+        """Whether the victim's queues could also lose the jobs in whose place it would start again, if there are any:
+        the first ones that hold its minimum of the counted resources."""
+        standings, ledger = self._s, self._s.ledger
+        need = ledger.amount(minimum_gang(ledger, victim))
+        counted = [r for r in standings.counted(side.mine, self.asked) if need[r] > 0]
+        lost = [0] * len(need)
+        for job in self._jobs_below(victim):
+            lost = [a + b for a, b in zip(lost, ledger.held_amount(job), strict=True)]
+            if all(lost[r] >= need[r] for r in counted):
+                return self._keeps_guarantees(side, lost) and self._left(side, lost) > side.least + _SAME
+        return True
+
+    def _jobs_below(self, victim: int) -> list[int]:
+        """The jobs of lower priority in the victim's queue that can be stopped, in the order of victims."""
+        s, facts = self._s.ledger.snapshot, self._s.ledger.facts
+        queue, priority = key = facts.job_queue[victim], facts.priority[victim]
+        if key not in self._lower:
+            able = s.job_preemptible & ~s.job_pinned & (s.job_queue == queue) & (s.job_priority < priority)
+            order = order_of_victims(s)
+            self._lower[key] = order[able[order]].tolist()
+        return self._lower[key]
+
+    def _keeps_guarantees(self, side: _Side, amount: list[int]) -> bool:
+        """Whether the victim's queues and the common ancestors keep their guarantees in this exchange."""
+        return not self._s.guaranteed or (
+            self._s.keep_guarantees(side.below, amount, self.asked) and self._is_sure_above(side, amount)
+        )
 
     def _is_sure_above(self, side: _Side, amount: list[int]) -> bool:
         """Whether the common ancestors keep their guarantees in this exchange: of counted resources, and of those that
