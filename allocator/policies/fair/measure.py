@@ -1,7 +1,7 @@
-"""The objective of `fair`: met guarantees first, then met shares, each resource by itself.
+"""The objective of `fair`: met guarantees first, each resource by itself, then met shares, by the resource of which a
+queue holds the largest part.
 
-By this measure no plan is below the current allocation. What a queue holds of one resource does not make good for
-another one: it may have all its GPUs and lack cores. Priorities count inside a queue only.
+By this measure no plan is below the current allocation. Priorities count inside a queue only.
 """
 
 from __future__ import annotations
@@ -67,9 +67,12 @@ class Measure:
         own = queue_demand(s, s.role_desired, within=within)
         lacked = _lacked(s, shares)
         counts = lacked | ~lacked.any(axis=1, keepdims=True)
+        self._share: FloatArray = np.where(counts & (shares.deserved > ROUNDING), shares.deserved, np.inf)
+        self._weight: FloatArray = (np.where(np.isfinite(self._share), self._share, 0.0) / self._total).max(
+            axis=1, initial=0.0
+        )
         # A queue that deserves nothing of a resource it asks for has no right to what it holds.
-        has_right = ~(counts & (own > 0) & (shares.deserved <= ROUNDING)).any(axis=1, keepdims=True)
-        self._share: FloatArray = np.where(counts & has_right, shares.deserved, 0.0)
+        self._weight[(counts & (own > 0) & (shares.deserved <= ROUNDING)).any(axis=1)] = 0.0
         # Where no queue lacks a resource, losing it does not violate a guarantee.
         self._sure: IntArray = np.where(shares.contended[s.queue_parent], s.queue_guarantee, 0)
         self._bonus = _bonus(s)
@@ -87,14 +90,14 @@ class Measure:
         if not running:
             sure = _no_more_lost_than_in_all(sure, self._start[0])
             met = _lost_by_whole_queues(met, self._start[1])
-        guarantees, shares = (float(_differences(part.sum(axis=2)).sum(axis=0) @ by_rank) for part in (sure, met))
+        guarantees, shares = (float(_differences(part).sum(axis=0) @ by_rank) for part in (sure.sum(axis=2), met))
         if running:
             s = self.snapshot
             shares += float((self._bonus * ~s.jobs_of(replicas < s.role_min) * self._job_rank).sum())
         return Worth(guarantees, shares)
 
     def _met(self, replicas: IntArray | FloatArray) -> tuple[FloatArray, ...]:
-        """Q×L×R, Q×L×R: met guarantees and met shares of each priority level and those above it."""
+        """Q×L×R, Q×L: met guarantees and met shares of each priority level and those above it."""
         s = self.snapshot
         gangs = np.minimum(replicas, s.role_min)
         held = np.zeros((s.queues * self._levels + 1, len(s.resources)))
@@ -103,7 +106,7 @@ class Measure:
         np.add.at(held, self._surplus_row, s.role_request * (replicas - gangs)[:, None])
         # Higher priorities use up the share first.
         so_far = held[:-1].reshape(s.queues, self._levels, -1).cumsum(axis=1)
-        met = np.minimum(so_far, self._share[:, None, :]) / self._total
+        met = np.minimum((so_far / self._share[:, None, :]).max(axis=2, initial=0.0), 1.0) * self._weight[:, None]
         sure = np.zeros_like(so_far)
         if self._sure.any():
             below = np.zeros_like(so_far)
@@ -121,7 +124,7 @@ def _no_more_lost_than_in_all(met: FloatArray, start: FloatArray) -> FloatArray:
 
 
 def _lost_by_whole_queues(met: FloatArray, start: FloatArray) -> FloatArray:
-    """Q×L×R: `met`, but only the whole queue loses anything, and none of its levels.
+    """Q×L: `met`, but only the whole queue loses anything, and none of its levels.
 
     Between queues priorities do not count: a queue's loss to another queue weighs as much as what that one gains,
     whatever the priorities of the jobs that lose (those of lower priority may not be preemptible, or of no use).
@@ -155,7 +158,7 @@ def _bonus(snapshot: Snapshot) -> FloatArray:
     """
     s = snapshot
     spare = (s.role_max > s.role_min) & s.job_preemptible[s.role_job]
-    size = (s.role_request / np.maximum(usable_capacity(s), 1)).sum(axis=1) * spare
+    size = (s.role_request / np.maximum(usable_capacity(s), 1)).max(axis=1, initial=0.0) * spare
     most = np.zeros(s.queues + 1)
     np.maximum.at(most, s.job_queue[s.role_job], size)
     out: FloatArray = 2 * most[s.job_queue]
