@@ -206,20 +206,23 @@ class Cluster:
 
     def displaced(self, victim: int, mine: Sequence[int], asked: IntArray) -> IntArray | None:
         """What the victim's queue would lose if the victim were stopped and started again in place of others: what it
-        holds above its minimum, and what the first jobs hold, the lowest priority and the youngest first, of those of
-        its queue that it could preempt, which together hold its minimum of what these queues compete for with the
-        victim's. None if there are no such jobs."""
+        holds above its minimum, and what jobs hold, those with the fewest replicas first, that it could preempt and
+        that hold its minimum of what these queues compete for with the victim's, one alone or together. None if there
+        are no such jobs."""
         s = self.s
         held, needs = s.demand_by_job(self.count), s.demand_by_job(s.role_min)[victim]
         counted = self.counted(mine[-1], asked)
         counted = counted[needs[counted] > 0]
         lower = (s.job_queue == s.job_queue[victim]) & (s.job_priority < s.job_priority[victim])
         lower &= s.job_preemptible & ~s.job_pinned
-        lost = np.zeros(len(asked), dtype=np.int64)
-        for job in sorted(np.flatnonzero(lower).tolist(), key=lambda j: (s.job_priority[j], -s.job_created_seconds[j])):
-            lost = lost + held[job]
-            if (lost >= needs)[counted].all():
-                return lost + held[victim] - needs
+        replicas = np.bincount(s.role_job, weights=self.count, minlength=s.jobs)
+        together = np.zeros(len(asked), dtype=np.int64)
+        for job in sorted(np.flatnonzero(lower).tolist(), key=lambda job: replicas[job]):
+            together = together + held[job]
+            for lost in (held[job], together):
+                if (lost >= needs)[counted].all():
+                    out: IntArray = lost + held[victim] - needs
+                    return out
         return None
 
     def size_to_share(self, job: int) -> float:

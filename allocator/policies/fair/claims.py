@@ -29,7 +29,6 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.policies.fair.shares import ROUNDING, Shares
-from diflow.allocator.policies.fair.victims import order_of_victims
 from diflow.allocator.policies.waiting import minimum_gang
 
 Resources = tuple[int, ...]
@@ -255,25 +254,27 @@ class Claim:
 
     def _may_be_displaced(self, side: _Side, victim: int) -> bool:
         """Whether the victim's queues could also lose the jobs in whose place it would start again, if there are any:
-        the first ones that hold its minimum of the counted resources."""
+        the job with the fewest replicas that holds the victim's minimum of the counted resources, or several."""
         standings, ledger = self._s, self._s.ledger
         need = ledger.amount(minimum_gang(ledger, victim))
         counted = [r for r in standings.counted(side.mine, self.asked) if need[r] > 0]
         lost = [0] * len(need)
-        for job in self._jobs_below(victim):
-            lost = [a + b for a, b in zip(lost, ledger.held_amount(job), strict=True)]
-            if all(lost[r] >= need[r] for r in counted):
+        roles_of, count = ledger.facts.roles_of, ledger.count
+        for job in sorted(self._jobs_below(victim), key=lambda job: sum(count[role] for role in roles_of[job])):
+            held = ledger.held_amount(job)
+            alone = all(held[r] >= need[r] for r in counted)
+            lost = held if alone else [a + b for a, b in zip(lost, held, strict=True)]
+            if alone or all(lost[r] >= need[r] for r in counted):
                 return self._keeps_guarantees(side, lost) and self._left(side, lost) > side.least + _SAME
         return True
 
     def _jobs_below(self, victim: int) -> list[int]:
-        """The jobs of lower priority in the victim's queue that can be stopped, in the order of victims."""
+        """The jobs of lower priority in the victim's queue that can be stopped."""
         s, facts = self._s.ledger.snapshot, self._s.ledger.facts
         queue, priority = key = facts.job_queue[victim], facts.priority[victim]
         if key not in self._lower:
             able = s.job_preemptible & ~s.job_pinned & (s.job_queue == queue) & (s.job_priority < priority)
-            order = order_of_victims(s)
-            self._lower[key] = order[able[order]].tolist()
+            self._lower[key] = np.flatnonzero(able).tolist()
         return self._lower[key]
 
     def _keeps_guarantees(self, side: _Side, amount: list[int]) -> bool:
