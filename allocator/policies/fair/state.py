@@ -111,15 +111,13 @@ class State:
         return self.in_order(self.short() & self.allowed)
 
     def queue_rank(self, queue: int) -> tuple[float, ...]:
-        """Sort key of queues, by the functions of the settings."""
+        """Sort key of queues: by held over deserved share, the smallest first (kube-batch's proportion)."""
         out: list[float] = []
         every = tuple(range(len(self.total)))
-        for name in self.settings.queue_order:
-            if name == "proportion":
-                # A queue in a full parent waits with it: the parent's share counts first. Of equal ratios the queue
-                # that deserves more comes first: after one more replica it has the smaller ratio.
-                for q in reversed(self.facts.chains[queue]):
-                    out += self.standings.rank(q, self.standings.counted(q, every))
+        # A queue in a full parent waits with it: the parent's share counts first. Of equal ratios the queue that
+        # deserves more comes first: after one more replica it has the smaller ratio.
+        for q in reversed(self.facts.chains[queue]):
+            out += self.standings.rank(q, self.standings.counted(q, every))
         return tuple(out)
 
     # -- single jobs --
