@@ -14,7 +14,7 @@ import numpy as np
 
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
-from diflow.allocator.simulator.playing import Plans, Played, play
+from diflow.allocator.simulator.stream_runs import Plans, StreamResult, run_stream
 from diflow.allocator.simulator.streams import FULL, Kind, random_stream
 from diflow.tables import table
 
@@ -56,12 +56,12 @@ class Row:
     """A figure of a stream, and how it is printed."""
 
     name: str
-    of: Callable[[Played], float]
+    of: Callable[[StreamResult], float]
     digits: int = 0
     aim: Aim | None = None
 
 
-def _met(queue: int) -> Callable[[Played], float]:
+def _met(queue: int) -> Callable[[StreamResult], float]:
     return lambda played: played.met[queue]
 
 
@@ -137,7 +137,7 @@ def measure(
 def _one(asked: tuple[str, Kind, int]) -> list[float]:
     """The figures of one stream under one policy. Runs in a worker process."""
     name, kind, seed = asked
-    played = play(random_stream(seed, kind), policy_of(name))
+    played = run_stream(random_stream(seed, kind), policy_of(name))
     return [float(row.of(played)) for row in ROWS]
 
 

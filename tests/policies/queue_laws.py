@@ -18,8 +18,8 @@ from diflow.allocator.model.plan import Plan, Why, carry_out
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.prepared import prepared
 from diflow.allocator.policies.fair.shares import shares_by
-from diflow.allocator.policies.reservations import last_older_start, turn, waits_since
 from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.policies.turns import last_older_start, turn_of, waits_since
 from diflow.allocator.policies.waiting import Feasibility
 
 SLACK = 1e-6
@@ -243,7 +243,7 @@ class Cluster:
         size = self.size_to_share(job)
         since = float(waits_since(self.s)[job])
         after = last_older_start(self.s, job, self.holds)
-        found = turn(self.s, job, waits_since=since, size=size, settings=SETTINGS, after=after)
+        found = turn_of(self.s, job, waits_since=since, size=size, settings=SETTINGS, after=after)
         return found is not None and self.s.now_seconds < found.until < math.inf
 
 

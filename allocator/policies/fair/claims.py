@@ -40,7 +40,7 @@ def asked_for(need: Sequence[int]) -> Resources:
     return tuple(r for r, amount in enumerate(need) if amount > 0)
 
 
-class Standings:
+class Entitlements:
     """Held over deserved shares of queues, by counted resources, in the current state of the ledger."""
 
     def __init__(self, ledger: Ledger, shares: Shares) -> None:
@@ -172,7 +172,7 @@ class Claim:
 
     def __init__(
         self,
-        standings: Standings,
+        entitlements: Entitlements,
         queue: int,
         need: list[int],
         *,
@@ -180,13 +180,13 @@ class Claim:
         by_guarantee: bool = False,
         grows_by: int = 0,
     ) -> None:
-        self._s, self._queue, self._need, self._grows_by = standings, queue, need, grows_by
+        self._s, self._queue, self._need, self._grows_by = entitlements, queue, need, grows_by
         self._priority, self._by_guarantee = priority, by_guarantee
         self.asked: Resources = asked_for(need)
-        chain = standings.chains[queue]
-        self._ratios = [standings.claimed(q, self.asked) for q in chain]
+        chain = entitlements.chains[queue]
+        self._ratios = [entitlements.claimed(q, self.asked) for q in chain]
         self._sides: dict[int, _Side | None] = {}
-        self._used_before = {q: list(standings.ledger.used[q]) for q in chain} if standings.guaranteed else {}
+        self._used_before = {q: list(entitlements.ledger.used[q]) for q in chain} if entitlements.guaranteed else {}
         self._met_before: dict[int, float] = {}
         """Met shares of the victims' queues before the search, by the queue below the common ancestor."""
         self._lower: dict[tuple[int, int], list[int]] = {}
@@ -232,13 +232,13 @@ class Claim:
 
     def _left(self, side: _Side, amount: Sequence[int]) -> float:
         """Held over deserved of the victim's queues without `amount` (R), the smallest of them; at most 1."""
-        standings, lowest = self._s, 1.0
+        entitlements, lowest = self._s, 1.0
         for q in side.below:
-            counted = standings.counted(q, self.asked)
+            counted = entitlements.counted(q, self.asked)
             if counted:
                 # Resources that the victim does not lose do not matter for this exchange.
                 given = tuple(r for r in counted if amount[r] > 0) or counted
-                lowest = min(lowest, standings.ratio(q, given, amount))
+                lowest = min(lowest, entitlements.ratio(q, given, amount))
         return lowest
 
     def _is_modest(self, victim: int, amount: list[int]) -> bool:
@@ -255,9 +255,9 @@ class Claim:
     def _may_be_displaced(self, side: _Side, victim: int) -> bool:
         """Whether the victim's queues could also lose the jobs in whose place it would start again, if there are any:
         the job with the fewest replicas that holds the victim's minimum of the counted resources, or several."""
-        standings, ledger = self._s, self._s.ledger
+        entitlements, ledger = self._s, self._s.ledger
         need = ledger.amount(minimum_gang(ledger, victim))
-        counted = [r for r in standings.counted(side.mine, self.asked) if need[r] > 0]
+        counted = [r for r in entitlements.counted(side.mine, self.asked) if need[r] > 0]
         lost = [0] * len(need)
         roles_of, count = ledger.facts.roles_of, ledger.count
         for job in sorted(self._jobs_below(victim), key=lambda job: sum(count[role] for role in roles_of[job])):
@@ -286,25 +286,24 @@ class Claim:
     def _is_sure_above(self, side: _Side, amount: list[int]) -> bool:
         """Whether the common ancestors keep their guarantees in this exchange: of counted resources, and of those that
         the victim loses although they were not requested."""
-        standings = self._s
+        entitlements = self._s
         not_asked = [r for r, given in enumerate(amount) if given and r not in self.asked]
         for q in side.above:
-            used, sure, before = standings.ledger.used[q], standings.guarantee[q], self._used_before[q]
-            for r in (*standings.counted(q, self.asked), *not_asked):
+            used, sure, before = entitlements.ledger.used[q], entitlements.guarantee[q], self._used_before[q]
+            for r in (*entitlements.counted(q, self.asked), *not_asked):
                 if used[r] - amount[r] + self._need[r] < min(sure[r], before[r]):
                     return False
         return True
 
     def _is_worth(self, side: _Side, amount: list[int]) -> bool:
         """Whether the victims' queues, with this exchange, lose no more of their shares than the claimant's gains."""
-        standings = self._s
-        mine = standings.counted(side.mine, self.asked)
-        gain = standings.met(side.mine, mine, self._need) - standings.met(side.mine, mine)
-        loss = sum(
-            before
-            - standings.met(top, standings.counted(top, self.asked), amount if top == side.below[-1] else None, -1)
-            for top, before in self._met_before.items()
-        )
+        entitlements = self._s
+        mine = entitlements.counted(side.mine, self.asked)
+        gain = entitlements.met(side.mine, mine, self._need) - entitlements.met(side.mine, mine)
+        loss = 0.0
+        for top, before in self._met_before.items():
+            less = amount if top == side.below[-1] else None
+            loss += before - entitlements.met(top, entitlements.counted(top, self.asked), less, -1)
         return loss <= gain + _SAME
 
     def _side(self, queue: int) -> _Side | None:
@@ -315,23 +314,23 @@ class Claim:
         return self._sides[queue]
 
     def _make_side(self, queue: int) -> _Side | None:
-        standings = self._s
+        entitlements = self._s
         # No exchange with the queue itself, its ancestors and its descendants.
-        ours, below = standings.apart(self._queue, queue)
+        ours, below = entitlements.apart(self._queue, queue)
         if not ours or not below:
             return None
-        above, mine = standings.chains[queue][len(below) :], ours[-1]
+        above, mine = entitlements.chains[queue][len(below) :], ours[-1]
         if self._by_guarantee:
             # Only a guarantee below the common ancestor distinguishes the two.
-            return _Side(below, above, mine, 0.0) if any(standings.covers(q, self._need) for q in ours) else None
+            return _Side(below, above, mine, 0.0) if any(entitlements.covers(q, self._need) for q in ours) else None
         least = max(self._ratios[: len(ours)])
-        if not standings.counted(mine, self.asked) or least >= 1 - _SAME:
+        if not entitlements.counted(mine, self.asked) or least >= 1 - _SAME:
             return None
         for q in below:
-            counted = standings.counted(q, self.asked)
-            if counted and standings.ratio(q, counted) <= least + _SAME:
+            counted = entitlements.counted(q, self.asked)
+            if counted and entitlements.ratio(q, counted) <= least + _SAME:
                 return None
-        self._met_before[below[-1]] = standings.met(below[-1], standings.counted(below[-1], self.asked))
+        self._met_before[below[-1]] = entitlements.met(below[-1], entitlements.counted(below[-1], self.asked))
         return _Side(below, above, mine, least)
 
 

@@ -22,12 +22,12 @@ class Preemption:
 
     def by_priority(self) -> None:
         """Preempt for jobs of higher priority."""
-        self._transactions.in_turn(self._outranking, self._preempt_for)
+        self._transactions.until_none_takes(self._outranking, self._preempt_for)
 
     def share_surplus(self) -> None:
         """Jobs that held nothing when the cycle began take from what jobs of their queue and priority (or below) hold
         above their minimum: up to their own minimum in any case, beyond it down to equal dominant shares."""
-        self._transactions.in_turn(self._new_jobs, self._share_with)
+        self._transactions.until_none_takes(self._new_jobs, self._share_with)
 
     def _outranking(self) -> list[int]:
         """Jobs that want something and have a higher priority than a possible victim.
@@ -70,7 +70,7 @@ class Preemption:
             able, may_take = agreed(self._rules(), job, want, givers)
             if state.ledger.holds(job):
                 may_take = _both(may_take, self._down_to_equal(job, want))
-            if state.standings.guaranteed:
+            if state.entitlements.guaranteed:
                 may_take = _both(may_take, self._with_guarantees(job, want))
             if self._transactions.take(
                 job,
@@ -110,25 +110,25 @@ class Preemption:
     def _takes_nothing_beyond_share(self, job: int, want: dict[int, int]) -> Callable[[], bool]:
         """Whether the queue and its ancestors hold no more than before of any contended resource that the job requests,
         or no more than they deserve: other queues would reclaim it, and the exchange would repeat forever."""
-        standings, ledger = self._state.standings, self._state.ledger
-        chain, asked = standings.chains[self._state.facts.job_queue[job]], asked_for(ledger.amount(want))
+        entitlements, ledger = self._state.entitlements, self._state.ledger
+        chain, asked = entitlements.chains[self._state.facts.job_queue[job]], asked_for(ledger.amount(want))
         before = [list(ledger.used[q]) for q in chain]
 
         def accepted() -> bool:
             return all(
-                ledger.used[q][r] <= max(had[r], standings.deserved[q][r] + ROUNDING)
+                ledger.used[q][r] <= max(had[r], entitlements.deserved[q][r] + ROUNDING)
                 for q, had in zip(chain, before, strict=True)
-                for r in standings.counted(q, asked)
+                for r in entitlements.counted(q, asked)
             )
 
         return accepted
 
     def _with_guarantees(self, job: int, want: dict[int, int]) -> MayTake:
         """Whether the queue and its ancestors keep their guarantees of what is contended: replicas differ in size."""
-        standings, ledger = self._state.standings, self._state.ledger
-        chain, need = standings.chains[self._state.facts.job_queue[job]], ledger.amount(want)
+        entitlements, ledger = self._state.entitlements, self._state.ledger
+        chain, need = entitlements.chains[self._state.facts.job_queue[job]], ledger.amount(want)
         before = [list(ledger.used[q]) for q in chain]
-        return lambda _victim, amount: standings.keep_guarantees_instead(chain, amount, need, before)
+        return lambda _victim, amount: entitlements.keep_guarantees_instead(chain, amount, need, before)
 
 
 def _both(one: MayTake, other: MayTake) -> MayTake:

@@ -44,7 +44,7 @@ class Transactions:
         """Whether the limits of the cycle are reached."""
         return self.searches >= MOST_TRANSACTIONS or self._looks >= MOST_LOOKS or self._candidates >= MOST_CANDIDATES
 
-    def in_turn(self, wanting: Callable[[], list[int]], take: Callable[[int], bool]) -> None:
+    def until_none_takes(self, wanting: Callable[[], list[int]], take: Callable[[int], bool]) -> None:
         """Let each of these jobs take for its request, in order and repeatedly, until none gets anything.
 
         What failed is not tried again, also not for a job with equal requests and allocation, until something changes.
