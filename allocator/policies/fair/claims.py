@@ -63,12 +63,11 @@ class Entitlements:
 
     def counted(self, queue: int, asked: Resources) -> Resources:
         """The requested resources that are contended between this queue and its siblings."""
-        chain = self.chains[queue]
-        key = (chain[1] if len(chain) > 1 else -1), asked
-        found = self._asked.get(key)
+        found = self._asked.get((queue, asked))
         if found is None:
-            row = self._contended[key[0]]
-            found = self._asked[key] = tuple(r for r in asked if row[r])
+            chain = self.chains[queue]
+            row = self._contended[chain[1] if len(chain) > 1 else -1]
+            found = self._asked[queue, asked] = tuple(r for r in asked if row[r])
         return found
 
     def ratio(self, queue: int, counted: Resources, less: Sequence[int] | None = None) -> float:
@@ -217,15 +216,14 @@ class Claim:
         """Whether `amount` (R) may be taken from this job."""
         facts = self._s.ledger.facts
         side = self._side(facts.job_queue[victim])
-        if side is None or not self._keeps_guarantees(side, amount):
+        if side is None or not side.gives or not self._keeps_guarantees(side, amount):
             return False
         if self._by_guarantee:
             return True
         left = self._left(side, amount)
         is_below = left < 1 - _SAME
         return (
-            not (self._grows_by and not self._stays_within(side))
-            and not (is_below and (left <= side.least + _SAME or facts.priority[victim] > self._priority))
+            not (is_below and (left <= side.least + _SAME or facts.priority[victim] > self._priority))
             and not (self._stops(victim, amount) and not self._may_be_displaced(side, victim))
             and not (is_below and not (self._is_modest(victim, amount) and self._is_worth(side, amount)))
         )
@@ -244,10 +242,6 @@ class Claim:
     def _is_modest(self, victim: int, amount: list[int]) -> bool:
         """Whether a growing job takes one replica and stops no gang."""
         return not self._grows_by or (self._grows_by == 1 and not self._stops(victim, amount))
-
-    def _stays_within(self, side: _Side) -> bool:
-        chain = self._s.chains[self._queue]
-        return self._s.stays_within(chain[: chain.index(side.mine) + 1], self._need, self.asked)
 
     def _stops(self, victim: int, amount: list[int]) -> bool:
         return amount == self._s.ledger.held_amount(victim)
@@ -326,22 +320,26 @@ class Claim:
         least = max(self._ratios[: len(ours)])
         if not entitlements.counted(mine, self.asked) or least >= 1 - _SAME:
             return None
-        for q in below:
-            counted = entitlements.counted(q, self.asked)
-            if counted and entitlements.ratio(q, counted) <= least + _SAME:
-                return None
+        ratios = [entitlements.ratio(q, counted) for q in below if (counted := entitlements.counted(q, self.asked))]
+        if any(ratio <= least + _SAME for ratio in ratios):
+            return None
         self._met_before[below[-1]] = entitlements.met(below[-1], entitlements.counted(below[-1], self.asked))
-        return _Side(below, above, mine, least)
+        gives = not self._grows_by or entitlements.stays_within(ours, self._need, self.asked)
+        if self._grows_by > 1 and any(ratio < 1 - _SAME for ratio in ratios):
+            # Growth by several replicas takes nothing from a queue below its share.
+            gives = False
+        return _Side(below, above, mine, least, gives=gives)
 
 
 class _Side:
     """A victim's side of an exchange: its queues below the common ancestor, the common ancestors, the claimant's queue
-    below them, and the claimant's current held over deserved share (`least`)."""
+    below them, the claimant's current held over deserved share (`least`), and whether anything may be taken (`gives`).
+    """
 
-    __slots__ = ("above", "below", "least", "mine")
+    __slots__ = ("above", "below", "gives", "least", "mine")
 
-    def __init__(self, below: list[int], above: list[int], mine: int, least: float) -> None:
-        self.below, self.above, self.mine, self.least = below, above, mine, least
+    def __init__(self, below: list[int], above: list[int], mine: int, least: float, *, gives: bool = True) -> None:
+        self.below, self.above, self.mine, self.least, self.gives = below, above, mine, least, gives
 
 
 _SAME = 1e-9

@@ -66,12 +66,13 @@ class Preemption:
         givers[job] = False
         if not givers.any():
             return False
+        before = [list(state.ledger.used[q]) for q in facts.chains[facts.job_queue[job]]]
         for want in state.requests(job):
             able, may_take = agreed(self._rules(), job, want, givers)
             if state.ledger.holds(job):
                 may_take = _both(may_take, self._down_to_equal(job, want))
             if state.entitlements.guaranteed:
-                may_take = _both(may_take, self._with_guarantees(job, want))
+                may_take = _both(may_take, self._with_guarantees(job, want, before))
             if self._transactions.take(
                 job,
                 want,
@@ -80,7 +81,7 @@ class Preemption:
                 Why.SHARED_IN_QUEUE,
                 surplus_only=True,
                 must_be_worth_it=True,
-                is_accepted=self._takes_nothing_beyond_share(job, want),
+                is_accepted=self._takes_nothing_beyond_share(job, want, before),
             ):
                 return True
         return False
@@ -107,12 +108,13 @@ class Preemption:
 
         return may_take
 
-    def _takes_nothing_beyond_share(self, job: int, want: dict[int, int]) -> Callable[[], bool]:
-        """Whether the queue and its ancestors hold no more than before of any contended resource that the job requests,
-        or no more than they deserve: other queues would reclaim it, and the exchange would repeat forever."""
+    def _takes_nothing_beyond_share(
+        self, job: int, want: dict[int, int], before: list[list[int]]
+    ) -> Callable[[], bool]:
+        """Whether the queue and its ancestors hold no more than `before` of any contended resource that is requested, or
+        no more than they deserve: other queues would reclaim it, and the exchange would repeat forever."""
         entitlements, ledger = self._state.entitlements, self._state.ledger
         chain, asked = entitlements.chains[self._state.facts.job_queue[job]], asked_for(ledger.amount(want))
-        before = [list(ledger.used[q]) for q in chain]
 
         def accepted() -> bool:
             return all(
@@ -123,11 +125,10 @@ class Preemption:
 
         return accepted
 
-    def _with_guarantees(self, job: int, want: dict[int, int]) -> MayTake:
+    def _with_guarantees(self, job: int, want: dict[int, int], before: list[list[int]]) -> MayTake:
         """Whether the queue and its ancestors keep their guarantees of what is contended: replicas differ in size."""
         entitlements, ledger = self._state.entitlements, self._state.ledger
         chain, need = entitlements.chains[self._state.facts.job_queue[job]], ledger.amount(want)
-        before = [list(ledger.used[q]) for q in chain]
         return lambda _victim, amount: entitlements.keep_guarantees_instead(chain, amount, need, before)
 
 
