@@ -111,8 +111,8 @@ class Preemption:
     def _takes_nothing_beyond_share(
         self, job: int, want: dict[int, int], before: list[list[int]]
     ) -> Callable[[], bool]:
-        """Whether the queue and its ancestors hold no more than `before` of any contended resource that is requested, or
-        no more than they deserve: other queues would reclaim it, and the exchange would repeat forever."""
+        """Whether the queue and its ancestors hold no more than `before` of any contended resource that is requested,
+        or no more than they deserve: other queues would reclaim it, and the exchange would repeat forever."""
         entitlements, ledger = self._state.entitlements, self._state.ledger
         chain, asked = entitlements.chains[self._state.facts.job_queue[job]], asked_for(ledger.amount(want))
 
