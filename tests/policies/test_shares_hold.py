@@ -8,6 +8,7 @@ small jobs that borrow capacity reserved for a gang of their queue do not apply 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from diflow.allocator.policies.fair.prepared import prepared
 from diflow.allocator.policies.fair.shares import deserved, queue_demand
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.settings import PolicySettings
+from tests.policies import judging, laws
 from tests.policies.field.rows import linear
 from tests.policies.generators import snapshots
 from tests.policies.queue_clusters import queue_clusters
@@ -472,3 +474,60 @@ def test_a_queue_that_deserves_nothing_of_a_resource_has_taken_it_by_its_guarant
     # "j1" took from "j2", by the guarantee of its queue, what "j2" took from "j0".
     loser, taker = (snapshot.job_names.index(name) for name in ("j0", "j1"))
     assert (plan.why[loser], plan.subject[loser]) == (Why.RECLAIMED_BY_GUARANTEE, taker)
+
+
+def lawful(snapshot: Snapshot) -> dict[str, int]:
+    """What all jobs hold after a cycle of `fair` that breaks no law."""
+    policy = FairPolicy()
+    plan = policy.optimize(snapshot)
+    found = [*judging.cheap(policy, snapshot, plan), *queues_hold(snapshot, plan)]
+    assert found + laws.settles(policy, snapshot, plan) == []
+    return held(snapshot, plan)
+
+
+def test_a_pinned_job_that_gets_nothing_does_not_speak_for_jobs_that_can_use_other_nodes() -> None:
+    home = replace(job("home", 2, queue="q1", placed={"n1": 1}, cpu=1), pinned=True)
+    jobs = [
+        home,
+        job("roams", 2, queue="q1", placed={"n1": 1}, cpu=1),
+        job("large", 6, queue="q2", placed={"n2": 6}, cpu=1),
+    ]
+    snapshot = build([node(cpu=2), node("n2", cpu=6)], jobs, [QueueView("q1"), QueueView("q2")])
+    assert lawful(snapshot) == {"home": 1, "roams": 2, "large": 5}
+
+
+def test_a_lost_guarantee_of_one_resource_does_not_count_as_another_one() -> None:
+    """Inside queue a, `first` stops `gpus`, which alone used the guaranteed GPU, and is stopped for the share of b. So
+    a loses the guarantee of a GPU, but none of cores, whatever the priorities of the jobs that hold them."""
+    jobs = [
+        job("first", 4, low=3, queue="a", priority=2, placed={"n2": 4}, cpu=1),
+        job("gpus", 8, low=5, queue="a", placed={"n1": 4, "n3": 4}, cpu=1, gpu=1),
+        job("cores", 13, queue="a", placed={"n1": 12}, preemptible=False, cpu=1),
+        job("wants", 12, low=5, queue="b", created=1.0, cpu=1, gpu=1),
+        job("sure", 5, low=2, queue="c", created=1.0, preemptible=False, cpu=1),
+    ]
+    queues = [
+        QueueView("a", weight=0, guarantee={"cpu": 12, "gpu": 1}),
+        QueueView("b", weight=2),
+        QueueView("c", weight=0, guarantee={"cpu": 5}),
+    ]
+    nodes = [node(cpu=16, gpu=4), node("n2", cpu=4, gpu=4), node("n3", cpu=4, gpu=4)]
+    assert lawful(build(nodes, jobs, queues)) == {"first": 0, "gpus": 0, "cores": 13, "wants": 6, "sure": 5}
+
+
+@pytest.mark.parametrize("sure", [0, 5])
+def test_what_a_stopped_job_does_to_its_queue_is_part_of_the_exchange(sure: int) -> None:
+    """q1 holds eight and deserves five. Without `first`, which takes the place of `often` by its priority, only three
+    are left to it: no less than another queue has, but less than a guarantee of five."""
+    often = replace(job("often", 5, low=5, queue="q1", placed={"n1": 5}, cpu=1), restarts=3)
+    first = job("first", 3, low=3, queue="q1", priority=1, created=1.0, placed={"n1": 3}, cpu=1)
+    claims = job("claims", 8, low=2, queue="q2", created=2.0, cpu=1)
+    queues = [QueueView("q1", weight=5, guarantee={"cpu": sure}), QueueView("q2", weight=3)]
+    found = lawful(build([node(cpu=8)], [often, first, claims], queues))
+    assert found == ({"often": 5, "first": 3, "claims": 0} if sure else {"often": 0, "first": 3, "claims": 5})
+
+
+@pytest.mark.parametrize(("seed", "number"), [(15, 1223), (18, 1078), (1005, 2003), (1008, 1775)])
+def test_what_takes_the_place_of_a_stopped_job_is_judged_too(seed: int, number: int) -> None:
+    *_, snapshot = queue_clusters(seed, number + 1)
+    lawful(snapshot)
