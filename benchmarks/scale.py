@@ -114,6 +114,9 @@ def _daemon(found: TestCluster, namespace: str, folder: Path, number: int) -> Da
 def _fall(grown: Grown, cluster: Cluster, namespace: str, pair: Sequence[Daemon], name: str) -> Json:
     """Kill the first of the two, and submit a job that nobody has decided on. Times count from the kill, and from the
     end of the Lease by its last renewal."""
+    holders = {line["identity"] for line in pair[0].lines() if line.get("event") == "leading"}
+    lease = cluster.get(LEASE, keys.ALLOCATOR, namespace=namespace)
+    assert lease["spec"]["holderIdentity"] in holders, "the one that is to be killed leads"
     with Watch(cluster, namespace, WORKFLOW, _is_placed) as placed:
         pair[0].kill()
         killed, wall = time.monotonic(), time.time()

@@ -234,7 +234,7 @@ def test_a_daemon_with_stale_caches_runs_slowly() -> None:
         at = Lab(api)
         daemon = _on_real_time(at, stale_seconds=0.001)
         stop = threading.Event()
-        ended = threading.Thread(target=daemon.allocator.run, args=(stop,), daemon=True)
+        ended = threading.Thread(target=_run, args=(daemon, stop), daemon=True)
         try:
             ended.start()
             eventually(lambda: len(daemon.cycles) >= 2, "it turns")
@@ -249,6 +249,14 @@ def test_a_daemon_with_stale_caches_runs_slowly() -> None:
             assert not ended.is_alive()
 
 
+def _run(daemon: Daemon, stop: threading.Event) -> None:
+    daemon.allocator.caches.start()
+    try:
+        daemon.allocator.run(stop)
+    finally:
+        daemon.allocator.caches.stop()
+
+
 def test_the_real_loop_admits_resizes_and_ends() -> None:
     """The loop runs by itself: each change has to wake it."""
     with serving() as api:
@@ -256,7 +264,7 @@ def test_the_real_loop_admits_resizes_and_ends() -> None:
         two_nodes(at)
         daemon = _on_real_time(at, lost_after_seconds=0.0)
         stop = threading.Event()
-        runner = threading.Thread(target=daemon.allocator.run, args=(stop,), daemon=True)
+        runner = threading.Thread(target=_run, args=(daemon, stop), daemon=True)
         runner.start()
         try:
 
