@@ -249,6 +249,40 @@ def test_a_daemon_with_stale_caches_runs_slowly() -> None:
             assert not ended.is_alive()
 
 
+def test_a_process_that_stands_by_has_its_caches_and_lists_nothing_when_it_leads() -> None:
+    with serving() as api:
+        at = Lab(api, direct=False)
+        two_nodes(at)
+        daemon = _on_real_time(at)
+        at.cluster.submit(job("one", task(replicas=2)))
+        free = {"metadata": {"name": "diflow-allocator"}, "spec": {"leaseTransitions": 1, "holderIdentity": "other"}}
+        api.add(LEASE, free, namespace=at.settings.namespace)
+        daemon.elector.release()
+        stop = threading.Event()
+        runner = threading.Thread(target=lead, args=(daemon.allocator, stop), daemon=True)
+        runner.start()
+        try:
+            eventually(lambda: daemon.allocator.caches.wait_synced(0.1), "it stands by with full caches")
+            before = len(api.requests)
+            released = {"spec": {"leaseTransitions": 1, "holderIdentity": ""}}
+            api.cluster().patch(LEASE, "diflow-allocator", released, namespace=at.settings.namespace)
+
+            def admitted() -> bool:
+                at.cluster.step(0.1)
+                return len(at.cluster.running("one")) == 2
+
+            eventually(admitted, "it decides")
+            later = [r for r in api.requests[before:] if r.method == "GET" and not r.query.get("watch")]
+            assert {r.path.rsplit("/", 1)[-1] for r in later} == {"diflow-allocator"}, "its Lease, and no list"
+            again = [r for r in api.requests[before:] if r.query.get("watch")]
+            assert len(again) >= 4, "the watches are on new connections"
+        finally:
+            stop.set()
+            daemon.allocator.ask("the end")
+            runner.join(20)
+            assert not runner.is_alive()
+
+
 def _run(daemon: Daemon, stop: threading.Event) -> None:
     daemon.allocator.caches.start()
     try:
