@@ -34,8 +34,9 @@ from diflow.kube.kinds import LEASE, WORKFLOW
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
-from tests.e2e.allocators import FAKE, Daemon, install_policy
-from tests.e2e.live import ENDED, Live
+from tests.e2e import installing
+from tests.e2e.allocators import FAKE, Daemon
+from tests.e2e.live import ENDED
 
 Json = dict[str, Any]
 
@@ -82,7 +83,7 @@ def failover(found: TestCluster, cluster: Cluster, namespace: str, options: argp
             pair[0].start()
             pair[0].until_leading()
             if not options.no_fence:
-                install_policy(Live(found, namespace))
+                installing.install_fence(found, home=namespace)
             wait_until("all pods run", lambda: not allocating.pending(cluster, namespace), timeout=1800, every=5.0)
             pair[1].start()
             rounds = []
