@@ -46,6 +46,8 @@ BEYOND_SECONDS = 5.0
 GROWTH = 1.1
 """The most that memory and open files may grow from the second third of the soak to the last."""
 SAMPLE_SECONDS = 10.0
+STANDBY_SECONDS = 60.0
+"""For a standby to fill its caches, before the leader is killed."""
 _PHASE = "workflows.argoproj.io/phase"
 _GONE = {_PHASE: "Succeeded"}
 
@@ -88,7 +90,7 @@ def failover(found: TestCluster, cluster: Cluster, namespace: str, options: argp
             pair[1].start()
             rounds = []
             for number in range(options.rounds):
-                time.sleep(20)  # the standby has started, and nothing else happens
+                time.sleep(STANDBY_SECONDS)
                 rounds.append(_fall(grown, cluster, namespace, pair, f"after-{number}"))
                 say(json.dumps(rounds[-1]))
                 pair[0].log.write_text("")
@@ -172,7 +174,9 @@ def soak(found: TestCluster, cluster: Cluster, namespace: str, options: argparse
     began = time.monotonic()
     with (folder / "server").open("wb") as log:
         command = [sys.executable, "-m", "diflow", "server", "run", "--log-format", "json"]
-        settings = {"DIFLOW_SERVER_PORT": "0", "DIFLOW_SERVER_WATCHED_NAMESPACE": namespace}
+        settings = {
+            "DIFLOW_SERVER_PORT": "0", "DIFLOW_SERVER_METRICS_PORT": "-1", "DIFLOW_SERVER_WATCHED_NAMESPACE": namespace
+        }  # fmt: skip
         server = subprocess.Popen(command, env={**found.environment, **settings}, stdout=log, stderr=log, cwd=ROOT)
         allocator.start()
         try:
