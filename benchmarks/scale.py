@@ -34,8 +34,9 @@ from diflow.kube.kinds import LEASE, WORKFLOW
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
-from tests.e2e.allocators import Daemon, install_policy
-from tests.e2e.live import ENDED, FAKE, Live
+from tests.e2e import installing
+from tests.e2e.allocators import Daemon
+from tests.e2e.live import ENDED, FAKE
 
 Json = dict[str, Any]
 
@@ -45,6 +46,8 @@ BEYOND_SECONDS = 5.0
 GROWTH = 1.1
 """The most that memory and open files may grow from the second third of the soak to the last."""
 SAMPLE_SECONDS = 10.0
+STANDBY_SECONDS = 60.0
+"""For a standby to fill its caches, before the leader is killed."""
 _PHASE = "workflows.argoproj.io/phase"
 _GONE = {_PHASE: "Succeeded"}
 
@@ -82,12 +85,12 @@ def failover(found: TestCluster, cluster: Cluster, namespace: str, options: argp
             pair[0].start()
             pair[0].until_leading()
             if not options.no_fence:
-                install_policy(Live(found, namespace))
+                installing.install_fence(found, home=namespace)
             wait_until("all pods run", lambda: not allocating.pending(cluster, namespace), timeout=1800, every=5.0)
             pair[1].start()
             rounds = []
             for number in range(options.rounds):
-                time.sleep(20)  # the standby has started, and nothing else happens
+                time.sleep(STANDBY_SECONDS)
                 rounds.append(_fall(grown, cluster, namespace, pair, f"after-{number}"))
                 say(json.dumps(rounds[-1]))
                 pair[0].log.write_text("")
@@ -114,6 +117,9 @@ def _daemon(found: TestCluster, namespace: str, folder: Path, number: int) -> Da
 def _fall(grown: Grown, cluster: Cluster, namespace: str, pair: Sequence[Daemon], name: str) -> Json:
     """Kill the first of the two, and submit a job that nobody has decided on. Times count from the kill, and from the
     end of the Lease by its last renewal."""
+    holders = {line["identity"] for line in pair[0].lines() if line.get("event") == "leading"}
+    lease = cluster.get(LEASE, keys.ALLOCATOR, namespace=namespace)
+    assert lease["spec"]["holderIdentity"] in holders, "the one that is to be killed leads"
     with Watch(cluster, namespace, WORKFLOW, _is_placed) as placed:
         pair[0].kill()
         killed, wall = time.monotonic(), time.time()
@@ -168,7 +174,9 @@ def soak(found: TestCluster, cluster: Cluster, namespace: str, options: argparse
     began = time.monotonic()
     with (folder / "server").open("wb") as log:
         command = [sys.executable, "-m", "diflow", "server", "run", "--log-format", "json"]
-        settings = {"DIFLOW_SERVER_PORT": "0", "DIFLOW_SERVER_WATCHED_NAMESPACE": namespace}
+        settings = {
+            "DIFLOW_SERVER_PORT": "0", "DIFLOW_SERVER_METRICS_PORT": "-1", "DIFLOW_SERVER_WATCHED_NAMESPACE": namespace
+        }  # fmt: skip
         server = subprocess.Popen(command, env={**found.environment, **settings}, stdout=log, stderr=log, cwd=ROOT)
         allocator.start()
         try:

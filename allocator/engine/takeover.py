@@ -56,7 +56,7 @@ class Takeover:
         """Fence the former leader. Returns whether it changed jobs."""
         epoch = self._elector.epoch
         if self._epoch != epoch:
-            is_fenced = self._is_fenced()
+            is_fenced = epoch == 1 or self._is_fenced()  # epoch 1 has no predecessor to fence
             self._versions = {
                 job.key: job.read.identity.version
                 for job in sorted(state.jobs.values(), key=_may_be_given_less)

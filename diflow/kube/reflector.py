@@ -109,6 +109,7 @@ class Reflector:
         self._view: Mapping[Key, Json] | None = None
         self._said: float | None = None
         self._spoke = False
+        self._reopening = False
         self._version: str | None = None
         self._failures = 0
         self._trouble = ""
@@ -131,6 +132,13 @@ class Reflector:
         self._hang_up()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
+
+    def reopen(self) -> None:
+        """Continue the watch on a new connection, after which `age_seconds` counts anew: the present one may have been
+        lost without a sign."""
+        self._said = None
+        self._reopening = True
+        self._hang_up()
 
     @property
     def kind(self) -> Kind:
@@ -211,7 +219,7 @@ class Reflector:
             if self._stopping.is_set():
                 return 0.0
             began = self._clock()
-            self._spoke = False
+            self._spoke = self._reopening = False
             self._watch()
             trouble = f"the server ends each watch of {self._kind.plural} early"
             if self._clock() - began >= _HEALTHY_SECONDS:
@@ -225,9 +233,9 @@ class Reflector:
         except Exception as error:
             trouble = str(error) or type(error).__name__
             at_least = getattr(error, "retry_after_seconds", None) or 0.0
-            if not self._stopping.is_set():
+            if not (self._stopping.is_set() or self._reopening):
                 self._on_trouble(error)
-        if self._stopping.is_set():
+        if self._stopping.is_set() or self._reopening:
             return 0.0
         if self._clock() - began >= _HEALTHY_SECONDS:
             self._failures = 0

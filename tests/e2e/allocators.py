@@ -15,11 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from diflow import DIJob, Task, keys
-from diflow.jobs import fence
-from diflow.kube.kinds import LEASE
 from diflow.state.status import JobStatus, derive
 from diflow.workflows import render
 from tests.builders import template
@@ -242,22 +238,6 @@ def zone(live: Live, name: str) -> Iterator[Zone]:
         yield made
     finally:
         made.close()
-
-
-def install_policy(live: Live) -> None:
-    """Install the policy for the Lease of the namespace, and wait until it is in force. It is left there: the API
-    server stops its watch of Leases when no binding names one, and does not begin again (docs/decisions/0015). Without
-    its Lease the policy refuses nothing."""
-    text = (ROOT / "manifests" / "allocator" / "fence.yaml").read_text().replace("diflow-system", live.namespace)
-    found = list(yaml.safe_load_all(text))
-    for obj in found:
-        obj["metadata"]["name"] += f"-{live.namespace}"
-        if "policyName" in obj["spec"]:
-            obj["spec"]["policyName"] += f"-{live.namespace}"
-    live.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": found}))
-    made = live.api.get(LEASE, keys.ALLOCATOR, namespace=live.namespace)
-    nobody = f"{keys.ALLOCATOR}/{live.namespace}/{made['metadata']['uid']}/0"
-    wait_until("it is in force", lambda: fence.is_refused(live.api, nobody, namespace=live.namespace))
 
 
 def submit(live: Live, job: DIJob, *, suspended: bool = False) -> str:

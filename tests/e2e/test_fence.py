@@ -23,7 +23,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, POD, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
 from tests.clusters import ROOT, TestCluster
-from tests.e2e.allocators import install_policy
+from tests.e2e import installing
 from tests.e2e.frozen import LEASE_SECONDS
 from tests.e2e.live import Live
 
@@ -47,7 +47,7 @@ def fenced(live: Live) -> None:
     """The policy of the manifests, for a Lease in the test's namespace."""
     lease = {"metadata": {"name": keys.ALLOCATOR}, "spec": {"leaseTransitions": 1, "holderIdentity": ""}}
     live.api.create(LEASE, lease, namespace=live.namespace)
-    install_policy(live)
+    installing.install_fence(live.cluster, home=live.namespace)
 
 
 @pytest.mark.usefixtures("fenced")
