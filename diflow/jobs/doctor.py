@@ -21,7 +21,7 @@ _MOST_SKEW_SECONDS: Final = 5.0
 RIGHTS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
     ("create", WORKFLOW, "", "submit"),
     ("get", WORKFLOW, "", "get, describe, wait"),
-    ("list", WORKFLOW, "", "list"),
+    ("list", WORKFLOW, "", "list, watch, wait"),
     ("watch", WORKFLOW, "", "watch, wait"),
     ("patch", WORKFLOW, "", "suspend, resume, stop"),
     ("update", WORKFLOW, "", "retry"),
