@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -47,7 +48,6 @@ PER_JOB = 5
 PER_NODE = 25
 # Up to this number Argo creates the pods.
 BY_ARGO = 100
-PORT = 9787
 IDLE_SECONDS = 60.0
 BARE_PODS = 1000
 MODELS = ("model-a", "model-b")
@@ -56,7 +56,6 @@ SETTINGS = {
     "DIFLOW_ALLOCATOR_PERIOD_SECONDS": "60",
     "DIFLOW_ALLOCATOR_LOST_AFTER_SECONDS": "60",
     "DIFLOW_ALLOCATOR_BETWEEN_ROUNDS_SECONDS": "10",
-    "DIFLOW_ALLOCATOR_METRICS_PORT": str(PORT),
 }
 
 
@@ -308,7 +307,9 @@ def _job(name: str, number: int) -> DIJob:
 
 def _one(grown: Grown, probes: int) -> Row:
     folder = Path(tempfile.mkdtemp(prefix="diflow-bench-"))
-    daemon = Daemon(grown.found, grown.namespace, folder / "log", SETTINGS)
+    port = _free_port()
+    settings = {**SETTINGS, "DIFLOW_ALLOCATOR_METRICS_PORT": str(port)}
+    daemon = Daemon(grown.found, grown.namespace, folder / "log", settings)
     with Watch(grown.cluster, grown.namespace, POD, _is_admitted) as admitted:
         before = set(admitted.when(bool))
         began = time.monotonic()
@@ -329,15 +330,15 @@ def _one(grown: Grown, probes: int) -> Row:
             rate = (len(times) - 1) / max(1e-6, times[-1] - times[0])
             wait_until("all pods run", lambda: not pending(grown.cluster, grown.namespace), timeout=900, every=5.0)
             served = (_server_seconds(grown.found) - before_served) / len(times)
-            _until_still()
+            _until_still(port)
             before_cycles = _cpu_seconds(pid)
             cycles, own, asking = _cycles(grown, daemon, probes)
             cpu_of_cycles = _cpu_seconds(pid) - before_cycles
-            _until_still()
+            _until_still(port)
             idle = _idle(pid)
             load = os.getloadavg()[0]
             resident, peak = memory(pid)
-            counted = _counted()
+            counted = _counted(port)
         finally:
             daemon.stop()
     bare_rate, bare_served = _bare(grown)
@@ -418,12 +419,12 @@ def _plans(daemon: Daemon) -> list[Json]:
     return [line for line in daemon.lines() if line.get("event") == "plan"]
 
 
-def _until_still(seconds: float = 3.0) -> None:
+def _until_still(port: int, seconds: float = 3.0) -> None:
     """Wait until the allocator has had nothing to carry out for some seconds."""
     since, last = time.monotonic(), -1
     deadline = time.monotonic() + 300
     while time.monotonic() - since < seconds and time.monotonic() < deadline:
-        now = _counted()
+        now = _counted(port)
         if now != last:
             since, last = time.monotonic(), now
         time.sleep(0.5)
@@ -542,9 +543,16 @@ def memory(pid: int) -> tuple[float, float]:
     return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
 
 
-def _counted() -> int:
+def _free_port() -> int:
+    """A port for the allocator's metrics that nothing else on this machine uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _counted(port: int) -> int:
     """Cycles of the allocator since its start."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     return int(sum(float(line.split()[-1]) for line in lines if line.startswith("diflow_allocator_cycles_total")))
 

@@ -33,7 +33,7 @@ _FENCE: Final = "the fence of the allocator"
 RIGHTS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
     ("create", WORKFLOW, "", "submit"),
     ("get", WORKFLOW, "", "get, describe, wait"),
-    ("list", WORKFLOW, "", "list"),
+    ("list", WORKFLOW, "", "list, watch, wait"),
     ("watch", WORKFLOW, "", "watch, wait"),
     ("patch", WORKFLOW, "", "suspend, resume, stop"),
     ("update", WORKFLOW, "", "retry"),

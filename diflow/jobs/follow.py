@@ -32,8 +32,8 @@ def selector(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The state of a job at one time. `workflow` is None if it does not exist (any more).
+class FollowedJob:
+    """A job as it was at one time. `workflow` is None if it does not exist (any more).
 
     `trouble`: why the cluster cannot be read now; the state is then an old one.
     """
@@ -62,23 +62,25 @@ class _News:
 
     def of_workflow(self, error: Exception | None) -> None:
         """The first failure of several may be a watch that ends: the second one is shown."""
-        self._failures = 0 if error is None else self._failures + 1
-        self.trouble = str(error) if self._failures > 1 else ""
-        if not isinstance(error, UnavailableError | None):
-            self.error = error
-        self.tell()
+        with self.changed:
+            self._failures = 0 if error is None else self._failures + 1
+            self.trouble = str(error) if self._failures > 1 else ""
+            if not isinstance(error, UnavailableError | None):
+                self.error = error
+            self.tell()
 
     def of_pods(self, error: Exception | None) -> None:
         """A user without access to the pods still follows the Workflow."""
-        self.may_read_pods = not isinstance(error, UnauthorizedError)
-        if not isinstance(error, UnavailableError | UnauthorizedError | None):
-            self.error = error
-        self.tell()
+        with self.changed:
+            self.may_read_pods = not isinstance(error, UnauthorizedError)
+            if not isinstance(error, UnavailableError | UnauthorizedError | None):
+                self.error = error
+            self.tell()
 
 
 def follow(
     cluster: Cluster, name: str, *, namespace: str | None = None, seconds: float | None = None
-) -> Iterator[Snapshot]:
+) -> Iterator[FollowedJob]:
     """Yield the states of a job, starting with the current one, until `seconds` have passed or the job is deleted.
 
     A job that continues in another Workflow is followed there. Raises NotFoundError if there is no such job, and the
@@ -106,7 +108,7 @@ def follow(
 
 def _follow_one(
     cluster: Cluster, workflow: dict[str, Any], *, namespace: str | None, deadline: float | None
-) -> Iterator[Snapshot]:
+) -> Iterator[FollowedJob]:
     """The states of one Workflow, from this one on."""
     name, news = workflow["metadata"]["name"], _News()
     workflows = Reflector(
@@ -140,7 +142,7 @@ def _follow_one(
                 state = next(iter(workflows.items().values()), None)
             elif not trouble:
                 continue
-            yield Snapshot(state, tuple(pods.items().values()), trouble)
+            yield FollowedJob(state, tuple(pods.items().values()), trouble)
             if state is None:
                 return
             time.sleep(_GATHER_SECONDS if deadline is None else _left(deadline, _GATHER_SECONDS))

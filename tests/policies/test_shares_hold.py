@@ -121,7 +121,7 @@ def test_no_queue_that_deserves_a_replica_is_left_with_nothing_on_random_cluster
 
 
 @of("fair", "fair+goodput")
-def test_sisters_reclaim_from_each_other(name: str) -> None:
+def test_siblings_reclaim_from_each_other(name: str) -> None:
     jobs = [
         job("a", 8, queue="ann", placed={"n1": 8}, cpu=1),
         job("b", 8, queue="bob", created=1.0, cpu=1),
@@ -186,7 +186,7 @@ def test_a_guarantee_ranks_above_the_surplus_of_others(name: str) -> None:
 
 
 @of("fit", "fair", "goodput", "fair+goodput")
-def test_a_broken_gang_is_made_whole(name: str) -> None:
+def test_a_gang_that_lost_replicas_is_completed(name: str) -> None:
     broken = job("gang", 3, low=3, placed={"n1": 2}, cpu=1)
     assert result(build([node(cpu=10)], [broken], [QueueView("default")]), name) == {"gang": 3}
 
@@ -228,7 +228,7 @@ def borrowed_cluster(now: float, *, preemptible: bool) -> Snapshot:
     return build(nodes, jobs, [QueueView("default")], now_seconds=now)
 
 
-def test_preemptible_jobs_borrow_the_room_that_is_kept_for_a_gang() -> None:
+def test_preemptible_jobs_borrow_the_capacity_that_is_reserved_for_a_gang() -> None:
     snapshot = borrowed_cluster(1000.0, preemptible=True)
     got = held(snapshot, fair(snapshot))
     assert got["eight"] == 8
@@ -236,7 +236,7 @@ def test_preemptible_jobs_borrow_the_room_that_is_kept_for_a_gang() -> None:
 
 
 @of("fit", "fair", "goodput", "fair+goodput")
-def test_the_keeping_of_room_ends_and_comes_again_for_twice_as_long(name: str) -> None:
+def test_a_reservation_ends_and_returns_for_twice_as_long(name: str) -> None:
     def small_jobs(now: float) -> int:
         got = result(borrowed_cluster(now, preemptible=False), name)
         return sum(got[f"one{i:02}"] for i in range(12))
@@ -252,7 +252,7 @@ def test_the_keeping_of_room_ends_and_comes_again_for_twice_as_long(name: str) -
     assert small_jobs(again + 2 * length) == 12
 
 
-def test_borrowers_give_back_the_room_as_soon_as_the_gang_can_start() -> None:
+def test_borrowers_give_back_the_capacity_as_soon_as_the_gang_can_start() -> None:
     nodes = [node(f"n{i}", gpu=8, cpu=64) for i in range(3)]
     jobs = [
         job("two", 2, low=2, placed={"n1": 2}, gpu=1, preemptible=False),
@@ -297,7 +297,9 @@ def test_a_gang_that_runs_grows_to_its_queues_share_in_the_place_of_anothers_sur
 
 
 @of("fair", "fair+goodput")
-def test_a_gang_above_its_queues_share_starts_while_nobody_else_asks_and_gives_way_then(name: str) -> None:
+def test_a_gang_above_its_queues_share_starts_while_no_other_job_asks_and_is_kept_or_stopped_whole_then(
+    name: str,
+) -> None:
     queues = [QueueView("q1"), QueueView("q2")]
     small, gang = job("b", 1, queue="q2", placed={"n1": 1}, cpu=1), job("a", 6, low=6, queue="q1", created=1.0, cpu=1)
     other = job("c", 3, low=3, queue="q2", created=2.0, cpu=1)
@@ -319,7 +321,7 @@ def test_with_one_queue_fair_with_goodput_decides_as_goodput_does() -> None:
 
 
 @pytest.mark.parametrize("priorities", [(0, 1), (100, 1000), (-1_000_000, 1_000_000_000)])
-def test_goodput_tells_priorities_apart_however_far_apart_they_are(priorities: tuple[int, int]) -> None:
+def test_goodput_distinguishes_priorities_however_far_apart_they_are(priorities: tuple[int, int]) -> None:
     low, high = priorities
     jobs = [
         job("old", 1, priority=low, placed={"n1": 1}, cpu=1),
@@ -384,7 +386,7 @@ def test_a_users_guarantee_holds_where_only_teams_compete() -> None:
     assert result(snapshot)["a"] == 4
 
 
-def test_replicas_are_taken_where_they_make_room() -> None:
+def test_replicas_are_taken_where_they_free_enough() -> None:
     jobs = [
         job("a", 4, queue="q1", placed={"n1": 3, "n2": 1}, cpu=2),
         job("b", 2, low=1, queue="q2", created=1.0, cpu=4),
@@ -433,7 +435,7 @@ def test_a_guarantee_counts_between_users_only_of_what_they_lack() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "number"), [(2, 2470), (4, 125)])
-def test_what_queues_take_from_each_other_comes_to_an_end(seed: int, number: int) -> None:
+def test_exchanges_between_queues_come_to_an_end(seed: int, number: int) -> None:
     *_, snapshot = queue_clusters(seed, number + 1)
     settings = PolicySettings()
     cycle = Cycle(State(prepared(snapshot), settings))
@@ -457,12 +459,12 @@ def test_sharing_inside_a_queue_starts_no_exchanges_that_repeat_forever() -> Non
     assert queues_hold(snapshot, fair(snapshot)) == []
 
 
-def test_a_preemption_inside_a_queue_that_costs_its_guarantee_is_not_made_good_by_another_queue() -> None:
+def test_a_preemption_inside_a_queue_that_costs_its_guarantee_is_not_compensated_by_another_queue() -> None:
     *_, snapshot = queue_clusters(6, 547)
     assert queues_hold(snapshot, fair(snapshot)) == []
 
 
-def test_where_no_exchange_is_worth_it_idle_room_is_given_all_the_same() -> None:
+def test_where_no_exchange_is_worth_it_idle_capacity_is_still_given() -> None:
     *_, snapshot = queue_clusters(4, 1709)
     plan = fair(snapshot)
     assert Why.POLICY_FAILED not in {Why(int(why)) for why in plan.why}
