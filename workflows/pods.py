@@ -74,8 +74,8 @@ class _Mount:
 class _Parts:
     """A pod template under construction: Argo's own fields, and the user's part of the patch.
 
-    `mounts`, `env` and `lists` are added to each container; the last two not to the main one if `is_shared`: it has them
-    from the Workflow's own patch (`job_patch`). `listed`: the names of the variables in `lists`.
+    `mounts`, `env` and `lists` are added to each container; the last two not to the main one if `is_shared`: it has
+    them from the Workflow's own patch (`job_patch`). `listed`: the names of the variables in `lists`.
     """
 
     env: Sequence[Variable]
