@@ -307,7 +307,7 @@ def _job(name: str, number: int) -> DIJob:
 
 def _one(grown: Grown, probes: int) -> Row:
     folder = Path(tempfile.mkdtemp(prefix="diflow-bench-"))
-    port = _free_port()
+    port = free_port()
     settings = {**SETTINGS, "DIFLOW_ALLOCATOR_METRICS_PORT": str(port)}
     daemon = Daemon(grown.found, grown.namespace, folder / "log", settings)
     with Watch(grown.cluster, grown.namespace, POD, _is_admitted) as admitted:
@@ -543,7 +543,7 @@ def memory(pid: int) -> tuple[float, float]:
     return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port for the allocator's metrics that nothing else on this machine uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

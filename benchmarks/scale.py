@@ -110,7 +110,7 @@ def failover(found: TestCluster, cluster: Cluster, namespace: str, options: argp
 
 
 def _daemon(found: TestCluster, namespace: str, folder: Path, number: int) -> Daemon:
-    port = {"DIFLOW_ALLOCATOR_METRICS_PORT": str(allocating.PORT + number)}
+    port = {"DIFLOW_ALLOCATOR_METRICS_PORT": str(allocating.free_port())}
     return Daemon(found, namespace, folder / f"log-{number}", {**allocating.SETTINGS, **port})
 
 

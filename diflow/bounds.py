@@ -16,6 +16,10 @@ MOST_HOST_BYTES: Final = 131_000
 """Of the names of all hosts of a job, comma-joined: Linux limits an environment variable (DI_NODES) to 131,072 bytes,
 including its name."""
 
+MOST_POD_BYTES: Final = 768 * 1024
+"""Of the lists of each task's hosts in a pod, which each of its containers has twice: etcd limits an object to 1.5 MiB,
+and Argo keeps the pod's template in a ConfigMap of at most 1 MiB."""
+
 MOST_FULL_HOSTS: Final = 256
 """Replicas of a job whose hosts are listed with their domain, and for each task as well: each pod has the list twice,
 as Argo keeps a copy of the pod's template in it."""

@@ -249,11 +249,15 @@ class DIJob(_Model):
             name in task.template["spec"] for task in self.tasks for name in own
         )
 
-    def check_hosts(self) -> None:
-        """Raises InvalidError if the names of all hosts are too long, as every container has those of each task."""
+    def check_hosts(self, *, short: bool | None = None) -> None:
+        """Raises InvalidError if the names of all hosts are too long, as every container has those of each task.
+
+        `short`: whether they are listed without their domain, if that was decided for other numbers of replicas.
+        """
+        short = self.has_short_hosts if short is None else short
         # An unknown namespace may have a name of the maximum length.
         namespace = len(self.namespace) if self.namespace is not None else keys.LABEL_LIMIT
-        domain = 0 if self.has_short_hosts else 1 + len(names.domain("")) + namespace
+        domain = 0 if short else 1 + len(names.domain("")) + namespace
         size = sum(_most(t) * (len(names.hostname(self.name, t.name, _most(t) - 1)) + domain + 1) for t in self.tasks)
         if size > bounds.MOST_HOST_BYTES:
             raise _exceeds(
@@ -262,6 +266,15 @@ class DIJob(_Model):
                 bounds.MOST_HOST_BYTES,
                 path="spec.tasks",
             )
+        for i, task in enumerate(self.tasks if not short and len(self.tasks) > 1 else ()):
+            in_pod = size * (1 + 2 * len(_containers(task)))
+            if in_pod > bounds.MOST_POD_BYTES:
+                raise _exceeds(
+                    "bytes of host names in a pod, twice for each of its containers",
+                    in_pod,
+                    bounds.MOST_POD_BYTES,
+                    path=f"spec.tasks[{i}].template.spec.containers",
+                )
 
     @classmethod
     def from_manifest(cls, manifest: Any) -> Self:

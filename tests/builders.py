@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from diflow import DIJob, Task
-from diflow.kube.kinds import Kind
 
-SERVICE: Final = Kind("Service", "", "v1", "services")
 IMAGE = "docker.io/library/busybox:local"
 
 

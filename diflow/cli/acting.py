@@ -96,7 +96,7 @@ def delete(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Delete jobs with their pods and Services."""
+    """Delete jobs with their pods."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
     from diflow.jobs.delete import delete  # noqa: PLC0415
     from diflow.jobs.wait import wait_deleted  # noqa: PLC0415

@@ -113,8 +113,14 @@ def main_container(pod: Json) -> Json:
 
 
 def env(pod: Json) -> dict[str, str]:
-    """The environment variables of the main container that have plain values."""
-    return {item["name"]: item.get("value", "") for item in main_container(pod).get("env") or []}
+    """The environment variables of the main container that have plain values, or those of the pod's annotations."""
+    annotations = pod["metadata"].get("annotations") or {}
+    named = {f"metadata.annotations['{name}']": value for name, value in annotations.items()}
+    out = {}
+    for item in main_container(pod).get("env") or []:
+        field = (item.get("valueFrom") or {}).get("fieldRef") or {}
+        out[item["name"]] = item.get("value") or named.get(field.get("fieldPath", ""), "")
+    return out
 
 
 def gates(pod: Json) -> list[str]:

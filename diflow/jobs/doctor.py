@@ -92,7 +92,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
             remedy=f"kubectl apply -n {cluster.namespace} -k manifests/jobs",
         )
     if found.ok:
-        yield _service(cluster)
+        yield _looked(lambda: _service(cluster), f"Service {keys.SERVICE} in {cluster.namespace}")
     for name in keys.PRIORITY_CLASSES.values():
         what = f"PriorityClass {name}"
         yield _looked(

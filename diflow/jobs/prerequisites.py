@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -65,8 +66,9 @@ def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
                 f"the service account {account} is missing in the namespace {namespace!r}: apply diflow's manifests "
                 f"there (kubectl apply -n {namespace} -k manifests/)"
             )
-    if problem := service_problem(cluster, namespace):
-        raise UnavailableError(f"{problem}: {SERVICE_REMEDY.format(namespace)}")
+    with contextlib.suppress(UnauthorizedError):
+        if problem := service_problem(cluster, namespace):
+            raise UnavailableError(f"{problem}: {SERVICE_REMEDY.format(namespace)}")
     wanted = keys.PRIORITY_CLASSES[priority]
     if _is_missing(cluster, "priority", wanted, namespace):
         raise UnavailableError(
@@ -81,12 +83,10 @@ def check_ready(cluster: Cluster, *, namespace: str, priority: str) -> None:
 
 
 def service_problem(cluster: Cluster, namespace: str) -> str:
-    """What is wrong with the Service that resolves the host names of a namespace's jobs; "" if nothing is, or if the
-    user may not read it."""
+    """What is wrong with the Service that resolves the host names of a namespace's jobs; "" if nothing is. Raises
+    UnauthorizedError if the user may not read it."""
     try:
         spec = cluster.get(SERVICE, keys.SERVICE, namespace=namespace).get("spec") or {}
-    except UnauthorizedError:
-        return ""
     except NotFoundError:
         return f"the Service {keys.SERVICE}, by which replicas find each other, is missing in {namespace!r}"
     if spec.get("clusterIP") != "None" or spec.get("selector") != {keys.OPERATOR: keys.OPERATOR_VALUE}:

@@ -94,7 +94,8 @@ def check_size(job: DIJob, *, wanted: Mapping[str, int], bounds: Bounds, namespa
         for task, number in zip(job.tasks, most, strict=True)
     )
     try:
-        job.model_copy(update={"tasks": tasks, "namespace": namespace}).check_hosts()
+        larger = job.model_copy(update={"tasks": tasks, "namespace": namespace})
+        larger.check_hosts(short=job.has_short_hosts)  # as its Workflow was made
     except InvalidError as error:
         raise InvalidError(error.message, path=path) from None
 

@@ -18,7 +18,7 @@ from diflow.kube.kinds import CRD, DEPLOYMENT, NAMESPACE, POD, PRIORITY_CLASS, S
 from tests.kube.fakeapi import FakeApi, Request, serving
 from tests.state.seen import SeenJob
 
-MANIFEST_OF_SERVICE = Path(__file__).resolve().parents[2] / "manifests" / "jobs" / "service.yaml"
+_SERVICE = Path(__file__).resolve().parents[2] / "manifests" / "jobs" / "service.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Cli:
     def prepare(self, *, argo: str = "v4.0.2") -> None:
         """Add what a job needs: accounts, the Service, priority classes, Argo."""
         self.api.add(NAMESPACE, {"metadata": {"name": "default"}})
-        self.api.add(SERVICE, yaml.safe_load(MANIFEST_OF_SERVICE.read_text()))
+        self.api.add(SERVICE, the_service())
         for account in ("diflow-worker", "diflow-steps"):
             self.api.add(SERVICE_ACCOUNT, {"metadata": {"name": account}})
         for name in ("diflow-normal", "diflow-high"):
@@ -122,6 +122,11 @@ def play(diflow: Cli, *steps: Callable[[], object], pause_seconds: float = 0.25)
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread
+
+
+def the_service() -> dict[str, Any]:
+    """The Service of manifests/jobs, which resolves the host names of jobs."""
+    return dict(yaml.safe_load(_SERVICE.read_text()))
 
 
 @contextmanager

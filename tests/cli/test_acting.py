@@ -10,7 +10,17 @@ import pytest
 
 from diflow.cli.doctor import verdict
 from diflow.jobs.doctor import Finding
-from diflow.kube.kinds import CONFIG_MAP, CRD, DEPLOYMENT, LEASE, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
+from diflow.kube.kinds import (
+    CONFIG_MAP,
+    CRD,
+    DEPLOYMENT,
+    LEASE,
+    POD,
+    PRIORITY_CLASS,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    WORKFLOW,
+)
 from tests.allocator import fencing
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import status
@@ -169,6 +179,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(diflow: Cli) -> None:
 def test_doctor_names_each_thing_that_is_missing_and_what_to_do(diflow: Cli) -> None:
     diflow.prepare(argo="v3.5.1")
     diflow.api.remove(SERVICE_ACCOUNT, "diflow-steps")
+    diflow.api.remove(SERVICE, "di")
     diflow.api.remove(PRIORITY_CLASS, "diflow-high")
     diflow.api.denied |= {("create", "workflows"), ("get", "pods")}
     result = diflow("doctor")
@@ -180,8 +191,12 @@ def test_doctor_names_each_thing_that_is_missing_and_what_to_do(diflow: Cli) -> 
     assert (
         "✗ service account diflow-steps in default: missing\n    → kubectl apply -n default -k manifests/jobs" in text
     )
+    assert (
+        "✗ Service di in default: the Service di, by which replicas find each other, is missing in 'default'\n"
+        "    → kubectl apply -n default -k manifests/jobs" in text
+    )
     assert "✗ PriorityClass diflow-high: missing\n    → kubectl apply -k manifests/cluster" in text
-    assert text.splitlines()[-1].startswith("5 of ")
+    assert text.splitlines()[-1].startswith("6 of ")
 
 
 @pytest.mark.parametrize(
@@ -209,6 +224,7 @@ def test_doctor_counts_what_may_not_be_looked_at_as_in_order(diflow: Cli) -> Non
     result = diflow("doctor")
     assert result.code == 0
     assert "– Argo's CRDs: not checked, as you may not read it" in result.out
+    assert "Service di in default:" not in result.out.replace("– Service di in default: not checked", "")
 
 
 def test_doctor_says_whether_former_leaders_are_fenced(diflow: Cli) -> None:

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from diflow.cli.main import code_of
-from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW
-from tests.builders import SERVICE, manifest, template
-from tests.cli.runner import Cli, run
+from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
+from tests.builders import manifest, template
+from tests.cli.runner import Cli, run, the_service
 from tests.kube.fakeapi import status
 from tests.state.seen import SeenJob
 
@@ -42,6 +42,7 @@ def test_another_name_and_namespace_can_be_given(diflow: Cli) -> None:
     diflow.prepare()
     for account in ("diflow-worker", "diflow-steps"):
         diflow.api.add(SERVICE_ACCOUNT, {"metadata": {"name": account}}, namespace="lab")
+    diflow.api.add(SERVICE, the_service(), namespace="lab")
     result = diflow("submit", diflow.file("job.yaml", manifest()), "--name", "other", "-n", "lab")
     assert (result.code, result.out) == (0, "other\n")
     assert "other" in diflow.api.objects[WORKFLOW.path("lab")]
@@ -92,6 +93,7 @@ def test_a_name_that_is_taken_is_a_conflict_and_says_what_to_do(diflow: Cli) -> 
     [
         ((SERVICE_ACCOUNT, "diflow-worker"), "the service account diflow-worker is missing in the namespace 'default'"),
         ((SERVICE_ACCOUNT, "diflow-steps"), "the service account diflow-steps is missing in the namespace 'default'"),
+        ((SERVICE, "di"), "the Service di, by which replicas find each other, is missing in 'default'"),
         ((PRIORITY_CLASS, "diflow-normal"), "the PriorityClass diflow-normal is missing"),
     ],
 )
@@ -107,7 +109,67 @@ def test_what_the_cluster_lacks_is_named_and_nothing_is_made(
     assert text in result.err
     assert "manifests" in result.err
     assert workflows(diflow) == []
-    assert diflow.api.objects.get(SERVICE.path("default"), {}) == {}
+    assert not diflow.api.seen("POST", "/services")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"clusterIP": "10.0.0.7"}, "is another one than that of diflow's manifests"),
+        ({"selector": {"app": "theirs"}}, "is another one than that of diflow's manifests"),
+        ({"selector": None}, "is another one than that of diflow's manifests"),
+        ({"publishNotReadyAddresses": False}, "does not publish the addresses of pods that start"),
+    ],
+)
+def test_another_service_of_that_name_is_refused(diflow: Cli, changes: dict[str, Any], text: str) -> None:
+    diflow.prepare()
+    service = the_service()
+    diflow.api.add(SERVICE, {**service, "spec": {**service["spec"], **changes}})
+    result = diflow("submit", diflow.file("job.yaml", manifest()))
+    assert result.code == 5
+    assert f"the Service di in 'default' {text}: kubectl apply -n default -k manifests/jobs" in result.err
+    assert workflows(diflow) == []
+    assert f"✗ Service di in default: the Service di in 'default' {text}" in diflow("doctor").out
+
+
+def of_task(job: str, task: str) -> dict[str, Any]:
+    made = manifest(tasks=[{"type": "none", "name": task, "template": template()}])
+    return {**made, "metadata": {"name": job}}
+
+
+@pytest.mark.parametrize(("first", "second"), [(("a", "b-c"), ("a-b", "c")), (("a-b", "c"), ("a", "b-c"))])
+def test_two_jobs_whose_replicas_would_have_the_same_host_names(
+    diflow: Cli, first: tuple[str, str], second: tuple[str, str]
+) -> None:
+    diflow.prepare()
+    assert diflow("submit", diflow.file("one.yaml", of_task(*first))).code == 0
+    result = diflow("submit", diflow.file("two.yaml", of_task(*second)))
+    assert result.code == 4
+    assert f"the job {first[0]} has a task {first[1]}, whose replicas would have the same host names" in result.err
+    assert "(a-b-c-0): give the job another name" in result.err
+    assert workflows(diflow) == [first[0]]
+    assert diflow("submit", diflow.file("two.yaml", of_task(*second)), "--name", "other").code == 0
+
+
+def test_a_job_that_has_ended_or_is_somebody_elses_has_no_host_names(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.has(SeenJob("a", **{"b-c": 1}).ended(9))  # type: ignore[arg-type]
+    assert diflow("submit", diflow.file("one.yaml", of_task("a-b", "c"))).code == 0
+    diflow.api.add(WORKFLOW, {"metadata": {"name": "x"}, "spec": {}})
+    assert diflow("submit", diflow.file("two.yaml", of_task("x-y", "z"))).code == 0
+
+
+def test_other_tasks_of_a_job_with_such_a_name_are_no_hindrance(diflow: Cli) -> None:
+    diflow.prepare()
+    assert diflow("submit", diflow.file("one.yaml", of_task("a", "c"))).code == 0
+    assert diflow("submit", diflow.file("two.yaml", of_task("a-b", "c"))).code == 0
+    assert len(diflow.api.seen("GET", "/workflows/a")) == 1, "each name is looked up once"
+
+
+def test_who_may_not_read_workflows_submits_a_job_with_any_name(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.rule(lambda r: status(403, "no") if r.path.endswith("/workflows/a") else None)
+    assert diflow("submit", diflow.file("one.yaml", of_task("a-b", "c"))).code == 0
 
 
 def test_an_argo_that_is_too_old_is_refused(diflow: Cli) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from diflow.conformance import TITLES, Finding
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import POD, WORKFLOW
-from tests.builders import SERVICE
+from diflow.kube.kinds import POD, SERVICE, WORKFLOW
 from tests.clusters import TestCluster, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -57,4 +56,5 @@ def test_the_probe_leaves_nothing_behind(findings: Mapping[int, Finding], argo: 
     cluster = Cluster.connect(kubeconfig=str(argo.kubeconfig), namespace=namespace)
     assert cluster.list_all(WORKFLOW) == []
     # The garbage collector follows a moment later.
-    wait_until("no pods and Services are left", lambda: not cluster.list_all(POD) and not cluster.list_all(SERVICE))
+    wait_until("no pods are left", lambda: not cluster.list_all(POD))
+    assert [service["metadata"]["name"] for service in cluster.list_all(SERVICE)] == ["di"], "that of all jobs"

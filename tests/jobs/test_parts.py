@@ -182,10 +182,10 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
     assert len(names) == 3
 
 
-def test_what_a_name_has_room_for_is_what_hosts_and_the_service_leave() -> None:
+def test_what_a_name_has_room_for_is_what_hosts_leave() -> None:
     assert chain.longest_name({"worker": 8}) == 63 - len("-worker-0000")
     assert chain.longest_name({"w": 100_000}) == 63 - len("-w-100000")
-    assert chain.longest_name({}) == 60
+    assert chain.longest_name({}) == 63
 
 
 # --- what it went through ---------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_what_is_asked_for_goes_to_the_newest_part(diflow: Cli, long: Long) -> N
     scale("long", low=1, high=4, cluster=cluster)
     suspend.stop("long", cluster=cluster)
     stored = diflow.api.objects[WORKFLOW.path("default")]
-    assert stored["long-s2"]["spec"]["suspend"] is True
+    assert stored["long-s2"]["metadata"]["annotations"][keys.HELD] == "true"
     assert stored["long-s2"]["spec"]["shutdown"] == "Stop"
     assert json.loads(stored["long-s2"]["metadata"]["annotations"][keys.BOUNDS]) == {"worker": {"min": 1, "max": 4}}
     assert not {"suspend", "shutdown"} & stored["long"]["spec"].keys()

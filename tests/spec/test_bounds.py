@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from diflow import DIJob, InvalidError, Task, bounds
+from diflow.jobs.replica_ranges import check_size
 from diflow.workflows import render
 from tests.builders import job, task, template
 
@@ -44,17 +45,39 @@ def test_the_most_replicas_are_accepted_where_their_names_are_short() -> None:
 
 
 def test_names_of_hosts_that_fit_in_no_variable_are_refused() -> None:
-    error = why(task("none", name="worker" * 4, replicas=1500), name="a-rather-long-name-of-a-job", namespace="team")
+    large = task("none", name="worker" * 4, replicas=1600, dnsPolicy="Default")
+    error = why(large, name="a-rather-long-name-of-a-job", namespace="team")
     assert error.path == "spec.tasks"
     assert "bytes of host names, which every container has in one variable" in error.message
 
 
-def test_a_pod_whose_containers_are_all_told_the_hosts_must_still_fit() -> None:
+def test_short_names_of_the_most_hosts_fit() -> None:
+    hosts = task("none", name="w" * 20, replicas=bounds.MOST_REPLICAS)
+    assert job(hosts, name="j" * 37).has_short_hosts
+
+
+def test_a_pod_whose_containers_all_list_the_hosts_of_each_task_must_still_fit() -> None:
     sidecars = [{"name": f"side-{i}", "image": "x"} for i in range(9)]
     containers = [*template()["spec"]["containers"], *sidecars]
-    error = why(Task(type="none", name="t", replicas=900, template={"spec": {"containers": containers}}), name="j")
+
+    def of(replicas: int, **dns: str) -> Task:
+        return Task(type="none", name="t", replicas=replicas, template={"spec": {"containers": containers, **dns}})
+
+    other = task("none", name="other", dnsPolicy="Default")
+    error = why(of(900, dnsPolicy="Default"), other, name="j")
     assert error.path == "spec.tasks[0].template.spec.containers"
-    job(Task(type="none", name="t", replicas=300, template={"spec": {"containers": containers}}), name="j")
+    job(of(300, dnsPolicy="Default"), other, name="j")
+    job(of(900), task("none", name="other"), name="j")  # without such lists
+    job(of(900, dnsPolicy="Default"), name="j")
+
+
+def test_the_lists_of_hosts_do_not_get_shorter_when_a_running_job_grows() -> None:
+    small = job(task("none", name="w" * 20), name="j" * 30)
+    with pytest.raises(InvalidError, match="bytes of host names"):
+        check_size(small, wanted={"w" * 20: 1_800}, bounds={}, namespace="default", path="--replicas")
+    check_size(small, wanted={"w" * 20: 900}, bounds={}, namespace="default", path="--replicas")
+    large = job(task("none", name="w" * 20, replicas=257), name="j" * 30)
+    check_size(large, wanted={"w" * 20: 1_800}, bounds={}, namespace="default", path="--replicas")
 
 
 def test_too_many_tasks() -> None:

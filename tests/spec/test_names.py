@@ -32,7 +32,6 @@ def why(**fields: Any) -> str:
         ("my job", "a character that host names do not allow"),
         ("{{x}}", "a character that host names do not allow"),
         ("a" * 64, "has 64 characters, at most 63"),
-        ("a" * 61, "at most 60 leave room for its Service"),
     ],
 )
 def test_a_bad_job_name(name: str, words: str) -> None:
@@ -58,7 +57,7 @@ def test_a_good_job_name(name: str) -> None:
         ("1st", "begins with a digit"),
         ("round", "used by diflow itself"),
         ("superseded", "used by diflow itself"),
-        ("make-service", "used by diflow itself"),
+        ("give-up", "used by diflow itself"),
     ],
 )
 def test_a_bad_task_name(name: str, words: str) -> None:
@@ -88,7 +87,13 @@ def test_the_names_that_are_made_from_a_job_and_a_task() -> None:
 
     assert names.nodes_variable("my-task") == "DI_MY_TASK_NODES"
     assert names.hostname("job", "learner", 0) == "job-learner-0"
-    assert names.service("job") == "di-job"
+    assert names.host("job", "ml", "learner", 0) == "job-learner-0.di.ml.svc.cluster.local"
+    assert names.host("job", "ml", "learner", 0, service="di-job") == "job-learner-0.di-job.ml.svc.cluster.local"
+
+
+@pytest.mark.parametrize("name", ["make-service", "clean-up", "pods-first"])
+def test_the_names_of_former_steps_are_free_for_tasks(name: str) -> None:
+    assert job(task("none", name=name)).tasks[0].name == name
 
 
 def test_a_namespace_is_a_label() -> None:

@@ -40,12 +40,12 @@ VALUES: Any = st.recursive(
     ),
     max_leaves=8,
 )
-PARAMETERS = ["rounds", "current", "granted", "released", "incarnations", "replicas", "profilings"]
+PARAMETERS = ["rounds", "current", "granted", "released", "incarnations", "replicas", "profilings", "places"]
 ANNOTATIONS = [
     f"diflow/{name}"
     for name in (
         "dijob", "allocation", "decision", "bounds", "requests", "epoch", "restarts-before", "rounds-before",
-        "history-before", "submitted", "continues", "continues-uid", "continued-in",
+        "history-before", "submitted", "continues", "continues-uid", "continued-in", "held",
     )
 ]  # fmt: skip
 LABELS = ["diflow/priority", "diflow/preemptible", "diflow/queue", "diflow/scheduling", "diflow/job", "diflow/part"]

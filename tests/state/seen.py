@@ -156,6 +156,7 @@ class SeenJob:
         self.released: list[str] = []
         self.incarnations: dict[str, str] = {}
         self.profilings = "{}"
+        self.more: dict[str, str] = {}  # other parameters
         self.annotations: dict[str, str] = {}
         self.labels: dict[str, str] = {}
         self.pods: list[SeenPod] = []
@@ -247,6 +248,7 @@ class SeenJob:
             "released": json.dumps(self.released),
             "replicas": json.dumps(self.tasks),
             "profilings": self.profilings,
+            **self.more,
         }
         nodes = {pod.node["id"]: pod.node for pod in self.pods} | self.others
         return {

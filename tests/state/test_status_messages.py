@@ -89,12 +89,6 @@ def test_the_culprit_is_the_first_to_fail_and_none_of_those_that_were_stopped_af
     assert message.startswith("collector-2 failed: Error (exit code 9)")
 
 
-def test_a_service_that_could_not_be_made_is_told_with_its_reason() -> None:
-    job = SeenJob(learner=1).all_ready().shutdown(by_itself=True)
-    job.node(".service", phase="Failed", message="services is forbidden")
-    assert job.ended(30, "Failed").derive().message == "the job's Service could not be made: services is forbidden"
-
-
 def test_a_step_that_was_stopped_with_the_rest_is_not_why_a_job_failed() -> None:
     job = SeenJob(learner=1).all_ready()
     job.node(".service", phase="Failed", message="Stopped with strategy 'Stop'")
@@ -223,11 +217,23 @@ def test_a_container_that_is_on_its_way_is_no_trouble() -> None:
     assert job.derive_from_nodes().message == "0 of 1 replica ready"
 
 
-def test_a_service_step_that_cannot_start_is_told_when_nothing_else_is_wrong() -> None:
-    job = SeenJob(worker=1)
-    job.pod("worker-0").placed(1)
-    job.node(".service(0)", kind="Pod", phase="Pending", message="CreateContainerError: no space")
-    assert job.derive().message.endswith("the step that makes the Service waits: CreateContainerError: no space")
+def test_a_gang_that_waits_for_its_admission_says_what_for_and_not_that_it_is_suspended() -> None:
+    job = SeenJob(worker=2)
+    job.spec["suspend"] = True
+    job.more["places"] = "{}"
+    assert job.derive().phase == "Pending"
+    assert job.derive().message == "no replica has a node yet; waits to be admitted"
+    job.decided("wait", "needs 2 GPUs more")
+    assert job.derive().message == "no replica has a node yet; needs 2 GPUs more"
+    job.annotations["diflow/held"] = "true"
+    assert job.derive().message.startswith("suspended (`diflow resume job` resumes it); no replica has a node yet")
+
+
+def test_a_gang_that_was_resumed_and_suspended_again_is_suspended() -> None:
+    job = SeenJob(worker=1).all_ready()
+    job.spec["suspend"] = True
+    job.more["places"] = "{}"
+    assert job.derive().message.startswith("suspended (`diflow resume job` resumes it)")
 
 
 def test_a_job_that_argo_has_not_seen_says_whom_it_waits_for() -> None:

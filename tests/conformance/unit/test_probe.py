@@ -14,7 +14,7 @@ from diflow.conformance import TITLES, Finding, ProbeSettings, probe
 from diflow.conformance.lab import LABEL, Lab
 from diflow.conformance.shapes import named_group
 from diflow.errors import ConflictError, InvalidError, NotFoundError, UnauthorizedError, UnavailableError
-from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
+from diflow.kube.kinds import POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW, Kind
 
 Json = dict[str, Any]
 SETTINGS = ProbeSettings(limit_seconds=0.0)
@@ -36,7 +36,7 @@ class Fake:
         return self.workflows[name]
 
     def find(self, kind: Kind, name: str, *, namespace: str | None = None) -> Json | None:
-        assert kind in (SERVICE_ACCOUNT, PRIORITY_CLASS)
+        assert kind in (SERVICE, SERVICE_ACCOUNT, PRIORITY_CLASS)
         if self.forbidden:
             raise UnauthorizedError("no right to look")
         return None if name in self.missing else {"metadata": {"name": name}}
@@ -103,7 +103,8 @@ def test_an_unknown_fact_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"), [("diflow-worker", "-k manifests/jobs"), ("diflow-normal", "-k manifests/cluster")]
+    ("name", "remedy"),
+    [("diflow-worker", "-k manifests/jobs"), ("di", "-k manifests/jobs"), ("diflow-normal", "-k manifests/cluster")],
 )
 def test_a_namespace_that_cannot_run_jobs_is_told_before_anything_is_made(name: str, remedy: str) -> None:
     cluster = Fake(missing=frozenset([name]))

@@ -67,6 +67,24 @@ def test_the_newest_pod_of_a_replica_counts_and_steps_do_not() -> None:
     assert {key: value["metadata"]["name"] for key, value in reading.workers(pods).items()} == {"w-worker-0": "new"}
 
 
+def test_a_variable_that_is_read_from_an_annotation_has_its_value() -> None:
+    def field(path: str) -> dict[str, Any]:
+        return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+    env = [
+        {"name": "RANK", **field("metadata.annotations['diengine/rank']")},
+        {"name": "GONE", **field("metadata.annotations['no']")},
+        {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+        {"name": "PLAIN", "value": "x"},
+    ]
+    pod = {
+        "metadata": {"annotations": {"diengine/rank": "7"}},
+        "spec": {"containers": [{"name": "wait"}, {"name": "main", "env": env}]},
+    }
+    assert reading.env(pod) == {"RANK": "7", "GONE": "", "SECRET": "", "PLAIN": "x"}
+    assert reading.env({"metadata": {}, "spec": {"containers": []}}) == {}
+
+
 def test_a_pod_that_no_node_fits_is_explained() -> None:
     condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": "0/1 nodes are available"}
     pod = {"metadata": {"name": "p"}, "spec": {}, "status": {"conditions": [condition]}}
