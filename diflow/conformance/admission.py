@@ -12,7 +12,9 @@ from diflow.conformance.finding import FactFailedError
 from diflow.conformance.lab import Lab, Run
 from diflow.conformance.outcome import Outcome
 from diflow.kube.kinds import WORKFLOW
-from diflow.state.patches import canonical_json
+from diflow.state.allocation import Allocation
+from diflow.state.parameters import parameters as given_parameters
+from diflow.state.patches import live, merged
 
 _REPLICAS: Final = 2
 # The pods stay pending: a probe does not know the nodes, and need not run anything to see where pods would go.
@@ -74,10 +76,8 @@ def _gang(lab: Lab, scenario: str) -> reading.Json:
 
 def _admit(lab: Lab, run: Run, *, until: float) -> None:
     """Admit the gang by one patch, as the allocator does."""
-    nodes = {f"1/{shapes.TASK}/{index}/0/0": _NODE for index in range(_REPLICAS)}
-    given = run.workflow()["spec"]["arguments"]["parameters"]
-    places = canonical_json({"until": int(until), **nodes})
-    parameters = [{**item, "value": places} if item["name"] == keys.PARAM_PLACES else item for item in given]
+    places = Allocation("1", {shapes.TASK: (_NODE,) * _REPLICAS}).places(until=until)
+    parameters = merged(given_parameters(run.workflow()), live(places=places))
     _patch(
         lab,
         run,
