@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -35,7 +36,7 @@ from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e import installing
-from tests.e2e.allocators import Daemon
+from tests.e2e.allocators import Daemon, kept_alive
 from tests.e2e.live import ENDED, FAKE
 
 Json = dict[str, Any]
@@ -171,7 +172,6 @@ def soak(found: TestCluster, cluster: Cluster, namespace: str, options: argparse
     allocator = _daemon(found, namespace, folder, 0)
     samples: list[Sample] = []
     made: dict[str, float] = {}
-    began = time.monotonic()
     with (folder / "server").open("wb") as log:
         command = [sys.executable, "-m", "diflow", "server", "run", "--log-format", "json"]
         settings = {
@@ -181,8 +181,12 @@ def soak(found: TestCluster, cluster: Cluster, namespace: str, options: argparse
         allocator.start()
         try:
             allocator.until_leading()
-            pids = {"allocator": allocator.process.pid if allocator.process else 0, "server": server.pid}
-            with Watch(cluster, namespace, WORKFLOW, _is_placed) as placed, ThreadPoolExecutor(8) as pool:
+            began = time.monotonic()
+            with (
+                kept_alive(allocator),
+                Watch(cluster, namespace, WORKFLOW, _is_placed) as placed,
+                ThreadPoolExecutor(8) as pool,
+            ):
                 ended: set[str] = set()
                 told: set[str] = set()
                 while time.monotonic() - began < options.minutes * 60 and len(ended) < options.jobs:
@@ -197,8 +201,10 @@ def soak(found: TestCluster, cluster: Cluster, namespace: str, options: argparse
                     if time.monotonic() - began >= SAMPLE_SECONDS * len(samples):
                         times = {n: at - made[n] for n, at in placed.when(bool).items() if n in made and n not in told}
                         told |= times.keys()
-                        samples.append(_look(pids, began, len(there), len(ended), list(times.values())))
-                        say(json.dumps(asdict(samples[-1])))
+                        pids = {"allocator": allocator.process.pid if allocator.process else 0, "server": server.pid}
+                        with suppress(OSError, KeyError):  # it has ended, and is started again
+                            samples.append(_look(pids, began, len(there), len(ended), list(times.values())))
+                            say(json.dumps(asdict(samples[-1])))
                     time.sleep(1.0)
         finally:
             allocator.stop()
@@ -210,6 +216,7 @@ def soak(found: TestCluster, cluster: Cluster, namespace: str, options: argparse
     summary = {
         "part": "soak", "minutes": round((time.monotonic() - began) / 60, 1), "jobs": len(made), "ended": len(ended),
         "growth": growth, "load": os.getloadavg()[0],
+        "starts": sum(line.get("event") == "started" for line in allocator.lines()),
         "placed_seconds_by_third": [round(statistics.median(part), 2) for part in
                                     (latency[:third], latency[third : 2 * third], latency[2 * third :]) if part],
     }  # fmt: skip
