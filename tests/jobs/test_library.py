@@ -67,9 +67,9 @@ def test_where_the_allocator_is_installed_it_schedules_a_job_that_does_not_say_o
 
 
 @pytest.mark.parametrize("asked", ["none", "gang"])
-def test_what_a_job_says_of_its_scheduling_holds_and_nobody_is_asked(diflow: Cli, asked: str) -> None:
+def test_what_a_job_says_of_its_scheduling_holds_whatever_the_allocator_says(diflow: Cli, asked: str) -> None:
     allocator(diflow, scheduling="gang" if asked == "none" else "none")
-    assert scheduled(diflow, scheduling=asked) == (asked, asked == "gang", 0)
+    assert scheduled(diflow, scheduling=asked) == (asked, asked == "gang", 1)
 
 
 @pytest.mark.parametrize("data", [None, {}, {"scheduling": "none"}, {"scheduling": "later"}])
