@@ -11,7 +11,6 @@ from functools import lru_cache
 
 from diflow import keys
 from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
-from diflow.state.patches import canonical_json
 
 _ROUND = "inputs.parameters.round"
 _INDEX = "inputs.parameters.index"
@@ -107,18 +106,23 @@ def node(task: str, *, attempt: str) -> str:
     )
 
 
-def gate_or_node(task: str, gates: Sequence[str], *, attempt: str) -> str:
-    """The fields of a pod's spec with its gates: those of the user, and diflow's or the node instead (`node`). They are
-    a part of a JSON text.
+def placement(task: str, gates: Sequence[str], *, attempt: str) -> str:
+    """The fields of a pod's spec by which it waits or has its node: those of the user's gates, and diflow's gate or the
+    node instead (`node`). They are a part of a JSON text.
 
-    It begins inside the name of the first field and ends inside the name of the field `nodeName`: between `{"` and
-    `":null}` it completes the object, so that the text is valid JSON before Argo evaluates it, too.
+    It begins inside the value of `hostname` and ends inside that of `subdomain`: between `{"hostname":"` and `"}` it
+    completes the object, so that the text is valid JSON before Argo evaluates it, too. The keys of `toJson` are sorted.
+    No double quotes: Argo would hand them on as an escape that text in single quotes does not know.
     """
+    own, with_ours = (", ".join(f"{{'name': '{gate}'}}" for gate in some) for some in (gates, (*gates, keys.GATE)))
+    host = f"'hostname': workflow.name + '-{task}-' + {_INDEX}"
+    start, end = '{"hostname":"', '"}'
     where, name = node(task, attempt=attempt).split("; ", 1)
-    own, all_ = (canonical_json([{"name": gate} for gate in some]) for some in (gates, (*gates, keys.GATE)))
     return (
-        f"""{where}; let n = ({name}); 'schedulingGates":' + (n == '' ? '{all_}' : """
-        f"""'{own},"nodeSelector":{{"{keys.HOSTNAME}":"' + n + '"}}') + ',"nodeName'"""
+        f"{where}; let n = ({name}); toJson(n == ''"
+        f" ? {{{host}, 'schedulingGates': [{with_ours}], 'subdomain': '{keys.SERVICE}'}}"
+        f" : {{{host}, 'nodeSelector': {{'{keys.HOSTNAME}': n}}, 'schedulingGates': [{own}],"
+        f" 'subdomain': '{keys.SERVICE}'}})[{len(start)}:-{len(end)}]"
     )
 
 

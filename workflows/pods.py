@@ -141,7 +141,7 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
                 "cannot be set for a job that the allocator places: use nodeSelector, or scheduling: none",
                 path=f"{path}.spec.nodeName",
             )
-        ours[expr.template(_gate_or_node(job, task, gates, f"{path}.spec.schedulingGates"))] = None
+        ours["hostname"] = expr.template(_placement(job, task, gates, f"{path}.spec.schedulingGates"))
     elif gates:
         parts.patch["schedulingGates"] = gates
     return {
@@ -151,12 +151,12 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     }
 
 
-def _gate_or_node(job: DIJob, task: Task, gates: Sequence[dict[str, str]], path: str) -> str:
+def _placement(job: DIJob, task: Task, gates: Sequence[dict[str, str]], path: str) -> str:
     for gate in gates:
         # Kubernetes allows nothing else in a name, and here it becomes a part of an expression.
         if not _GATE.fullmatch(str(gate.get("name"))):
             raise InvalidError("is not a valid name of a scheduling gate", path=path)
-    return expr.gate_or_node(task.name, [gate["name"] for gate in gates], attempt=_attempt(job))
+    return expr.placement(task.name, [gate["name"] for gate in gates], attempt=_attempt(job))
 
 
 def _attempt(job: DIJob) -> str:
