@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Packages and built programs are kept here between checkouts; nothing needs it to be there.
 export DIFLOW_CACHE ?= $(HOME)/.cache/diflow
+export MYPY_CACHE_DIR ?= $(DIFLOW_CACHE)/mypy
+# Tests start hundreds of Python processes, and each of them would compile diflow, and pytest each test, once more.
+unexport PYTHONDONTWRITEBYTECODE
 NAME ?= diflow
 ARGO ?= 4.0.2
 DATA ?=

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -37,7 +38,8 @@ from diflow.tables import table
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
-from tests.e2e.allocators import FAKE, Daemon
+from tests.e2e.allocators import Daemon
+from tests.e2e.live import FAKE
 
 Json = dict[str, Any]
 
@@ -46,7 +48,6 @@ PER_JOB = 5
 PER_NODE = 25
 # Up to this number Argo creates the pods.
 BY_ARGO = 100
-PORT = 9787
 IDLE_SECONDS = 60.0
 BARE_PODS = 1000
 MODELS = ("model-a", "model-b")
@@ -55,7 +56,6 @@ SETTINGS = {
     "DIFLOW_ALLOCATOR_PERIOD_SECONDS": "60",
     "DIFLOW_ALLOCATOR_LOST_AFTER_SECONDS": "60",
     "DIFLOW_ALLOCATOR_BETWEEN_ROUNDS_SECONDS": "10",
-    "DIFLOW_ALLOCATOR_METRICS_PORT": str(PORT),
 }
 
 
@@ -114,7 +114,7 @@ def measure(*, sizes: Sequence[int] = SIZES, probes: int = 40) -> list[Figure]:
     """The figures of the largest size. Prints a table of all sizes."""
     print(_CONDITIONS, flush=True)
     with live.namespace("bench-alloc") as (found, cluster, namespace), quiet_argo(found, namespace) as silence:
-        grown = _Grown(found, cluster, namespace)
+        grown = Grown(found, cluster, namespace)
         rows = []
         for size in sorted(sizes):
             if size > BY_ARGO:
@@ -202,12 +202,12 @@ def quiet_argo(found: TestCluster, namespace: str) -> Iterator[Callable[[], None
         yield stop
     finally:
         for kind in (WORKFLOW, POD):
-            _empty(found, namespace, kind)
+            empty(found, namespace, kind)
         scale(1)
 
 
 @dataclass
-class _Grown:
+class Grown:
     """A namespace with a growing number of jobs."""
 
     found: TestCluster
@@ -237,7 +237,7 @@ class _Grown:
         with ThreadPoolExecutor(8) as pool:
             if self.models:
                 self.made_by = "copies"
-                list(pool.map(self._copy, names, range(len(names))))
+                list(pool.map(self.copy, names, range(len(names))))
             else:
                 list(pool.map(self._submit, names, range(len(names))))
         wait_until(f"{self.waiting} pods wait at their gate", self._all_are_there, timeout=900, every=5.0)
@@ -272,7 +272,7 @@ class _Grown:
     def _submit(self, name: str, number: int) -> None:
         self.cluster.create(WORKFLOW, render(_job(name, number)), namespace=self.namespace)
 
-    def _copy(self, name: str, number: int) -> None:
+    def copy(self, name: str, number: int) -> None:
         workflow, pods = self.models[number % len(self.models)]
         model = workflow["metadata"]["name"]
         made = self._create(WORKFLOW, workflow, model, name, {})
@@ -305,9 +305,11 @@ def _job(name: str, number: int) -> DIJob:
 # --- one size ---------------------------------------------------------------------------------------------------------
 
 
-def _one(grown: _Grown, probes: int) -> Row:
+def _one(grown: Grown, probes: int) -> Row:
     folder = Path(tempfile.mkdtemp(prefix="diflow-bench-"))
-    daemon = Daemon(grown.found, grown.namespace, folder / "log", SETTINGS)
+    port = free_port()
+    settings = {**SETTINGS, "DIFLOW_ALLOCATOR_METRICS_PORT": str(port)}
+    daemon = Daemon(grown.found, grown.namespace, folder / "log", settings)
     with Watch(grown.cluster, grown.namespace, POD, _is_admitted) as admitted:
         before = set(admitted.when(bool))
         began = time.monotonic()
@@ -328,15 +330,15 @@ def _one(grown: _Grown, probes: int) -> Row:
             rate = (len(times) - 1) / max(1e-6, times[-1] - times[0])
             wait_until("all pods run", lambda: not pending(grown.cluster, grown.namespace), timeout=900, every=5.0)
             served = (_server_seconds(grown.found) - before_served) / len(times)
-            _until_still()
+            _until_still(port)
             before_cycles = _cpu_seconds(pid)
             cycles, own, asking = _cycles(grown, daemon, probes)
             cpu_of_cycles = _cpu_seconds(pid) - before_cycles
-            _until_still()
+            _until_still(port)
             idle = _idle(pid)
             load = os.getloadavg()[0]
-            memory, peak = _memory(pid)
-            counted = _counted()
+            resident, peak = memory(pid)
+            counted = _counted(port)
         finally:
             daemon.stop()
     bare_rate, bare_served = _bare(grown)
@@ -355,7 +357,7 @@ def _one(grown: _Grown, probes: int) -> Row:
         cycles=tuple(cycles),
         without_policy=tuple(own),
         asking=tuple(asking),
-        memory=memory,
+        memory=resident,
         peak=peak,
         idle=idle,
         counted=counted,
@@ -370,7 +372,7 @@ def _runs(daemon: Daemon) -> bool:
     return True
 
 
-def _cycles(grown: _Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float], list[float]]:
+def _cycles(grown: Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float], list[float]]:
     """Request one more replica for jobs, one after the other. Returns the seconds until the plan is written, with and
     without the policy, and those of the request itself.
 
@@ -417,12 +419,12 @@ def _plans(daemon: Daemon) -> list[Json]:
     return [line for line in daemon.lines() if line.get("event") == "plan"]
 
 
-def _until_still(seconds: float = 3.0) -> None:
+def _until_still(port: int, seconds: float = 3.0) -> None:
     """Wait until the allocator has had nothing to carry out for some seconds."""
     since, last = time.monotonic(), -1
     deadline = time.monotonic() + 300
     while time.monotonic() - since < seconds and time.monotonic() < deadline:
-        now = _counted()
+        now = _counted(port)
         if now != last:
             since, last = time.monotonic(), now
         time.sleep(0.5)
@@ -434,7 +436,7 @@ def pending(cluster: Cluster, namespace: str, *, labels: str = keys.TASK_NAME) -
     return cluster.list_all(POD, namespace=namespace, labels=labels, fields=fields, metadata_only=True)
 
 
-def _bare(grown: _Grown) -> tuple[float, float]:
+def _bare(grown: Grown) -> tuple[float, float]:
     """(pods ungated per second by 16 threads of a process that does nothing else, the API server's CPU seconds per pod
     until it runs), for pods like those of the jobs.
 
@@ -454,7 +456,7 @@ def _bare(grown: _Grown) -> tuple[float, float]:
     waiting = partial(pending, grown.cluster, grown.namespace, labels=_BARE_LABEL)
     wait_until("they all run", lambda: not waiting(), timeout=900, every=5.0)
     served = (_server_seconds(grown.found) - before) / len(names)
-    _empty(grown.found, grown.namespace, POD, _BARE_LABEL)
+    empty(grown.found, grown.namespace, POD, _BARE_LABEL)
     return float(answer), served
 
 
@@ -494,7 +496,7 @@ def _like(pod: Json, name: str) -> Json:
     }
 
 
-def _empty(found: TestCluster, namespace: str, kind: Kind, labels: str = "") -> None:
+def empty(found: TestCluster, namespace: str, kind: Kind, labels: str = "") -> None:
     """Delete all objects of a kind. The API server ends a request after a minute, so repeat until none is left."""
     query = urlencode({"labelSelector": labels, "gracePeriodSeconds": 0, "propagationPolicy": "Background"})
 
@@ -535,15 +537,22 @@ def _server_seconds(found: TestCluster) -> float:
     return float(next(line.split()[1] for line in lines if line.startswith("process_cpu_seconds_total ")))
 
 
-def _memory(pid: int) -> tuple[float, float]:
+def memory(pid: int) -> tuple[float, float]:
     """(resident, peak resident) memory in MiB."""
     found = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(found["VmRSS"].split()[0]) / 1024, int(found["VmHWM"].split()[0]) / 1024
 
 
-def _counted() -> int:
+def free_port() -> int:
+    """A port for the allocator's metrics that nothing else on this machine uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _counted(port: int) -> int:
     """Cycles of the allocator since its start."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     return int(sum(float(line.split()[-1]) for line in lines if line.startswith("diflow_allocator_cycles_total")))
 

@@ -47,8 +47,8 @@ def by_hand(name: str) -> dict[str, Any]:
             "name": task,
             "inputs": {"parameters": [{"name": "index"}]},
             "metadata": {"labels": {keys.TASK_NAME: task}},
-            "podSpecPatch": f'{{"hostname":"{name}-{task}-{{{{inputs.parameters.index}}}}","subdomain":"di-{name}",'
-            '"terminationGracePeriodSeconds":1}',
+            "podSpecPatch": f'{{"hostname":"{name}-{task}-{{{{inputs.parameters.index}}}}",'
+            f'"subdomain":"{keys.SERVICE}","terminationGracePeriodSeconds":1}}',
             "container": {key: value for key, value in CONTAINER.items() if key != "name"},
         }
 

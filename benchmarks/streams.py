@@ -14,7 +14,7 @@ import numpy as np
 
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
-from diflow.allocator.simulator.playing import Plans, Played, play
+from diflow.allocator.simulator.stream_runs import Plans, StreamResult, run_stream
 from diflow.allocator.simulator.streams import FULL, Kind, random_stream
 from diflow.tables import table
 
@@ -56,36 +56,36 @@ class Row:
     """A figure of a stream, and how it is printed."""
 
     name: str
-    of: Callable[[Played], float]
+    of: Callable[[StreamResult], float]
     digits: int = 0
     aim: Aim | None = None
 
 
-def _met(queue: int) -> Callable[[Played], float]:
+def _met(queue: int) -> Callable[[StreamResult], float]:
     return lambda played: played.met[queue]
 
 
 ROWS: tuple[Row, ...] = (
     *(
-        Row(f"deserved that is met, weight {weight}", _met(q), 3, Aim(0.90, at_least=True, loads=(FULL,)))
+        Row(f"held of the deserved share, weight {weight}", _met(q), 3, Aim(0.90, at_least=True, loads=(FULL,)))
         for q, weight in enumerate(Kind().weights)
     ),
-    Row("used of what is possible", lambda p: p.utilisation, 3, Aim(0.95, at_least=True)),
-    Row("used of all", lambda p: p.busy, 3),
-    Row("mean wait, s", lambda p: p.mean_wait_seconds, 0, Aim(800, together=True)),
-    Row("mean wait of all, s", lambda p: p.mean_wait_of_all_seconds),
+    Row("GPUs in use, of those that gangs could use", lambda p: p.utilisation, 3, Aim(0.95, at_least=True)),
+    Row("GPUs in use, of all", lambda p: p.busy, 3),
+    Row("mean wait until the first start, s", lambda p: p.mean_wait_seconds, 0, Aim(800, together=True)),
+    Row("mean wait of all jobs, started or not, s", lambda p: p.mean_wait_of_all_seconds),
     Row("jobs never started", lambda p: p.never_started),
     Row("longest wait, s", lambda p: p.longest_wait_seconds),
     Row(
-        "longest wait of a job that fits beside what others deserve, s",
+        "longest wait of a job that fits beside what other queues deserve, s",
         lambda p: p.longest_open_wait_seconds,
         0,
         Aim(3600, each=True, loads=(0.6,)),
     ),
-    Row("evictions though nobody came or ended", lambda p: p.quiet_evictions, 0, Aim(0, each=True)),
-    Row("stops of the job most stopped", lambda p: p.most_stops, 0, Aim(3, each=True)),
-    Row("cycles with idle capacity for too long", lambda p: p.late_idle_cycles, 0, Aim(0, each=True)),
-    Row("cycles with idle capacity for a waiting job", lambda p: p.idle_cycles),
+    Row("evictions in cycles without a new or ended job", lambda p: p.quiet_evictions, 0, Aim(0, each=True)),
+    Row("most stops of one job", lambda p: p.most_stops, 0, Aim(3, each=True)),
+    Row("cycles with idle capacity that a waiting job could use", lambda p: p.idle_cycles),
+    Row("the same, after more than half an hour of such cycles", lambda p: p.late_idle_cycles, 0, Aim(0, each=True)),
     Row("stops", lambda p: p.stops),
     Row("restarts", lambda p: p.restarts),
     Row("jobs ended", lambda p: p.ended),
@@ -137,7 +137,7 @@ def measure(
 def _one(asked: tuple[str, Kind, int]) -> list[float]:
     """The figures of one stream under one policy. Runs in a worker process."""
     name, kind, seed = asked
-    played = play(random_stream(seed, kind), policy_of(name))
+    played = run_stream(random_stream(seed, kind), policy_of(name))
     return [float(row.of(played)) for row in ROWS]
 
 

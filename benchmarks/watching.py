@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from diflow.errors import DiflowError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import Kind
+from diflow.kube.reflector import Key, Reflector
 
 
 class Watch:
@@ -20,23 +19,20 @@ class Watch:
     """
 
     def __init__(self, cluster: Cluster, namespace: str, kind: Kind, read: Callable[[dict[str, Any]], str]) -> None:
-        self._cluster, self._namespace, self._kind, self._read = cluster, namespace, kind, read
+        self._read = read
         self._seen: dict[str, dict[str, float]] = {}
         self._last: dict[str, str] = {}
-        self._version: str | None = None
         self._news = threading.Condition()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._reflector = Reflector(cluster, kind, namespace=namespace, on_change=self._note)
 
     def __enter__(self) -> Watch:
-        items, self._version = self._cluster.snapshot(self._kind, namespace=self._namespace)
-        for item in items:
-            self._note(item)
-        self._thread.start()
+        self._reflector.start()
+        if not self._reflector.wait_synced(60):
+            raise TimeoutError(f"the {self._reflector.kind.plural} cannot be listed: {self._reflector.trouble}")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
+        self._reflector.stop()
 
     def when(self, wanted: Callable[[str], bool], *, first: bool = True) -> dict[str, float]:
         """When each object first had a wanted value (or the last such value)."""
@@ -54,17 +50,9 @@ class Watch:
                 raise TimeoutError(f"after {timeout:.0f} s still not: {what}")
             return time.monotonic()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            with suppress(DiflowError):
-                for change in self._cluster.watch(
-                    self._kind, namespace=self._namespace, since=self._version, stop=self._stop.is_set
-                ):
-                    self._note(change.object, is_gone=change.kind == "DELETED")
-
-    def _note(self, obj: dict[str, Any], *, is_gone: bool = False) -> None:
-        name = obj["metadata"]["name"]
-        value = "" if is_gone else self._read(obj)
+    def _note(self, _what: str, key: Key, _old: dict[str, Any] | None, new: dict[str, Any] | None) -> None:
+        name = key[1]
+        value = "" if new is None else self._read(new)
         with self._news:
             if self._last.get(name, "") == value:
                 return

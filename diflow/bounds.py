@@ -66,6 +66,13 @@ MOST_WORKFLOW_BYTES: Final = 512 * 1024
 MOST_BACKOFF_LIMIT: Final = 2**31 - 1
 """An int32, as in DI-orchestrator's own schema."""
 
+LEAST_TTL_SECONDS: Final = 60
+"""From a job's end to its deletion: `diflow wait` and the allocator's caches see the end before, and a watch that has
+broken is resumed within 30 s."""
+
+MOST_TTL_SECONDS: Final = 2**31 - 1
+"""An int32, as in Argo's schema (68 years)."""
+
 MOST_PARTS: Final = 999_999
 """Successive Workflows of a job: a new one each half minute for a year."""
 

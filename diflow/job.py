@@ -132,7 +132,8 @@ class DIJob(_Model):
     `namespace` None means the namespace of the current context. `backoff_limit` is how often a failed replica is
     restarted (for a preemptible job: the whole round). Eviction, preemption and lost nodes are not counted.
     `scheduling` None is decided by the cluster at submission: `gang` if the allocator is installed, else `none`, which
-    leaves scheduling to Argo.
+    leaves scheduling to Argo. `ttl_seconds_after_finished` is how long the ended job is kept; None is decided by the
+    cluster at submission: what the administrator has set, else without end.
     """
 
     name: str
@@ -147,6 +148,9 @@ class DIJob(_Model):
     volumes: tuple[dict[str, Any], ...] = ()
     queue: str | None = None
     scheduling: Scheduling | None = None
+    ttl_seconds_after_finished: int | None = Field(
+        None, ge=bounds.LEAST_TTL_SECONDS, le=bounds.MOST_TTL_SECONDS, strict=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -353,7 +357,7 @@ class DIJob(_Model):
         delete.delete(self.name, namespace=self.namespace, cluster=cluster)
 
     def _repr_html_(self) -> str:
-        from diflow.jobs.notebook_card import job_card  # noqa: PLC0415
+        from diflow.notebook import job_card  # noqa: PLC0415
 
         return job_card(self)
 

@@ -19,6 +19,10 @@ PREEMPTIBLE: Final = "diflow/preemptible"
 QUEUE: Final = "diflow/queue"
 SCHEDULING: Final = "diflow/scheduling"
 ADMITTED: Final = "diflow/admitted"  # "false" until the allocator has admitted a gang for the first time
+# Which of Argo's controllers a Workflow belongs to: with this value none of them. Argo looks at once at a Workflow that
+# it sees for the first time, but only some seconds later at one that has changed.
+INSTANCE: Final = "workflows.argoproj.io/controller-instanceid"
+INSTANCE_VALUE: Final = "diflow"
 CHAIN: Final = "diflow/job"  # the name of a job with several Workflows, on all of them
 PART: Final = "diflow/part"  # "2" for the second
 

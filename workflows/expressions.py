@@ -106,23 +106,21 @@ def node(task: str, *, attempt: str) -> str:
     )
 
 
-def placement(task: str, gates: Sequence[str], *, attempt: str) -> str:
-    """The fields of a pod's spec by which it waits or has its node: those of the user's gates, and diflow's gate or the
-    node instead (`node`). They are a part of a JSON text.
+def gate_or_node(task: str, gates: Sequence[str], *, attempt: str) -> str:
+    """The fields of a pod's spec with its gates: those of the user, and diflow's or the node instead (`node`). They are
+    a part of a JSON text.
 
-    It begins inside the value of `hostname` and ends inside that of `subdomain`: between `{"hostname":"` and `"}` it
-    completes the object, so that the text is valid JSON before Argo evaluates it, too. The keys of `toJson` are sorted.
-    No double quotes: Argo would hand them on as an escape that text in single quotes does not know.
+    It begins inside the name of the first field and ends inside the name of the field `nodeName`: between `{"` and
+    `":null}` it completes the object, so that the text is valid JSON before Argo evaluates it, too. `q` is a double
+    quote, which the expression cannot contain, as it is in a JSON text.
     """
-    own, with_ours = (", ".join(f"{{'name': '{gate}'}}" for gate in some) for some in (gates, (*gates, keys.GATE)))
-    host = f"'hostname': workflow.name + '-{task}-' + {_INDEX}"
-    start, end = '{"hostname":"', '"}'
     where, name = node(task, attempt=attempt).split("; ", 1)
+    own, all_ = (", ".join(f"{{'name': '{gate}'}}" for gate in some) for some in (gates, (*gates, keys.GATE)))
     return (
-        f"{where}; let n = ({name}); toJson(n == ''"
-        f" ? {{{host}, 'schedulingGates': [{with_ours}], 'subdomain': '{keys.SERVICE}'}}"
-        f" : {{{host}, 'nodeSelector': {{'{keys.HOSTNAME}': n}}, 'schedulingGates': [{own}],"
-        f" 'subdomain': '{keys.SERVICE}'}})[{len(start)}:-{len(end)}]"
+        f"{where}; let n = ({name}); let q = toJson('')[:1];"
+        f" 'schedulingGates' + q + ':' + (n == '' ? toJson([{all_}])"
+        f" : toJson([{own}]) + ',' + q + 'nodeSelector' + q + ':' + toJson({{'{keys.HOSTNAME}': n}}))"
+        " + ',' + q + 'nodeName'"
     )
 
 

@@ -14,7 +14,7 @@ peer. Unless that happens, the pods of the job are the only ones of its Workflow
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 from hera.workflows import Workflow
@@ -30,6 +30,7 @@ from diflow.state.patches import canonical_json
 from diflow.version import __version__
 from diflow.workflows import expressions as expr
 from diflow.workflows.pods import (
+    Common,
     dijob_annotation,
     job_patch,
     pod_annotations,
@@ -76,6 +77,7 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, A
 
 def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
     tasks = [task.name for task in job.tasks]
+    common = Common.of(job, settings)
     replicas = {task.name: task.replicas for task in job.tasks}
     parameters = {
         keys.PARAM_ROUNDS: canonical_json([_FIRST_ROUND]),
@@ -100,18 +102,21 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
             pod_priority_class_name=keys.PRIORITY_CLASSES[job.priority],
             priority=keys.WORKFLOW_PRIORITIES[job.priority],
             security_context=m.PodSecurityContext.model_validate(pod_security({}, settings)),
+            ttl_strategy=None
+            if job.ttl_seconds_after_finished is None
+            else m.TTLStrategy(seconds_after_completion=job.ttl_seconds_after_finished),
             pod_gc=m.PodGC(strategy="OnWorkflowCompletion") if job.clean_pod_policy == "All" else None,
             # A gang that is not admitted yet has no pods: the allocator lifts this when it has places for them.
             suspend=True if job.scheduling == "gang" else None,
             arguments=_arguments(**parameters),
             pod_metadata=m.Metadata(annotations=pod_annotations(job)),
-            pod_spec_patch=job_patch(job, settings),
+            pod_spec_patch=job_patch(common),
             volumes=[m.Volume.model_validate(volume) for volume in (roster_volume(job), token_volume(job))],
             templates=[
                 _job_dag(),
                 _round_dag(job, tasks),
-                *(_replica_dag(job, task) for task in tasks),
-                *(_pods(job, index, settings) for index in range(len(tasks))),
+                *(_replica_dag(task, job.backoff_limit, job.preemptible) for task in tasks),
+                *(_pods(common, index) for index in range(len(tasks))),
                 m.Template(name=keys.TEMPLATE_SUPERSEDED, suspend=m.SuspendTemplate(duration="0")),
                 _give_up_step(),
             ],
@@ -168,20 +173,7 @@ def _job_dag() -> m.Template:
 
 def _round_dag(job: DIJob, tasks: list[str]) -> m.Template:
     restarts_together = _restarts_together(job)
-    fanouts = [
-        m.DAGTask(
-            name=dag_task(task),
-            template=_replica_name(task),
-            arguments=_arguments(
-                round="{{inputs.parameters.round}}",
-                index=expr.template(expr.index_of_item()),
-                member="{{item}}",
-                **({"attempt": "{{retries}}"} if restarts_together else {}),
-            ),
-            with_param=expr.template(expr.members(task)),
-        )
-        for task in tasks
-    ]
+    fanouts = [_fanout(task, restarts_together) for task in tasks]
     ended = " && ".join(f"({_has_ended(task)})" for task in tasks)
     superseded = m.DAGTask(
         name=keys.TEMPLATE_SUPERSEDED,
@@ -197,23 +189,41 @@ def _round_dag(job: DIJob, tasks: list[str]) -> m.Template:
     )
 
 
-def _replica_dag(job: DIJob, task: str) -> m.Template:
-    retried_alone = not job.preemptible and job.backoff_limit > 0
-    restarts_together = _restarts_together(job)
+@lru_cache(maxsize=256)
+def _fanout(task: str, restarts_together: bool) -> m.DAGTask:
+    return m.DAGTask(
+        name=dag_task(task),
+        template=_replica_name(task),
+        arguments=_arguments(
+            round="{{inputs.parameters.round}}",
+            index=expr.template(expr.index_of_item()),
+            member="{{item}}",
+            **({"attempt": "{{retries}}"} if restarts_together else {}),
+        ),
+        with_param=expr.template(expr.members(task)),
+    )
+
+
+# The same for all jobs with tasks of this name: cached, as Hera's models are what rendering takes most of its time for.
+@lru_cache(maxsize=256)
+def _replica_dag(task: str, backoff_limit: int, preemptible: bool) -> m.Template:
+    retried_alone = not preemptible and backoff_limit > 0
+    restarts_together = preemptible and backoff_limit > 0
+    inputs = _replica_inputs(restarts_together)
     attempt = "{{retries}}" if retried_alone else "{{inputs.parameters.attempt}}" if restarts_together else None
-    last = f"'{attempt}' == '{job.backoff_limit}' && " if attempt else ""
+    last = f"'{attempt}' == '{backoff_limit}' && " if attempt else ""
     return m.Template(
         name=_replica_name(task),
         annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
-        inputs=_inputs(*_replica_inputs(job)),
-        retry_strategy=_retry(job.backoff_limit, expr.is_wanted(task)) if retried_alone else None,
+        inputs=_inputs(*inputs),
+        retry_strategy=_retry(backoff_limit, expr.is_wanted(task)) if retried_alone else None,
         dag=m.DAGTemplate(
             tasks=[
                 m.DAGTask(
                     name=dag_task(task),
                     template=task,
                     arguments=_arguments(
-                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in _replica_inputs(job)},
+                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in inputs},
                         **({"attempt": "{{retries}}"} if retried_alone else {}),
                     ),
                 ),
@@ -232,9 +242,10 @@ def _replica_dag(job: DIJob, task: str) -> m.Template:
     )
 
 
-def _pods(job: DIJob, index: int, settings: RenderSettings) -> m.Template:
+def _pods(common: Common, index: int) -> m.Template:
+    job = common.job
     task = job.tasks[index].name
-    fields = pod_template(job, index, settings)
+    fields = pod_template(common, index)
     # A failed replica stops the others of its round; with backoffLimit 0 there is one attempt, without a number.
     restart = "" if not job.preemptible else "{{inputs.parameters.attempt}}" if _restarts_together(job) else "0"
     stopped = expr.is_stopped(deadline_seconds=fields.get("activeDeadlineSeconds"), restart=restart)
@@ -295,8 +306,8 @@ def _restarts_together(job: DIJob) -> bool:
     return job.preemptible and job.backoff_limit > 0
 
 
-def _replica_inputs(job: DIJob) -> tuple[str, ...]:
-    return ("round", "index", "member", *(("attempt",) if _restarts_together(job) else ()))
+def _replica_inputs(restarts_together: bool) -> tuple[str, ...]:
+    return ("round", "index", "member", *(("attempt",) if restarts_together else ()))
 
 
 def _pod_inputs(job: DIJob) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 from diflow import keys, names
 from diflow.errors import InvalidError
@@ -70,20 +70,45 @@ class _Mount:
         return path.startswith(folder) or folder.startswith(path)
 
 
-@dataclass
-class _Parts:
-    """A pod template under construction: Argo's own fields, and the user's part of the patch.
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What the pods of all tasks of a job have in common.
 
     `mounts`, `env` and `lists` are added to each container; the last two not to the main one if `is_shared`: it has
-    them from the Workflow's own patch (`job_patch`). `listed`: the names of the variables in `lists`.
+    them from the Workflow's own patch (`job_patch`). `listed`: the names of the variables in `lists`. `has_root`: the
+    pods of some task run as root.
     """
 
+    job: DIJob
+    settings: RenderSettings
     env: Sequence[Variable]
     lists: Sequence[Variable]
     listed: Set[str]
     mounts: Sequence[_Mount]
-    root: bool
     is_shared: bool
+    has_root: bool
+
+    @classmethod
+    def of(cls, job: DIJob, settings: RenderSettings) -> Self:
+        env = job_env(job, settings)
+        return cls(
+            job=job,
+            settings=settings,
+            env=env,
+            lists=_lists_of_hosts(job),
+            listed={names.nodes_variable(task.name) for task in job.tasks},
+            mounts=_mounts(job),
+            is_shared=_shares_variables(job, env),
+            has_root=any(_runs_as_root(task.template["spec"]) for task in job.tasks),
+        )
+
+
+@dataclass
+class _Parts:
+    """A pod template under construction: Argo's own fields, and the user's part of the patch."""
+
+    common: Common
+    root: bool
     native: dict[str, Any] = field(default_factory=dict)
     patch: dict[str, Any] = field(default_factory=dict)
 
@@ -91,19 +116,13 @@ class _Parts:
         (self.patch if has_template(value) else self.native)[name] = value
 
 
-def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, Any]:
-    """The Argo template for the pods of `job.tasks[index]`, without its inputs and retries, as plain data."""
+def pod_template(common: Common, index: int) -> dict[str, Any]:
+    """The Argo template for the pods of the job's task `index`, without its inputs and retries, as plain data."""
+    job, settings = common.job, common.settings
     task = job.tasks[index]
     spec: dict[str, Any] = task.template["spec"]
     path = f"spec.tasks[{index}].template"
-    parts = _Parts(
-        env=job_env(job, settings),
-        lists=_lists_of_hosts(job),
-        listed={names.nodes_variable(one.name) for one in job.tasks},
-        mounts=_mounts(job),
-        root=_runs_as_root(spec),
-        is_shared=_shares_variables(job, settings),
-    )
+    parts = _Parts(common, root=_runs_as_root(spec))
 
     spec = _with_argos_name(spec, spec["containers"][work_container(spec["containers"])].get("name"))
     containers = list(spec["containers"])
@@ -114,7 +133,7 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     patched += [_container(c, parts, "sidecars", name=c.get("name")) for c in containers]
     inits = [_container(c, parts, "initContainers", name=c.get("name")) for c in spec.get("initContainers", [])]
     # As root they may need root's capabilities to read files of other users.
-    wait, init = (ARGO_WAIT, ARGO_INIT) if _some_run_as_root(job) and not parts.root else ({}, {})
+    wait, init = (ARGO_WAIT, ARGO_INIT) if common.has_root and not parts.root else ({}, {})
     _patch_containers(parts, "containers", [*patched, wait])
     _patch_containers(parts, "initContainers", [*inits, init])
 
@@ -141,7 +160,7 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
                 "cannot be set for a job that the allocator places: use nodeSelector, or scheduling: none",
                 path=f"{path}.spec.nodeName",
             )
-        ours["hostname"] = expr.template(_placement(job, task, gates, f"{path}.spec.schedulingGates"))
+        ours[expr.template(_gate_or_node(job, task, gates, f"{path}.spec.schedulingGates"))] = None
     elif gates:
         parts.patch["schedulingGates"] = gates
     return {
@@ -151,12 +170,12 @@ def pod_template(job: DIJob, index: int, settings: RenderSettings) -> dict[str, 
     }
 
 
-def _placement(job: DIJob, task: Task, gates: Sequence[dict[str, str]], path: str) -> str:
+def _gate_or_node(job: DIJob, task: Task, gates: Sequence[dict[str, str]], path: str) -> str:
     for gate in gates:
         # Kubernetes allows nothing else in a name, and here it becomes a part of an expression.
         if not _GATE.fullmatch(str(gate.get("name"))):
             raise InvalidError("is not a valid name of a scheduling gate", path=path)
-    return expr.placement(task.name, [gate["name"] for gate in gates], attempt=_attempt(job))
+    return expr.gate_or_node(task.name, [gate["name"] for gate in gates], attempt=_attempt(job))
 
 
 def _attempt(job: DIJob) -> str:
@@ -164,18 +183,18 @@ def _attempt(job: DIJob) -> str:
     return "inputs.parameters.attempt" if job.backoff_limit else "'0'"
 
 
-def job_patch(job: DIJob, settings: RenderSettings) -> str:
+def job_patch(common: Common) -> str:
     """The patch of all pods of a job: the subdomain, and the variables of the main container.
 
     Argo keeps a copy of each pod's template in the pod, but not of this patch.
     """
     containers: list[dict[str, Any]] = []
     patch: dict[str, Any] = {"subdomain": keys.SERVICE}
-    if _shares_variables(job, settings):
-        containers.append({"name": "main", "env": [*job_env(job, settings), *_lists_of_hosts(job)]})
-    if job.has_short_hosts:
+    if common.is_shared:
+        containers.append({"name": "main", "env": [*common.env, *common.lists]})
+    if common.job.has_short_hosts:
         patch["dnsConfig"] = {"searches": [names.domain("{{workflow.namespace}}")]}
-    if not _some_run_as_root(job):
+    if not common.has_root:
         # The step that stops the Workflow has no container `wait`, and its main container has these settings already.
         containers.append({**ARGO_WAIT, "name": expr.template("inputs.parameters.round == '' ? 'main' : 'wait'")})
         patch["initContainers"] = [ARGO_INIT]
@@ -184,13 +203,13 @@ def job_patch(job: DIJob, settings: RenderSettings) -> str:
     return patch_json(patch, {})
 
 
-def _shares_variables(job: DIJob, settings: RenderSettings) -> bool:
+def _shares_variables(job: DIJob, env: Sequence[Variable]) -> bool:
     """Whether the main containers have their variables from the Workflow's patch.
 
     Not if a user overrides one of them: the patch would overwrite it, or come after variables that refer to it.
     """
     own = {item.get("name") for task in job.tasks for item in _work(task.template["spec"]).get("env", [])}
-    return not any(item["name"] in own for item in job_env(job, settings) if not item["name"].startswith("DI_"))
+    return not any(item["name"] in own for item in env if not item["name"].startswith("DI_"))
 
 
 def _work(spec: dict[str, Any]) -> dict[str, Any]:
@@ -324,10 +343,6 @@ def pod_security(given: dict[str, Any], settings: RenderSettings) -> dict[str, A
     return {**defaults, **given}
 
 
-def _some_run_as_root(job: DIJob) -> bool:
-    return any(_runs_as_root(task.template["spec"]) for task in job.tasks)
-
-
 def _runs_as_root(spec: dict[str, Any]) -> bool:
     given = spec.get("securityContext", {})
     return given.get("runAsUser") == 0 or given.get("runAsNonRoot") is False
@@ -337,18 +352,18 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     """Add a container to Argo's fields. Returns the part of it that must go into the patch, with its name."""
     container = {**given, "name": name}
     taken_by = given.get("volumeMounts", [])
-    mounts = [mount for mount in parts.mounts if not any(mount.is_blocked_by(own) for own in taken_by)]
-    env = [*parts.env, *(mount.env for mount in mounts)]
+    mounts = [mount for mount in parts.common.mounts if not any(mount.is_blocked_by(own) for own in taken_by)]
+    env = [*parts.common.env, *(mount.env for mount in mounts)]
     own = container.pop("env", [])
     taken = {item.get("name") for item in own}
     # The variables DI_* cannot be overridden, as clients rely on them; torchrun's variables can.
     ours = [item for item in env if item["name"] not in taken or item["name"].startswith("DI_")]
-    mine = {item["name"] for item in ours} | parts.listed
+    mine = {item["name"] for item in ours} | parts.common.listed
     rest = _last_of_each(item for item in own if item.get("name") not in mine)
     patch: dict[str, Any] = _named_ports(container)
-    variables = [*parts.lists]
-    if where == "container" and parts.is_shared:
-        variables, ours = [], [item for item in ours if item not in parts.env]
+    variables = [*parts.common.lists]
+    if where == "container" and parts.common.is_shared:
+        variables, ours = [], [item for item in ours if item not in parts.common.env]
     container["env"] = ours + rest
     if has_template(given):
         braced = [item for item in rest if has_template(item)]

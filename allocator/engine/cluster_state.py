@@ -99,6 +99,10 @@ class Caches:
     def stop(self) -> None:
         self._all.stop()
 
+    def reopen(self) -> None:
+        """Continue the watches on new connections. `trouble` is "" again when the server has accepted them."""
+        self._all.reopen()
+
     def wait_synced(self, timeout: float) -> bool:
         """Wait until every cache has been listed. False if one took longer than `timeout` seconds."""
         return self._all.wait_synced(timeout)

@@ -34,13 +34,15 @@ from diflow.allocator.messages import plan_text
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import Policy
-from diflow.errors import LostLeadershipError
+from diflow.errors import LostLeadershipError, UnavailableError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
 
 # How often the Lease's annotations are read while nothing happens.
 _LOOK_SECONDS = 5.0
+# How often a new leader looks whether its caches are fresh.
+_FRESH_SECONDS = 0.02
 # A change that comes this long after a cycle starts the next one at once; others are gathered first.
 _LULL_SECONDS = 0.5
 
@@ -120,15 +122,16 @@ class Allocator:
             clock=clock,
             wall=wall,
         )
-        self._takeover = Takeover(elector, self.executor)
+        self._takeover = Takeover(cluster, elector, self.executor, clock=clock)
         self._problems = Problems(self.executor)
         self._requests = LeaseRequests(cluster, elector, namespace=settings.namespace)
         self._timers = Timers(settings, self.executor, self._planner, self._reconciler.unbound, clock)
 
     def run(self, stop: threading.Event) -> None:
-        """Work until `stop` is set. Raises LostLeadershipError when this process does not lead any more."""
-        self.caches.start()
+        """Work until `stop` is set, on caches that were started. Raises LostLeadershipError when this process does not
+        lead any more."""
         try:
+            self.caches.reopen()
             self._wait_for_caches(stop)
             self.ask("start")
             while not stop.is_set():
@@ -136,7 +139,6 @@ class Allocator:
                 if not stop.is_set() and self.turn().trouble:
                     stop.wait(1.0)
         finally:
-            self.caches.stop()
             self.executor.close()
 
     def has_work(self) -> bool:
@@ -188,6 +190,8 @@ class Allocator:
                     self._problems.report(state, left_out)
                 if changed:
                     self._reconciler.run(self._view.state())
+            if self._takeover.is_unfinished:
+                self._reasons.is_dirty = True
         else:
             if not self._in_trouble:
                 log.warning("nothing is decided", why=trouble)
@@ -243,9 +247,12 @@ class Allocator:
         self.woke = self._clock()
 
     def _wait_for_caches(self, stop: threading.Event) -> None:
+        ends = self._clock() + _LOOK_SECONDS  # then the cycles say what is wrong
         while not stop.is_set() and not self.caches.wait_synced(1.0):
             self._progress()
             self.elector.check()
+        while not stop.is_set() and self.caches.trouble() and self._clock() < ends:
+            stop.wait(_FRESH_SECONDS)
 
     def _wait(self, stop: threading.Event) -> None:
         """Wait for something to do; after a recent cycle, a little longer, to gather changes that come in a burst."""
@@ -267,6 +274,8 @@ class Allocator:
         """Wake the loop: to plan, if the change is a reason for that."""
         if old == new:
             return  # such as a node's heartbeat: with hundreds of nodes, some come each second
+        if not self.elector.is_leader():
+            return  # a new leader plans for all that is there
         reason = reason_to_plan(kind, key, old, new, fraction=self.settings.speed_change)
         if not reason and kind is WORKFLOW and new is not None and self._planner.reports_another_speed(key, new):
             reason = f"{key} reports another speed"
@@ -280,14 +289,27 @@ class Allocator:
 
 
 def lead(allocator: Allocator, stop: threading.Event) -> None:
-    """Wait to be the leader, then work. Returns when `stop` is set; raises LostLeadershipError when it was lost."""
-    if not allocator.elector.acquire(stop):
-        return
-    log.info("leading", identity=allocator.elector.identity, epoch=allocator.elector.epoch)
+    """Wait to be the leader, then work. Returns when `stop` is set; raises LostLeadershipError when it was lost.
+
+    The caches are filled while another process leads: thousands of pods take many seconds to list.
+    """
+    while not stop.is_set():
+        try:
+            allocator.caches.start()
+            break
+        except UnavailableError as error:
+            log.warning("the caches cannot be filled yet", why=str(error))
+            stop.wait(_LOOK_SECONDS)
     try:
-        allocator.run(stop)
-    except LostLeadershipError:
-        log.error("another process leads now: this one ends")
-        raise
+        if not allocator.elector.acquire(stop):
+            return
+        log.info("leading", identity=allocator.elector.identity, epoch=allocator.elector.epoch)
+        try:
+            allocator.run(stop)
+        except LostLeadershipError:
+            log.error("another process leads now: this one ends")
+            raise
+        finally:
+            allocator.elector.release()
     finally:
-        allocator.elector.release()
+        allocator.caches.stop()

@@ -235,6 +235,7 @@ class Executor:
             self._with_proof(write.patch(epoch), write.target.uid),
             namespace=write.target.namespace,
             subresource=write.subresource,
+            manager=self._elector.writes_as(epoch),
         )
 
     def _with_proof(self, body: Json, uid: str) -> Json:
@@ -261,7 +262,9 @@ class Executor:
             body = successor(workflow, name=name, parameters=part.parameters, annotations=annotations)
             try:
                 self._elector.check()
-                return self._prove(self._cluster.create(WORKFLOW, body, namespace=target.namespace))
+                manager = self._elector.writes_as(epoch)
+                made = self._cluster.create(WORKFLOW, body, namespace=target.namespace, manager=manager)
+                return self._prove(made, manager)
             except ConflictError:
                 there = self._cluster.get(WORKFLOW, name, namespace=target.namespace)
                 if chain.continues(there) == (target.name, target.uid):
@@ -270,7 +273,7 @@ class Executor:
             f"the names {' and '.join(part.names)} are taken: the job cannot continue in another Workflow"
         )
 
-    def _prove(self, made: Json) -> Json:
+    def _prove(self, made: Json, manager: str) -> Json:
         """Sign the allocation of a Workflow after its creation, as the uid is unknown before. If this process is killed
         in between, the job is placed again."""
         metadata = made["metadata"]
@@ -280,7 +283,9 @@ class Executor:
             return made
         body = {"metadata": {"uid": metadata["uid"], "annotations": {keys.PROOF: proof}}}
         try:
-            return self._cluster.patch(WORKFLOW, metadata["name"], body, namespace=metadata["namespace"])
+            return self._cluster.patch(
+                WORKFLOW, metadata["name"], body, namespace=metadata["namespace"], manager=manager
+            )
         except (ConflictError, NotFoundError, InvalidError) as error:
             log.debug("not signed", object=metadata["name"], why=str(error))
             return made

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from diflow import amounts
 from diflow.allocator.engine.records import NodeRead, PodRead
-from diflow.allocator.model import amounts
 
 _NO_AGES: Mapping[float, float] = {}
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
+from diflow import amounts
 from diflow.allocator.engine.records import NodeRead, PodRead
-from diflow.allocator.model import amounts
-from diflow.allocator.model.amounts import NATIVE
+from diflow.amounts import NATIVE
 
 MOST_UNKNOWN: Final = 256
 """The most unknown nodes: nodes that this process has never seen, though pods are bound to them. A pod can be created

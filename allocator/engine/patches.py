@@ -213,7 +213,7 @@ def change_job(
     allocation: Allocation | None = None,
     decision: Mapping[str, Any] | None = None,
     annotations: Mapping[str, str | None] | None = None,
-    labels: Mapping[str, str] | None = None,
+    labels: Mapping[str, str | None] | None = None,
     spec: Mapping[str, Any] | None = None,
     note: Note | None = None,
     of: str = "",
@@ -228,6 +228,8 @@ def change_job(
     metadata: Json = {}
     if given:
         metadata["annotations"] = given
+    if job.is_hidden and decision is not None:
+        labels = {**(labels or {}), keys.INSTANCE: None}
     if labels:
         metadata["labels"] = dict(labels)
     body: Json = {"metadata": metadata} if metadata else {}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from diflow import amounts
 from diflow.allocator.engine import patches, reports
 from diflow.allocator.engine.access import NamespaceRule, refusal
 from diflow.allocator.engine.free_capacity import FreeCapacity, trouble
@@ -19,7 +20,6 @@ from diflow.allocator.engine.pools import Pools
 from diflow.allocator.engine.reconcile import Job, allocated, decision, next_round
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, Role
 from diflow.allocator.messages.reason_texts import Explainer
-from diflow.allocator.model import amounts
 from diflow.allocator.model.plan import Action, Plan, Why
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, RoleView, build
@@ -741,7 +741,7 @@ def withdraw(standing: Standing, why: str, *, now: float, most: Mapping[str, int
             job, most or {role.name: role.low for role in read.roles}, {}, now=now, decision=said, note=note
         )
     nodes = {}
-    if not read.is_preemptible and job.has_started():
+    if not read.is_preemptible and job.has_started() and not job.is_incomplete:
         unused = standing.unused
         nodes = {
             task: tuple("" if index in unused.get(task, {}) else node for index, node in enumerate(places))

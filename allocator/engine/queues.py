@@ -22,8 +22,8 @@ import yaml
 
 from diflow import names
 from diflow.allocator.engine.access import NamespaceRule, read_rules
-from diflow.allocator.model.amounts import MOST, amount
 from diflow.allocator.model.views import QueueView
+from diflow.amounts import MOST, amount
 from diflow.errors import InvalidError
 
 _FIELDS = frozenset({"name", "weight", "guarantee", "cap", "parent"})

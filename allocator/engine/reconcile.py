@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from diflow import keys
+from diflow import amounts, keys
 from diflow.allocator.engine import patches
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
-from diflow.allocator.model import amounts
 from diflow.bounds import MOST_PARTS
 from diflow.figures import counted
 from diflow.state import chain
@@ -31,6 +30,9 @@ Needs = dict[str, dict[str, int]]
 # The kubelet's message for a pod that it does not admit: an attempt that ends with it does not count as a failure, even
 # if Argo evaluates it with a copy of the Workflow from before the decision.
 _REJECTED = "Pod was rejected"
+_RESUMED = {"suspend": None}
+# A new job on which nothing was decided for so long (the allocator is paused, or cannot read it) is shown to Argo.
+_SHOWN_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,12 @@ class Job:
             f"{task}-{index}" for task, index, member in self.members() if member not in there and not finished(member)
         ]
 
+    @property
+    def is_incomplete(self) -> bool:
+        """It was admitted, and some of its first pods do not exist: those that do wait for them."""
+        read = self.read
+        return bool(read.places_until and not read.restarts and not read.tree.moves and self.lacks())
+
     def latest_restart(self) -> int:
         seen = [pod.place.restart for pod in self.current_pods() if pod.place]
         return max([*seen, self.read.tree.restart_of.get(self.read.current, 0)])
@@ -173,24 +181,37 @@ def reconcile(
     `overdue`: uids of admitted pods that kube-scheduler has not bound in time.
     """
     read = job.read
-    if job.after is not None and not read.continued_in and (handing := _hand_over(job, job.after, now)):
-        return handing
+    if first := _to_successor(job, now) or _to_argo(read, capacity):
+        return first
     if read.has_ended or (read.problem and not read.is_stopping):
         return []
     if read.is_stopping:
         # Argo ends running pods. It also waits for the end of unbound pods, which no kubelet reports.
         unbound = [pod for pod in job.pods if not pod.host and not pod.is_terminating]
-        resumed = [patches.change_job(read, spec={"suspend": None})] if read.awaits_admission else []
+        resumed = [patches.change_job(read, spec=_RESUMED)] if read.awaits_admission else []
         return [
             *resumed,  # Argo ends no Workflow that is suspended
             *_lost(job, capacity),
             *(patches.fail(pod, job.key, f"{_REJECTED}: the job was stopped") for pod in unbound),
         ]
-    if read.continued_in:
-        return [*_lost(job, capacity), *_unwanted(job, capacity)]
+    if read.continued_in or read.awaits_admission:
+        begin = [] if read.continued_in else _first_admission(job, capacity, now)
+        return [*_lost(job, capacity), *_unwanted(job, capacity), *begin]
     if read.restarts > read.backoff_limit:
         return [_give_up(read, now)]
     return _go_on(job, capacity, now, pace or Pace(), overdue)
+
+
+def _to_successor(job: Job, now: float) -> list[Write]:
+    """Hand the job over to its next Workflow, if there is one."""
+    return _hand_over(job, job.after, now) if job.after is not None and not job.read.continued_in else []
+
+
+def _to_argo(read: JobRead, capacity: FreeCapacity) -> list[Write]:
+    """Show a job to Argo that was hidden from it, though nothing was decided on it."""
+    if not read.is_hidden or not (read.is_stopping or capacity.age(read.created_seconds) > _SHOWN_SECONDS):
+        return []
+    return [patches.change_job(read, labels={keys.INSTANCE: None}, spec=_RESUMED if read.is_stopping else None)]
 
 
 def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
@@ -209,8 +230,6 @@ def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
 def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
     read = job.read
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
-    if read.awaits_admission:
-        return out + _first_admission(job, capacity, now)
     if read.is_preemptible:
         if read.tree.failed(read.current) and not _round_is_over(read):
             return out + _restart_together(job, now)
@@ -219,6 +238,8 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
             return [*out, again]
         if any(member.startswith(f"{read.current}/") for member in read.tree.recreated):
             return out  # a round that lost a replica will be replaced: no pods are admitted to it
+    if not read.is_preemptible and (ended := _without_place(job, now)):
+        return [*out, *ended]
     late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
     if late:
         return [*out, *_take_back(job, late, now)]
@@ -425,6 +446,19 @@ def _taken_away(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> Wri
         now=now,
         note=Note("Rescheduled", f"{name} was taken away: all replicas start again together, not counted"),
     )
+
+
+def _without_place(job: Job, now: float) -> list[Write]:
+    """End the pods of a gang whose place was taken back, as some of its pods were not created. They have gates then."""
+    at = job.read.allocation
+    if at is None or at.round != job.read.current or at.is_placed:
+        return []
+    why = "its gang is not complete: it waits for another place"
+    return [
+        patches.stop(pod, job.key, f"{_REJECTED}: {why}", timestamp(now))
+        for pod in job.current_pods()
+        if pod.where and not pod.is_stopping and not pod.is_terminating
+    ]
 
 
 def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
 from typing import Any
 
-from diflow import bounds, keys
-from diflow.allocator.model import amounts
+from diflow import amounts, bounds, keys
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.errors import InvalidError
@@ -159,6 +158,7 @@ class JobRead:
     is_stopping: bool = False
     is_suspended: bool = False
     awaits_admission: bool = False
+    is_hidden: bool = False
     places_until: float = 0.0
     description: str = ""
     service: str = keys.SERVICE
@@ -385,6 +385,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         "is_stopping": state.is_stopping,
         "is_suspended": state.is_suspended,
         "awaits_admission": state.awaits_admission,
+        "is_hidden": state.is_hidden,
         "places_until": state.places_until,
         "description": untrusted.string(
             untrusted.sub(obj, "metadata", "annotations").get(keys.DESCRIPTION), most=LONGEST_DESCRIPTION

@@ -1,17 +1,34 @@
-"""Fences earlier leaders: a new leader writes its epoch into each job.
+"""Fences former leaders: none of their writes takes effect after this leader's decisions.
 
 A former leader may still send a write that it decided on before it lost the lead, as its process may be stopped between
-the check of the Lease and the write. Such a write names the version that it was decided for, and is refused after this.
+the check of the Lease and the write. If the policy of manifests/allocator/fence.yaml is installed, the API server
+refuses such a write, which is proven before the first decision. Otherwise this leader changes each job, so that a write
+that names an earlier version of it is refused: first the jobs that may be given capacity, the rest while it decides.
 """
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
 
 import structlog
 
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.patches import touch
+from diflow.allocator.engine.reconcile import Job
+from diflow.errors import DiflowError
+from diflow.jobs import fence
+from diflow.kube.api import Cluster
 from diflow.kube.leader_election import Elector
+
+# The API server sees the Lease by a watch, within milliseconds. After this time it is not waited for.
+_PROOF_SECONDS: Final = 5.0
+_BETWEEN_PROOFS_SECONDS: Final = 0.1
+# The jobs are changed for this long in one cycle, so many at a time: a thousand take more than a minute.
+_TOUCH_SECONDS: Final = 2.0
+_TOUCHES: Final = 32
 
 log = structlog.get_logger("diflow.allocator")
 
@@ -19,18 +36,33 @@ log = structlog.get_logger("diflow.allocator")
 class Takeover:
     """The jobs that this leader has still to write its epoch into, with the versions that it found."""
 
-    def __init__(self, elector: Elector, executor: Executor) -> None:
-        self._elector, self._executor = elector, executor
+    def __init__(
+        self,
+        cluster: Cluster,
+        elector: Elector,
+        executor: Executor,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster, self._elector, self._executor = cluster.without_retries(), elector, executor
+        self._clock, self._pause = clock, pause
         self._epoch = 0
         self._versions: dict[str, str] = {}
+        self.is_unfinished = False
+        """Whether there are jobs left for the next cycle."""
 
     def run(self, state: ClusterState) -> bool:
-        """Write the epoch into jobs that have not changed since this process leads. Returns whether it sent writes."""
+        """Fence the former leader. Returns whether it changed jobs."""
         epoch = self._elector.epoch
         if self._epoch != epoch:
+            is_fenced = epoch == 1 or self._is_fenced()  # epoch 1 has no predecessor to fence
+            self._versions = {
+                job.key: job.read.identity.version
+                for job in sorted(state.jobs.values(), key=_may_be_given_less)
+                if not is_fenced and not job.read.has_ended
+            }
             self._epoch = epoch
-            live = state.jobs.values() if epoch > 1 else ()  # epoch 1 has no predecessor to fence
-            self._versions = {job.key: job.read.identity.version for job in live if not job.read.has_ended}
         self._versions = {
             key: version
             for key, version in self._versions.items()
@@ -39,5 +71,42 @@ class Takeover:
         out = [touch(state.jobs[key].read) for key in self._versions if not self._executor.is_backing_off(key)]
         if out:
             log.info("takes over", jobs=len(out), epoch=epoch)
-            self._executor.apply(out, state.jobs)
+        ends = self._clock() + _TOUCH_SECONDS
+        sent = 0
+        while sent < len(out) and (not sent or self._clock() < ends):
+            self._executor.apply(out[sent : sent + _TOUCHES], state.jobs)
+            sent += _TOUCHES
+        self.is_unfinished = sent < len(out)
         return bool(out)
+
+    def _is_fenced(self) -> bool:
+        """Whether the API server refuses the writes of the former leader, and knows this one's Lease."""
+        elector = self._elector
+        former, none = elector.former_writes_as, elector.writes_as(0)
+        ends = self._clock() + _PROOF_SECONDS
+        why = "" if former else "the writes of the former leader do not name it"
+        while not why:
+            elector.check()
+            try:
+                if self._is_refused(former):
+                    log.info("the former leader is fenced", epoch=elector.epoch)
+                    return True
+                if not self._is_refused(none):
+                    why = "the policy of manifests/allocator/fence.yaml is not in force"
+                elif self._clock() >= ends:
+                    why = f"the API server has not seen the Lease within {_PROOF_SECONDS:g} s"
+                else:
+                    self._pause(_BETWEEN_PROOFS_SECONDS)
+            except DiflowError as error:
+                why = str(error)
+        log.warning("former leaders are not fenced: each job is changed once instead", why=why)
+        return False
+
+    def _is_refused(self, manager: str) -> bool:
+        return fence.is_refused(self._cluster, manager, namespace=self._elector.namespace)
+
+
+def _may_be_given_less(job: Job) -> tuple[int, float, str]:
+    """Sort key: jobs that wait for capacity first, then those that are resized without their users' request."""
+    waits = not job.read.granted.get(job.read.current) or not job.has_started() or bool(job.lacks())
+    return 0 if waits else 1 if job.read.is_preemptible else 2, job.created_seconds, job.key

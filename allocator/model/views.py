@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from diflow import amounts
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen, ints
 from diflow.allocator.model.predicates import NODE_NAME, Taint, Where
 from diflow.allocator.model.profile import Profile
@@ -27,7 +28,7 @@ _NO_AGES: Mapping[float, float] = MappingProxyType({})
 _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
 DEFAULT_QUEUE = "default"
-PODS = "pods"
+PODS = amounts.PODS
 NOT_OFFERED = "not offered"
 """Stands for all resources that no node offers: each node has 0 of it, and a role that asks for one asks for 1."""
 _PORT = "hostport/"

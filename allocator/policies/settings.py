@@ -10,7 +10,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from diflow.environment import from_environment
 
 JobOrder = Literal["priority", "gang", "drf", "created"]
-QueueOrder = Literal["proportion", "created"]
 NodeOrder = Literal["most_requested", "least_requested", "balanced", "affinity"]
 VictimRule = Literal["drf"]
 Step = Literal["allocate", "backfill", "preempt", "reclaim"]
@@ -54,10 +53,6 @@ class PolicySettings(BaseSettings):
 
     job_order: tuple[JobOrder, ...] = ("priority", "gang", "drf", "created")
     """The order of jobs in a queue: the first function that distinguishes two jobs decides (kube-batch's tiers)."""
-
-    queue_order: tuple[QueueOrder, ...] = ("proportion", "created")
-    """The order of queues; `proportion`: by allocated over deserved share, the smallest first. `created`
-    (of kube-batch) changes nothing, as queues have no time of creation."""
 
     victims: tuple[VictimRule, ...] = ()
     """Further victim filters for preemption inside a queue (kube-batch's tiers). Victims always have a strictly lower

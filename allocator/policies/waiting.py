@@ -26,7 +26,7 @@ def minimum_gang(ledger: Ledger, job: int) -> dict[int, int]:
     return {role: low[role] for role in ledger.facts.roles_of[job]}
 
 
-class Reasons:
+class JobReasons:
     """The reason of each job's decision, recorded as the policy decides."""
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -234,7 +234,7 @@ def broken_gangs(snapshot: Snapshot) -> BoolArray:
     return s.jobs_of(s.held_role) & s.jobs_of(held < s.role_min) & ~s.jobs_of(held > s.role_max)
 
 
-def make_whole(ledger: Ledger, order: IntArray, considered: BoolArray, marks: Reasons) -> None:
+def make_whole(ledger: Ledger, order: IntArray, considered: BoolArray, reasons: JobReasons) -> None:
     """Complete gangs that are below their minimum, if what they lack fits beside what they have."""
     s, count, low = ledger.snapshot, ledger.count, ledger.facts.role_min
     broken = broken_gangs(s) & considered & (s.job_queue >= 0)
@@ -242,14 +242,14 @@ def make_whole(ledger: Ledger, order: IntArray, considered: BoolArray, marks: Re
         roles = ledger.roles_of(j)
         before = sum(count[r] for r in roles)
         if ledger.try_gang(j, {r: max(0, low[r] - count[r]) for r in roles}) is not None:
-            marks.set(j, Why.PLACED_AGAIN, (float(sum(count[r] for r in roles)), float(before), 0.0))
+            reasons.set(j, Why.PLACED_AGAIN, (float(sum(count[r] for r in roles)), float(before), 0.0))
 
 
 def grow_in_place(
     ledger: Ledger,
     order: IntArray,
     considered: BoolArray,
-    marks: Reasons,
+    reasons: JobReasons,
     allowed: Callable[[int, int], int] | None = None,
 ) -> None:
     """Grow jobs that are not preemptible to the desired replicas, beside the pods they have.
@@ -275,4 +275,4 @@ def grow_in_place(
             if allowed is not None:
                 more = min(more, allowed(j, role))
             if more > 0 and ledger.try_gang(j, {role: more}) is not None:
-                marks.set(j, Why.GROWN, (float(count[role]), float(more), 0.0))
+                reasons.set(j, Why.GROWN, (float(count[role]), float(more), 0.0))

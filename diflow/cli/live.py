@@ -16,7 +16,7 @@ from diflow.cli.console import harmless, phase_colour, rich_table
 from diflow.cli.output import clock, utc_now
 from diflow.cli.replicas import Row, rows
 from diflow.durations import age
-from diflow.jobs.follow import Snapshot, follow
+from diflow.jobs.follow import FollowedJob, follow
 from diflow.state.observe import observe
 from diflow.state.status import JobStatus, derive_seen, unknown
 
@@ -52,11 +52,11 @@ class Page:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.snapshot: Snapshot | None = None
+        self.snapshot: FollowedJob | None = None
         self.happened: deque[tuple[str, str, str]] = deque(maxlen=_LAST)
         self.states: dict[str, str] = {}
 
-    def show(self, snapshot: Snapshot) -> JobStatus:
+    def show(self, snapshot: FollowedJob) -> JobStatus:
         """Update the view with a new state of the job."""
         self.snapshot = snapshot
         workflow = snapshot.workflow or {}
@@ -80,7 +80,7 @@ class Page:
         return page(self.snapshot, list(self.happened), now=utc_now())
 
 
-def page(snapshot: Snapshot, happened: Sequence[tuple[str, str, str]], *, now: datetime) -> RenderableType:
+def page(snapshot: FollowedJob, happened: Sequence[tuple[str, str, str]], *, now: datetime) -> RenderableType:
     """The view of one state of a job."""
     workflow: dict[str, Any] = snapshot.workflow or {}
     seen = observe(workflow, snapshot.pods)

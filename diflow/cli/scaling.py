@@ -11,7 +11,7 @@ from diflow.cli.options import Context, JobName, Kubeconfig, Namespace, Timeout,
 from diflow.figures import counted
 
 if TYPE_CHECKING:
-    from diflow.jobs.follow import Snapshot
+    from diflow.jobs.follow import FollowedJob
     from diflow.jobs.scale import Scaled
     from diflow.kube.api import Cluster
 
@@ -94,7 +94,7 @@ def _wait(cluster: Cluster, name: str, asked: Scaled, limit: float | None) -> No
     raise TimeoutError(f"{name}/{asked.task} is not as asked for after {limit:g} s: {told}")
 
 
-def _missing(snapshot: Snapshot, asked: Scaled) -> str:
+def _missing(snapshot: FollowedJob, asked: Scaled) -> str:
     """What is not as requested yet, or ""."""
     from diflow.state.observe import observe  # noqa: PLC0415
     from diflow.state.status import derive_seen  # noqa: PLC0415

@@ -23,6 +23,8 @@ TITLES: Final[Mapping[int, str]] = MappingProxyType(
         9: "a user's text reaches the container byte for byte",
         10: "an expression gives each pod its peers, without a daemon",
         13: "a worker's pod has Argo's containers beside the user's",
+        17: "a suspended Workflow has no pods, and one patch creates them on their nodes",
+        20: "Argo looks at a Workflow when it sees it for the first time",
     }
 )
 

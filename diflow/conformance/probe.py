@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from diflow import keys
-from diflow.conformance import groups, growth, pods, retries, rounds, texts
+from diflow.conformance import admission, groups, growth, pods, retries, rounds, texts
 from diflow.conformance.finding import TITLES, FactFailedError, Finding, HopelessError, Measured
 from diflow.conformance.lab import Lab, StoppedError, Verbs
 from diflow.conformance.outcome import Outcome
@@ -50,6 +50,7 @@ _SCENARIOS: Final = (
     _Scenario((2,), groups.names),
     _Scenario((4,), groups.empty),
     _Scenario((5, 13), pods.gated),
+    _Scenario((17, 20), admission.admitted),
     _Scenario((9,), texts.byte_for_byte),
 )
 

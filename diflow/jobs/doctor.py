@@ -9,19 +9,31 @@ from typing import TYPE_CHECKING, Any, Final
 from diflow import keys
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
 from diflow.figures import named
-from diflow.jobs import lookup, prerequisites, unproven
-from diflow.kube.kinds import CRD, EVENT, NAMESPACE, POD, PRIORITY_CLASS, SERVICE_ACCOUNT, WORKFLOW, Kind
+from diflow.jobs import fence, lookup, prerequisites, unproven
+from diflow.kube.kinds import (
+    CONFIG_MAP,
+    CRD,
+    EVENT,
+    LEASE,
+    NAMESPACE,
+    POD,
+    PRIORITY_CLASS,
+    SERVICE_ACCOUNT,
+    WORKFLOW,
+    Kind,
+)
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
 
 _MOST_SKEW_SECONDS: Final = 5.0
+_FENCE: Final = "the fence of the allocator"
 
 # The rights that a user's commands need: verb, kind, subresource, and what does not work without it.
 RIGHTS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
     ("create", WORKFLOW, "", "submit"),
     ("get", WORKFLOW, "", "get, describe, wait"),
-    ("list", WORKFLOW, "", "list"),
+    ("list", WORKFLOW, "", "list, watch, wait"),
     ("watch", WORKFLOW, "", "watch, wait"),
     ("patch", WORKFLOW, "", "suspend, resume, stop"),
     ("update", WORKFLOW, "", "retry"),
@@ -89,6 +101,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
             remedy="kubectl apply -k manifests/cluster",
         )
     if found.ok:
+        yield _looked(lambda: _fence(cluster), _FENCE)
         yield from _server(cluster)
 
 
@@ -179,6 +192,26 @@ def _argo(cluster: Cluster) -> Finding:
     problem = prerequisites.is_too_old(found)
     return Finding(
         what, ok=not problem, detail=problem or prerequisites.version_text(found), remedy="upgrade Argo Workflows"
+    )
+
+
+def _fence(cluster: Cluster) -> Finding:
+    """Whether the API server refuses the writes of an allocator that does not lead any more, by a dry run."""
+    public = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)
+    if public is None:
+        return Finding(_FENCE, ok=True, detail="not needed: there is no allocator")
+    home = str((public.get("data") or {}).get("namespace") or "")
+    lease = cluster.find(LEASE, keys.ALLOCATOR, namespace=home)
+    if lease is None or not (lease.get("spec") or {}).get("leaseTransitions"):
+        return Finding(_FENCE, ok=True, detail="not checked: the allocator has never led", is_known=False)
+    nobody = f"{keys.ALLOCATOR}/{home}/{lease['metadata']['uid']}/0"
+    if fence.is_refused(cluster, nobody, namespace=cluster.namespace):
+        return Finding(_FENCE, ok=True, detail="in force")
+    return Finding(
+        _FENCE,
+        ok=False,
+        detail="not in force, so a new leader changes each job once",
+        remedy="kubectl apply -f manifests/allocator/fence.yaml (Kubernetes 1.30 or newer; see docs/allocator.md)",
     )
 
 

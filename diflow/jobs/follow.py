@@ -1,7 +1,7 @@
 """Follows a job: the newest state of its Workflow and its pods after each change.
 
-Two watches run in threads and update one shared state. The reader gets the newest state, not a queue of events, so a
-slow reader misses steps but is never behind.
+A reflector of the Workflow and one of its pods run in threads. The reader gets the newest state, not a queue of events,
+so a slow reader misses steps but is never behind.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow.errors import UnauthorizedError
+from diflow.errors import UnauthorizedError, UnavailableError
 from diflow.jobs import parts
-from diflow.kube.kinds import POD, WORKFLOW, Kind
+from diflow.kube.kinds import POD, WORKFLOW
+from diflow.kube.reflector import Reflector
 from diflow.state import chain
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def selector(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The state of a job at one time. `workflow` is None if it does not exist (any more).
+class FollowedJob:
+    """A job as it was at one time. `workflow` is None if it does not exist (any more).
 
     `trouble`: why the cluster cannot be read now; the state is then an old one.
     """
@@ -42,22 +43,44 @@ class Snapshot:
     trouble: str = ""
 
 
-@dataclass(slots=True)
-class _Board:
-    """The last state that the watches have seen. Guarded by `changed`."""
+class _News:
+    """What the reflectors' threads tell the reader: that there is something new, and errors. Guarded by `changed`."""
 
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    number: int = 0
-    workflow: dict[str, Any] | None = None
-    pods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    trouble: str = ""
-    error: Exception | None = None
-    closed: bool = False
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.number = 0
+        self.trouble = ""
+        self.error: Exception | None = None
+        self.may_read_pods = True
+        self._failures = 0
+
+    def tell(self, *_: object) -> None:
+        """An object has changed, or was read for the first time."""
+        with self.changed:
+            self.number += 1
+            self.changed.notify_all()
+
+    def of_workflow(self, error: Exception | None) -> None:
+        """The first failure of several may be a watch that ends: the second one is shown."""
+        with self.changed:
+            self._failures = 0 if error is None else self._failures + 1
+            self.trouble = str(error) if self._failures > 1 else ""
+            if not isinstance(error, UnavailableError | None):
+                self.error = error
+            self.tell()
+
+    def of_pods(self, error: Exception | None) -> None:
+        """A user without access to the pods still follows the Workflow."""
+        with self.changed:
+            self.may_read_pods = not isinstance(error, UnauthorizedError)
+            if not isinstance(error, UnavailableError | UnauthorizedError | None):
+                self.error = error
+            self.tell()
 
 
 def follow(
     cluster: Cluster, name: str, *, namespace: str | None = None, seconds: float | None = None
-) -> Iterator[Snapshot]:
+) -> Iterator[FollowedJob]:
     """Yield the states of a job, starting with the current one, until `seconds` have passed or the job is deleted.
 
     A job that continues in another Workflow is followed there. Raises NotFoundError if there is no such job, and the
@@ -85,97 +108,47 @@ def follow(
 
 def _follow_one(
     cluster: Cluster, workflow: dict[str, Any], *, namespace: str | None, deadline: float | None
-) -> Iterator[Snapshot]:
+) -> Iterator[FollowedJob]:
     """The states of one Workflow, from this one on."""
-    name = workflow["metadata"]["name"]
-    pods, version = _pods(cluster, name, namespace)
-    board = _Board(workflow=workflow, pods={_uid(pod): pod for pod in pods})
-    threads = [
-        threading.Thread(
-            target=_watch,
-            args=(cluster, board, kind, name),
-            kwargs={"namespace": namespace, "since": since},
-            daemon=True,
-        )
-        for kind, since in ((WORKFLOW, workflow["metadata"].get("resourceVersion")), (POD, version))
-    ]
-    for thread in threads:
-        thread.start()
-    seen = -1
+    name, news = workflow["metadata"]["name"], _News()
+    workflows = Reflector(
+        cluster,
+        WORKFLOW,
+        namespace=namespace,
+        fields=f"metadata.name={name}",
+        on_change=news.tell,
+        on_trouble=news.of_workflow,
+    )
+    pods = Reflector(
+        cluster, POD, namespace=namespace, labels=selector(name), on_change=news.tell, on_trouble=news.of_pods
+    )
+    state: dict[str, Any] | None = workflow
+    seen, is_read = -1, False
+    for reflector in (workflows, pods):
+        reflector.start()
     try:
         while True:
-            with board.changed:
+            with news.changed:
                 # Short waits, so that Ctrl-C is noticed on every platform.
-                while board.number == seen and not board.error and not _over(deadline):
-                    board.changed.wait(_IDLE_SECONDS if deadline is None else _left(deadline, _IDLE_SECONDS))
-                if board.error is not None:
-                    raise board.error
-                if board.number == seen:
+                while news.number == seen and not news.error and not _over(deadline):
+                    news.changed.wait(_IDLE_SECONDS if deadline is None else _left(deadline, _IDLE_SECONDS))
+                if news.error is not None:
+                    raise news.error
+                if news.number == seen:
                     return
-                seen = board.number
-                snapshot = Snapshot(board.workflow, tuple(board.pods.values()), board.trouble)
-            yield snapshot
-            if snapshot.workflow is None:
+                seen, trouble = news.number, news.trouble
+                is_read = is_read or (workflows.synced and (pods.synced or not news.may_read_pods))
+            if is_read:
+                state = next(iter(workflows.items().values()), None)
+            elif not trouble:
+                continue
+            yield FollowedJob(state, tuple(pods.items().values()), trouble)
+            if state is None:
                 return
             time.sleep(_GATHER_SECONDS if deadline is None else _left(deadline, _GATHER_SECONDS))
     finally:
-        with board.changed:
-            board.closed = True
-
-
-def _pods(cluster: Cluster, name: str, namespace: str | None) -> tuple[list[dict[str, Any]], str | None]:
-    """The pods; none if the user may not list them, as the Workflow alone shows most."""
-    try:
-        return cluster.snapshot(POD, namespace=namespace, labels=selector(name))
-    except UnauthorizedError:
-        return [], None
-
-
-def _watch(cluster: Cluster, board: _Board, kind: Kind, name: str, *, namespace: str | None, since: str | None) -> None:
-    whole = kind is WORKFLOW
-    try:
-        for change in cluster.watch(
-            kind,
-            name=name if whole else "",
-            labels="" if whole else selector(name),
-            namespace=namespace,
-            since=since,
-            stop=lambda: board.closed,
-            troubled=lambda error: _note(board, str(error or "")) if whole else None,
-        ):
-            with board.changed:
-                gone = change.kind == "DELETED"
-                if whole:
-                    board.workflow = None if gone else change.object
-                elif gone:
-                    board.pods.pop(_uid(change.object), None)
-                else:
-                    board.pods[_uid(change.object)] = change.object
-                board.number += 1
-                board.changed.notify_all()
-    except UnauthorizedError as error:
-        if whole:  # a user without access to the pods still follows the Workflow
-            _fail(board, error)
-    except Exception as error:
-        _fail(board, error)
-
-
-def _note(board: _Board, trouble: str) -> None:
-    with board.changed:
-        if board.trouble != trouble:
-            board.trouble = trouble
-            board.number += 1
-            board.changed.notify_all()
-
-
-def _fail(board: _Board, error: Exception) -> None:
-    with board.changed:
-        board.error = error
-        board.changed.notify_all()
-
-
-def _uid(pod: dict[str, Any]) -> str:
-    return str(pod["metadata"].get("uid") or pod["metadata"]["name"])
+        for reflector in (workflows, pods):
+            reflector.stop(timeout=0.0)
 
 
 def _over(deadline: float | None) -> bool:

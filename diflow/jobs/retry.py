@@ -1,9 +1,9 @@
 """Retries a failed job: failed nodes are removed from its Workflow, succeeded ones are kept.
 
 It does what `argo retry` does, for diflow's Workflows. In those from before 0.2.0 it also repeats the step that makes
-the job's Service, in case the Service was deleted since. It needs neither an Argo server nor
-the `argo` command; `retried` is a pure function of the Workflow. Nodes are identified by their names, which are paths
-in Argo's tree (`job.round(0:1).learner(0:0)(1).learner(0)`).
+the job's Service, in case the Service was deleted since. It needs neither an Argo server nor the `argo` command;
+`retried` is a pure function of the Workflow. Nodes are identified by their names, which are paths in Argo's tree
+(`job.round(0:1).learner(0:0)(1).learner(0)`).
 """
 
 from __future__ import annotations

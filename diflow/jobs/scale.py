@@ -9,17 +9,13 @@ from typing import Any
 
 from diflow import keys
 from diflow.bounds import MOST_REPLICAS
-from diflow.errors import ConflictError, InvalidError
+from diflow.errors import InvalidError
 from diflow.job import DIJob
-from diflow.jobs import parts
+from diflow.jobs import changing
 from diflow.jobs.replica_ranges import Asked, Bounds, all_ranges, asked, check_size, choose_task, with_number
 from diflow.jobs.scale_requests import current_requests
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import WORKFLOW
 from diflow.state.notes import Notes
-
-_TRIES = 6
-_PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +48,13 @@ def scale(
     The write has the resourceVersion that was read and is repeated on a conflict. Raises InvalidError for an invalid
     request, NotFoundError, and ConflictError if the job has ended or conflicts persist.
     """
-    cluster = cluster or Cluster.connect()
-    for attempt in range(1, _TRIES + 1):
-        workflow = parts.newest(cluster, name, namespace=namespace)
-        if workflow is None:
-            raise parts.absent(name, namespace or cluster.namespace)
-        scaled, change = _change(workflow, task=task, replicas=replicas, low=low, high=high)
-        if change is None:
-            return scaled
-        try:
-            cluster.patch(WORKFLOW, workflow["metadata"]["name"], change, namespace=namespace)
-        except ConflictError:
-            if attempt == _TRIES:
-                raise
-            pause(_PAUSE_SECONDS * attempt)
-            continue
-        return scaled
-    raise AssertionError("unreachable")
+    return changing.change(
+        name,
+        lambda workflow: _change(workflow, task=task, replicas=replicas, low=low, high=high),
+        namespace=namespace,
+        cluster=cluster,
+        pause=pause,
+    )
 
 
 def _change(

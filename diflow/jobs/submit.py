@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from diflow import keys
-from diflow.errors import ConflictError, UnauthorizedError
+from diflow import bounds, keys
+from diflow.errors import ConflictError, InvalidError, UnauthorizedError
 from diflow.jobs import parts, prerequisites
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
+from diflow.state import untrusted
 
 if TYPE_CHECKING:
-    from diflow.job import DIJob, Scheduling
+    from diflow.job import DIJob
+
+TTL: Final = "ttlSecondsAfterFinished"
+"""The field of a job, and the key of the allocator's public ConfigMap with its default."""
 
 AnyJob = TypeVar("AnyJob", bound="DIJob")
 
@@ -19,7 +23,8 @@ AnyJob = TypeVar("AnyJob", bound="DIJob")
 def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False) -> AnyJob:
     """Create the job's Workflow. Returns the job with its namespace and scheduling set.
 
-    A job without `scheduling` is left to the allocator if the cluster has one.
+    A job without `scheduling` is left to the allocator if the cluster has one. One without
+    `ttl_seconds_after_finished` has that of the cluster.
 
     Everything is checked before an object is created: the prerequisites (accounts, priority class, Argo), and the
     Workflow, by a dry run of the API server. So a rejected job leaves nothing behind. `dry_run` stops there.
@@ -30,26 +35,44 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
 
     cluster = cluster or Cluster.connect()
     namespace = job.namespace or cluster.namespace
-    scheduling = job.scheduling or _scheduling(cluster)
-    placed = job.model_copy(update={"namespace": namespace, "scheduling": scheduling})
+    announced = _announced(cluster)
+    placed = job.model_copy(update={"namespace": namespace, **_defaults(job, announced)})
     prerequisites.check_ready(cluster, namespace=namespace, priority=job.priority)
     prerequisites.check_host_names(cluster, job, namespace=namespace)
     if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job whose first part was deleted
         raise _taken(job.name, left[-1]["metadata"]["name"], namespace)
     body = render(placed)
+    if placed.scheduling == announced.get("scheduling") == "gang":
+        # The allocator decides first, often at once; Argo then starts the job without a wait.
+        body["metadata"]["labels"].setdefault(keys.INSTANCE, keys.INSTANCE_VALUE)
     _create(cluster, body, namespace=namespace, dry_run=True)
     if not dry_run:
         _create(cluster, body, namespace=namespace, dry_run=False)
     return placed
 
 
-def _scheduling(cluster: Cluster) -> Scheduling | None:
-    """The default scheduling, which the allocator publishes in a ConfigMap that all users may read."""
+def _announced(cluster: Cluster) -> dict[str, Any]:
+    """What the allocator publishes in a ConfigMap that all users may read."""
     try:
         found = cluster.find(CONFIG_MAP, keys.ALLOCATOR, namespace=keys.PUBLIC_NAMESPACE)
     except UnauthorizedError:
-        return None
-    return "gang" if found is not None and (found.get("data") or {}).get("scheduling") == "gang" else None
+        found = None
+    return (found or {}).get("data") or {}
+
+
+def _defaults(job: DIJob, said: dict[str, Any]) -> dict[str, Any]:
+    """`scheduling` and `ttl_seconds_after_finished`, by default as the allocator says."""
+    scheduling = job.scheduling or ("gang" if said.get("scheduling") == "gang" else None)
+    seconds = job.ttl_seconds_after_finished
+    if seconds is None and said.get(TTL):
+        seconds = untrusted.whole(said[TTL], digits=10)
+        if seconds is None or not bounds.LEAST_TTL_SECONDS <= seconds <= bounds.MOST_TTL_SECONDS:
+            raise InvalidError(
+                f"the ConfigMap {keys.PUBLIC_NAMESPACE}/{keys.ALLOCATOR} has {TTL}: {str(said[TTL])[:40]!r}, which is "
+                f"no whole number from {bounds.LEAST_TTL_SECONDS} to {bounds.MOST_TTL_SECONDS}: tell the "
+                f"administrator, or set spec.{TTL}"
+            )
+    return {"scheduling": scheduling, "ttl_seconds_after_finished": seconds}
 
 
 def _create(cluster: Cluster, body: dict[str, Any], *, namespace: str, dry_run: bool) -> None:

@@ -6,22 +6,17 @@ that the allocator does not admit it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from diflow import keys
 from diflow.errors import ConflictError
-from diflow.jobs import lookup, parts
+from diflow.jobs import changing, parts
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import WORKFLOW
 from diflow.state import status
 from diflow.state.parameters import JobState, is_unborn
 
 Object = dict[str, Any]
-
-_PAUSE_SECONDS: Final = 0.2
-_TRIES: Final = 6
 
 
 def suspend(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> None:
@@ -60,26 +55,18 @@ def _change(
     name: str, change_of: Callable[[Object], Object], *, namespace: str | None, cluster: Cluster | None
 ) -> JobState:
     """Change a job's Workflow as `change_of` says. Returns its state before."""
-    cluster = cluster or Cluster.connect()
-    attempt = 0
-    while True:
-        attempt += 1
-        workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
+
+    def decide(workflow: Object) -> tuple[JobState, Object]:
         now = status.derive(workflow)
         if now.ended:
             raise ConflictError(f"job {name} has ended already ({now.phase})")
-        metadata = workflow["metadata"]
-        state = JobState.parse(workflow)
-        change = change_of(workflow)
-        if parts.may_go_on(workflow) or is_unborn(workflow):
+        state, patch = JobState.parse(workflow), change_of(workflow)
+        if state.is_hidden:
+            patch["metadata"] = {**patch.get("metadata", {}), "labels": {keys.INSTANCE: None}}
+        if parts.may_go_on(workflow) or is_unborn(workflow) or state.is_hidden:
             # The Workflow may be superseded meanwhile, or the job admitted.
-            expected = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-            change["metadata"] = {**change.get("metadata", {}), **expected}
-        try:
-            cluster.patch(WORKFLOW, metadata["name"], change, namespace=namespace)
-        except ConflictError:
-            if attempt == _TRIES:
-                raise
-            time.sleep(_PAUSE_SECONDS * attempt)
-        else:
-            return state
+            expected = {name: workflow["metadata"][name] for name in ("uid", "resourceVersion")}
+            patch["metadata"] = {**patch.get("metadata", {}), **expected}
+        return state, patch
+
+    return changing.change(name, decide, namespace=namespace, cluster=cluster)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import email.utils
 import json
-import math
 import os
 import random
 import time
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from urllib.parse import urlencode
 
-from diflow.errors import NotFoundError, UnauthorizedError, UnavailableError
+from diflow.errors import NotFoundError, UnavailableError
 from diflow.kube import answers, pages, refusals
 from diflow.kube.kinds import POD, Kind
 from diflow.kube.refusals import GoneError
@@ -35,9 +34,6 @@ Json = dict[str, Any]
 
 _CONNECT_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 30.0
-# The server sends a bookmark each minute: a stream that is silent for longer is broken.
-_WATCH_READ_SECONDS: Final = 75.0
-_WATCH_SERVER_SECONDS: Final = (240, 300)
 _READ_MARGIN_SECONDS: Final = 2.0
 _BACKOFF_SECONDS: Final = (0.5, 30.0)
 _READ_TRIES: Final = 3
@@ -50,7 +46,7 @@ _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One event of a watch: `kind` is ADDED, MODIFIED or DELETED (in `Cluster.stream` BOOKMARK, too)."""
+    """One event of a watch: `kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
 
     kind: str
     object: Json
@@ -91,7 +87,6 @@ class Cluster:
         jitter: Callable[[float, float], float] = random.uniform,
         read_seconds: float = _READ_SECONDS,
         connect_seconds: float = _CONNECT_SECONDS,
-        watch_read_seconds: float = _WATCH_READ_SECONDS,
     ) -> None:
         self.target = refusals.Target(server=server.rstrip("/"), source=source)
         self.namespace = namespace
@@ -102,7 +97,6 @@ class Cluster:
         self._jitter = jitter
         self._read_seconds = read_seconds
         self._connect_seconds = connect_seconds
-        self._watch_read_seconds = watch_read_seconds
         self._read_tries = _READ_TRIES
         self._clock_skew_seconds: float | None = None
 
@@ -239,14 +233,23 @@ class Cluster:
             yield page["items"] or [], (page.get("metadata") or {}).get("resourceVersion") or ""
 
     def create(
-        self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None, dry_run: bool = False
+        self,
+        kind: Kind,
+        body: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        dry_run: bool = False,
+        manager: str = "",
     ) -> Json:
-        """Create an object. Raises ConflictError if its name is taken, InvalidError if the server rejects it."""
+        """Create an object. Raises ConflictError if its name is taken, InvalidError if the server rejects it.
+
+        `manager`: the field manager in managedFields."""
         name = (body.get("metadata") or {}).get("name") or ""
+        trial = {"dryRun": "All", "fieldValidation": "Strict"} if dry_run else {}
         return self._json(
             "POST",
             kind.path(self._space(kind, namespace)),
-            query={"dryRun": "All", "fieldValidation": "Strict"} if dry_run else {},
+            query={**trial, "fieldManager": manager},
             body=body,
             about=kind.about(name),
         )
@@ -302,74 +305,13 @@ class Cluster:
 
     # --- streams ------------------------------------------------------------------------------------------------------
 
-    def watch(
-        self,
-        kind: Kind,
-        *,
-        name: str = "",
-        since: str | None = None,
-        seconds: float | None = None,
-        stop: Callable[[], bool] = lambda: False,
-        troubled: Callable[[UnavailableError | None], None] = lambda _: None,
-        **selection: Unpack[Selection],
-    ) -> Iterator[Change]:
-        """Yield all changes of one object, or of those that match the selectors.
-
-        It starts with the existing objects (as ADDED), unless `since` is the resourceVersion of a list that the caller
-        has. A stream that breaks or is silent is resumed; if its resourceVersion has expired, the objects are listed
-        again, and missed deletions are yielded as DELETED. Errors that are not transient are raised. It ends after
-        `seconds`, or when `stop` returns true. `troubled` is called with a transient error, and with None when it is
-        over.
-        """
-        deadline = time.monotonic() + seconds if seconds is not None else math.inf
-        selection["fields"] = f"metadata.name={name}" if name else ""
-        known: dict[str, Json] = {}
-        version = since
-        failures = 0
-        while not stop() and time.monotonic() < deadline:
-            try:
-                if version is None:
-                    items, version = self.snapshot(kind, **selection)
-                    yield from _differences(known, items)
-                began = time.monotonic()
-                for change in self.stream(
-                    kind,
-                    since=version,
-                    seconds=min(self._jitter(*_WATCH_SERVER_SECONDS), deadline - began),
-                    opened=lambda _: troubled(None),
-                    **selection,
-                ):
-                    version = (change.object.get("metadata") or {}).get("resourceVersion") or version
-                    failures = 0
-                    if change.kind == "BOOKMARK":
-                        continue
-                    if _remember(known, change):
-                        yield change
-                    if stop():
-                        return
-                if time.monotonic() - began < 1.0:
-                    failures += 1  # back off from a server that ends each stream at once
-                    self._pause(failures)
-            except GoneError:
-                version = None
-                failures += 1
-                if failures > 1:
-                    self._pause(failures)
-            except UnauthorizedError:
-                raise
-            except UnavailableError as error:
-                failures += 1
-                if failures > 1:
-                    troubled(error)
-                self._pause(failures, at_least=error.retry_after_seconds)
-
     def stream(
         self,
         kind: Kind,
         *,
         since: str,
         seconds: float,
-        silence_seconds: float | None = None,
+        silence_seconds: float,
         opened: Callable[[Callable[[], None]], None] = lambda _: None,
         **selection: Unpack[Selection],
     ) -> Generator[Change, None, None]:
@@ -387,7 +329,7 @@ class Cluster:
             "resourceVersion": since,
             "timeoutSeconds": max(1, int(seconds)),
         }
-        silence = min(silence_seconds or self._watch_read_seconds, max(seconds, 1.0) + _READ_MARGIN_SECONDS)
+        silence = min(silence_seconds, max(seconds, 1.0) + _READ_MARGIN_SECONDS)
         with self._open("GET", path, query=query, read_seconds=silence, about="a watch") as response:
             opened(lambda: _hang_up(response))
             for line in _lines(response):
@@ -624,35 +566,3 @@ def _token(path: str) -> str:
             return file.read().strip()
     except (OSError, ValueError):
         return ""
-
-
-def _differences(known: dict[str, Json], items: list[Json]) -> Iterator[Change]:
-    """The changes from `known` to a new list. Updates `known`."""
-    present = {_key(item): item for item in items}
-    for key in [key for key in known if key not in present]:
-        yield Change("DELETED", known.pop(key))
-    for key, item in present.items():
-        old = known.get(key)
-        if old is None or _version(old) != _version(item):
-            known[key] = item
-            yield Change("ADDED" if old is None else "MODIFIED", item)
-
-
-def _remember(known: dict[str, Json], change: Change) -> bool:
-    """Record a change. False if it is known already."""
-    key = _key(change.object)
-    if change.kind == "DELETED":
-        known.pop(key, None)
-        return True
-    old = known.get(key)
-    known[key] = change.object
-    return old is None or _version(old) != _version(change.object)
-
-
-def _key(item: Json) -> str:
-    metadata = item.get("metadata") or {}
-    return str(metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}")
-
-
-def _version(item: Json) -> str:
-    return str((item.get("metadata") or {}).get("resourceVersion") or "")

@@ -6,6 +6,8 @@ after `lease_seconds`, which is longer. So two leaders never overlap, regardless
 wall clocks.
 
 A write that was in flight when its sender was paused still arrives: writes also need a resourceVersion precondition.
+They can also name their leader, as their field manager (`writes_as`), so that the API server can refuse those of a
+former one (`diflow/jobs/fence.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ from diflow.kube.kinds import LEASE
 Json = dict[str, Any]
 
 _NAME: Final = "diflow-allocator"
+WRITES_AS: Final = "diflow/writes-as"
+"""Annotation of the Lease: the field manager of its holder's writes."""
 _LONGEST_RETRY_AFTER_SECONDS: Final = 30.0
 # Retries come sooner after a failure, so that several fit before the deadline.
 _SOONER: Final = 1 / 3
+# A candidate reads the Lease more often than its leader renews it: it counts from when it has seen a renewal.
+_LOOKS: Final = 1 / 3
 # The guard's waits do not include the time of a system suspend, so it checks the clock this often.
 _TICK_SECONDS: Final = 1.0
 
@@ -45,8 +51,8 @@ class Elector:
 
     `lease_seconds`: how long candidates wait after a leader's last renewal. `deadline_seconds`: how long this process
     trusts its last renewal; the difference allows for clock drift and for writes in flight. `renew_seconds`: the pause
-    between renewals, and between reads of another's Lease. `request_seconds`: the timeout of a request, below half the
-    deadline, so that a second attempt is possible.
+    between renewals; a candidate reads the Lease three times as often, and when it expires. `request_seconds`: the
+    timeout of a request, below half the deadline, so that a second attempt is possible.
 
     `says` are annotations of the Lease while this process leads.
 
@@ -93,10 +99,13 @@ class Elector:
         self._released = False
         self._renewed = -math.inf
         self._epoch = 0
+        self._uid = ""
+        self._former = ""
         self._trouble = ""
         self._lease: Json | None = None
         self._record: object = None
         self._record_seen = -math.inf
+        self._expires = math.inf
 
     # --- public interface ---------------------------------------------------------------------------------------------
 
@@ -114,7 +123,10 @@ class Elector:
                 self._trouble = str(error)
             except Exception as error:
                 self._trouble = f"{type(error).__name__}: {error}"
-            pause = self._jitter(self._renew_seconds * 0.8, self._renew_seconds * 1.2)
+            pause = self._jitter(self._renew_seconds * 0.8, self._renew_seconds * 1.2) * _LOOKS
+            left = self._expires - self._clock()
+            if left > 0:
+                pause = min(pause, left)
             stop.wait(max(pause, min(retry_after, _LONGEST_RETRY_AFTER_SECONDS)))
         return False
 
@@ -138,6 +150,19 @@ class Elector:
         """The Lease's leaseTransitions when this process last acquired it; 0 if it never did."""
         with self._lock:
             return self._epoch
+
+    def writes_as(self, epoch: int | str) -> str:
+        """The field manager of the writes of this Lease's leader of that epoch. It fits into the 128 bytes of one.
+
+        The Lease's uid is part of it, as a Lease that was deleted begins with epoch 1 again.
+        """
+        return f"{self.name}/{self.namespace}/{self._uid}/{epoch}"
+
+    @property
+    def former_writes_as(self) -> str:
+        """The field manager of the previous leader's writes, as it said in the Lease; "" if it did not."""
+        with self._lock:
+            return self._former
 
     @property
     def trouble(self) -> str:
@@ -203,7 +228,8 @@ class Elector:
             released = epoch > 1 and not spec.get("holderIdentity")
             # Even a Lease with our identity is another's, unless this object has acquired it and not lost it.
             lasts = max(self._lease_seconds, float(spec.get("leaseDurationSeconds") or 0))
-            if not released and now - self._record_seen < lasts:
+            self._expires = self._record_seen + lasts
+            if not released and now < self._expires:
                 return False
             began = self._clock()
             taken = {
@@ -212,6 +238,11 @@ class Elector:
                 "leaseTransitions": epoch,
             }
             moment = self._time()
+            metadata = (lease or {}).get("metadata") or {}
+            with self._lock:
+                self._uid = str(metadata.get("uid") or "")
+                before = self.writes_as(epoch - 1)
+                self._former = before if (metadata.get("annotations") or {}).get(WRITES_AS) == before else ""
             try:
                 self._write({**spec, **taken, "acquireTime": moment, "renewTime": moment})
             except (ConflictError, NotFoundError):
@@ -302,9 +333,10 @@ class Elector:
             lease = self._cluster.create(LEASE, body, namespace=self.namespace)
         else:
             body = {**copy.deepcopy(self._lease), "spec": spec}
-            if self._says and spec.get("holderIdentity") == self.identity:
+            if spec.get("holderIdentity") == self.identity:
                 metadata = body["metadata"]
-                metadata["annotations"] = {**(metadata.get("annotations") or {}), **self._says}
+                said = {**self._says, WRITES_AS: self.writes_as(spec["leaseTransitions"])}
+                metadata["annotations"] = {**(metadata.get("annotations") or {}), **said}
             lease = self._cluster.replace(LEASE, self.name, body, namespace=self.namespace)
         with self._lock:
             self._lease = lease

@@ -59,7 +59,8 @@ class Reflector:
     called in the reflector's thread or in that of a caller of `apply_write`, so it should be fast, such as setting an
     event.
 
-    An error never ends the thread: it is reported as `trouble`, and retried after a pause.
+    An error never ends the thread: it is reported as `trouble`, and retried after a pause. `on_trouble` is called with
+    each error, and with None when the server has accepted a watch, in the reflector's thread.
 
     `clock` gives monotonic seconds; `sleep` waits for the given seconds (by default `stop` ends the wait).
     """
@@ -75,6 +76,7 @@ class Reflector:
         fields: str = "",
         trim: Callable[[Json], Json | None] = lambda obj: obj,
         on_change: OnChange = lambda *_: None,
+        on_trouble: Callable[[Exception | None], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
         jitter: Callable[[float, float], float] = random.uniform,
@@ -89,6 +91,7 @@ class Reflector:
         }  # fmt: skip
         self._trim = trim
         self._on_change = on_change
+        self._on_trouble = on_trouble
         self._clock = clock
         self._jitter = jitter
         self._watch_seconds = watch_seconds
@@ -106,6 +109,7 @@ class Reflector:
         self._view: Mapping[Key, Json] | None = None
         self._said: float | None = None
         self._spoke = False
+        self._reopening = False
         self._version: str | None = None
         self._failures = 0
         self._trouble = ""
@@ -128,6 +132,13 @@ class Reflector:
         self._hang_up()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
+
+    def reopen(self) -> None:
+        """Continue the watch on a new connection, after which `age_seconds` counts anew: the present one may have been
+        lost without a sign."""
+        self._said = None
+        self._reopening = True
+        self._hang_up()
 
     @property
     def kind(self) -> Kind:
@@ -208,7 +219,7 @@ class Reflector:
             if self._stopping.is_set():
                 return 0.0
             began = self._clock()
-            self._spoke = False
+            self._spoke = self._reopening = False
             self._watch()
             trouble = f"the server ends each watch of {self._kind.plural} early"
             if self._clock() - began >= _HEALTHY_SECONDS:
@@ -222,7 +233,9 @@ class Reflector:
         except Exception as error:
             trouble = str(error) or type(error).__name__
             at_least = getattr(error, "retry_after_seconds", None) or 0.0
-        if self._stopping.is_set():
+            if not (self._stopping.is_set() or self._reopening):
+                self._on_trouble(error)
+        if self._stopping.is_set() or self._reopening:
             return 0.0
         if self._clock() - began >= _HEALTHY_SECONDS:
             self._failures = 0
@@ -315,6 +328,7 @@ class Reflector:
             hang_up()
         with self._lock:
             self._trouble = ""
+        self._on_trouble(None)
 
     def _event(self, change: Change) -> None:
         if change.kind == "DELETED":

@@ -27,6 +27,11 @@ class Reflectors:
         for reflector in self.members:
             reflector.stop()
 
+    def reopen(self) -> None:
+        """Continue all watches on new connections; `trouble` is "" again when the server has accepted them."""
+        for reflector in self.members:
+            reflector.reopen()
+
     def wait_synced(self, timeout: float) -> bool:
         """Wait until all have listed. False if one took longer than `timeout` seconds."""
         return all(reflector.wait_synced(timeout) for reflector in self.members)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final
 
+from diflow import amounts
 from diflow.errors import InvalidError
 from diflow.figures import shortened
 
@@ -23,16 +24,6 @@ _CONFIG_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
 _ENV_NAME: Final = re.compile(r"[ -<>-~]+")  # printable ASCII without the equals sign
 _PORT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _HEADER: Final = re.compile(r"[-A-Za-z0-9]+")
-_QUANTITY: Final = re.compile(
-    r"(?P<number>[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+))(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,3})?"
-)
-_SUFFIXES: Final = {
-    **{f"{unit}i": Fraction(1024) ** (i + 1) for i, unit in enumerate("KMGTPE")},
-    **{unit: Fraction(1000) ** (i + 1) for i, unit in enumerate("kMGTPE")},
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-}
 _LABEL_LIMIT: Final = 63
 _SUBDOMAIN_LIMIT: Final = 253
 _PORT_NAME_LIMIT: Final = 15
@@ -185,12 +176,9 @@ def file_in_volume(value: str, path: str) -> None:
 
 def quantity(value: str, path: str) -> Fraction:
     """The value of a Kubernetes quantity such as `500m` or `4Gi`, at least zero."""
-    match = _QUANTITY.fullmatch(value) if len(value) <= _LABEL_LIMIT else None
-    if match is None:
+    number = amounts.exact(value)
+    if number is None:
         raise InvalidError(f"{_show(value)} is not a valid quantity: write a number such as 2, 500m or 4Gi", path=path)
-    suffix = match["suffix"] or ""
-    scale = Fraction(10) ** int(suffix[1:]) if suffix[:1] in ("e", "E") and len(suffix) > 1 and suffix != "Ei" else None
-    number = Fraction(match["number"]) * (scale if scale is not None else _SUFFIXES.get(suffix, Fraction(1)))
     if number < 0:
         raise InvalidError(f"{_show(value)} is below zero", path=path)
     return number

@@ -77,6 +77,7 @@ class JobState:
 
     `granted` has the replicas that may run by round and task, `wanted` and `bounds` what the user requested since the
     submission. `awaits_admission`: it has no pods, as the allocator has not admitted it yet; `is_suspended`: by a user.
+    `is_hidden`: Argo does not see it until the allocator's first decision (`keys.INSTANCE`).
     `places_until`: how long pods are created without a gate (seconds since 1970; 0: they are not).
 
     `dijob` is the text of the annotation, which `diflow.job.read_annotation` parses with its templates.
@@ -99,6 +100,7 @@ class JobState:
     shutdown: str
     is_suspended: bool
     awaits_admission: bool
+    is_hidden: bool
     places_until: float
     parameters: Pairs
     dijob: str
@@ -207,6 +209,7 @@ def _frame(workflow: Object) -> JobState:
         shutdown=shutdown if isinstance(shutdown, str) else "",
         is_suspended=is_suspended and not awaits,
         awaits_admission=awaits,
+        is_hidden=labels.get(keys.INSTANCE) == keys.INSTANCE_VALUE,
         places_until=_until(places),
         parameters=given,
         dijob=untrusted.string(annotations.get(keys.DIJOB)),

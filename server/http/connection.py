@@ -2,7 +2,7 @@
 
 uvicorn's protocol has no timeout for the head or the body of a request, and no limit of their size; a handler cannot
 add them, as it is called only when the head is complete. `Connection` is uvicorn's protocol with a deadline for each
-phase, which `Connections` checks, and with the `Budget` of a request.
+phase, which `Connections` checks, and with limits for the `Incoming` request.
 
 Each refusal is a response (`refusals.py`) and closes the connection:
 
@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import select
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httptools
@@ -30,9 +30,10 @@ import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from diflow.server.http.budget import Budget
+from diflow.server.http.incoming import Incoming
 from diflow.server.http.origins import plain_address
 from diflow.server.http.refusals import refusal
+from diflow.server.http.transport import DrainingTransport
 
 if TYPE_CHECKING:
     from uvicorn import Config
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 
     from diflow.server.http.connections import Connections
 
-# Input that is read and discarded after the last response of a connection. A client whose connection is reset at once
-# may never see that response (RFC 9112, 9.6).
-_DISCARDED_BYTES: Final = 256 * 1024
 _POLLS: Final = ("/discover/",)
 # The first line of a request with a method that the parser does not know.
 _REQUEST: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32} [!-~]+ HTTP/1\.[01]\r?\n")
@@ -78,30 +76,22 @@ class Connection(HttpToolsProtocol):
         self.scheme = scheme  # type: ignore[assignment]
         self.read_by = math.inf
         self.answer_by = math.inf
-        self._address = ""
-        self._socket_transport: asyncio.Transport
-        self._draining_transport: _DrainingTransport
+        self._transport: DrainingTransport
         self._ignores_input = False
-        self._is_reading = False
-        self._in_head = False
-        self._budget = Budget(pool.settings)
-        self._discarded = 0
+        self._incoming = Incoming(pool.settings)
         self._served = 0
-        self._incoming: RequestResponseCycle | None = None  # its body is being read
-        self._running: RequestResponseCycle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._answer: _Answer | None = None
 
     # --- opening and closing --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         peer = transport.get_extra_info("peername")
-        self._address = plain_address(peer)
-        self.client = (self._address, int(peer[1])) if peer else None
-        self._socket_transport = transport
-        self._draining_transport = _DrainingTransport(self, transport)
-        self.transport = self._draining_transport  # type: ignore[assignment]
+        address = plain_address(peer)
+        self.client = (address, int(peer[1])) if peer else None
+        self._transport = DrainingTransport(transport, drain=self.drain)
+        self.transport = self._transport  # type: ignore[assignment]
         self.flow = FlowControl(transport)
-        why = self._pool.admit(self, self._address)
+        why = self._pool.admit(self, address)
         if not why:
             self.connections.add(self)
             now = self.loop.time()
@@ -118,10 +108,11 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (the reason makes no difference)
         self.connections.discard(self)
-        self._pool.remove(self, self._address)
+        self._pool.remove(self)
         self._pool.draining.discard(self)
         self._ignores_input = True
-        for cycle in {self._running, self.cycle, *(waiting for waiting, _ in self.pipeline)}:
+        answered = self._answer.cycle if self._answer is not None else None
+        for cycle in {answered, self.cycle, *(waiting for waiting, _ in self.pipeline)}:
             if cycle is not None:
                 cycle.disconnected = not cycle.response_complete
                 cycle.message_event.set()
@@ -129,8 +120,8 @@ class Connection(HttpToolsProtocol):
         self.flow.resume_writing()
         self.read_by = math.inf
         self.parser = None  # type: ignore[assignment]
-        self._draining_transport.forget()
-        if self._task is not None:  # it may be writing to the cluster: it runs until its deadline, and counts as open
+        self._transport.forget()
+        if self._answer is not None:  # it may be writing to the cluster: it runs until its deadline, and counts as open
             self.answer_by = min(self.answer_by, self.loop.time() + self._limits.answer_seconds)
             self._pool.detached.add(self)
 
@@ -139,57 +130,45 @@ class Connection(HttpToolsProtocol):
         if self in self._pool.draining:
             return
         self._ignores_input = True
-        self._pool.remove(self, self._address)
+        self._pool.remove(self)
         self._pool.draining.add(self)
         self.read_by = self.loop.time() + self._limits.linger_seconds
         self.answer_by = math.inf
-        if self._socket_transport.is_closing():
-            return
-        if not self._is_reading and not self._is_unread():
-            self._socket_transport.close()
-        elif self._socket_transport.can_write_eof():
-            self._socket_transport.write_eof()
-            self._socket_transport.resume_reading()
+        self._transport.end(is_read=not self._incoming.is_open and not self.flow.read_paused)
 
     @property
     def may_be_dropped(self) -> bool:
         """A request is incomplete, and no earlier one waits for its response."""
-        return not self._ignores_input and not self.pipeline and (self._task is None or self._incoming is self._running)
+        if self._ignores_input or self.pipeline:
+            return False
+        return self._answer is None or self._answer.cycle is self._incoming.cycle
 
     def drop(self) -> None:
         """Close it, while its request is incomplete, to make place for another connection."""
         why = "too many connections, and this request is incomplete"
-        has_answer = self._incoming is not None and self._incoming.response_started
+        has_answer = self._incoming.cycle is not None and self._incoming.cycle.response_started
         if has_answer or len(self._pool.draining) >= self._limits.refusals:
             self._pool.on_refusal(503, why)
             self._ignores_input = True
-            self._pool.remove(self, self._address)
+            self._pool.remove(self)
             self.abort()
             return
         self._refuse(503, why)
 
-    def _is_unread(self) -> bool:
-        return self.flow.read_paused or self.has_unread()
-
     def has_unread(self) -> bool:
         """Whether the client has sent something that has not been read yet."""
-        if self._socket_transport.is_closing():
-            return False
-        descriptor = self._socket_transport.get_extra_info("socket").fileno()
-        asked = select.poll()
-        asked.register(descriptor, select.POLLIN)
-        return bool(asked.poll(0))
+        return self._transport.has_unread()
 
     def abort(self) -> None:
         """Cancel the handler and reset the connection."""
-        if self._task is not None:
-            self._task.cancel()
-        self._socket_transport.abort()
+        if self._answer is not None:
+            self._answer.task.cancel()
+        self._transport.abort()
 
     @property
     def is_busy(self) -> bool:
         """Whether a request is in progress: partly received, or not answered yet."""
-        return self._task is not None or self._is_reading or bool(self.pipeline)
+        return self._answer is not None or self._incoming.is_open or bool(self.pipeline)
 
     def close_after_answer(self) -> None:
         """Let the response to the current request close the connection."""
@@ -198,19 +177,17 @@ class Connection(HttpToolsProtocol):
 
     def end_poll(self) -> None:
         """If its request is a long poll, answer it now."""
-        if self._running is not None and self._task is not None and _is_poll(self._running):
+        if self._answer is not None and _is_poll(self._answer.cycle):
             self._time_out()
 
     # --- input: uvicorn's and httptools' callbacks -----------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self._ignores_input:
-            self._discarded += len(data)
-            if self._discarded > _DISCARDED_BYTES:
-                self._socket_transport.pause_reading()
+            self._transport.discard(len(data))
             return
-        self._budget.receive(len(data))
-        begins = not self._is_reading
+        begins = not self._incoming.is_open
+        self._incoming.receive(len(data))
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -226,8 +203,8 @@ class Connection(HttpToolsProtocol):
                 self._refuse(400, "this is not an HTTP request")
         if self._ignores_input:
             return
-        if self._is_reading and self._budget.is_exceeded(in_head=self._in_head):
-            self._refuse_length(431 if self._in_head else 413)
+        if self._incoming.is_exceeded:
+            self._refuse_length(431 if self._incoming.in_head else 413)
         elif self.pipeline:
             self.read_by = math.inf  # reading is paused until the requests before it are answered
 
@@ -235,30 +212,28 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         if self._ignores_input:
             return
-        if not self._is_reading and self._served:  # the first request's deadline counts from the connection
+        if not self._incoming.is_open and self._served:  # the first request's deadline counts from the connection
             now = self.loop.time()
             self.read_by = now + self._limits.header_seconds
             self._pool.idle.pop(self, None)
             self._pool.unfinished[self] = now
-        self._is_reading = self._in_head = True
-        self._budget.begin_request()
+        self._incoming.begin()
 
     def on_url(self, url: bytes) -> None:
-        if self._budget.takes_head(len(url)):
+        if self._incoming.takes_head(len(url)):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        is_taken = self._budget.takes_head(len(name) + len(value) + 4, fields=1)
-        if is_taken and self._in_head:  # trailers after a chunked body are ignored
+        is_taken = self._incoming.takes_head(len(name) + len(value) + 4, fields=1)
+        if is_taken and self._incoming.in_head:  # trailers after a chunked body are ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._ignores_input:
             return
-        self._in_head = False
-        self._budget.end_head()
+        self._incoming.end_head()
         self.read_by = self.loop.time() + self._limits.body_seconds
-        if self._budget.is_head_too_long:
+        if self._incoming.is_head_too_long:
             self._refuse_length(431)
             return
         hosts = sum(name == b"host" for name, _ in self.headers)
@@ -272,7 +247,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(503, "too many requests wait on one connection")
             return
         super().on_headers_complete()
-        self._incoming = self.cycle
+        self._incoming.cycle = self.cycle
         self._served += 1
         if self._pool.is_shutting_down or self._served >= self._limits.requests_per_connection:
             self.cycle.keep_alive = False
@@ -286,7 +261,7 @@ class Connection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._ignores_input:
             return
-        if self._budget.takes_body(len(body)):
+        if self._incoming.takes_body(len(body)):
             super().on_body(body)
         else:
             self._refuse_length(413)
@@ -295,25 +270,22 @@ class Connection(HttpToolsProtocol):
         if self._ignores_input:
             return
         super().on_message_complete()
-        self._budget.end_request()
-        self._is_reading = False
-        self._incoming = None
+        self._incoming.end()
         self.read_by = math.inf
         self._pool.unfinished.pop(self, None)
-        if self._running is self.cycle and self._task is not None:
-            self.answer_by = self._answer_by(self.cycle)
-        elif self._task is None and not self.pipeline:
+        if self._answer is None and not self.pipeline:
             self._become_idle()
+        elif self._answer is not None and self._answer.cycle is self.cycle:
+            self.answer_by = self._answer_by(self.cycle)
 
     # --- output ---------------------------------------------------------------------------------------------------
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._running = cycle
         if _is_poll(cycle):
             self._pool.polls[self] = None
         self.answer_by = math.inf if cycle.more_body else self._answer_by(cycle)
-        self._task = self.loop.create_task(self._run(cycle, app))
-        self.tasks.add(self._task)
+        self._answer = _Answer(cycle, self.loop.create_task(self._run(cycle, app)))
+        self.tasks.add(self._answer.task)
 
     async def _run(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Call the application; whatever it does, the client gets a response or a closed connection."""
@@ -328,15 +300,15 @@ class Connection(HttpToolsProtocol):
                 self._failed(cycle, error)
         finally:
             self._handler_done(cycle)
-        if self._running is cycle and cycle.response_complete:
+        if cycle.response_complete:
             self._next()
 
     def _handler_done(self, cycle: RequestResponseCycle) -> None:
         """Forget the handler's task."""
         cycle.on_response = lambda: None
-        if self._running is cycle and self._task is not None:
-            self.tasks.discard(self._task)
-            self._task = None
+        if self._answer is not None and self._answer.cycle is cycle:
+            self.tasks.discard(self._answer.task)
+            self._answer = None
             self._pool.polls.pop(self, None)
             self._pool.detached.discard(self)
 
@@ -344,7 +316,7 @@ class Connection(HttpToolsProtocol):
         """The handler raised: log it, and answer 500 without details."""
         log.error("a request failed", path=cycle.scope["path"], exc_info=error)
         if cycle.response_started:
-            self._socket_transport.abort()
+            self._transport.abort()
             return
         self._write_refusal(500, "internal error: see the log of the server")
         cycle.disconnected = True
@@ -361,7 +333,7 @@ class Connection(HttpToolsProtocol):
     def _next(self) -> None:
         """After a response: start the next pipelined request, or wait for one."""
         self.answer_by = math.inf
-        if self in self._pool.draining or self._socket_transport.is_closing():
+        if self in self._pool.draining or self._transport.is_closing():
             return
         if self.pipeline:
             cycle, app = self.pipeline.pop()
@@ -369,13 +341,12 @@ class Connection(HttpToolsProtocol):
         if self.pipeline:
             return
         self.flow.resume_reading()
-        if self._ignores_input and self._task is None:
+        if self._ignores_input and self._answer is None:
             self.drain()
-        elif self._is_reading:
+        elif self._incoming.is_open:
             if self.read_by == math.inf:
-                limits = self._limits
-                self.read_by = self.loop.time() + (limits.header_seconds if self._in_head else limits.body_seconds)
-        elif self._task is None:
+                self.read_by = self.loop.time() + self._time_to_read()[1]
+        elif self._answer is None:
             self._become_idle()
 
     def _become_idle(self) -> None:
@@ -387,30 +358,34 @@ class Connection(HttpToolsProtocol):
     def expire(self, now: float) -> None:
         """Act on a deadline that has passed."""
         if self in self._pool.draining:
-            self._socket_transport.abort()
+            self._transport.abort()
         elif self.answer_by <= now:
             self._time_out()
         elif self in self._pool.idle:
             self.drain()
-        elif self._incoming is not None and self._incoming.response_started:
-            self._socket_transport.abort()  # already answered, but the body of its request does not end
+        elif self._incoming.cycle is not None and self._incoming.cycle.response_started:
+            self._transport.abort()  # already answered, but the body of its request does not end
         else:
-            in_body = self._is_reading and not self._in_head
-            what, seconds = ("body", self._limits.body_seconds) if in_body else ("head", self._limits.header_seconds)
+            what, seconds = self._time_to_read()
             self._refuse(408, f"the {what} of the request did not come within {seconds:g} s")
+
+    def _time_to_read(self) -> tuple[str, float]:
+        """The part of the request that comes next, and how many seconds it may take."""
+        in_body = self._incoming.is_open and not self._incoming.in_head
+        return ("body", self._limits.body_seconds) if in_body else ("head", self._limits.header_seconds)
 
     def _time_out(self) -> None:
         """The handler, or the client that reads the response, has exceeded `answer_by`."""
-        cycle, task = self._running, self._task
-        if cycle is None or task is None:
+        if self._answer is None:
             return
-        task.cancel()
+        cycle = self._answer.cycle
+        self._answer.task.cancel()
         if cycle.disconnected:
             self.answer_by = math.inf
             return
         self._pool.on_refusal(503, "no answer in time")
         if cycle.response_started:
-            self._socket_transport.abort()
+            self._transport.abort()
             return
         if _is_poll(cycle):
             self._write_refusal(408, "the long poll has timed out; ask again")
@@ -424,19 +399,19 @@ class Connection(HttpToolsProtocol):
         self._pool.on_refusal(status, why)
         self._ignores_input = True
         self._pool.unfinished.pop(self, None)
-        request, self._incoming = self._incoming, None
-        if request is not None and request is not self._running:
-            self.pipeline = deque(waiting for waiting in self.pipeline if waiting[0] is not request)
-            request = None
-        if self.pipeline or (self._task is not None and request is None):
-            last = self.pipeline[0][0] if self.pipeline else self._running
-            if last is not None:
-                last.keep_alive = False  # its response closes the connection: a refusal cannot be sent before it
+        request, self._incoming.cycle = self._incoming.cycle, None
+        earlier = deque(waiting for waiting in self.pipeline if waiting[0] is not request)
+        if len(earlier) < len(self.pipeline):
+            self.pipeline, request = earlier, None
+        answer = self._answer
+        if answer is not None and answer.cycle is not request:
+            last = self.pipeline[0][0] if self.pipeline else answer.cycle
+            last.keep_alive = False  # its response closes the connection: a refusal cannot be sent before it
             self.read_by = math.inf
             return
         if request is not None:
-            if self._task is not None:
-                self._task.cancel()
+            if answer is not None:
+                answer.task.cancel()
                 self._handler_done(request)  # a task that is cancelled before its first step never runs its `finally`
             if request.response_started:
                 self.drain()
@@ -450,26 +425,15 @@ class Connection(HttpToolsProtocol):
         self._refuse(status, f"the {what} is longer than {most} bytes")
 
     def _write_refusal(self, status: int, why: str) -> None:
-        self._socket_transport.write(refusal(status, why, self.server_state.default_headers))
+        self._transport.write(refusal(status, why, self.server_state.default_headers))
 
 
-class _DrainingTransport:
-    """The transport as uvicorn's code sees it: `close` drains the connection instead of closing it at once."""
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The request that is being answered, and the task of its handler."""
 
-    __slots__ = ("_connection", "is_closing", "write")
-
-    def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
-        self._connection: Connection | None = connection
-        self.write = transport.write
-        self.is_closing = transport.is_closing
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.drain()
-
-    def forget(self) -> None:
-        """Break the reference cycle, so that a closed connection is freed at once."""
-        self._connection = None
+    cycle: RequestResponseCycle
+    task: asyncio.Task[None]
 
 
 def _is_poll(cycle: RequestResponseCycle) -> bool:

@@ -37,7 +37,7 @@ class Connections:
         self.settings = settings
         self.on_refusal = on_refusal
         self.is_shutting_down = False
-        self.open: set[Connection] = set()
+        self.open: dict[Connection, str] = {}  # and their addresses
         self.idle: dict[Connection, None] = {}  # the longest idle one first
         self.polls: dict[Connection, None] = {}  # long polls, the oldest first
         self.draining: set[Connection] = set()
@@ -57,7 +57,7 @@ class Connections:
         is_full = len(self.open) + len(self.detached) >= self.settings.connections
         if is_full and not self._free_place(connection.loop.time()):
             return "too many connections"
-        self.open.add(connection)
+        self.open[connection] = address
         self._origins.add(address)
         return ""
 
@@ -84,11 +84,11 @@ class Connections:
         before = itertools.takewhile(lambda item: item[1] <= until, self.unfinished.items())
         return _without_input(connection for connection, _ in before if connection.may_be_dropped)
 
-    def remove(self, connection: Connection, address: str) -> None:
+    def remove(self, connection: Connection) -> None:
         """Forget a connection that was admitted."""
-        if connection not in self.open:
+        address = self.open.pop(connection, None)
+        if address is None:
             return
-        self.open.discard(connection)
         self.idle.pop(connection, None)
         self.polls.pop(connection, None)
         self.unfinished.pop(connection, None)

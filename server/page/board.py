@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlencode
 
-from diflow.server.page import amounts
-from diflow.server.page.amounts import Amounts
+from diflow import amounts
+from diflow.server.page import resources
 from diflow.server.page.facts import JobFacts, NodeFacts, PodFacts
 from diflow.state import chain, untrusted
 from diflow.state.status import ENDED, PHASES
@@ -167,7 +167,7 @@ class Holder:
     key: str
     colour: int
     replicas: int
-    request: Mapping[str, float]
+    request: Mapping[str, int]
 
     @property
     def name(self) -> str:
@@ -180,8 +180,8 @@ class NodeLine:
     """A node with the jobs on it, and the sum of their requests."""
 
     facts: NodeFacts
-    allocatable: Amounts
-    used: Amounts
+    allocatable: amounts.Amounts
+    used: amounts.Amounts
     holders: tuple[Holder, ...]
 
 
@@ -194,8 +194,8 @@ class Totals:
     wanted: int = 0
     granted: int = 0
     observed: int = 0
-    allocatable: Amounts = field(default_factory=dict)
-    used: Amounts = field(default_factory=dict)
+    allocatable: amounts.Amounts = field(default_factory=dict)
+    used: amounts.Amounts = field(default_factory=dict)
     nodes: int = 0
     nodes_ready: int = 0
 
@@ -254,7 +254,7 @@ def board(state: ClusterState, permissions: Permissions, query: Query) -> Board:
         opened=_opened(lines, pods, query.job),
         nodes=tuple(nodes[(node_page - 1) * NODES_A_PAGE : node_page * NODES_A_PAGE]),
         nodes_pages=node_pages,
-        resources=amounts.shown(name for node in nodes for name in node.allocatable),
+        resources=resources.shown(name for node in nodes for name in node.allocatable),
         namespaces=tuple(sorted({job.namespace for job in jobs})),
         queues=tuple(sorted({job.queue for job in jobs})),
         permissions=permissions,
@@ -368,12 +368,12 @@ def _nodes(
                 key=jobs[uid].key if uid else "",
                 colour=colours.get(uid, -1),
                 replicas=len(pods),
-                request=amounts.plus(*(dict(pod.request) for pod in pods)),
+                request=amounts.total(dict(pod.request) for pod in pods),
             )
             for uid, pods in by_uid.items()
         ]
         holders.sort(key=lambda holder: (not holder.key, holder.key))
-        used = amounts.plus(*(holder.request for holder in holders))
+        used = amounts.total(holder.request for holder in holders)
         out.append(NodeLine(node, dict(node.allocatable), used, tuple(holders)))
     return out
 
@@ -389,8 +389,8 @@ def _totals(lines: Sequence[JobLine], nodes: Sequence[NodeLine], *, waiting: int
         wanted=sum(line.wanted for line in live),
         granted=sum(line.granted for line in live),
         observed=sum(line.observed for line in live),
-        allocatable=amounts.plus(*(node.allocatable for node in nodes if node.facts.is_ready)),
-        used=amounts.plus(*(node.used for node in nodes if node.facts.is_ready)),
+        allocatable=amounts.total(node.allocatable for node in nodes if node.facts.is_ready),
+        used=amounts.total(node.used for node in nodes if node.facts.is_ready),
         nodes=len(nodes),
         nodes_ready=sum(node.facts.is_ready for node in nodes),
     )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from diflow.figures import quantity
-from diflow.server.page import amounts
+from diflow.server.page import resources
 from diflow.server.page.board import NodeLine
 from diflow.server.page.history import History, Step
 from diflow.server.page.texts import displayable
@@ -63,7 +63,7 @@ def _lines(top: int) -> list[int]:
 def bar(node: NodeLine, resource: str) -> Markup:
     """The use of one resource of a node, by job: a place for each device if there are few, else one bar."""
     allocatable, used = node.allocatable.get(resource, 0.0), node.used.get(resource, 0.0)
-    words = f"{amounts.short(resource)}: {quantity(resource, used)} of {quantity(resource, allocatable)} held"
+    words = f"{resources.short(resource)}: {quantity(resource, used)} of {quantity(resource, allocatable)} held"
     whole = max(allocatable, used, 1e-9)
     pieces = [Markup('<rect x="0" y="0" width="1000" height="12" class="free"/>')]
     at = 0.0
@@ -78,7 +78,7 @@ def bar(node: NodeLine, resource: str) -> Markup:
             )
         )
         at += amount
-    if amounts.is_device(resource) and 1 < whole <= _MOST_PLACES:
+    if resources.is_device(resource) and 1 < whole <= _MOST_PLACES:
         pieces += [_path(f"M{i / whole * 1000:.1f} 0V12", "gap") for i in range(1, round(whole))]
     return _svg(pieces, class_="bar", width=1000, height=12, words=words)
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from diflow import keys
+from diflow import amounts, keys
 from diflow.errors import InvalidError
 from diflow.figures import shortened
 from diflow.job import DIJob, read_annotation
 from diflow.jobs.replica_ranges import asked
-from diflow.server.page import amounts
 from diflow.server.page.history import History, history, seconds
 from diflow.state import chain, nodenames, reports, status
 from diflow.state.nodes import is_overfull
@@ -114,7 +113,7 @@ class PodFacts:
     is_terminating: bool
     waiting: str
     created: float
-    request: tuple[tuple[str, float], ...]
+    request: tuple[tuple[str, int], ...]
 
     @property
     def state(self) -> str:
@@ -132,7 +131,7 @@ class NodeFacts:
     is_ready: bool
     is_cordoned: bool
     since: float
-    allocatable: tuple[tuple[str, float], ...]
+    allocatable: tuple[tuple[str, int], ...]
 
     @property
     def state(self) -> str:
@@ -194,7 +193,7 @@ def trim_node(obj: Object) -> NodeFacts:
         is_ready=is_ready,
         is_cordoned=bool(spec.get("unschedulable")),
         since=0.0 if is_ready else seconds(str(ready.get("lastTransitionTime") or "")),
-        allocatable=tuple(sorted(amounts.read(state.get("allocatable")).items())),
+        allocatable=tuple(sorted((name, n) for name, n in amounts.read(state.get("allocatable")).items() if n)),
     )
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from diflow.durations import span
 from diflow.figures import quantity
-from diflow.server.page import amounts, drawing, texts
+from diflow.server.page import drawing, resources, texts
 from diflow.server.page.board import FILTERS, Board, JobLine
 from diflow.server.page.facts import DEFAULT_QUEUE
 from diflow.version import __version__
@@ -97,7 +97,7 @@ def _environment() -> Environment:
     )
     made.filters |= {
         "age": span, "clock": texts.clock, "rate": texts.rate, "percent": "{:.0%}".format, "amount": quantity,
-        "short": amounts.short, "colour": drawing.colour, "bar": drawing.bar, "spark": _spark, "chart": _chart,
+        "short": resources.short, "colour": drawing.colour, "bar": drawing.bar, "spark": _spark, "chart": _chart,
     }  # fmt: skip
     made.globals |= {
         "signs": _SIGNS, "filters": FILTERS, "default_queue": DEFAULT_QUEUE, "version": __version__,

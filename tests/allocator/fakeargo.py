@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from diflow import keys
-from diflow.allocator.model import amounts
+from diflow import amounts, keys
 from diflow.job import DIJob
 from diflow.kube.kinds import NODE, POD, WORKFLOW
 from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
@@ -123,6 +122,7 @@ class _Live:
     granted: Mapping[str, Mapping[str, int]]
     incarnations: Mapping[str, str]
     released: str
+    places: Mapping[str, Any]
     round_limit: int | None
     replica_limit: int | None
     backoff_limit: int
@@ -183,7 +183,6 @@ class FakeCluster:
         """Whether volumes can be mounted. A pod that is bound while they cannot never starts, and its kubelet, which
         waits for them, enforces a deadline only after MOUNT_SECONDS."""
         self._hung: dict[str, float] = {}
-        self.service_seconds = 3.0
         self.quota: dict[str, int] = {}
         """The most live pods of a job that the API server accepts."""
         self._trees: dict[str, _Tree] = {}
@@ -238,6 +237,10 @@ class FakeCluster:
         """As `diflow scale` does it."""
         wanted = json.loads(self.parameters(name)["replicas"])
         self.edit(name, replicas=json.dumps({**wanted, **replicas}))
+
+    def resume(self, name: str) -> None:
+        """As `argo resume` does it: of a job that waits for its admission, pods with gates are created."""
+        self._change_workflow(name, lambda obj: {**obj, "spec": {**obj["spec"], "suspend": None}})
 
     def edit(self, name: str, **parameters: str) -> None:
         """Edit parameters of a job."""
@@ -405,7 +408,7 @@ class FakeCluster:
             self._walk(live, tree)
             if tree.gave_up and not live.is_stopping:
                 self.stop(live.name)
-            if all(r.phase in _DONE for r in tree.rounds.values()) and self._has_service(tree, live):
+            if all(r.phase in _DONE for r in tree.rounds.values()):
                 failed = live.is_stopping or any(r.phase != "Succeeded" for r in tree.rounds.values())
                 phase = "Failed" if failed else "Succeeded"
                 message = "Stopped with strategy 'Stop'" if live.is_stopping else ""
@@ -429,9 +432,6 @@ class FakeCluster:
         while len(copies) > 1 and copies[1][0] <= now - self.lag_seconds:
             copies.pop(0)
         return copies[0][1]
-
-    def _has_service(self, tree: _Tree, live: _Live) -> bool:
-        return live.is_stopping or self.time.now() - tree.started >= self.service_seconds
 
     def _walk(self, live: _Live, tree: _Tree) -> None:
         self._note_pods(live, tree)
@@ -573,7 +573,7 @@ class FakeCluster:
         }
         template = live.templates[member.task]
         given = json.loads(_fill(json.dumps(template["metadata"]), values))
-        patch = json.loads(_fill(template.get("podSpecPatch") or "{}", values))
+        patch = self._gate_or_node(json.loads(_fill(template["podSpecPatch"], values)), live, round_, member, latest)
         counts = {task: len(live.members(round_.of, task)) for task in live.tasks}
         people = roster(live.name, live.namespace, counts)
         self.api.add(
@@ -600,12 +600,26 @@ class FakeCluster:
                     ],
                     "hostname": patch["hostname"],
                     "schedulingGates": patch.get("schedulingGates") or [],
-                    "nodeSelector": template.get("nodeSelector") or {},
+                    "nodeSelector": {**(template.get("nodeSelector") or {}), **patch.get("nodeSelector", {})},
                 },
                 "status": {"phase": "Pending"},
             },
             namespace=live.namespace,
         )
+
+    def _gate_or_node(self, patch: Json, live: _Live, round_: _Round, member: _Member, latest: _Try) -> Json:
+        """The patch with its expression of a gate or a node evaluated, as Argo does for a pod of a gang."""
+        expression = next((key for key in patch if key.startswith("{{=let p")), None)
+        if expression is None:
+            return patch
+        counted = len(member.tries) if live.replica_limit is not None else len(round_.attempts)
+        key = f"{round_.of}/{member.task}/{member.text}/{counted - 1}/{len(latest.pods) - 1}"
+        node = live.places.get(key, "") if self.time.now() < live.places.get("until", 0) else ""
+        if node:
+            return {**patch, "nodeSelector": {keys.HOSTNAME: node}}
+        gates = re.findall(r"{'name': '([^']*)'}", expression)
+        assert keys.GATE in gates, expression
+        return {**patch, "schedulingGates": [{"name": gate} for gate in gates]}
 
     # --- scheduler and kubelets ---------------------------------------------------------------------------------------
 
@@ -767,6 +781,7 @@ def _read(obj: Json) -> _Live:
         granted=granted,
         incarnations=incarnations,
         released=parameters["released"],
+        places=json.loads(parameters.get("places", "{}")),
         round_limit=_limit(templates[keys.TEMPLATE_ROUND]),
         replica_limit=_limit(templates[f"replicaOf-{fans[0]}"]),
         backoff_limit=json.loads(obj["metadata"]["annotations"][keys.DIJOB])["spec"].get("backoffLimit", 3),

@@ -10,7 +10,18 @@ import pytest
 
 from diflow.cli.doctor import verdict
 from diflow.jobs.doctor import Finding
-from diflow.kube.kinds import CRD, DEPLOYMENT, POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
+from diflow.kube.kinds import (
+    CONFIG_MAP,
+    CRD,
+    DEPLOYMENT,
+    LEASE,
+    POD,
+    PRIORITY_CLASS,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    WORKFLOW,
+)
+from tests.allocator import fencing
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import status
 from tests.state.seen import SeenJob
@@ -214,6 +225,25 @@ def test_doctor_counts_what_may_not_be_looked_at_as_in_order(diflow: Cli) -> Non
     assert result.code == 0
     assert "– Argo's CRDs: not checked, as you may not read it" in result.out
     assert "Service di in default:" not in result.out.replace("– Service di in default: not checked", "")
+
+
+def test_doctor_says_whether_former_leaders_are_fenced(diflow: Cli) -> None:
+    diflow.prepare()
+    assert "✓ the fence of the allocator: not needed: there is no allocator" in diflow("doctor").out
+    public = {"metadata": {"name": "diflow-allocator"}, "data": {"namespace": fencing.SYSTEM}}
+    diflow.api.add(CONFIG_MAP, public, namespace="kube-public")
+    assert "– the fence of the allocator: not checked: the allocator has never led" in diflow("doctor").out
+    lease = {"metadata": {"name": "diflow-allocator"}, "spec": {"leaseTransitions": 1}}
+    diflow.api.add(LEASE, lease, namespace=fencing.SYSTEM)
+    result = diflow("doctor")
+    assert result.code == 5
+    assert "✗ the fence of the allocator: not in force" in result.out
+    assert "→ kubectl apply -f manifests/allocator/fence.yaml" in result.out
+    fencing.install(diflow.api)
+    assert "✓ the fence of the allocator: in force" in diflow("doctor").out
+    assert diflow.api.objects.get(WORKFLOW.path("default"), {}) == {}
+    diflow.api.rule(lambda r: status(403, "no") if r.method == "POST" and "dryRun" in r.query else None)
+    assert "– the fence of the allocator: not checked, as you may not read it" in diflow("doctor").out
 
 
 def test_doctor_says_when_there_is_no_controller(diflow: Cli) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from rich.console import Console, RenderableType
 
 from diflow.cli.live import Page, page, show_live
-from diflow.jobs.follow import Snapshot
+from diflow.jobs.follow import FollowedJob
 from diflow.kube.kinds import WORKFLOW
 from tests.cli.runner import Cli, play
 from tests.state.seen import SeenJob, at
@@ -22,8 +22,8 @@ def busy() -> SeenJob:
     return job
 
 
-def snapshot(job: SeenJob) -> Snapshot:
-    return Snapshot(job.workflow(), tuple(job.all_pods()))
+def snapshot(job: SeenJob) -> FollowedJob:
+    return FollowedJob(job.workflow(), tuple(job.all_pods()))
 
 
 def drawn(thing: RenderableType, *, width: int = 120) -> list[str]:

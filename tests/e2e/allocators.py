@@ -20,9 +20,8 @@ from diflow.state.status import JobStatus, derive
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, alone, wait_until
-from tests.e2e.live import Live
+from tests.e2e.live import FAKE, Live
 
-FAKE = "kwok.x-k8s.io/node"
 ZONE = "diflow-test/zone"
 # Shorter periods of the daemon, for which the tests wait.
 _QUICK = {
@@ -244,7 +243,9 @@ def zone(live: Live, name: str) -> Iterator[Zone]:
 def submit(live: Live, job: DIJob, *, suspended: bool = False) -> str:
     """Create the job's Workflow. It replaces one that the first try of a test left."""
     body = render(job)
-    body["spec"].update({"suspend": True} if suspended else {})
+    if suspended:
+        body["spec"]["suspend"] = True
+        body["metadata"]["annotations"][keys.HELD] = "true"
     live.kubectl("delete", "workflow", job.name, "--ignore-not-found")
     wait_until("nothing is left of an earlier one", lambda: not live.pods(job.name))
     live.kubectl("create", "-f", "-", stdin=json.dumps(body))

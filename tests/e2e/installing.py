@@ -13,7 +13,13 @@ from typing import Any
 
 import yaml
 
-from tests.clusters import ROOT, TestCluster
+from diflow import keys
+from diflow.jobs import fence
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import LEASE
+from tests.clusters import ROOT, TestCluster, wait_until
+
+_FENCE = "ValidatingAdmissionPolicy"
 
 
 @contextmanager
@@ -28,13 +34,43 @@ def installed(cluster: TestCluster, folder: str, *, home: str, watched: str, set
         cluster.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
         yield
     finally:
+        ours = [obj for obj in objects if not obj["kind"].startswith(_FENCE)]
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": ours})
         cluster.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=text, check=False)
+
+
+def install_fence(cluster: TestCluster, *, home: str) -> None:
+    """Install the policy for the Lease in `home`, and wait until it is in force."""
+    found = list(yaml.safe_load_all((ROOT / "manifests" / "allocator" / "fence.yaml").read_text()))
+    for obj in found:
+        move_fence(obj, home=home)
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": found}))
+    api = Cluster.connect(kubeconfig=str(cluster.kubeconfig))
+    lease = api.get(LEASE, keys.ALLOCATOR, namespace=home)
+    nobody = f"{keys.ALLOCATOR}/{home}/{lease['metadata']['uid']}/0"
+    wait_until("it is in force", lambda: fence.is_refused(api, nobody, namespace=home))
+
+
+def move_fence(obj: dict[str, Any], *, home: str) -> None:
+    """Make it the policy, or a binding, for the Lease in `home`. It must stay when the test ends: the API server stops
+    its watch of Leases when no binding names one, and does not begin again (docs/decisions/0015). Without its Lease the
+    policy refuses nothing."""
+    spec = obj["spec"]
+    obj["metadata"]["name"] += f"-{home}"
+    if "policyName" in spec:
+        spec["policyName"] += f"-{home}"
+        spec["paramRef"]["namespace"] = home
+    else:
+        (condition,) = spec["matchConditions"]
+        condition["expression"] = condition["expression"].replace("/diflow-system/", f"/{home}/")
 
 
 def _move(obj: dict[str, Any], *, home: str, watched: str, setting: str) -> None:
     kind, metadata = obj["kind"], obj["metadata"]
     if kind == "Namespace":
         metadata["name"] = home
+    elif kind.startswith(_FENCE):
+        move_fence(obj, home=home)
     elif kind.startswith("Cluster"):
         metadata["name"] += f"-{watched}"
     else:

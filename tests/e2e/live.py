@@ -16,6 +16,7 @@ from diflow.kube.kinds import POD, WORKFLOW
 from diflow.workflows import to_yaml
 from tests.clusters import TestCluster, wait_until
 
+FAKE = "kwok.x-k8s.io/node"
 ENDED = ("Succeeded", "Failed", "Error")
 
 
@@ -36,9 +37,9 @@ class Live:
         return self.cluster.get("-n", self.namespace, *arguments)
 
     def node(self) -> dict[str, Any]:
-        """A node that runs pods. Other tests may have created fake nodes."""
-        found: dict[str, Any] = self.cluster.get("nodes", "-l", "!kwok.x-k8s.io/node")["items"][0]
-        return found
+        """A node that runs pods. Other tests may have created fake nodes: all have the taint, a silent one no label."""
+        nodes: list[dict[str, Any]] = self.cluster.get("nodes")["items"]
+        return next(n for n in nodes if not any(taint["key"] == FAKE for taint in n["spec"].get("taints", [])))
 
     def submit(self, job: DIJob) -> str:
         """Submit the rendered YAML with `argo submit`, as a user of Argo does. Returns the job's name."""

@@ -258,6 +258,7 @@ def test_a_job_goes_on_when_its_node_is_silent(live: Live, nodes: Zone) -> None:
     left = [pod for pod in live.pods(fixed) if pod["metadata"]["uid"] in zombies]
     assert [pod["status"]["message"] for pod in left] == [f"The node was lost: {home}"], "nobody else could end it"
     assert any(reason == "NodeLost" for reason, _ in events(live, fixed))
+    assert live.node()["metadata"]["name"] != home, "tests side by side find a node that runs pods"
     assert _finished(live, moves) == _finished(live, fixed) == "Succeeded"
     late = submit(live, nodes.job("late", 1, cpu="2", seconds=2))
     assert live.ended(late) == "Succeeded"

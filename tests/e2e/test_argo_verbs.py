@@ -36,7 +36,6 @@ def test_get_and_list_and_logs_show_the_job(live: Live) -> None:
     assert {line.split()[-1] for line in logs.splitlines() if "hello from rank" in line} == {"0", "1", "2"}
     live.argo("delete", name)
     wait_until("its pods are gone", lambda: live.pods(name) == [] or None)
-    wait_until("its Service is gone", lambda: not live.kubectl("get", "service", f"di-{name}", "--ignore-not-found"))
 
 
 def test_stop_ends_the_job_with_time_to_save(live: Live) -> None:
@@ -83,7 +82,6 @@ def test_retry_runs_what_failed_again(live: Live) -> None:
         lambda: any(pod["status"]["phase"] == "Succeeded" for pod in live.pods(name, "collector")),
     )
     live.running(name, 1)
-    wait_until("the hosts resolve", lambda: live.kubectl("get", "service", f"di-{name}", "--ignore-not-found"))
     live.argo("stop", name)
     assert live.ended(name) == "Failed"
 
@@ -96,7 +94,7 @@ def test_resubmit_is_a_second_job_with_names_of_its_own(live: Live) -> None:
     assert live.ended(second) == "Succeeded"
     said = live.logs(pod_name(live.pods(second)[0]))
     assert f"{second}-learner-0\n" in said
-    assert f"{second}-learner-0.di-{second}.{live.namespace}.svc.cluster.local" in said
+    assert f"{second}-learner-0.di.{live.namespace}.svc.cluster.local" in said
 
 
 def test_submit_under_another_name(live: Live) -> None:

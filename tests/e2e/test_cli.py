@@ -56,7 +56,6 @@ def message(live: Live, name: str) -> str:
 def nothing_is_left(live: Live, name: str) -> bool:
     selector = f"workflows.argoproj.io/workflow={name}"
     things = live.kubectl("get", "pods", "-l", selector, "-o", "name")
-    things += live.kubectl("get", "service", f"di-{name}", "--ignore-not-found", "-o", "name")
     things += live.kubectl("get", "workflow", name, "--ignore-not-found", "-o", "name")
     return things == ""
 

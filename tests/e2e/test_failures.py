@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from diflow.kube.kinds import WORKFLOW
 from tests.builders import job, task
 from tests.clusters import wait_until
 from tests.e2e.live import Live, pod_name
@@ -151,3 +152,11 @@ def test_a_program_cannot_talk_its_way_out_of_the_limit(live: Live) -> None:
     name = live.submit(job(task("learner", liar), name="liar", backoff_limit=1))
     assert live.ended(name) == "Failed"
     assert len(attempts(live, name, "learner")) == 2
+
+
+def test_an_ended_job_is_deleted_after_its_time_with_its_pods(live: Live) -> None:
+    name = live.submit(job(task("learner", "exit 3"), name="passing", backoff_limit=0, ttl_seconds_after_finished=60))
+    assert live.ended(name) == "Failed"
+    assert live.pods(name), "it is kept for a while"
+    wait_until("it is gone", lambda: live.api.find(WORKFLOW, name, namespace=live.namespace) is None)
+    wait_until("its pods too", lambda: not live.pods(name))

@@ -12,8 +12,8 @@ from diflow import DIJob, Task, keys
 from diflow.allocator.engine import seal
 from tests.builders import template
 from tests.clusters import TestCluster, wait_until
-from tests.e2e.allocators import FAKE, Zone, daemon, events, run_on, status, submit, until_running, zone
-from tests.e2e.live import Live
+from tests.e2e.allocators import Zone, daemon, events, run_on, status, submit, until_running, zone
+from tests.e2e.live import FAKE, Live
 
 pytestmark = pytest.mark.xdist_group("allocator")
 

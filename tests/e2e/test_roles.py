@@ -49,7 +49,7 @@ def roles(live: Live, submitted: set[str]) -> str:
 @in_one_process
 def test_each_replica_is_told_who_it_is(live: Live, roles: str) -> None:
     pods = live.running(roles, 3)
-    domain = f"di-roles.{live.namespace}.svc.cluster.local"
+    domain = f"di.{live.namespace}.svc.cluster.local"
     hosts = [f"roles-learner-0.{domain}", f"roles-collector-0.{domain}", f"roles-collector-1.{domain}"]
     seen = {}
     for pod in pods:
@@ -78,9 +78,8 @@ def _shows(ask: Callable[[], str], text: str) -> bool:
 @in_one_process
 def test_the_hosts_of_di_nodes_resolve_to_the_pods(live: Live, roles: str) -> None:
     pods = live.running(roles, 3)
-    wait_until("the Service is there", lambda: live.kubectl("get", "service", "di-roles", check=False))
     for pod in pods:
-        host = f"{pod['spec']['hostname']}.di-roles.{live.namespace}.svc.cluster.local"
+        host = f"{pod['spec']['hostname']}.di.{live.namespace}.svc.cluster.local"
         look_up = partial(live.exec, pod_name(pods[0]), "nslookup", host, check=False)
         wait_until(f"{host} resolves", partial(_shows, look_up, pod["status"]["podIP"]))
 
@@ -107,22 +106,13 @@ def test_a_workers_token_allows_nothing_but_argos_reports(live: Live, roles: str
 
 
 @in_one_process
-def test_the_service_is_owned_by_the_workflow(live: Live, roles: str) -> None:
-    found = wait_until(
-        "the Service is there", lambda: live.kubectl("get", "service", "di-roles", "-o", "json", check=False)
-    )
-    service = json.loads(found)
-    owner = service["metadata"]["ownerReferences"][0]
-    assert (owner["kind"], owner["uid"]) == ("Workflow", live.workflow(roles)["metadata"]["uid"])
-
-
-@in_one_process
-def test_the_job_succeeds_and_its_service_goes(live: Live, roles: str) -> None:
+def test_the_job_succeeds_and_nothing_ran_beside_its_pods(live: Live, roles: str) -> None:
     for pod in live.running(roles, 3):
         live.exec(pod_name(pod), "touch", "/tmp/go")
     assert live.ended(roles) == "Succeeded"
-    wait_until("its Service is gone", lambda: not live.kubectl("get", "service", "di-roles", "--ignore-not-found"))
     assert len(live.pods(roles)) == 3, "cleanPodPolicy Running keeps what has ended"
+    found = live.get("pods", "-l", f"workflows.argoproj.io/workflow={roles}")["items"]
+    assert sorted(map(pod_name, found)) == sorted(map(pod_name, live.pods(roles)))
 
 
 def test_clean_pod_policy_all_leaves_no_pod(live: Live) -> None:

@@ -83,7 +83,6 @@ def test_the_flow_of_a_job_from_its_submission_to_its_end(live: Live) -> None:
         _exec(live, pod_name(pod), "touch /tmp/done")
     assert live.ended(name) == "Succeeded"
     assert status(live, name).restarts == 1
-    wait_until("its Service is gone", lambda: "di-flow" not in live.kubectl("get", "services", "-o", "name"))
 
 
 def test_what_a_preemptible_job_reports_changes_its_allocation(live: Live) -> None:

@@ -117,6 +117,7 @@ def pod(template: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
     }
     for patch in patches:
         spec = merged(spec, patch)
+    spec.pop("1", None)  # the gate or the node of a gang's pod
     for container in (*spec["containers"][1:], *spec["initContainers"]):
         container["volumeMounts"] = [*container.get("volumeMounts", []), _ARGO]
     annotations = {**shared["podMetadata"]["annotations"], **template["metadata"]["annotations"]}

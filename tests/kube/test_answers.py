@@ -37,7 +37,7 @@ def test_a_workflow_that_is_nested_too_deep_does_not_end_a_watch() -> None:
     lines = [(b'{"type":"ADDED","object":%s}' % workflow(name)).decode() for name in (b"deep", b"next")]
     with serving() as api:
         api.rule(lambda r: Answer(lines=lines) if r.query.get("watch") else None)
-        changes = api.cluster().watch(WORKFLOW, since="5")
+        changes = api.cluster().stream(WORKFLOW, since="5", seconds=60, silence_seconds=60)
         found = [change.object["metadata"]["name"] for change in itertools.islice(changes, 2)]
     assert found == ["deep", "next"]
 

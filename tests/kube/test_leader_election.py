@@ -20,7 +20,7 @@ import diflow
 from diflow.errors import DiflowError, LostLeadershipError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE, POD
-from diflow.kube.leader_election import Elector, boottime
+from diflow.kube.leader_election import WRITES_AS, Elector, boottime
 from tests.allocator.faults import Refusing, Time, eventually
 from tests.kube.fakeapi import Answer, FakeApi, Request, serving, status
 
@@ -321,16 +321,48 @@ def test_a_lease_that_is_deleted_or_emptied_is_lost(api: FakeApi) -> None:
     assert not again.is_leader()
 
 
+def test_a_candidate_leads_as_soon_as_the_lease_has_run_out(api: FakeApi) -> None:
+    clock = Time()
+    leading(api, "a", clock)
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            clock.move(timeout)
+            return False
+
+    found = elector(api, "b", clock, jitter=lambda _, high: high)
+    began = clock.now()
+    assert found.acquire(Stop())
+    assert 15.0 <= clock.now() - began < 15.1
+    assert found.former_writes_as == "diflow-allocator/default/uid-diflow-allocator/8"
+    assert found.writes_as(found.epoch) == "diflow-allocator/default/uid-diflow-allocator/9"
+    found.release()
+
+
+def test_a_leader_that_did_not_name_its_writes_is_known_as_such(api: FakeApi) -> None:
+    clock = Time()
+    found = leading(api, "a", clock)
+    assert found.former_writes_as == "", "the Lease was free, and its last leader had said nothing"
+    assert found.release()
+    stale = {"metadata": {"annotations": {WRITES_AS: found.writes_as(7)}}}
+    api.cluster().patch(LEASE, NAME, stale)  # as an older version leaves what a newer one wrote before it
+    other = elector(api, "b", clock)
+    assert other.try_acquire()
+    assert other.former_writes_as == ""
+
+
 def test_what_others_write_on_the_lease_stays_and_is_seen(api: FakeApi) -> None:
     clock = Time()
     found = leading(api, "a", clock)
-    assert found.lease_annotations() == {"diflow/paused": "true"}
+    says = {WRITES_AS: "diflow-allocator/default/uid-diflow-allocator/8"}
+    assert found.lease_annotations() == {"diflow/paused": "true", **says}
     other = {"metadata": {"annotations": {"diflow/paused": None, "diflow/note": "x"}, "labels": {"l": "1"}}}
     api.cluster().patch(LEASE, NAME, {**other, "spec": {"strategy": "s"}})
     assert found.renew()
-    assert found.lease_annotations() == {"diflow/note": "x"}
+    assert found.lease_annotations() == {"diflow/note": "x", **says}
     assert found.release()
-    assert lease(api)["metadata"]["annotations"] == {"diflow/note": "x"}
+    assert lease(api)["metadata"]["annotations"] == {"diflow/note": "x", **says}
     assert lease(api)["metadata"]["labels"] == {"l": "1"}
     assert lease(api)["spec"]["strategy"] == "s"
 

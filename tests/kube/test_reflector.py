@@ -252,6 +252,30 @@ def test_a_silent_stream_is_given_up_and_taken_up_again(api: FakeApi) -> None:
         quiet.set()
 
 
+def test_a_watch_that_was_lost_without_a_sign_is_continued_on_request(api: FakeApi) -> None:
+    api.add(POD, pod("a"))
+    quiet = threading.Event()
+
+    def silence() -> Iterator[str]:
+        yield event("BOOKMARK", "", 101)
+        quiet.wait(60)
+
+    api.rule(first_watch(lambda: Answer(lines=silence())))  # type: ignore[arg-type]
+    try:
+        with Seen(client(api)).synced() as seen:
+            eventually(lambda: seen.reflector._spoke, "the watch is open")
+            api.add(POD, pod("b"))
+            seen.time.move(50)
+            seen.reflector.reopen()
+            assert seen.reflector.age_seconds > 50
+            eventually(lambda: seen.names == {"a", "b"}, "what it has missed comes")
+            assert seen.reflector.age_seconds == 0.0
+            assert len(lists(api)) == 1
+            assert seen.time.slept == [], "at once"
+    finally:
+        quiet.set()
+
+
 def test_a_bookmark_moves_the_place_and_makes_the_copy_young_again(api: FakeApi) -> None:
     go = threading.Event()
 

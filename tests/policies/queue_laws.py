@@ -18,8 +18,8 @@ from diflow.allocator.model.plan import Plan, Why, carry_out
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fair.prepared import prepared
 from diflow.allocator.policies.fair.shares import shares_by
-from diflow.allocator.policies.reservations import turn, waits_since
 from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.policies.turns import last_older_start, turn_of, waits_since
 from diflow.allocator.policies.waiting import Feasibility
 
 SLACK = 1e-6
@@ -125,6 +125,17 @@ class Cluster:
                 return False
         return True
 
+    def leaves_more(self, side: Sequence[int], amount: IntArray, asked: IntArray, part: float) -> bool:
+        """Whether each of these queues keeps its share, or more than this part of it, of a counted resource of those
+        that it would lose with `amount`."""
+        for q in side:
+            given = counted[amount[counted] > 0] if len(counted := self.counted(q, asked)) else counted
+            deserved = self.deserved[q, given]
+            left = np.where(deserved > SLACK, (self.used[q] - amount)[given] / np.maximum(deserved, SLACK), math.inf)
+            if len(given) and left.max() < 1 - SLACK and left.max() <= part + SLACK:
+                return False
+        return True
+
     def keeps_guarantees(self, side: Sequence[int], amount: IntArray, asked: IntArray) -> bool:
         """Whether each of these queues keeps its guarantee of what counts there or further up in `side`, and of what
         was not requested."""
@@ -193,6 +204,27 @@ class Cluster:
             amount = (self.count[list(roles), None] * s.role_request[list(roles)]).sum(axis=0)
             yield Exchange(victim, {r: self.pods[r] for r in roles}, amount, stops=True)
 
+    def displaced(self, victim: int, mine: Sequence[int], asked: IntArray) -> IntArray | None:
+        """What the victim's queue would lose if the victim were stopped and started again in place of others: what it
+        holds above its minimum, and what jobs hold, those with the fewest replicas first, that it could preempt and
+        that hold its minimum of what these queues compete for with the victim's, one alone or together. None if there
+        are no such jobs."""
+        s = self.s
+        held, needs = s.demand_by_job(self.count), s.demand_by_job(s.role_min)[victim]
+        counted = self.counted(mine[-1], asked)
+        counted = counted[needs[counted] > 0]
+        lower = (s.job_queue == s.job_queue[victim]) & (s.job_priority < s.job_priority[victim])
+        lower &= s.job_preemptible & ~s.job_pinned
+        replicas = np.bincount(s.role_job, weights=self.count, minlength=s.jobs)
+        together = np.zeros(len(asked), dtype=np.int64)
+        for job in sorted(np.flatnonzero(lower).tolist(), key=lambda job: replicas[job]):
+            together = together + held[job]
+            for lost in (held[job], together):
+                if (lost >= needs)[counted].all():
+                    out: IntArray = lost + held[victim] - needs
+                    return out
+        return None
+
     def size_to_share(self, job: int) -> float:
         """A job's gang over the shares of its queue and its ancestors; infinite if one already has its share."""
         s = self.s
@@ -210,7 +242,8 @@ class Cluster:
         """Whether the job has a reservation now, with an end."""
         size = self.size_to_share(job)
         since = float(waits_since(self.s)[job])
-        found = turn(self.s, job, waits_since=since, size=size, settings=SETTINGS)
+        after = last_older_start(self.s, job, self.holds)
+        found = turn_of(self.s, job, waits_since=since, size=size, settings=SETTINGS, after=after)
         return found is not None and self.s.now_seconds < found.until < math.inf
 
 
@@ -223,8 +256,9 @@ def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:
     * the claimant's queues below the nearest common ancestor hold less than they deserve of all counted resources, and
       the victim's there hold more of a counted resource, by at least what the victim would lose; or a guarantee there
       covers the claimant; and
-    * the victim's queues and the common ancestors keep their guarantees, and the victim was stopped fewer than
-      `most_stops` times (guarantees aside);
+    * the victim's queues and the common ancestors keep their guarantees, and, guarantees aside, the victim was stopped
+      fewer than `most_stops` times; and if it would start again in place of jobs of lower priority of its own queue,
+      its queues keep their guarantees without those, and their shares or a larger part of them than the claimant's has;
     * then the claimant does not fit, on nodes and within caps, in idle capacity plus what the victim would lose:
       replicas above its minimum, or its whole gang.
 
@@ -248,9 +282,15 @@ def shares_are_reached(snapshot: Snapshot, plan: Plan) -> list[str]:
             if not sure and not (after.is_below(mine, need) and (not after.holds[job] or after.is_within(job, need))):
                 continue
             often = not sure and s.job_restarts[victim] >= SETTINGS.most_stops
+            instead = after.displaced(victim, mine, need)
+            returns = instead is not None and not (
+                after.keeps_guarantees(theirs, instead, need)
+                and after.keeps_guarantees(above, instead - need, need)
+                and after.leaves_more(theirs, instead, need, max(after.part(q, need) for q in mine))
+            )
             for given in after.exchanges(victim):
                 if (
-                    not (given.stops and often)
+                    not (given.stops and (often or (not sure and returns)))
                     and (sure or after.has_to_spare(theirs, given.amount, need))
                     and after.keeps_guarantees(theirs, given.amount, need)
                     and after.keeps_guarantees(above, given.amount - need, need)

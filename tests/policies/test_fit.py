@@ -83,7 +83,7 @@ def test_a_preemptible_job_starts_with_all_that_it_may_have_on_as_few_nodes_as_p
     assert found == {"a": {"n2": 4}}
 
 
-def test_equals_share_what_is_left_evenly() -> None:
+def test_jobs_of_equal_priority_share_what_is_left_evenly() -> None:
     jobs = [elastic("a", 1, 8, created_seconds=1.0), elastic("b", 1, 8, created_seconds=2.0), elastic("c", 1, 2)]
     assert sizes(*planned(nodes(4, 4), jobs)) == {"a": 3, "b": 3, "c": 2}
 
@@ -100,7 +100,7 @@ def test_a_job_grows_when_a_node_is_free_and_keeps_its_replicas_where_they_are()
 
 
 @pytest.mark.parametrize(("since", "size"), [(119.0, 4), (120.0, 8)])
-def test_a_job_that_was_changed_lately_does_not_grow_yet(since: float, size: int) -> None:
+def test_a_job_that_was_resized_recently_does_not_grow_yet(since: float, size: int) -> None:
     snapshot, plan = planned(nodes(8), [elastic("a", 1, 8, {"n1": 4}, changed_seconds=NOW - since)])
     assert sizes(snapshot, plan) == {"a": size}
     if size == 4:
@@ -116,7 +116,7 @@ def test_growth_that_is_not_worth_a_restart_waits(slots: int, most: int, size: i
         assert why(snapshot, plan, "a") == Why.GAIN_TOO_SMALL
 
 
-def test_room_that_is_too_little_for_two_is_given_to_the_older_one() -> None:
+def test_capacity_that_is_too_little_for_two_jobs_goes_to_the_older_one() -> None:
     jobs = [
         elastic("a", 1, 16, {"n1": 8}, created_seconds=1.0),
         elastic("b", 1, 16, {"n2": 8}, created_seconds=2.0),
@@ -152,7 +152,7 @@ def test_only_as_many_jobs_shrink_as_have_to() -> None:
     assert sorted(sizes(snapshot, plan).values()) == [2, 2, 4, 4]
 
 
-def test_nobody_shrinks_for_a_lower_priority_and_nobody_is_stopped_for_an_equal_one() -> None:
+def test_no_job_shrinks_for_a_lower_priority_and_none_is_stopped_for_an_equal_one() -> None:
     jobs = [
         elastic("high", 1, 4, {"n1": 4}, priority=1),
         elastic("equal", 4, 4, {"n2": 4}),
@@ -174,7 +174,7 @@ def test_a_gang_is_stopped_whole_or_not_at_all() -> None:
     assert sizes(*planned(nodes(4), [old, firm("new", 5, priority=1)])) == {"old": 4}
 
 
-def test_idle_room_is_counted_first() -> None:
+def test_idle_capacity_is_counted_first() -> None:
     """3 GPUs, 2 running and one idle; the new job needs one: no job is stopped."""
     jobs = [elastic("old", 2, 2, {"n1": 2}), firm("new", 1, priority=1, created_seconds=NOW)]
     assert sizes(*planned(nodes(3), jobs)) == {"old": 2, "new": 1}
@@ -192,7 +192,7 @@ def test_one_large_victim_is_better_than_two_small_ones_and_of_equals_the_smalle
     assert set(held(snapshot, plan)) == {"pair-a", "pair-b", "five", "new"}
 
 
-def test_a_victim_comes_back_when_there_is_room_before_those_that_came_later() -> None:
+def test_a_victim_comes_back_when_there_is_capacity_before_jobs_that_came_later() -> None:
     first, plan = planned(nodes(4), [elastic("old", 4, 4, {"n1": 4}), firm("high", 4, priority=1, created_seconds=NOW)])
     assert sizes(first, plan) == {"high": 4}
     jobs = [elastic("old", 4, 4, created_seconds=1.0), elastic("later", 4, 4, created_seconds=2.0)]
@@ -221,7 +221,7 @@ def test_what_cannot_leave_its_nodes_shrinks_but_is_not_stopped() -> None:
     assert sizes(*planned(nodes(4), jobs)) == {"old": 2, "new": 2}
 
 
-def test_what_may_not_be_moved_is_made_whole_before_newcomers_start() -> None:
+def test_a_job_that_may_not_be_moved_is_completed_before_new_jobs_start() -> None:
     """It lost a pod with a node: its minimum is what it holds, desired what it should have."""
     jobs = [firm("old", 3, {"n1": 2}, created_seconds=5.0), firm("new", 1, created_seconds=1.0)]
     snapshot, plan = planned(nodes(3), jobs)
@@ -232,12 +232,12 @@ def test_what_may_not_be_moved_is_made_whole_before_newcomers_start() -> None:
     assert sizes(*planned(nodes(3), jobs)) == {"old": 2, "new": 1}
 
 
-def test_what_may_not_be_moved_grows_into_room_of_preemptible_jobs() -> None:
+def test_a_job_that_may_not_be_moved_grows_into_capacity_of_preemptible_jobs() -> None:
     jobs = [firm("old", 4, {"n1": 2}), elastic("other", 1, 2, {"n1": 2})]
     assert sizes(*planned(nodes(4), jobs)) == {"old": 3, "other": 1}
 
 
-def test_only_the_roles_that_scale_do() -> None:
+def test_only_the_roles_that_scale_are_resized() -> None:
     learner = RoleView("learner", {"cpu": 4}, 1, 1)
     collector = RoleView("collector", {"cpu": 1}, 1, 8)
     job = JobView("a", (learner, collector))
@@ -248,20 +248,20 @@ def test_only_the_roles_that_scale_do() -> None:
     }
 
 
-def test_jobs_of_a_closed_node_stay_there() -> None:
+def test_jobs_of_a_cordoned_node_stay_there() -> None:
     """The engine decides whether pods on a closed node have to leave: then the snapshot does not contain them."""
     assert held(*planned(nodes(4, 4, closed=(1,)), [elastic("a", 1, 4, {"n1": 3})])) == {"a": {"n1": 3}}
     assert held(*planned(nodes(4, 4, closed=(1,)), [firm("a", 3, {"n1": 3})])) == {"a": {"n1": 3}}
 
 
-def test_a_job_on_a_closed_node_is_not_resized_in_place() -> None:
+def test_a_job_on_a_cordoned_node_is_not_resized_in_place() -> None:
     """Its pods could not return there: it neither shrinks nor grows."""
     jobs = [elastic("a", 3, 8, {"n1": 4}), firm("new", 3, created_seconds=NOW)]
     snapshot, plan = planned(nodes(4, 2, closed=(1,)), jobs)
     assert held(snapshot, plan) == {"a": {"n1": 4}}
 
 
-def test_the_rest_of_a_gang_that_lost_pods_starts_again_or_makes_room() -> None:
+def test_the_rest_of_a_gang_that_lost_pods_starts_again_or_frees_its_capacity() -> None:
     whole = planned(nodes(2, 4), [elastic("a", 3, 4, {"n1": 2})])
     assert sizes(*whole) == {"a": 4}
     assert told(*whole, "a").endswith("with 4 replicas, 2 before: w had 2 and needs at least 3")
@@ -297,7 +297,7 @@ def test_a_maximum_that_was_lowered_costs_no_more_than_it_asks_for(foreign: int,
         assert told(snapshot, plan, "a").endswith("placed again it needs 3 replicas on open nodes, and 0 fit")
 
 
-def test_a_plan_that_ends_below_keeping_is_not_taken() -> None:
+def test_a_plan_that_is_worse_than_keeping_is_not_taken() -> None:
     """The first plan that is no worse than the current allocation, or the plan that keeps it."""
     snapshot = build(nodes(4, 4), [elastic("a", 1, 3, {"n1": 3}), elastic("b", 1, 3, {"n2": 2})], now_seconds=NOW)
 
@@ -336,7 +336,7 @@ def test_a_newcomer_alone_takes_nothing_from_others() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_set_of_fewer_victims_makes_room(seed: int) -> None:
+def test_no_smaller_set_of_victims_frees_enough(seed: int) -> None:
     """Brute force: every set of victims of a random cluster, by number of jobs, then of replicas."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(3, 7, 3).tolist()

@@ -66,7 +66,7 @@ def test_a_required_name_holds_as_a_preferred_one_does() -> None:
 
 
 @pytest.mark.parametrize("name", ["fit", "fair", "goodput", "fair+goodput"])
-def test_of_nodes_with_equal_room_the_preferred_one_is_chosen(name: str) -> None:
+def test_of_nodes_with_equal_free_capacity_the_preferred_one_is_chosen(name: str) -> None:
     alike = [node("a"), node("b", disk="ssd"), node("c")]
     snapshot = build(alike, [gang()])
     assert placed(snapshot, load_policy(name).optimize(snapshot)) == {"b": 1}
@@ -111,7 +111,7 @@ def test_affinity_is_weighed_against_what_is_requested(
     assert placed(snapshot, plan) == {expected: 1}
 
 
-def test_who_prefers_nothing_is_packed_as_without_the_score() -> None:
+def test_a_job_without_preferences_is_packed_as_without_the_score() -> None:
     """Also beside a job with a preference: the score is equal for all nodes, so packing decides."""
     nodes = [node("big", 8, used=5), node("small", 4, used=2), node("ssd", 9, disk="ssd")]
     jobs = [gang(name="a", where=Where()), gang(name="b")]
@@ -123,7 +123,7 @@ def test_who_prefers_nothing_is_packed_as_without_the_score() -> None:
         )
 
 
-def test_nodes_of_equal_score_are_told_apart_by_what_is_preferred() -> None:
+def test_the_preference_decides_between_nodes_of_equal_score() -> None:
     snapshot = build([node("a"), node("b", disk="ssd"), node("c"), node("d", disk="ssd")], [gang(8)])
     plan = FairPolicy(PolicySettings(node_order=(("least_requested", 1.0),))).optimize(snapshot)
     assert placed(snapshot, plan) == {"b": 4, "d": 4}
@@ -152,12 +152,12 @@ def test_a_term_that_requires_nothing_is_for_no_node(preference: Any) -> None:
     assert read_where(template(prefers(7, preference))) == Where()
 
 
-def test_an_operator_that_is_none_holds_nowhere() -> None:
+def test_an_unknown_operator_holds_nowhere() -> None:
     where = read_where(template(prefers(7, {"matchExpressions": [{"key": "disk", "operator": "Like"}]})))
     assert build([node("a", disk="ssd")], [gang(where=where)]).class_preference.tolist() == [[0]]
 
 
-def test_so_many_terms_are_read_and_no_more() -> None:
+def test_no_more_terms_than_the_limit_are_read() -> None:
     where = read_where(template(*[prefers(1, IN_SSD)] * (MOST_PREFERRED + 1)))
     assert where.score({"disk": "ssd"}) == MOST_PREFERRED
 
@@ -168,14 +168,14 @@ def test_no_label_is_taken_for_the_name_of_a_node() -> None:
     assert where.score({NODE_NAME: "c"}) == 1
 
 
-def test_it_is_read_of_the_template_of_a_job() -> None:
+def test_the_preference_is_read_from_the_template_of_a_job() -> None:
     body = _workflow(template(prefers(10, IN_SSD)))
     (role,) = read_workflow(body).roles
     assert role.where.preferred == ((10, (Requirement("disk", "In", ("ssd",)),)),)
 
 
 @pytest.mark.parametrize("nonsense", [7, "ssd", [7], [{"weight": 1}], [prefers(1, {"matchExpressions": "x"})]])
-def test_what_is_no_list_of_terms_is_told_of_the_job(nonsense: Any) -> None:
+def test_the_job_names_what_is_no_list_of_terms(nonsense: Any) -> None:
     body = _workflow(template(prefers(10, IN_SSD)))
     annotations = body["metadata"]["annotations"]
     edited = json.loads(annotations["diflow/dijob"])
@@ -185,7 +185,7 @@ def test_what_is_no_list_of_terms_is_told_of_the_job(nonsense: Any) -> None:
     assert "preferredDuringScheduling" in read_workflow(body).problem
 
 
-def test_a_journal_of_before_is_read_without_preferences(tmp_path: Path) -> None:
+def test_a_journal_of_an_earlier_version_is_read_without_preferences(tmp_path: Path) -> None:
     path, snapshot = tmp_path / "journal", build([node("a"), node("b", disk="ssd")], [gang()])
     plan = FitPolicy().optimize(snapshot)
     entry = json.loads(journal.line(snapshot, plan))

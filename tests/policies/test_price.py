@@ -18,7 +18,7 @@ def costs(*speeds: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 @pytest.mark.parametrize("power", [0.5, 0.8])
-def test_equals_ask_for_equal_parts_at_the_clearing_price(power: float) -> None:
+def test_equal_jobs_demand_equal_parts_at_the_clearing_price(power: float) -> None:
     """Four jobs with speedups k^p: 16 GPUs each, at a price of p/(1-p) per job."""
     cost, pace = costs(*[GPUS**power] * 4)
     assert pace == pytest.approx(np.full(4, 16**power))
@@ -39,7 +39,7 @@ def test_alone_a_job_runs_as_fast_as_it_can() -> None:
     assert cost[0] == pytest.approx(1 / speed.max(), rel=0.01)
 
 
-def test_more_jobs_than_room_and_jobs_of_which_nothing_is_known_have_a_finite_worth() -> None:
+def test_values_are_finite_with_more_jobs_than_capacity_and_for_jobs_without_reports() -> None:
     cost, _ = costs(*[GPUS**0.7] * 200)
     assert np.isfinite(cost).all()
     assert (cost > 0).all()

@@ -12,6 +12,7 @@ from diflow.allocator.model.views import QueueView, build
 from diflow.allocator.policies.fair.policy import FairPolicy
 from tests.policies import queue_laws
 from tests.policies.queue_clusters import RESOURCES, queue_clusters
+from tests.policies.test_queues import held
 from tests.policies.test_shares_hold import job, node
 
 CLUSTERS = 3_000
@@ -37,7 +38,7 @@ def test_hundreds_of_jobs_lose_something_to_other_queues() -> None:
     assert lost > 200
 
 
-def test_whoever_takes_from_a_queue_with_less_breaks_the_law() -> None:
+def test_taking_from_a_queue_with_less_breaks_the_law() -> None:
     jobs = [job("a", 8, queue="q1", placed={"n1": 2}, cpu=1), job("b", 8, queue="q2", placed={"n1": 6}, cpu=1)]
     snapshot = build([node(cpu=8)], jobs, [QueueView("q1"), QueueView("q2")])
     a, b = snapshot.job_names.index("a"), snapshot.job_names.index("b")
@@ -65,7 +66,7 @@ def test_what_inner_exchanges_cost_a_queue_is_not_held_against_others(seed: int,
     assert queue_laws.queues_hold(snapshot, FairPolicy().optimize(snapshot)) == []
 
 
-def test_a_user_below_his_share_beside_a_sister_above_hers_breaks_the_law() -> None:
+def test_a_user_below_its_share_beside_a_sibling_above_its_own_breaks_the_law() -> None:
     jobs = [job("a", 8, queue="ann", placed={"n1": 8}, cpu=1), job("b", 8, queue="bob", created=1.0, cpu=1)]
     queues = [QueueView("team"), QueueView("ann", parent="team"), QueueView("bob", parent="team")]
     snapshot = build([node(cpu=8)], jobs, queues)
@@ -75,7 +76,25 @@ def test_a_user_below_his_share_beside_a_sister_above_hers_breaks_the_law() -> N
     assert queue_laws.shares_are_reached(after, keep_plan(after, "keep")) == []
 
 
-def test_clusters_are_as_real_ones_in_what_is_scarce() -> None:
+@pytest.mark.parametrize(("older_started", "ends"), [(1900.0, True), (150.0, False)])
+def test_a_reservation_begins_again_when_an_older_job_starts(older_started: float, ends: bool) -> None:
+    """The gang has its turn 300 s after it was created, or after the older job has started, for 1,800 s."""
+    jobs = [
+        job("older", 3, placed={"n1": 3}, since=older_started, preemptible=False, cpu=1),
+        job("gang", 8, low=8, created=100.0, cpu=1),
+        job("small", 1, created=2100.0, preemptible=False, cpu=1),
+    ]
+    snapshot = build([node(cpu=8)], jobs, now_seconds=2300.0)
+    small, gang = (snapshot.job_names.index(name) for name in ("small", "gang"))
+    kept = keep_plan(snapshot, "keep")
+    why, subject = kept.why.copy(), kept.subject.copy()
+    why[small], subject[small] = int(Why.RESERVED), gang
+    told = [] if ends else ["law 14: small waits for gang, and there is no end to it"]
+    assert queue_laws.idle_capacity_is_used(snapshot, replace(kept, why=why, subject=subject)) == told
+    assert held(snapshot, FairPolicy().optimize(snapshot)) == {"older": 3, "gang": 0, "small": int(not ends)}
+
+
+def test_the_random_clusters_lack_what_real_ones_lack() -> None:
     scarce = np.zeros(len(RESOURCES), dtype=np.int64)
     levels = priorities = several = 0
     for snapshot in queue_clusters(7, 500):

@@ -148,7 +148,7 @@ def test_two_queues_of_one_weight_share_a_node_of_two() -> None:
     assert held(snapshot, fair(snapshot)) == {"a": 1, "b": 1}
 
 
-def test_nobody_is_evicted_while_something_is_idle() -> None:
+def test_no_job_is_evicted_while_capacity_is_idle() -> None:
     snapshot = build([node(cpu=3)], [gang("a", 4, placed={"n1": 2}, cpu=1)])
     plan = fair(snapshot)
     assert evictions(snapshot, plan) == 0
@@ -316,7 +316,7 @@ def test_a_queue_of_weight_zero_gets_what_the_others_leave_and_no_error() -> Non
 
 
 @pytest.mark.parametrize(("queues", "runs"), [((), True), ((QueueView("default"),), False)])
-def test_only_where_no_queues_are_said_a_job_of_any_queue_is_in_the_default_one(
+def test_only_without_defined_queues_a_job_of_any_queue_is_in_the_default_one(
     queues: tuple[QueueView, ...], runs: bool
 ) -> None:
     snapshot = build([node(cpu=2)], [gang("a", 1, queue="team", cpu=1)], queues)
@@ -387,7 +387,7 @@ def test_with_drf_a_victim_ends_with_no_smaller_share_than_the_preemptor(
     assert held(snapshot, fair(snapshot))["high"] == high.roles[0].maximum
 
 
-def test_with_drf_nobody_is_stopped_whole() -> None:
+def test_with_drf_no_job_is_stopped_whole() -> None:
     """The case of two evictions above: the reason why the filter is off by default."""
     snapshot = build(
         [node(cpu=2)], [gang("low", 2, placed={"n1": 2}, cpu=1), gang("high", 2, low=2, priority=1, created=1.0, cpu=1)]
@@ -400,7 +400,7 @@ def test_with_drf_nobody_is_stopped_whole() -> None:
 
 
 @pytest.mark.parametrize(("cpu", "expected"), [(12, {"low": 3, "high": 1}), (13, {"low": 4, "high": 0})])
-def test_with_drf_the_largest_of_each_ones_resources_counts(cpu: int, expected: dict[str, int]) -> None:
+def test_with_drf_the_dominant_share_of_each_job_counts(cpu: int, expected: dict[str, int]) -> None:
     """The victim keeps 3 of 4 GPUs: as much as 12 of 16 cores, and less than 13."""
     low = gang("low", 4, placed={"n1": 4}, cpu=1, gpu=1)
     snapshot = build([node(cpu=16, gpu=4)], [low, gang("high", 1, priority=1, cpu=cpu, gpu=1)])
@@ -422,13 +422,13 @@ def test_with_drf_each_victim_is_asked_by_itself(size: int, expected: dict[str, 
     assert held(snapshot, with_drf(snapshot)) == expected
 
 
-def test_with_drf_queues_reclaim_what_they_deserve_all_the_same() -> None:
+def test_with_drf_queues_reclaim_what_they_deserve_as_without_it() -> None:
     jobs = [gang("a", 4, queue="q1", placed={"n1": 4}, cpu=1), gang("b", 3, low=3, queue="q2", created=1.0, cpu=1)]
     snapshot = build([node(cpu=4)], jobs, [QueueView("q1"), QueueView("q2", weight=3.0)])
     assert held(snapshot, with_drf(snapshot)) == {"a": 1, "b": 3}
 
 
-def test_steps_that_are_left_out_are_not_done() -> None:
+def test_steps_that_the_settings_omit_are_not_done() -> None:
     snapshot = build(
         [node(cpu=2)], [gang("low", 2, placed={"n1": 2}, cpu=1), gang("high", 2, low=2, priority=1, created=1.0, cpu=1)]
     )

@@ -23,7 +23,7 @@ def told(snapshot: Snapshot, name: str) -> str:
     return reason_texts.text(snapshot, plan, snapshot.job_names.index(name)).partition(": ")[2]
 
 
-def test_the_gang_whose_turn_it_is_and_those_that_wait_for_it_are_told_so() -> None:
+def test_the_reasons_say_which_gang_has_its_turn_and_which_jobs_wait_for_it() -> None:
     snapshot = borrowed_cluster(1000.0, preemptible=False)
     assert told(snapshot, "sixteen") == (
         "wait: waits for capacity: its turn has come, and capacity is reserved for it for 1101 s more; "
@@ -35,7 +35,7 @@ def test_the_gang_whose_turn_it_is_and_those_that_wait_for_it_are_told_so() -> N
     )
 
 
-def test_a_job_that_would_not_fit_anyway_is_not_told_of_a_reservation() -> None:
+def test_the_reason_of_a_job_that_would_not_fit_anyway_names_no_reservation() -> None:
     snapshot = borrowed_cluster(1000.0, preemptible=False)
     large = job("large", 15, low=15, created=900.0, gpu=1, preemptible=False)
     nodes = [node(f"n{i}", gpu=8, cpu=64) for i in range(3)]
@@ -49,7 +49,7 @@ def test_a_job_that_would_not_fit_anyway_is_not_told_of_a_reservation() -> None:
     assert "its gang needs 15 replicas at once and 14 fit now" in told(snapshot, "large")
 
 
-def test_the_cap_of_the_team_is_told_as_that_of_the_team() -> None:
+def test_the_reason_names_the_team_whose_cap_binds() -> None:
     jobs = [
         job("a", 3, low=3, queue="ann", placed={"n1": 3}, cpu=1000),
         job("b", 2, low=2, queue="bob", created=1.0, cpu=1000),
@@ -69,7 +69,7 @@ def test_the_share_that_binds_is_named_with_what_is_held_of_it() -> None:
     assert "queue 'q1' holds 4 of the 4 cpu that it deserves, and the gang needs 1 cpu more" in told(snapshot, "c")
 
 
-def test_a_job_that_is_stopped_is_told_for_whom() -> None:
+def test_the_reason_of_a_stopped_job_names_the_job_that_gets_its_place() -> None:
     jobs = [
         job("low", 4, low=4, placed={"n1": 4}, cpu=1),
         job("high", 4, low=4, priority=1, created=1.0, cpu=1),
@@ -78,7 +78,7 @@ def test_a_job_that_is_stopped_is_told_for_whom() -> None:
     assert told(snapshot, "low").startswith("preempt: gives way to 'high', which has a higher priority; 0 replicas")
 
 
-def test_a_job_that_shrinks_for_one_that_leaves_a_closed_node_is_told_for_whom() -> None:
+def test_the_reason_of_a_job_that_shrinks_names_the_job_that_leaves_a_cordoned_node() -> None:
     """The other one ends with fewer replicas than it had, as its maximum was lowered."""
     jobs = [
         job("elastic", 4, placed={"n1": 4}, cpu=1),

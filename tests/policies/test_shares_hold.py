@@ -8,6 +8,7 @@ small jobs that borrow capacity reserved for a gang of their queue do not apply 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from diflow.allocator.policies.fair.prepared import prepared
 from diflow.allocator.policies.fair.shares import deserved, queue_demand
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.settings import PolicySettings
+from tests.policies import judging, laws
 from tests.policies.field.rows import linear
 from tests.policies.generators import snapshots
 from tests.policies.queue_clusters import queue_clusters
@@ -119,7 +121,7 @@ def test_no_queue_that_deserves_a_replica_is_left_with_nothing_on_random_cluster
 
 
 @of("fair", "fair+goodput")
-def test_sisters_reclaim_from_each_other(name: str) -> None:
+def test_siblings_reclaim_from_each_other(name: str) -> None:
     jobs = [
         job("a", 8, queue="ann", placed={"n1": 8}, cpu=1),
         job("b", 8, queue="bob", created=1.0, cpu=1),
@@ -184,7 +186,7 @@ def test_a_guarantee_ranks_above_the_surplus_of_others(name: str) -> None:
 
 
 @of("fit", "fair", "goodput", "fair+goodput")
-def test_a_broken_gang_is_made_whole(name: str) -> None:
+def test_a_gang_that_lost_replicas_is_completed(name: str) -> None:
     broken = job("gang", 3, low=3, placed={"n1": 2}, cpu=1)
     assert result(build([node(cpu=10)], [broken], [QueueView("default")]), name) == {"gang": 3}
 
@@ -226,7 +228,7 @@ def borrowed_cluster(now: float, *, preemptible: bool) -> Snapshot:
     return build(nodes, jobs, [QueueView("default")], now_seconds=now)
 
 
-def test_preemptible_jobs_borrow_the_room_that_is_kept_for_a_gang() -> None:
+def test_preemptible_jobs_borrow_the_capacity_that_is_reserved_for_a_gang() -> None:
     snapshot = borrowed_cluster(1000.0, preemptible=True)
     got = held(snapshot, fair(snapshot))
     assert got["eight"] == 8
@@ -234,7 +236,7 @@ def test_preemptible_jobs_borrow_the_room_that_is_kept_for_a_gang() -> None:
 
 
 @of("fit", "fair", "goodput", "fair+goodput")
-def test_the_keeping_of_room_ends_and_comes_again_for_twice_as_long(name: str) -> None:
+def test_a_reservation_ends_and_returns_for_twice_as_long(name: str) -> None:
     def small_jobs(now: float) -> int:
         got = result(borrowed_cluster(now, preemptible=False), name)
         return sum(got[f"one{i:02}"] for i in range(12))
@@ -250,7 +252,7 @@ def test_the_keeping_of_room_ends_and_comes_again_for_twice_as_long(name: str) -
     assert small_jobs(again + 2 * length) == 12
 
 
-def test_borrowers_give_back_the_room_as_soon_as_the_gang_can_start() -> None:
+def test_borrowers_give_back_the_capacity_as_soon_as_the_gang_can_start() -> None:
     nodes = [node(f"n{i}", gpu=8, cpu=64) for i in range(3)]
     jobs = [
         job("two", 2, low=2, placed={"n1": 2}, gpu=1, preemptible=False),
@@ -295,7 +297,9 @@ def test_a_gang_that_runs_grows_to_its_queues_share_in_the_place_of_anothers_sur
 
 
 @of("fair", "fair+goodput")
-def test_a_gang_above_its_queues_share_starts_while_nobody_else_asks_and_gives_way_then(name: str) -> None:
+def test_a_gang_above_its_queues_share_starts_while_no_other_job_asks_and_is_kept_or_stopped_whole_then(
+    name: str,
+) -> None:
     queues = [QueueView("q1"), QueueView("q2")]
     small, gang = job("b", 1, queue="q2", placed={"n1": 1}, cpu=1), job("a", 6, low=6, queue="q1", created=1.0, cpu=1)
     other = job("c", 3, low=3, queue="q2", created=2.0, cpu=1)
@@ -317,7 +321,7 @@ def test_with_one_queue_fair_with_goodput_decides_as_goodput_does() -> None:
 
 
 @pytest.mark.parametrize("priorities", [(0, 1), (100, 1000), (-1_000_000, 1_000_000_000)])
-def test_goodput_tells_priorities_apart_however_far_apart_they_are(priorities: tuple[int, int]) -> None:
+def test_goodput_distinguishes_priorities_however_far_apart_they_are(priorities: tuple[int, int]) -> None:
     low, high = priorities
     jobs = [
         job("old", 1, priority=low, placed={"n1": 1}, cpu=1),
@@ -382,7 +386,7 @@ def test_a_users_guarantee_holds_where_only_teams_compete() -> None:
     assert result(snapshot)["a"] == 4
 
 
-def test_replicas_are_taken_where_they_make_room() -> None:
+def test_replicas_are_taken_where_they_free_enough() -> None:
     jobs = [
         job("a", 4, queue="q1", placed={"n1": 3, "n2": 1}, cpu=2),
         job("b", 2, low=1, queue="q2", created=1.0, cpu=4),
@@ -431,7 +435,7 @@ def test_a_guarantee_counts_between_users_only_of_what_they_lack() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "number"), [(2, 2470), (4, 125)])
-def test_what_queues_take_from_each_other_comes_to_an_end(seed: int, number: int) -> None:
+def test_exchanges_between_queues_come_to_an_end(seed: int, number: int) -> None:
     *_, snapshot = queue_clusters(seed, number + 1)
     settings = PolicySettings()
     cycle = Cycle(State(prepared(snapshot), settings))
@@ -455,12 +459,12 @@ def test_sharing_inside_a_queue_starts_no_exchanges_that_repeat_forever() -> Non
     assert queues_hold(snapshot, fair(snapshot)) == []
 
 
-def test_a_preemption_inside_a_queue_that_costs_its_guarantee_is_not_made_good_by_another_queue() -> None:
+def test_a_preemption_inside_a_queue_that_costs_its_guarantee_is_not_compensated_by_another_queue() -> None:
     *_, snapshot = queue_clusters(6, 547)
     assert queues_hold(snapshot, fair(snapshot)) == []
 
 
-def test_where_no_exchange_is_worth_it_idle_room_is_given_all_the_same() -> None:
+def test_where_no_exchange_is_worth_it_idle_capacity_is_still_given() -> None:
     *_, snapshot = queue_clusters(4, 1709)
     plan = fair(snapshot)
     assert Why.POLICY_FAILED not in {Why(int(why)) for why in plan.why}
@@ -472,3 +476,60 @@ def test_a_queue_that_deserves_nothing_of_a_resource_has_taken_it_by_its_guarant
     # "j1" took from "j2", by the guarantee of its queue, what "j2" took from "j0".
     loser, taker = (snapshot.job_names.index(name) for name in ("j0", "j1"))
     assert (plan.why[loser], plan.subject[loser]) == (Why.RECLAIMED_BY_GUARANTEE, taker)
+
+
+def lawful(snapshot: Snapshot) -> dict[str, int]:
+    """What all jobs hold after a cycle of `fair` that breaks no law."""
+    policy = FairPolicy()
+    plan = policy.optimize(snapshot)
+    found = [*judging.cheap(policy, snapshot, plan), *queues_hold(snapshot, plan)]
+    assert found + laws.settles(policy, snapshot, plan) == []
+    return held(snapshot, plan)
+
+
+def test_a_pinned_job_that_gets_nothing_does_not_speak_for_jobs_that_can_use_other_nodes() -> None:
+    home = replace(job("home", 2, queue="q1", placed={"n1": 1}, cpu=1), pinned=True)
+    jobs = [
+        home,
+        job("roams", 2, queue="q1", placed={"n1": 1}, cpu=1),
+        job("large", 6, queue="q2", placed={"n2": 6}, cpu=1),
+    ]
+    snapshot = build([node(cpu=2), node("n2", cpu=6)], jobs, [QueueView("q1"), QueueView("q2")])
+    assert lawful(snapshot) == {"home": 1, "roams": 2, "large": 5}
+
+
+def test_a_lost_guarantee_of_one_resource_does_not_count_as_another_one() -> None:
+    """Inside queue a, `first` stops `gpus`, which alone used the guaranteed GPU, and is stopped for the share of b. So
+    a loses the guarantee of a GPU, but none of cores, whatever the priorities of the jobs that hold them."""
+    jobs = [
+        job("first", 4, low=3, queue="a", priority=2, placed={"n2": 4}, cpu=1),
+        job("gpus", 8, low=5, queue="a", placed={"n1": 4, "n3": 4}, cpu=1, gpu=1),
+        job("cores", 13, queue="a", placed={"n1": 12}, preemptible=False, cpu=1),
+        job("wants", 12, low=5, queue="b", created=1.0, cpu=1, gpu=1),
+        job("sure", 5, low=2, queue="c", created=1.0, preemptible=False, cpu=1),
+    ]
+    queues = [
+        QueueView("a", weight=0, guarantee={"cpu": 12, "gpu": 1}),
+        QueueView("b", weight=2),
+        QueueView("c", weight=0, guarantee={"cpu": 5}),
+    ]
+    nodes = [node(cpu=16, gpu=4), node("n2", cpu=4, gpu=4), node("n3", cpu=4, gpu=4)]
+    assert lawful(build(nodes, jobs, queues)) == {"first": 0, "gpus": 0, "cores": 13, "wants": 6, "sure": 5}
+
+
+@pytest.mark.parametrize("sure", [0, 5])
+def test_what_a_stopped_job_does_to_its_queue_is_part_of_the_exchange(sure: int) -> None:
+    """q1 holds eight and deserves five. Without `first`, which takes the place of `often` by its priority, only three
+    are left to it: no less than another queue has, but less than a guarantee of five."""
+    often = replace(job("often", 5, low=5, queue="q1", placed={"n1": 5}, cpu=1), restarts=3)
+    first = job("first", 3, low=3, queue="q1", priority=1, created=1.0, placed={"n1": 3}, cpu=1)
+    claims = job("claims", 8, low=2, queue="q2", created=2.0, cpu=1)
+    queues = [QueueView("q1", weight=5, guarantee={"cpu": sure}), QueueView("q2", weight=3)]
+    found = lawful(build([node(cpu=8)], [often, first, claims], queues))
+    assert found == ({"often": 5, "first": 3, "claims": 0} if sure else {"often": 0, "first": 3, "claims": 5})
+
+
+@pytest.mark.parametrize(("seed", "number"), [(15, 1223), (18, 1078), (1005, 2003), (1008, 1775)])
+def test_what_takes_the_place_of_a_stopped_job_is_judged_too(seed: int, number: int) -> None:
+    *_, snapshot = queue_clusters(seed, number + 1)
+    lawful(snapshot)

@@ -51,7 +51,7 @@ def search(
     return told, evict_for(ledger, job, want, chosen, may_take) is not None
 
 
-def test_no_search_that_succeeds_is_told_to_be_hopeless() -> None:
+def test_no_search_that_succeeds_is_ruled_out_beforehand() -> None:
     rng = np.random.default_rng(5)
     seen: set[tuple[bool, bool]] = set()
     for snapshot in snapshots(11, 300, jobs=10, nodes=4):

@@ -68,6 +68,19 @@ def test_the_limit_of_restarts_is_a_whole_int32(limit: int) -> None:
     assert DIJob.from_manifest(manifest(backoffLimit=limit)).backoff_limit == limit
 
 
+@pytest.mark.parametrize("seconds", [60, 2**31 - 1])
+def test_how_long_an_ended_job_is_kept(seconds: int) -> None:
+    job = DIJob.from_manifest(manifest(ttlSecondsAfterFinished=seconds))
+    assert job.ttl_seconds_after_finished == seconds
+    assert job.to_manifest()["spec"]["ttlSecondsAfterFinished"] == seconds
+    assert DIJob.from_manifest(manifest()).ttl_seconds_after_finished is None
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 59, 2**31, "60", 60.0, True])
+def test_a_time_to_keep_an_ended_job_that_is_out_of_bounds_is_refused(seconds: object) -> None:
+    assert invalid(ttlSecondsAfterFinished=seconds).path == "spec.ttlSecondsAfterFinished"
+
+
 @pytest.mark.parametrize("limit", [-1, 2**31, 2**63, "3", 3.0, True])
 def test_a_limit_of_restarts_that_is_none_is_refused(limit: object) -> None:
     assert invalid(backoffLimit=limit).path == "spec.backoffLimit"

@@ -511,10 +511,13 @@ def test_fields_that_argo_has_stay_argos_and_the_others_go_into_the_patch() -> N
 
 
 def evaluated(key: str, *, node: str) -> dict[str, Any]:
-    """The fields of a pod that the expression with its gate or node gives: its last part joins literals."""
-    tail = key.split("?? '') : ''); ", 1)[1]
-    start, waits, placed, after, end = re.findall(r"'([^']*)'", tail.replace("n == ''", ""))
-    text = start + (f"{placed}{node}{after}" if node else waits) + end
+    """The fields of a pod that the expression with its gate or node gives. Its parts are Python as well."""
+    tail = key.split("let q = toJson('')[:1]; ", 1)[1].removesuffix("}}")
+    parts = re.fullmatch(r"(.*)\(n == '' \? (.*?) : (.*)\)(.*)", tail)
+    assert parts is not None, tail
+    start, waits, placed, end = parts.groups()
+    names = {"q": '"', "n": node, "toJson": lambda value: json.dumps(value, separators=(",", ":"))}
+    text = eval(f"{start}{placed if node else waits}{end}", {"__builtins__": {}}, names)
     return dict(json.loads('{"' + text + '":null}'))
 
 

@@ -13,7 +13,7 @@ from diflow.allocator.model.plan import Plan, Why
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.allocator.policies.waiting import Feasibility, Reasons, explain_waiting
+from diflow.allocator.policies.waiting import Feasibility, JobReasons, explain_waiting
 
 LITTLE_REPLICA_SECONDS = 16 * 3600.0
 """Service (replica-seconds) below which a job is in the first queue."""
@@ -35,7 +35,7 @@ class TiresiasPolicy:
         return self._fit.measure(snapshot, plan)
 
     def optimize(self, snapshot: Snapshot) -> Plan:
-        ledger, marks, feasible = Ledger(snapshot), Reasons(snapshot), Feasibility(snapshot)
+        ledger, reasons, feasible = Ledger(snapshot), JobReasons(snapshot), Feasibility(snapshot)
         old = snapshot.job_service_seconds >= LITTLE_REPLICA_SECONDS
         order = np.lexsort((np.arange(snapshot.jobs), snapshot.job_created_seconds, old, -snapshot.job_priority))
         fixed = ~snapshot.job_preemptible & (ledger.replicas[ledger.starts[:-1]] > 0)
@@ -49,17 +49,17 @@ class TiresiasPolicy:
         for j in [j for j in chosen if j not in before]:
             if _put(ledger, j):
                 got = float(sum(ledger.replicas[role] for role in ledger.roles_of(j)))
-                marks.set(j, Why.FITS, (got, got, 0.0))
+                reasons.set(j, Why.FITS, (got, got, 0.0))
         for j in [j for j in order.tolist() if not ledger.holds(j)]:
             if j in before:
-                marks.set(j, Why.PREEMPTED_FOR_PRIORITY, (0.0, 0.0, 0.0))
+                reasons.set(j, Why.PREEMPTED_FOR_PRIORITY, (0.0, 0.0, 0.0))
                 continue
             reason = feasible.reason(j) if snapshot.job_queue[j] >= 0 else (Why.NO_SUCH_QUEUE, (0.0, 0.0, 0.0))
             if reason is None:
-                marks.set(j, *explain_waiting(ledger, j))
+                reasons.set(j, *explain_waiting(ledger, j))
             else:
-                marks.set(j, *reason)
-        return marks.plan(ledger, self.name)
+                reasons.set(j, *reason)
+        return reasons.plan(ledger, self.name)
 
 
 def _put(ledger: Ledger, job: int) -> bool:

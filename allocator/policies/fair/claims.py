@@ -12,6 +12,10 @@ A queue below its share may take from another
   replica at a time, stops no gang, and leaves its queue within its share: it would lose anything beyond that again as
   soon as jobs of the other queue share among themselves, and so on forever.
 
+A job that is stopped may start again at once, in place of jobs of lower priority of its own queue. Then these are what
+the queue loses, and the exchange is judged by that as well: otherwise the queue could lose its guarantee, or have less
+than the claimant's, which would take from it in turn, and so on forever.
+
 A queue below its guarantee may take everything above the guarantees of others: a guarantee ranks above any surplus.
 """
 
@@ -25,6 +29,7 @@ import numpy as np
 from diflow.allocator.model.arrays import BoolArray, FloatArray
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.policies.fair.shares import ROUNDING, Shares
+from diflow.allocator.policies.waiting import minimum_gang
 
 Resources = tuple[int, ...]
 """Indices of resources."""
@@ -35,7 +40,7 @@ def asked_for(need: Sequence[int]) -> Resources:
     return tuple(r for r, amount in enumerate(need) if amount > 0)
 
 
-class Standings:
+class Entitlements:
     """Held over deserved shares of queues, by counted resources, in the current state of the ledger."""
 
     def __init__(self, ledger: Ledger, shares: Shares) -> None:
@@ -58,12 +63,11 @@ class Standings:
 
     def counted(self, queue: int, asked: Resources) -> Resources:
         """The requested resources that are contended between this queue and its siblings."""
-        chain = self.chains[queue]
-        key = (chain[1] if len(chain) > 1 else -1), asked
-        found = self._asked.get(key)
+        found = self._asked.get((queue, asked))
         if found is None:
-            row = self._contended[key[0]]
-            found = self._asked[key] = tuple(r for r in asked if row[r])
+            chain = self.chains[queue]
+            row = self._contended[chain[1] if len(chain) > 1 else -1]
+            found = self._asked[queue, asked] = tuple(r for r in asked if row[r])
         return found
 
     def ratio(self, queue: int, counted: Resources, less: Sequence[int] | None = None) -> float:
@@ -167,7 +171,7 @@ class Claim:
 
     def __init__(
         self,
-        standings: Standings,
+        entitlements: Entitlements,
         queue: int,
         need: list[int],
         *,
@@ -175,15 +179,16 @@ class Claim:
         by_guarantee: bool = False,
         grows_by: int = 0,
     ) -> None:
-        self._s, self._queue, self._need, self._grows_by = standings, queue, need, grows_by
+        self._s, self._queue, self._need, self._grows_by = entitlements, queue, need, grows_by
         self._priority, self._by_guarantee = priority, by_guarantee
         self.asked: Resources = asked_for(need)
-        chain = standings.chains[queue]
-        self._ratios = [standings.claimed(q, self.asked) for q in chain]
+        chain = entitlements.chains[queue]
+        self._ratios = [entitlements.claimed(q, self.asked) for q in chain]
         self._sides: dict[int, _Side | None] = {}
-        self._used_before = {q: list(standings.ledger.used[q]) for q in chain} if standings.guaranteed else {}
+        self._used_before = {q: list(entitlements.ledger.used[q]) for q in chain} if entitlements.guaranteed else {}
         self._met_before: dict[int, float] = {}
         """Met shares of the victims' queues before the search, by the queue below the common ancestor."""
+        self._lower: dict[tuple[int, int], list[int]] = {}
 
     def possible_victims(self) -> BoolArray:
         """Q+1: queues from which something might be taken; the last row (jobs without a queue) is false."""
@@ -209,66 +214,90 @@ class Claim:
 
     def may_take(self, victim: int, amount: list[int]) -> bool:
         """Whether `amount` (R) may be taken from this job."""
-        standings = self._s
-        side = self._side(standings.ledger.facts.job_queue[victim])
-        if side is None:
-            return False
-        if standings.guaranteed and not (
-            standings.keep_guarantees(side.below, amount, self.asked) and self._is_sure_above(side, amount)
-        ):
+        facts = self._s.ledger.facts
+        side = self._side(facts.job_queue[victim])
+        if side is None or not side.gives or not self._keeps_guarantees(side, amount):
             return False
         if self._by_guarantee:
             return True
-        if self._grows_by and not self._stays_within(side):
-            return False
-        is_below = False
+        left = self._left(side, amount)
+        is_below = left < 1 - _SAME
+        return (
+            not (is_below and (left <= side.least + _SAME or facts.priority[victim] > self._priority))
+            and not (self._stops(victim, amount) and not self._may_be_displaced(side, victim))
+            and not (is_below and not (self._is_modest(victim, amount) and self._is_worth(side, amount)))
+        )
+
+    def _left(self, side: _Side, amount: Sequence[int]) -> float:
+        """Held over deserved of the victim's queues without `amount` (R), the smallest of them; at most 1."""
+        entitlements, lowest = self._s, 1.0
         for q in side.below:
-            counted = standings.counted(q, self.asked)
-            if not counted:
-                continue
-            # Resources that the victim does not lose do not matter for this exchange.
-            given = tuple(r for r in counted if amount[r] > 0) or counted
-            left = standings.ratio(q, given, amount)
-            if left >= 1 - _SAME:
-                continue
-            if left <= side.least + _SAME or standings.ledger.facts.priority[victim] > self._priority:
-                return False
-            is_below = True
-        return not is_below or (self._is_modest(victim, amount) and self._is_worth(side, amount))
+            counted = entitlements.counted(q, self.asked)
+            if counted:
+                # Resources that the victim does not lose do not matter for this exchange.
+                given = tuple(r for r in counted if amount[r] > 0) or counted
+                lowest = min(lowest, entitlements.ratio(q, given, amount))
+        return lowest
 
     def _is_modest(self, victim: int, amount: list[int]) -> bool:
         """Whether a growing job takes one replica and stops no gang."""
         return not self._grows_by or (self._grows_by == 1 and not self._stops(victim, amount))
 
-    def _stays_within(self, side: _Side) -> bool:
-        chain = self._s.chains[self._queue]
-        return self._s.stays_within(chain[: chain.index(side.mine) + 1], self._need, self.asked)
-
     def _stops(self, victim: int, amount: list[int]) -> bool:
         return amount == self._s.ledger.held_amount(victim)
+
+    def _may_be_displaced(self, side: _Side, victim: int) -> bool:
+        """Whether the victim's queues could also lose the jobs in whose place it would start again, if there are any:
+        the job with the fewest replicas that holds the victim's minimum of the counted resources, or several."""
+        entitlements, ledger = self._s, self._s.ledger
+        need = ledger.amount(minimum_gang(ledger, victim))
+        counted = [r for r in entitlements.counted(side.mine, self.asked) if need[r] > 0]
+        lost = [0] * len(need)
+        roles_of, count = ledger.facts.roles_of, ledger.count
+        for job in sorted(self._jobs_below(victim), key=lambda job: sum(count[role] for role in roles_of[job])):
+            held = ledger.held_amount(job)
+            alone = all(held[r] >= need[r] for r in counted)
+            lost = held if alone else [a + b for a, b in zip(lost, held, strict=True)]
+            if alone or all(lost[r] >= need[r] for r in counted):
+                return self._keeps_guarantees(side, lost) and self._left(side, lost) > side.least + _SAME
+        return True
+
+    def _jobs_below(self, victim: int) -> list[int]:
+        """The jobs of lower priority in the victim's queue that can be stopped."""
+        s, facts = self._s.ledger.snapshot, self._s.ledger.facts
+        queue, priority = key = facts.job_queue[victim], facts.priority[victim]
+        if key not in self._lower:
+            able = s.job_preemptible & ~s.job_pinned & (s.job_queue == queue) & (s.job_priority < priority)
+            self._lower[key] = np.flatnonzero(able).tolist()
+        return self._lower[key]
+
+    def _keeps_guarantees(self, side: _Side, amount: list[int]) -> bool:
+        """Whether the victim's queues and the common ancestors keep their guarantees in this exchange."""
+        return not self._s.guaranteed or (
+            self._s.keep_guarantees(side.below, amount, self.asked) and self._is_sure_above(side, amount)
+        )
 
     def _is_sure_above(self, side: _Side, amount: list[int]) -> bool:
         """Whether the common ancestors keep their guarantees in this exchange: of counted resources, and of those that
         the victim loses although they were not requested."""
-        standings = self._s
+        entitlements = self._s
         not_asked = [r for r, given in enumerate(amount) if given and r not in self.asked]
         for q in side.above:
-            used, sure, before = standings.ledger.used[q], standings.guarantee[q], self._used_before[q]
-            for r in (*standings.counted(q, self.asked), *not_asked):
+            used, sure, before = entitlements.ledger.used[q], entitlements.guarantee[q], self._used_before[q]
+            for r in (*entitlements.counted(q, self.asked), *not_asked):
                 if used[r] - amount[r] + self._need[r] < min(sure[r], before[r]):
                     return False
         return True
 
     def _is_worth(self, side: _Side, amount: list[int]) -> bool:
         """Whether the victims' queues, with this exchange, lose no more of their shares than the claimant's gains."""
-        standings = self._s
-        mine = standings.counted(side.mine, self.asked)
-        gain = standings.met(side.mine, mine, self._need) - standings.met(side.mine, mine)
-        loss = sum(
-            before
-            - standings.met(top, standings.counted(top, self.asked), amount if top == side.below[-1] else None, -1)
-            for top, before in self._met_before.items()
-        )
+        entitlements = self._s
+        mine = entitlements.counted(side.mine, self.asked)
+        gain = entitlements.met(side.mine, mine, self._need) - entitlements.met(side.mine, mine)
+        loss = 0.0
+        for top, before in self._met_before.items():
+            less = amount if top == side.below[-1] else None
+            loss += before - entitlements.met(top, entitlements.counted(top, self.asked), less, -1)
         return loss <= gain + _SAME
 
     def _side(self, queue: int) -> _Side | None:
@@ -279,34 +308,38 @@ class Claim:
         return self._sides[queue]
 
     def _make_side(self, queue: int) -> _Side | None:
-        standings = self._s
+        entitlements = self._s
         # No exchange with the queue itself, its ancestors and its descendants.
-        ours, below = standings.apart(self._queue, queue)
+        ours, below = entitlements.apart(self._queue, queue)
         if not ours or not below:
             return None
-        above, mine = standings.chains[queue][len(below) :], ours[-1]
+        above, mine = entitlements.chains[queue][len(below) :], ours[-1]
         if self._by_guarantee:
             # Only a guarantee below the common ancestor distinguishes the two.
-            return _Side(below, above, mine, 0.0) if any(standings.covers(q, self._need) for q in ours) else None
+            return _Side(below, above, mine, 0.0) if any(entitlements.covers(q, self._need) for q in ours) else None
         least = max(self._ratios[: len(ours)])
-        if not standings.counted(mine, self.asked) or least >= 1 - _SAME:
+        if not entitlements.counted(mine, self.asked) or least >= 1 - _SAME:
             return None
-        for q in below:
-            counted = standings.counted(q, self.asked)
-            if counted and standings.ratio(q, counted) <= least + _SAME:
-                return None
-        self._met_before[below[-1]] = standings.met(below[-1], standings.counted(below[-1], self.asked))
-        return _Side(below, above, mine, least)
+        ratios = [entitlements.ratio(q, counted) for q in below if (counted := entitlements.counted(q, self.asked))]
+        if any(ratio <= least + _SAME for ratio in ratios):
+            return None
+        self._met_before[below[-1]] = entitlements.met(below[-1], entitlements.counted(below[-1], self.asked))
+        gives = not self._grows_by or entitlements.stays_within(ours, self._need, self.asked)
+        if self._grows_by > 1 and any(ratio < 1 - _SAME for ratio in ratios):
+            # Growth by several replicas takes nothing from a queue below its share.
+            gives = False
+        return _Side(below, above, mine, least, gives=gives)
 
 
 class _Side:
     """A victim's side of an exchange: its queues below the common ancestor, the common ancestors, the claimant's queue
-    below them, and the claimant's current held over deserved share (`least`)."""
+    below them, the claimant's current held over deserved share (`least`), and whether anything may be taken (`gives`).
+    """
 
-    __slots__ = ("above", "below", "least", "mine")
+    __slots__ = ("above", "below", "gives", "least", "mine")
 
-    def __init__(self, below: list[int], above: list[int], mine: int, least: float) -> None:
-        self.below, self.above, self.mine, self.least = below, above, mine, least
+    def __init__(self, below: list[int], above: list[int], mine: int, least: float, *, gives: bool = True) -> None:
+        self.below, self.above, self.mine, self.least, self.gives = below, above, mine, least, gives
 
 
 _SAME = 1e-9

@@ -21,7 +21,7 @@ from diflow.allocator.policies.fair.reservation import Reservation
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fair.transactions import Transactions
 from diflow.allocator.policies.fair.waiting_reasons import explain_waiting_jobs
-from diflow.allocator.policies.waiting import Reasons
+from diflow.allocator.policies.waiting import JobReasons
 
 GENTLE = ("allocate", "backfill")
 """The steps without preemption."""
@@ -44,18 +44,18 @@ class Cycle:
         """The plan of these steps, with the reasons of waiting jobs."""
         self._decide(steps)
         explain_waiting_jobs(self._state, self._reservation)
-        return self._state.marks.plan(self._state.ledger, name)
+        return self._state.reasons.plan(self._state.ledger, name)
 
     def decided_by(self, steps: Sequence[str], name: str) -> Plan:
         """The plan of these steps, without the reasons of waiting jobs."""
         self._decide(steps)
-        return self._state.marks.plan(self._state.ledger, name)
+        return self._state.reasons.plan(self._state.ledger, name)
 
-    def reasons(self) -> Reasons:
+    def reasons(self) -> JobReasons:
         """The reasons of waiting jobs for the snapshot as it is."""
         self._reservation.find()
         explain_waiting_jobs(self._state, self._reservation)
-        return self._state.marks
+        return self._state.reasons
 
     def _decide(self, steps: Sequence[str]) -> None:
         self._make_whole()
@@ -98,18 +98,18 @@ class Cycle:
         for job in state.in_order(low & state.holders() & state.allowed):
             before, missing = state.replicas(job), state.missing(job)
             if missing is not None and state.ledger.try_gang(job, missing) is not None:
-                state.marks.set(job, Why.PLACED_AGAIN, (state.replicas(job), before, 0.0))
+                state.reasons.set(job, Why.PLACED_AGAIN, (state.replicas(job), before, 0.0))
 
     def _serve_the_oldest(self, *, takes: bool) -> None:
         """Start the oldest gang whatever its queue's share, if necessary with borrowed capacity; else reserve capacity
         for it."""
-        state, oldest = self._state, self._reservation.find()
-        if oldest is None or self._reservation.start():
+        state, turn = self._state, self._reservation.find()
+        if turn is None or self._reservation.start():
             return
         # The reservation does not apply to jobs that come before the gang.
         serving, priority = Serving(state, self._reservation, within_share=True), state.facts.priority
         for other in state.in_order(state.allowed & ~state.holders()):
-            if priority[other] > priority[oldest.job]:
+            if priority[other] > priority[turn.job]:
                 serving.start(other)
-        if not (takes and self._inside_queues and self._reclaiming.for_oldest(oldest)):
+        if not (takes and self._inside_queues and self._reclaiming.for_oldest(turn)):
             self._reservation.keep()

@@ -31,10 +31,10 @@ def serve(state: State, reservation: Reservation, *, within_share: bool) -> None
     if reservation.pauses:
         reservation.keep()
     elif reservation.kept:
-        s, oldest, among = state.snapshot, reservation.oldest, state.allowed
-        # Without `oldest` it has started beside its reservation: one of several roles may fit on other nodes by then.
-        if oldest is not None:
-            among = among & s.job_preemptible & (s.job_priority <= state.facts.priority[oldest.job])
+        s, turn, among = state.snapshot, reservation.turn, state.allowed
+        # Without `turn` it has started beside its reservation: one of several roles may fit on other nodes by then.
+        if turn is not None:
+            among = among & s.job_preemptible & (s.job_priority <= state.facts.priority[turn.job])
         reservation.lift()
         Serving(state, reservation, within_share=within_share).serve(among)
         reservation.keep()
@@ -88,8 +88,8 @@ class Serving:
 
     def start(self, job: int) -> bool:
         """Start a gang. False if it may not start or does not fit, with nothing changed."""
-        oldest = self._reservation.oldest
-        if oldest is not None and job == oldest.job:
+        turn = self._reservation.turn
+        if turn is not None and job == turn.job:
             return self._reservation.start()
         state, facts, ledger = self._state, self._state.facts, self._state.ledger
         role = facts.roles_of[job][0]
@@ -121,7 +121,7 @@ class Serving:
             if not self._is_within_share(job, facts.request[role]):
                 continue
             if ledger.try_gang(job, {role: 1}) is not None:
-                state.mark(job, Why.FITS if state.marks.why[job] == int(Why.FITS) else Why.GROWN)
+                state.mark(job, Why.FITS if state.reasons.why[job] == int(Why.FITS) else Why.GROWN)
                 return True
             if not facts.pinned[job]:
                 self._too_big[key] = 1
@@ -136,7 +136,7 @@ class Serving:
         return dominant(self._state.ledger.held_amount(job), self._state.total), place[job], job
 
     def _is_within_share(self, job: int, need: list[int]) -> bool:
-        standings = self._state.standings
-        return not self._within_share or standings.stays_within(
-            standings.chains[self._state.facts.job_queue[job]], need, asked_for(need)
+        entitlements = self._state.entitlements
+        return not self._within_share or entitlements.stays_within(
+            entitlements.chains[self._state.facts.job_queue[job]], need, asked_for(need)
         )

@@ -12,7 +12,7 @@ from diflow.allocator.model.arrays import IntArray, frozen
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.plan import KEEP, Plan, Why
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.policies.fair.claims import Standings, asked_for
+from diflow.allocator.policies.fair.claims import Entitlements, asked_for
 from diflow.allocator.policies.fair.shares import Shares
 
 
@@ -88,7 +88,7 @@ class _Receivers:
         self, snapshot: Snapshot, takers: dict[int, list[Given]], gain: IntArray, shares: Shares | None
     ) -> None:
         self._snapshot, self._takers, self._gain, self._shares = snapshot, takers, gain, shares
-        self._standings: Standings | None = None
+        self._entitlements: Entitlements | None = None
 
     def of(self, job: int, *, stopped: bool) -> Given | None:
         """The last job for which the job's replicas were taken; or, if that one lost them again, the next receiver.
@@ -132,18 +132,18 @@ class _Receivers:
         s, shares = self._snapshot, self._shares
         if one.why != Why.RECLAIMED or shares is None:
             return one.why
-        if self._standings is None:
-            self._standings = Standings(Ledger(s), shares)
-        standings = self._standings
-        mine, theirs = standings.apart(int(s.job_queue[one.receiver]), int(s.job_queue[one.victim]))
+        if self._entitlements is None:
+            self._entitlements = Entitlements(Ledger(s), shares)
+        entitlements = self._entitlements
+        mine, theirs = entitlements.apart(int(s.job_queue[one.receiver]), int(s.job_queue[one.victim]))
         if not mine or not theirs:
             return None
         asked = asked_for(s.role_request[s.role_job == one.receiver].sum(axis=0).tolist())
-        counted = standings.counted(mine[-1], asked)
-        if any(standings.claimed(mine[-1], (r,)) < min(1.0, standings.ratio(theirs[-1], (r,))) for r in counted):
+        counted = entitlements.counted(mine[-1], asked)
+        if any(entitlements.claimed(mine[-1], (r,)) < min(1.0, entitlements.ratio(theirs[-1], (r,))) for r in counted):
             return Why.RECLAIMED
-        used, sure = standings.ledger.used, standings.guarantee
-        lacks = any(used[q][r] < sure[q][r] for q in mine for r in standings.counted(q, asked))
+        used, sure = entitlements.ledger.used, entitlements.guarantee
+        lacks = any(used[q][r] < sure[q][r] for q in mine for r in entitlements.counted(q, asked))
         return Why.RECLAIMED_BY_GUARANTEE if lacks else None
 
 

@@ -1,6 +1,7 @@
-"""The objective of the fair policies: met guarantees first, then met shares.
+"""The objective of `fair`: met guarantees first, each resource by itself, then met shares, by the resource of which a
+queue holds the largest part.
 
-By this measure no plan is below the current allocation.
+By this measure no plan is below the current allocation. Priorities count inside a queue only.
 """
 
 from __future__ import annotations
@@ -85,20 +86,18 @@ class Measure:
         """The worth of an allocation of so many replicas of each role (G). `running`: also count running jobs, for
         exchanges among jobs of one queue."""
         by_rank = RANK ** np.arange(self._levels - 1, -1, -1)
-        met = self._met(replicas)
+        sure, met = self._met(replicas)
         if not running:
-            met = (
-                _no_more_lost_than_in_all(met[0], self._start[0]),
-                _lost_by_whole_queues(met[1], self._start[1]),
-            )
-        guarantees, shares = (float(_differences(part).sum(axis=0) @ by_rank) for part in met)
+            sure = _no_more_lost_than_in_all(sure, self._start[0])
+            met = _lost_by_whole_queues(met, self._start[1])
+        guarantees, shares = (float(_differences(part).sum(axis=0) @ by_rank) for part in (sure.sum(axis=2), met))
         if running:
             s = self.snapshot
             shares += float((self._bonus * ~s.jobs_of(replicas < s.role_min) * self._job_rank).sum())
         return Worth(guarantees, shares)
 
     def _met(self, replicas: IntArray | FloatArray) -> tuple[FloatArray, ...]:
-        """Q×L, Q×L: met guarantees and met shares of each priority level and those above it."""
+        """Q×L×R, Q×L: met guarantees and met shares of each priority level and those above it."""
         s = self.snapshot
         gangs = np.minimum(replicas, s.role_min)
         held = np.zeros((s.queues * self._levels + 1, len(s.resources)))
@@ -108,18 +107,18 @@ class Measure:
         # Higher priorities use up the share first.
         so_far = held[:-1].reshape(s.queues, self._levels, -1).cumsum(axis=1)
         met = np.minimum((so_far / self._share[:, None, :]).max(axis=2, initial=0.0), 1.0) * self._weight[:, None]
-        sure = np.zeros_like(met)
+        sure = np.zeros_like(so_far)
         if self._sure.any():
             below = np.zeros_like(so_far)
             for q, chain in enumerate(self._chains):
                 below[chain] += so_far[q]
-            sure = (np.minimum(below, self._sure[:, None, :]) / self._total).sum(axis=2)
+            sure = np.minimum(below, self._sure[:, None, :]) / self._total
         return sure, met
 
 
 def _no_more_lost_than_in_all(met: FloatArray, start: FloatArray) -> FloatArray:
-    """Q×L: `met`, but no level of a queue loses more than the whole queue does: for guarantees, which no queue loses to
-    another one, but only by preemption inside it."""
+    """Q×L×R: `met`, but no level of a queue loses more than the whole queue does: for guarantees, which no queue loses
+    to another one, but only by preemption inside it."""
     lost = np.maximum(start[:, -1:] - met[:, -1:], 0.0)
     return np.maximum(met, start - lost)
 

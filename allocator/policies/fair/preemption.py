@@ -22,12 +22,12 @@ class Preemption:
 
     def by_priority(self) -> None:
         """Preempt for jobs of higher priority."""
-        self._transactions.in_turn(self._outranking, self._preempt_for)
+        self._transactions.until_none_takes(self._outranking, self._preempt_for)
 
     def share_surplus(self) -> None:
         """Jobs that held nothing when the cycle began take from what jobs of their queue and priority (or below) hold
         above their minimum: up to their own minimum in any case, beyond it down to equal dominant shares."""
-        self._transactions.in_turn(self._new_jobs, self._share_with)
+        self._transactions.until_none_takes(self._new_jobs, self._share_with)
 
     def _outranking(self) -> list[int]:
         """Jobs that want something and have a higher priority than a possible victim.
@@ -66,12 +66,13 @@ class Preemption:
         givers[job] = False
         if not givers.any():
             return False
+        before = [list(state.ledger.used[q]) for q in facts.chains[facts.job_queue[job]]]
         for want in state.requests(job):
             able, may_take = agreed(self._rules(), job, want, givers)
             if state.ledger.holds(job):
                 may_take = _both(may_take, self._down_to_equal(job, want))
-            if state.standings.guaranteed:
-                may_take = _both(may_take, self._with_guarantees(job, want))
+            if state.entitlements.guaranteed:
+                may_take = _both(may_take, self._with_guarantees(job, want, before))
             if self._transactions.take(
                 job,
                 want,
@@ -80,7 +81,7 @@ class Preemption:
                 Why.SHARED_IN_QUEUE,
                 surplus_only=True,
                 must_be_worth_it=True,
-                is_accepted=self._takes_nothing_beyond_share(job, want),
+                is_accepted=self._takes_nothing_beyond_share(job, want, before),
             ):
                 return True
         return False
@@ -107,28 +108,28 @@ class Preemption:
 
         return may_take
 
-    def _takes_nothing_beyond_share(self, job: int, want: dict[int, int]) -> Callable[[], bool]:
-        """Whether the queue and its ancestors hold no more than before of any contended resource that the job requests,
+    def _takes_nothing_beyond_share(
+        self, job: int, want: dict[int, int], before: list[list[int]]
+    ) -> Callable[[], bool]:
+        """Whether the queue and its ancestors hold no more than `before` of any contended resource that is requested,
         or no more than they deserve: other queues would reclaim it, and the exchange would repeat forever."""
-        standings, ledger = self._state.standings, self._state.ledger
-        chain, asked = standings.chains[self._state.facts.job_queue[job]], asked_for(ledger.amount(want))
-        before = [list(ledger.used[q]) for q in chain]
+        entitlements, ledger = self._state.entitlements, self._state.ledger
+        chain, asked = entitlements.chains[self._state.facts.job_queue[job]], asked_for(ledger.amount(want))
 
         def accepted() -> bool:
             return all(
-                ledger.used[q][r] <= max(had[r], standings.deserved[q][r] + ROUNDING)
+                ledger.used[q][r] <= max(had[r], entitlements.deserved[q][r] + ROUNDING)
                 for q, had in zip(chain, before, strict=True)
-                for r in standings.counted(q, asked)
+                for r in entitlements.counted(q, asked)
             )
 
         return accepted
 
-    def _with_guarantees(self, job: int, want: dict[int, int]) -> MayTake:
+    def _with_guarantees(self, job: int, want: dict[int, int], before: list[list[int]]) -> MayTake:
         """Whether the queue and its ancestors keep their guarantees of what is contended: replicas differ in size."""
-        standings, ledger = self._state.standings, self._state.ledger
-        chain, need = standings.chains[self._state.facts.job_queue[job]], ledger.amount(want)
-        before = [list(ledger.used[q]) for q in chain]
-        return lambda _victim, amount: standings.keep_guarantees_instead(chain, amount, need, before)
+        entitlements, ledger = self._state.entitlements, self._state.ledger
+        chain, need = entitlements.chains[self._state.facts.job_queue[job]], ledger.amount(want)
+        return lambda _victim, amount: entitlements.keep_guarantees_instead(chain, amount, need, before)
 
 
 def _both(one: MayTake, other: MayTake) -> MayTake:

@@ -7,7 +7,7 @@ from diflow.allocator.policies.fair.claims import Claim
 from diflow.allocator.policies.fair.state import State
 from diflow.allocator.policies.fair.transactions import Transactions
 from diflow.allocator.policies.fair.victims import MayTake
-from diflow.allocator.policies.reservations import Oldest, borrowers
+from diflow.allocator.policies.turns import Turn, borrowers
 from diflow.allocator.policies.waiting import minimum_gang
 
 
@@ -19,7 +19,7 @@ class Reclaiming:
 
     def serve_guarantees(self, *, takes: bool) -> None:
         """Place gangs and replicas within their queues' guarantees, before all others. `takes`: by reclaiming too."""
-        if self._state.standings.guaranteed:
+        if self._state.entitlements.guaranteed:
             while not self._transactions.exhausted and self._serve_guarantees_once(takes=takes):
                 pass
 
@@ -28,7 +28,7 @@ class Reclaiming:
         state, progress = self._state, False
         for job in state.wanting():
             for want in state.requests(job):
-                if not state.standings.lacks_guarantee(state.facts.job_queue[job], state.ledger.amount(want)):
+                if not state.entitlements.lacks_guarantee(state.facts.job_queue[job], state.ledger.amount(want)):
                     continue
                 if state.ledger.try_gang(job, want) is not None:
                     state.mark(job, Why.FITS)
@@ -41,7 +41,7 @@ class Reclaiming:
 
     def for_shares(self) -> None:
         """Reclaim for jobs of queues below their share."""
-        self._transactions.in_turn(self._poorest_first, self._reclaim_for)
+        self._transactions.until_none_takes(self._poorest_first, self._reclaim_for)
 
     def _poorest_first(self) -> list[int]:
         """Jobs that want something, those of the queue with the smallest part of its share first."""
@@ -59,7 +59,7 @@ class Reclaiming:
         """One transaction across queues."""
         state, s = self._state, self._state.snapshot
         claim = Claim(
-            state.standings,
+            state.entitlements,
             state.facts.job_queue[job],
             state.ledger.amount(want),
             priority=state.facts.priority[job],
@@ -76,16 +76,16 @@ class Reclaiming:
         why = Why.RECLAIMED_BY_GUARANTEE if by_guarantee else Why.RECLAIMED
         return self._transactions.take(job, want, able, may_take, why, keeps=claim.floor())
 
-    def for_oldest(self, oldest: Oldest) -> bool:
+    def for_oldest(self, turn: Turn) -> bool:
         """Start the gang with what jobs of its queue borrowed since its turn began, and what other queues hold above
         their shares, if both together are enough."""
-        state, s, job = self._state, self._state.snapshot, oldest.job
+        state, s, job = self._state, self._state.snapshot, turn.job
         queue, rank, want = state.facts.job_queue[job], state.facts.priority[job], minimum_gang(state.ledger, job)
         holds = state.holders() & state.ran
-        lent, wholly = (which & (s.job_queue == queue) for which in borrowers(s, oldest, holds))
+        lent, wholly = (which & (s.job_queue == queue) for which in borrowers(s, turn, holds))
         if not lent.any():
             return False
-        claim = Claim(state.standings, queue, state.ledger.amount(want), priority=rank)
+        claim = Claim(state.entitlements, queue, state.ledger.amount(want), priority=rank)
         able = lent | (holds & s.job_preemptible & claim.possible_victims()[s.job_queue])
 
         def may_take(victim: int, amount: list[int]) -> bool:

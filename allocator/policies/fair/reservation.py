@@ -1,6 +1,6 @@
 """The gang whose turn it is in a cycle, and the capacity reserved for it.
 
-When a turn begins, and how long its reservation lasts, is in `policies/reservations.py`.
+When a turn begins, and how long its reservation lasts, is in `policies/turns.py`.
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ from diflow.allocator.model.plan import Why
 from diflow.allocator.policies.fair.claims import asked_for
 from diflow.allocator.policies.fair.shares import dominant
 from diflow.allocator.policies.fair.state import State
-from diflow.allocator.policies.reservations import Oldest, borrowers, largest_late, last_older_start, turn, waits_since
+from diflow.allocator.policies.turns import Turn, borrowers, largest_late, last_older_start, turn_of, waits_since
 from diflow.allocator.policies.waiting import Kept, minimum_gang, reserve
 
 
 class Reservation:
-    """`oldest`: the gang whose turn it is, if it still waits. `turn`: the same when the cycle began. `kept`: what the
-    ledger reserves for it."""
+    """`turn`: that of the gang whose turn it is, if it still waits. `first_turn`: the same when the cycle began.
+    `kept`: what the ledger reserves for the gang."""
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self.oldest: Oldest | None = None
-        self.turn: Oldest | None = None
+        self.turn: Turn | None = None
+        self.first_turn: Turn | None = None
         self.kept: Kept = []
 
     @property
     def pauses(self) -> bool:
         """Whether this is a pause of the oldest gang's reservation."""
-        return self.oldest is not None and not self.oldest.has_reservation
+        return self.turn is not None and not self.turn.has_reservation
 
-    def find(self) -> Oldest | None:
+    def find(self) -> Turn | None:
         """Set the gang whose turn it is: the first by priority and age that has waited long enough, in a queue below
         its share; of equal age the one of the queue that lacks most."""
-        self.turn = self.oldest = self._find()
-        return self.oldest
+        self.first_turn = self.turn = self._find()
+        return self.turn
 
     def start(self) -> bool:
         """Start the gang if it fits, whatever its queue's share."""
-        assert self.oldest is not None
-        state, job = self._state, self.oldest.job
+        assert self.turn is not None
+        state, job = self._state, self.turn.job
         if not state.ledger.holds(job) and state.ledger.try_gang(job, minimum_gang(state.ledger, job)) is None:
             return False
         state.mark(job, Why.FITS)
-        self.oldest = None
+        self.turn = None
         return True
 
     def start_or_keep(self) -> None:
         """Start the gang whose turn it was if it fits by now (it may have been preempted again); else reserve capacity
         for it."""
-        if self.turn is None or self._state.ledger.holds(self.turn.job):
+        if self.first_turn is None or self._state.ledger.holds(self.first_turn.job):
             return
         self.lift()
-        self.oldest = self.turn
+        self.turn = self.first_turn
         if not self.start():
             self.keep()
 
@@ -64,17 +64,17 @@ class Reservation:
         In a pause of the reservation, gangs that fit may use the capacity, but none may preempt for a remainder:
         otherwise the passing of time alone would stop jobs.
         """
-        state, oldest = self._state, self.oldest
-        if oldest is None or state.settings.reserve_for_seconds <= 0 or self.kept:
+        state, turn = self._state, self.turn
+        if turn is None or state.settings.reserve_for_seconds <= 0 or self.kept:
             return
         s = state.snapshot
-        _, lent = borrowers(s, oldest, state.holders() & state.ran)
+        _, lent = borrowers(s, turn, state.holders() & state.ran)
         borrowed = None
         if lent.any():
             role, node, count = state.ledger.triples()
             mine = lent[s.role_job[role]]
             borrowed = s.usage(role[mine], node[mine], count[mine])
-        self.kept = reserve(state.ledger, oldest.job, borrowed)
+        self.kept = reserve(state.ledger, turn.job, borrowed)
 
     def lift(self) -> Kept:
         """Lift the reservation; returns what it was."""
@@ -91,25 +91,25 @@ class Reservation:
 
     def end(self, job: int) -> None:
         """End the reservation if it was for this job, which has started."""
-        if self.oldest is not None and job == self.oldest.job:
+        if self.turn is not None and job == self.turn.job:
             self.lift()
-            self.oldest = None
+            self.turn = None
 
     def is_open_to(self, job: int) -> bool:
         """Whether victims may be searched for this job as if there were no reservation: the gang itself, jobs that come
         before it, and preemptible jobs."""
-        facts, oldest = self._state.facts, self.oldest
+        facts, turn = self._state.facts, self.turn
         return (
             bool(self.kept)
-            and oldest is not None
+            and turn is not None
             and (
-                job == oldest.job
-                or facts.priority[job] > facts.priority[oldest.job]
+                job == turn.job
+                or facts.priority[job] > facts.priority[turn.job]
                 or bool(self._state.snapshot.job_preemptible[job])
             )
         )
 
-    def _find(self) -> Oldest | None:
+    def _find(self) -> Turn | None:
         state = self._state
         s, facts, ledger = state.snapshot, state.facts, state.ledger
         holders = state.holders()
@@ -129,7 +129,7 @@ class Reservation:
             gang = minimum_gang(ledger, job)
             large = dominant(ledger.amount(gang), state.total)
             if late < large / 2 and all(ledger.queue_headroom(job, r) >= n for r, n in gang.items()):
-                found = turn(
+                found = turn_of(
                     s,
                     job,
                     waits_since=float(since[job]),
@@ -146,16 +146,16 @@ class Reservation:
     def _size_to_share(self, job: int) -> float:
         """The gang over its queue's share, the largest over the counted resources and the queue's ancestors; infinite
         if one of them holds its share."""
-        state, standings = self._state, self._state.standings
+        state, entitlements = self._state, self._state.entitlements
         queue, need = state.facts.job_queue[job], state.ledger.amount(minimum_gang(state.ledger, job))
         asked = asked_for(need)
-        if standings.is_full(queue, asked):
+        if entitlements.is_full(queue, asked):
             return math.inf
         return max(
             (
-                need[r] / standings.deserved[q][r]
+                need[r] / entitlements.deserved[q][r]
                 for q in state.facts.chains[queue]
-                for r in standings.counted(q, asked)
+                for r in entitlements.counted(q, asked)
             ),
             default=0.0,
         )

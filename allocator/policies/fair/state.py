@@ -12,12 +12,12 @@ from diflow.allocator.model.arrays import BoolArray, IntArray
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.plan import Why
 from diflow.allocator.model.snapshot import Snapshot
-from diflow.allocator.policies.fair.claims import Standings
+from diflow.allocator.policies.fair.claims import Entitlements
 from diflow.allocator.policies.fair.measure import Measure
 from diflow.allocator.policies.fair.orders import node_scores, ordered_jobs
 from diflow.allocator.policies.fair.shares import shares_by, usable_capacity
 from diflow.allocator.policies.settings import PolicySettings
-from diflow.allocator.policies.waiting import Feasibility, Reasons, minimum_gang
+from diflow.allocator.policies.waiting import Feasibility, JobReasons, minimum_gang
 
 T = TypeVar("T")
 
@@ -52,9 +52,9 @@ class State:
         self.allowed = self.possible if considered is None else self.possible & considered
         """Jobs that may get something (J)."""
         self.shares = shares_by(snapshot, self.possible, wanted=wanted)
-        self.standings = Standings(self.ledger, self.shares)
+        self.entitlements = Entitlements(self.ledger, self.shares)
         self.total: list[int] = np.maximum(usable_capacity(snapshot), 1).tolist()
-        self.marks = Reasons(snapshot)
+        self.reasons = JobReasons(snapshot)
         self._cached: dict[Hashable, Any] = {}
         self._cached_at = -1
         self.ran = self.holders()
@@ -111,15 +111,13 @@ class State:
         return self.in_order(self.short() & self.allowed)
 
     def queue_rank(self, queue: int) -> tuple[float, ...]:
-        """Sort key of queues, by the functions of the settings."""
+        """Sort key of queues: by held over deserved share, the smallest first (kube-batch's proportion)."""
         out: list[float] = []
         every = tuple(range(len(self.total)))
-        for name in self.settings.queue_order:
-            if name == "proportion":
-                # A queue in a full parent waits with it: the parent's share counts first. Of equal ratios the queue
-                # that deserves more comes first: after one more replica it has the smaller ratio.
-                for q in reversed(self.facts.chains[queue]):
-                    out += self.standings.rank(q, self.standings.counted(q, every))
+        # A queue in a full parent waits with it: the parent's share counts first. Of equal ratios the queue that
+        # deserves more comes first: after one more replica it has the smaller ratio.
+        for q in reversed(self.facts.chains[queue]):
+            out += self.entitlements.rank(q, self.entitlements.counted(q, every))
         return tuple(out)
 
     # -- single jobs --
@@ -164,4 +162,4 @@ class State:
     def mark(self, job: int, why: Why) -> None:
         """Record the reason of a job that got something."""
         wanted = sum(self.facts.role_desired[r] for r in self.facts.roles_of[job])
-        self.marks.set(job, why, (self.replicas(job), wanted, 0.0), self.facts.job_queue[job])
+        self.reasons.set(job, why, (self.replicas(job), wanted, 0.0), self.facts.job_queue[job])

@@ -44,20 +44,22 @@ class Transactions:
         """Whether the limits of the cycle are reached."""
         return self.searches >= MOST_TRANSACTIONS or self._looks >= MOST_LOOKS or self._candidates >= MOST_CANDIDATES
 
-    def in_turn(self, wanting: Callable[[], list[int]], take: Callable[[int], bool]) -> None:
+    def until_none_takes(self, wanting: Callable[[], list[int]], take: Callable[[int], bool]) -> None:
         """Let each of these jobs take for its request, in order and repeatedly, until none gets anything.
 
         What failed is not tried again, also not for a job with equal requests and allocation, until something changes.
+        A pinned job is only compared with itself, because it can use other nodes than its equals.
         """
-        state = self._state
+        state, facts = self._state, self._state.facts
         progress = True
         while progress:
             progress = False
             for job in wanting():
                 if self.exhausted:
                     return
-                counts = [state.ledger.count[role] for role in state.facts.roles_of[job]]
-                look = (take.__name__, state.facts.kinds[job], state.facts.priority[job], *counts)
+                counts = [state.ledger.count[role] for role in facts.roles_of[job]]
+                nodes = job if facts.pinned[job] else -1, self._reservation.is_open_to(job)
+                look = (take.__name__, facts.kinds[job], facts.priority[job], *nodes, *counts)
                 tried = state.cached("tried", set[tuple[object, ...]])
                 if look not in tried:
                     tried.add(look)

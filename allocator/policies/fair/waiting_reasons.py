@@ -18,10 +18,10 @@ import numpy as np
 from diflow.allocator.model.arrays import FloatArray
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.plan import Why
-from diflow.allocator.policies.fair.claims import Standings, asked_for
+from diflow.allocator.policies.fair.claims import Entitlements, asked_for
 from diflow.allocator.policies.fair.reservation import Reservation
 from diflow.allocator.policies.fair.state import State
-from diflow.allocator.policies.reservations import Oldest
+from diflow.allocator.policies.turns import Turn
 from diflow.allocator.policies.waiting import (
     Kept,
     Told,
@@ -37,41 +37,41 @@ def explain_waiting_jobs(state: State, reservation: Reservation) -> None:
     """Set the reasons of waiting jobs. Lifts the reservation."""
     facts, ledger = state.facts, state.ledger
     reservation.keep()
-    pauses, oldest, kept = reservation.pauses, reservation.oldest, reservation.lift()
+    pauses, turn, kept = reservation.pauses, reservation.turn, reservation.lift()
     binding = Binding(
         ledger,
-        state.standings,
-        oldest=oldest,
+        state.entitlements,
+        turn=turn,
         kept=[] if pauses else kept,
         within_share="backfill" not in state.settings.steps,
     )
     told: dict[int, Told] = {}
     for j in np.flatnonzero(~state.holders()).tolist():
         if (reason := state.feasible.impossible(j)) is not None:
-            state.marks.set(j, *told_impossible(ledger, j, reason))
-        elif facts.pinned[j] or (oldest is not None and oldest.job == j):
-            state.marks.set(j, *binding.of(j))
+            state.reasons.set(j, *told_impossible(ledger, j, reason))
+        elif facts.pinned[j] or (turn is not None and turn.job == j):
+            state.reasons.set(j, *binding.of(j))
         else:
             kind = facts.kinds[j]
             if kind not in told:
                 told[kind] = binding.of(j)
-            state.marks.set(j, *told[kind])
+            state.reasons.set(j, *told[kind])
 
 
 class Binding:
     """What prevents jobs from starting in this ledger.
 
-    `oldest`, `kept`: the gang with a reservation, and the reservation, which the ledger does not contain.
+    `turn`, `kept`: that of the gang with a reservation, and the reservation, which the ledger does not contain.
     `within_share`: whether jobs start only within their queues' shares, even if there is free capacity.
     """
 
     def __init__(
-        self, ledger: Ledger, standings: Standings, *, oldest: Oldest | None, kept: Kept, within_share: bool
+        self, ledger: Ledger, entitlements: Entitlements, *, turn: Turn | None, kept: Kept, within_share: bool
     ) -> None:
-        self._ledger, self._standings, self._within_share = ledger, standings, within_share
-        self._oldest = oldest if kept else None
+        self._ledger, self._entitlements, self._within_share = ledger, entitlements, within_share
+        self._turn = turn if kept else None
         self._kept = kept
-        self._children = _children(standings.chains)
+        self._children = _children(entitlements.chains)
         self._held = self._stoppable()
         self._above: dict[bool, list[list[float]]] = {}
 
@@ -81,22 +81,22 @@ class Binding:
         cap = cap_that_binds(ledger, job)
         if cap is not None:
             return cap
-        oldest = self._oldest
+        turn = self._turn
         need, fits = needed_and_fitting(ledger, job)
-        if oldest is not None and oldest.job == job:
-            return Why.ITS_TURN, (need, self._fits_in_kept(job), self._left(oldest)), -1
+        if turn is not None and turn.job == job:
+            return Why.ITS_TURN, (need, self._fits_in_kept(job), self._left(turn)), -1
         gang = minimum_gang(ledger, job)
         if ledger.fits(job, gang):
-            if oldest is not None:
-                return Why.RESERVED, (need, fits, self._left(oldest)), oldest.job
+            if turn is not None:
+                return Why.RESERVED, (need, fits, self._left(turn)), turn.job
             share = self._above_share(job) if self._within_share else None
             return share or (Why.DOES_NOT_FIT, (need, fits, 0.0), -1)
         return self._share(job) or (Why.DOES_NOT_FIT, (need, fits, 0.0), -1)
 
     # -- free capacity --
 
-    def _left(self, oldest: Oldest) -> float:
-        return oldest.until - self._ledger.snapshot.now_seconds
+    def _left(self, turn: Turn) -> float:
+        return turn.until - self._ledger.snapshot.now_seconds
 
     def _fits_in_kept(self, job: int) -> float:
         """Replicas of the role named by `needed_and_fitting` that fit in the reservation now."""
@@ -111,24 +111,24 @@ class Binding:
 
     def _share(self, job: int) -> Told | None:
         """The guarantee or share that binds, if others hold something that could be taken."""
-        ledger, standings = self._ledger, self._standings
+        ledger, entitlements = self._ledger, self._entitlements
         need = ledger.amount(minimum_gang(ledger, job))
         queue = ledger.job_queue[job]
         asked = asked_for(need)
-        chain = standings.chains[queue]
+        chain = entitlements.chains[queue]
         elsewhere = [r for r in asked if self._others(chain, self._held, r) > 0]
-        counted = [r for r in elsewhere if any(r in standings.counted(q, asked) for q in chain)]
+        counted = [r for r in elsewhere if any(r in entitlements.counted(q, asked) for q in chain)]
         if not counted:
             return None
         lacks = {r: lack for r, lack in self._lacks(job, need).items() if r in counted}
-        for q in chain if standings.guaranteed else ():
-            if standings.covers(q, need):
+        for q in chain if entitlements.guaranteed else ():
+            if entitlements.covers(q, need):
                 short = self._too_little(chain, lacks, guarantees=True)
                 if short is not None:
                     return Why.GUARANTEED_ELSEWHERE, short, q
         for q in chain:
-            for r in standings.counted(q, asked):
-                used, share = ledger.used[q][r], standings.deserved[q][r]
+            for r in entitlements.counted(q, asked):
+                used, share = ledger.used[q][r], entitlements.deserved[q][r]
                 if used >= share * _FULL and self._others([q], self._held, r) > 0:
                     return Why.QUEUE_SHARE, (float(used), share, float(r)), q
         short = self._too_little(chain, lacks, guarantees=False)
@@ -136,12 +136,12 @@ class Binding:
 
     def _above_share(self, job: int) -> Told | None:
         """The first queue of the chain that the gang would lift above its share."""
-        ledger, standings = self._ledger, self._standings
+        ledger, entitlements = self._ledger, self._entitlements
         need = ledger.amount(minimum_gang(ledger, job))
         asked = asked_for(need)
-        for q in standings.chains[ledger.job_queue[job]]:
-            for r in standings.counted(q, asked):
-                used, share = ledger.used[q][r], standings.deserved[q][r]
+        for q in entitlements.chains[ledger.job_queue[job]]:
+            for r in entitlements.counted(q, asked):
+                used, share = ledger.used[q][r], entitlements.deserved[q][r]
                 if used + need[r] > share:
                     return Why.QUEUE_SHARE, (float(used), share, float(r)), q
         return None
@@ -171,24 +171,24 @@ class Binding:
         """The sum of `amounts` over the siblings of these queues."""
         out = 0.0
         for q in chain:
-            above = self._standings.chains[q][1:2]
+            above = self._entitlements.chains[q][1:2]
             out += sum(amounts[other][resource] for other in self._children[above[0] if above else -1] if other != q)
         return out
 
     def _surplus(self, *, guarantees: bool) -> list[list[float]]:
         """Q×R: what preemptible jobs hold above their queues' guarantees or shares."""
         if guarantees not in self._above:
-            standings = self._standings
-            keeps = np.array(standings.guarantee if guarantees else standings.deserved, dtype=np.float64)
+            entitlements = self._entitlements
+            keeps = np.array(entitlements.guarantee if guarantees else entitlements.deserved, dtype=np.float64)
             over = np.maximum(self._ledger.queue_used - keeps, 0.0)
             over[over < _ROUNDING] = 0.0
-            self._above[guarantees] = _upwards(self._own(), over, standings.chains)
+            self._above[guarantees] = _upwards(self._own(), over, entitlements.chains)
         return self._above[guarantees]
 
     def _stoppable(self) -> list[list[float]]:
         """Q×R: what preemptible jobs hold, in each queue and its descendants."""
         own = self._own()
-        return _upwards(own, np.full(own.shape, np.inf), self._standings.chains)
+        return _upwards(own, np.full(own.shape, np.inf), self._entitlements.chains)
 
     def _own(self) -> FloatArray:
         s = self._ledger.snapshot

@@ -35,12 +35,12 @@ from diflow.allocator.policies.fit.backfill import (
 )
 from diflow.allocator.policies.fit.preemption import preempt
 from diflow.allocator.policies.fixed_point import followed, no_worse_than_keeping, recounted
-from diflow.allocator.policies.reservations import Oldest, turn, waits_since
 from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.policies.turns import Turn, turn_of, waits_since
 from diflow.allocator.policies.waiting import (
     Feasibility,
+    JobReasons,
     Kept,
-    Reasons,
     Told,
     explain_waiting,
     minimum_gang,
@@ -134,7 +134,7 @@ class Cycle:
         s = snapshot
         self.snapshot, self.settings = s, settings
         self.ledger = Ledger(s)
-        self.marks = Reasons(s)
+        self.reasons = JobReasons(s)
         self.feasible = Feasibility(s)
         self.alone = considered is not None
         self.takes = care == FREELY and considered is None
@@ -158,7 +158,7 @@ class Cycle:
         self.impossible: dict[int, tuple[Why, tuple[float, float, float]]] = {}
         self.too_small: set[int] = set()
         self.since = waits_since(s)
-        self.oldest: Oldest | None = None
+        self.turn: Turn | None = None
         """The gang whose turn it is."""
         self.reserved_for = -1
         self.kept: Kept = []
@@ -175,7 +175,7 @@ class Cycle:
         self._serve_again()
         self._fill()
         self._explain()
-        return self.marks.plan(self.ledger, name)
+        return self.reasons.plan(self.ledger, name)
 
     # -- which jobs --
 
@@ -269,13 +269,13 @@ class Cycle:
         """The job waits; if it is the first whose turn has come, capacity is reserved for it."""
         s = self.snapshot
         self.waiting.append(job)
-        if self.oldest is not None:
+        if self.turn is not None:
             return
-        found = turn(s, job, waits_since=float(self.since[job]), size=1.0, settings=self.settings)
+        found = turn_of(s, job, waits_since=float(self.since[job]), size=1.0, settings=self.settings)
         if found is None:
             return
         if explain_waiting(self.ledger, job)[0] is Why.DOES_NOT_FIT:
-            self.oldest = found
+            self.turn = found
             if found.has_reservation:
                 self._reserve(job)
 
@@ -469,17 +469,17 @@ class Cycle:
             why, subject = self.blame.get(j, (Why.KEPT, -1))
             subject = self._receiver(subject)
             if not self.ran[j]:
-                self.marks.set(j, Why.FITS, (after[j], most[j], 0.0))
+                self.reasons.set(j, Why.FITS, (after[j], most[j], 0.0))
             elif why == Why.DOES_NOT_FIT_ELSEWHERE:
                 held = {r: ledger.placement(r) for r in ledger.roles_of(j)}
                 need = max(self._within(minimum_gang(ledger, j), self._on_open(held)).values())
-                self.marks.set(j, why, (float(need), self._fitting(j), 0.0))
+                self.reasons.set(j, why, (float(need), self._fitting(j), 0.0))
             elif after[j] > before[j] and (why == Why.KEPT or subject >= 0):
                 # It may have lost replicas in this cycle and gained more since.
-                self.marks.set(j, Why.GROWN, (after[j], before[j], most[j]))
+                self.reasons.set(j, Why.GROWN, (after[j], before[j], most[j]))
             elif why != Why.KEPT:
                 lost = subject < 0 or after[j] < before[j] or why == Why.PREEMPTED_FOR_PRIORITY
-                self.marks.set(
+                self.reasons.set(
                     j, why if lost else Why.PLACED_AGAIN, (after[j], before[j], 0.0), subject if lost else -1
                 )
         self._explain_not_growing(after)
@@ -508,18 +508,18 @@ class Cycle:
         why, subject = self.blame.get(job, (Why.DOES_NOT_FIT, -1))
         stopped = why == Why.PREEMPTED_FOR_PRIORITY and before[job] > 0 and after[subject] > before[subject]
         # A job that fits again waits because of another job's reservation or its missing queue, not the preemption.
-        is_kept_out = self.oldest is not None or ledger.job_queue[job] < 0
+        is_kept_out = self.turn is not None or ledger.job_queue[job] < 0
         if stopped and not (is_kept_out and ledger.fits(job, minimum_gang(ledger, job))):
-            self.marks.set(job, why, (0.0, before[job], 0.0), subject)
+            self.reasons.set(job, why, (0.0, before[job], 0.0), subject)
             return
         if job in self.impossible:
-            self.marks.set(job, *told_impossible(ledger, job, self.impossible[job]))
+            self.reasons.set(job, *told_impossible(ledger, job, self.impossible[job]))
             return
         kind = self._kind(job)
         if kind not in told:
-            left = max(0.0, self.oldest.until - self.snapshot.now_seconds) if self.oldest is not None else 0.0
+            left = max(0.0, self.turn.until - self.snapshot.now_seconds) if self.turn is not None else 0.0
             told[kind] = explain_waiting(ledger, job, self.reserved_for, left_seconds=left)
-        self.marks.set(job, *told[kind])
+        self.reasons.set(job, *told[kind])
 
     def _explain_not_growing(self, after: IntArray) -> None:
         """Reasons of jobs that do not grow into free capacity: they were resized recently, or would gain too little."""
@@ -529,10 +529,10 @@ class Cycle:
             more = sum(
                 min(ledger.most(j, r), int(s.role_max[r] - ledger.replicas[r])) for r in roles_that_scale(ledger, j)
             )
-            if more <= 0 or at_most(ledger, j) or self.marks.why[j] != int(Why.KEPT):
+            if more <= 0 or at_most(ledger, j) or self.reasons.why[j] != int(Why.KEPT):
                 continue
             if late[j]:
                 since = float(s.now_seconds - s.job_changed_seconds[j])
-                self.marks.set(j, Why.TOO_SOON, (float(after[j]), float(more), since))
+                self.reasons.set(j, Why.TOO_SOON, (float(after[j]), float(more), since))
             elif j in self.too_small:
-                self.marks.set(j, Why.GAIN_TOO_SMALL, (float(after[j]), float(more), 0.0))
+                self.reasons.set(j, Why.GAIN_TOO_SMALL, (float(after[j]), float(more), 0.0))

@@ -25,7 +25,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SearchJob:
     """A job of the search: the request of one replica, its eligible nodes, and its options."""
 
     request: Amount
@@ -37,7 +37,7 @@ Answer = list[tuple[tuple[int, int], ...] | None]
 
 
 def search(
-    jobs: list[Job], free: list[list[int]], scarce: int, *, start: float, most_steps: int, good_enough: float
+    jobs: list[SearchJob], free: list[list[int]], scarce: int, *, start: float, most_steps: int, good_enough: float
 ) -> tuple[float, Answer] | None:
     """The best allocation with a value above `start`: the value, and (node, count) pairs for each job or None.
 
@@ -82,7 +82,7 @@ def search(
     return None if found[0] is None else (best[0], found[0])
 
 
-def _bounds(jobs: list[Job], scarce: int, total: int) -> list[list[float]]:
+def _bounds(jobs: list[SearchJob], scarce: int, total: int) -> list[list[float]]:
     """Best value of the jobs from each one on, for each amount of the scarce resource, as if all nodes were one."""
     out = [[0.0] * (total + 1)]
     for job in reversed(jobs):
@@ -97,7 +97,7 @@ def _bounds(jobs: list[Job], scarce: int, total: int) -> list[list[float]]:
     return out
 
 
-def _placements(job: Job, option: Option, free: list[list[int]]) -> list[tuple[tuple[int, int], ...]]:
+def _placements(job: SearchJob, option: Option, free: list[list[int]]) -> list[tuple[tuple[int, int], ...]]:
     """Placements of the option; of nodes with equal free capacity only the first is tried."""
     if option.fixed is not None:
         fits = all(

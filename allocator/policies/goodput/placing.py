@@ -13,10 +13,10 @@ from diflow.allocator.model.ledger import Ledger, Placement
 from diflow.allocator.model.plan import Plan, Why
 from diflow.allocator.policies.goodput.case import Case
 from diflow.allocator.policies.goodput.optimise import Problem
-from diflow.allocator.policies.reservations import turn, waits_since
+from diflow.allocator.policies.turns import turn_of, waits_since
 from diflow.allocator.policies.waiting import (
+    JobReasons,
     Kept,
-    Reasons,
     Told,
     explain_waiting,
     grow_in_place,
@@ -32,14 +32,14 @@ _EXPLORES, _DOES_NOT_FIT = int(Why.EXPLORES), int(Why.DOES_NOT_FIT)
 
 
 class Placing:
-    """One placement. `ledger`: what is placed so far. `marks`: the reasons of placed jobs. `reserved_for`: the job with
-    a reservation (`kept`), or -1."""
+    """One placement. `ledger`: what is placed so far. `reasons`: those of placed jobs. `reserved_for`: the job with a
+    reservation (`kept`), or -1."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
         self.ledger = Ledger(case.snapshot)
         self.ledger.pool_of = {job: pool for job, pool in enumerate(case.view.pool.tolist()) if pool >= 0}
-        self.marks = Reasons(case.snapshot)
+        self.reasons = JobReasons(case.snapshot)
         self.kept: Kept = []
         self.reserved_for = -1
 
@@ -47,11 +47,15 @@ class Placing:
         """Place these targets; with a problem, raise jobs to larger configurations in what is left over."""
         case = self._case
         order = start_order(case.snapshot)
-        make_whole(self.ledger, order, case.considered, self.marks)
+        make_whole(self.ledger, order, case.considered, self.reasons)
         self._place(target)
         self.fill()
         grow_in_place(
-            self.ledger, order, case.considered, self.marks, lambda job, role: case.quota.slots(self.ledger, job, role)
+            self.ledger,
+            order,
+            case.considered,
+            self.reasons,
+            lambda job, role: case.quota.slots(self.ledger, job, role),
         )
         if problem is not None and self._raise(problem):
             # A job that grew may be on other nodes now: a waiting job may fit, or wait for another reason.
@@ -61,7 +65,7 @@ class Placing:
         """The plan, with the reasons of waiting jobs. Lifts the reservation."""
         self._lift()
         self._explain_waiting()
-        return self.marks.plan(self.ledger, name)
+        return self.reasons.plan(self.ledger, name)
 
     # -- targets --
 
@@ -184,10 +188,10 @@ class Placing:
                     got = sum(ledger.count[r] for r in facts.roles_of[j])
                     if case.view.running[j]:
                         held = sum(before[r] for r in facts.roles_of[j])
-                        self.marks.set(j, Why.PLACED_AGAIN, (float(got), float(held), 0.0))
+                        self.reasons.set(j, Why.PLACED_AGAIN, (float(got), float(held), 0.0))
                     else:
                         wanted = gangs.wanted[j] + got - ledger.count[role]
-                        self.marks.set(j, Why.FITS, (float(got), float(wanted), 0.0))
+                        self.reasons.set(j, Why.FITS, (float(got), float(wanted), 0.0))
                     continue
                 if len(gangs.wants[j]) == 1:
                     failed[key] = low
@@ -220,7 +224,7 @@ class Placing:
     def _reserve(self, job: int) -> bool:
         """Reserve capacity for the job; False before its turn and in pauses."""
         s = self._case.snapshot
-        found = turn(s, job, waits_since=float(waits_since(s)[job]), size=1.0, settings=self._case.settings)
+        found = turn_of(s, job, waits_since=float(waits_since(s)[job]), size=1.0, settings=self._case.settings)
         if found is not None and found.has_reservation:
             self.kept = reserve(self.ledger, job)
         self.reserved_for = job if self.kept else -1
@@ -245,7 +249,7 @@ class Placing:
         )
         numbers = zip(speed.tolist(), values.present_speed[jobs].tolist(), values.weight[jobs].tolist(), strict=True)
         for j, reason, three in zip(jobs.tolist(), why.tolist(), numbers, strict=True):
-            self.marks.set(j, reason, three)
+            self.reasons.set(j, reason, three)
 
     def _explain_waiting(self) -> None:
         """Set the reasons of waiting jobs. The ledger must have no reservation."""
@@ -257,7 +261,7 @@ class Placing:
             kind = facts.kinds[j]
             if facts.pinned[j] or kind not in told:
                 told[kind] = self._told(j)
-            self.marks.set(j, *told[kind])
+            self.reasons.set(j, *told[kind])
 
     def _told(self, job: int) -> Told:
         case, ledger = self._case, self.ledger

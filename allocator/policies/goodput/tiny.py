@@ -8,7 +8,7 @@ import numpy as np
 
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.policies.goodput.case import Case
-from diflow.allocator.policies.goodput.exact import Job, Option, search
+from diflow.allocator.policies.goodput.exact import Option, SearchJob, search
 from diflow.allocator.policies.goodput.optimise import Problem
 from diflow.allocator.policies.goodput.placing import Placing
 
@@ -55,7 +55,7 @@ def searched(case: Case, problem: Problem, best: float) -> Placing | None:
     return placing
 
 
-def _job(case: Case, problem: Problem, ledger: Ledger, job: int) -> Job:
+def _job(case: Case, problem: Problem, ledger: Ledger, job: int) -> SearchJob:
     """The job with its options, the most valuable first."""
     s, view, gangs, values = case.snapshot, case.view, case.gangs, case.values
     role = gangs.elastic_list[job]
@@ -78,7 +78,7 @@ def _job(case: Case, problem: Problem, ledger: Ledger, job: int) -> Job:
     if view.running[job]:
         out.append(Option(worth(values.present_speed[job]), int(view.held[job]), fixed=_present(case, job)))
     out.sort(key=lambda option: (-option.value, option.count))
-    return Job(tuple(s.role_request[role].tolist()), tuple(np.flatnonzero(nodes).tolist()), tuple(out))
+    return SearchJob(tuple(s.role_request[role].tolist()), tuple(np.flatnonzero(nodes).tolist()), tuple(out))
 
 
 def _present(case: Case, job: int) -> tuple[tuple[int, int], ...]:

@@ -74,7 +74,7 @@ def test_of_two_daemons_one_writes() -> None:
             assert len(at.cluster.running("one")) == 8
             assert second.line.writes() == []
             assert at.daemon is not None
-            assert len(at.daemon.line.writes()) > 8
+            assert at.daemon.line.writes() != []
         finally:
             second.stop()
 
@@ -108,7 +108,7 @@ def test_a_write_that_was_overtaken_by_another_leader_is_refused() -> None:
         at.cluster.submit(job("one", task(replicas=4)))
 
         def stop(method: str, path: str) -> None:
-            if method == "PATCH" and "/pods/" in path:
+            if method == "PATCH" and "/workflows/" in path:
                 first.line.before = lambda *_: None
                 at.daemon = None
                 at.let_lead(second)
@@ -116,9 +116,10 @@ def test_a_write_that_was_overtaken_by_another_leader_is_refused() -> None:
                 at.until(lambda: len(at.cluster.running("one")) == 4, "the second one admits the gang")
 
         first.line.before = stop
+        at.until(lambda: at.daemon is second, "the second one leads")
         with pytest.raises(LostLeadershipError):
-            at.until(lambda: False, "the first one finds that it does not lead any more")
-        assert [code for _, path, code in first.line.writes() if "/pods/" in path] == [409]
+            first.allocator.turn()
+        assert [code for _, path, code in first.line.writes() if "/workflows/" in path] == [409]
         first.stop()
         at.rest()
         assert len(at.cluster.running("one")) == 4
@@ -234,7 +235,7 @@ def test_a_daemon_with_stale_caches_runs_slowly() -> None:
         at = Lab(api)
         daemon = _on_real_time(at, stale_seconds=0.001)
         stop = threading.Event()
-        ended = threading.Thread(target=daemon.allocator.run, args=(stop,), daemon=True)
+        ended = threading.Thread(target=_run, args=(daemon, stop), daemon=True)
         try:
             ended.start()
             eventually(lambda: len(daemon.cycles) >= 2, "it turns")
@@ -249,6 +250,48 @@ def test_a_daemon_with_stale_caches_runs_slowly() -> None:
             assert not ended.is_alive()
 
 
+def test_a_process_that_stands_by_has_its_caches_and_lists_nothing_when_it_leads() -> None:
+    with serving() as api:
+        at = Lab(api, direct=False)
+        two_nodes(at)
+        daemon = _on_real_time(at)
+        at.cluster.submit(job("one", task(replicas=2)))
+        free = {"metadata": {"name": "diflow-allocator"}, "spec": {"leaseTransitions": 1, "holderIdentity": "other"}}
+        api.add(LEASE, free, namespace=at.settings.namespace)
+        daemon.elector.release()
+        stop = threading.Event()
+        runner = threading.Thread(target=lead, args=(daemon.allocator, stop), daemon=True)
+        runner.start()
+        try:
+            eventually(lambda: daemon.allocator.caches.wait_synced(0.1), "it stands by with full caches")
+            before = len(api.requests)
+            released = {"spec": {"leaseTransitions": 1, "holderIdentity": ""}}
+            api.cluster().patch(LEASE, "diflow-allocator", released, namespace=at.settings.namespace)
+
+            def admitted() -> bool:
+                at.cluster.step(0.1)
+                return len(at.cluster.running("one")) == 2
+
+            eventually(admitted, "it decides")
+            later = [r for r in api.requests[before:] if r.method == "GET" and not r.query.get("watch")]
+            assert {r.path.rsplit("/", 1)[-1] for r in later} == {"diflow-allocator"}, "its Lease, and no list"
+            again = [r for r in api.requests[before:] if r.query.get("watch")]
+            assert len(again) >= 4, "the watches are on new connections"
+        finally:
+            stop.set()
+            daemon.allocator.ask("the end")
+            runner.join(20)
+            assert not runner.is_alive()
+
+
+def _run(daemon: Daemon, stop: threading.Event) -> None:
+    daemon.allocator.caches.start()
+    try:
+        daemon.allocator.run(stop)
+    finally:
+        daemon.allocator.caches.stop()
+
+
 def test_the_real_loop_admits_resizes_and_ends() -> None:
     """The loop runs by itself: each change has to wake it."""
     with serving() as api:
@@ -256,7 +299,7 @@ def test_the_real_loop_admits_resizes_and_ends() -> None:
         two_nodes(at)
         daemon = _on_real_time(at, lost_after_seconds=0.0)
         stop = threading.Event()
-        runner = threading.Thread(target=daemon.allocator.run, args=(stop,), daemon=True)
+        runner = threading.Thread(target=_run, args=(daemon, stop), daemon=True)
         runner.start()
         try:
 

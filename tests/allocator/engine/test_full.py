@@ -7,6 +7,7 @@ from typing import Any
 
 from diflow import DIJob
 from diflow.kube.kinds import POD, WORKFLOW, Kind
+from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Lab, job, task
 from tests.kube.fakeapi import MOST_ANNOTATIONS
 
@@ -85,7 +86,10 @@ def test_pods_whose_annotations_are_full_are_admitted_and_ended(at: Lab) -> None
     at.cluster.foreign("theirs", "a", cpu=4)
     at.cluster.foreign("theirs-too", "b", cpu=4)
     at.cluster.submit(elastic(low=8))
+    at.step()
+    at.cluster.resume("one")
     at.until(lambda: len(at.cluster.of("one")) == 8, "its pods are made")
+    assert all(is_gated(pod) for pod in at.cluster.of("one").values())
     for pod in at.cluster.of("one").values():
         fill(at, POD, pod["metadata"]["name"])
     at.api.remove(POD, "theirs")

@@ -15,7 +15,11 @@ from diflow.allocator.engine.control_channel import NAMESPACE, read_status
 from diflow.allocator.engine.queues import read_file
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.cli.allocating import run as run_allocator
-from diflow.kube.kinds import CONFIG_MAP
+from diflow.jobs import fence
+from diflow.jobs.submit import TTL
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
+from diflow.kube.leader_election import Elector
 from diflow.version import __version__
 from diflow.workflows.reoptimise import DEFAULT_IMAGE, render_cron
 from tests.allocator.manifests import FOLDER, objects, one
@@ -41,9 +45,37 @@ def test_the_kustomization_names_each_file() -> None:
 
 
 def test_all_that_has_a_namespace_says_so_and_only_one_is_public() -> None:
-    spaces = {(o["kind"], o["metadata"].get("namespace")) for o in objects() if "Cluster" not in o["kind"]}
+    wide = ("Cluster", "ValidatingAdmission")
+    spaces = {(o["kind"], o["metadata"].get("namespace")) for o in objects() if not o["kind"].startswith(wide)}
     assert {space for kind, space in spaces if kind != "Namespace"} == {NAMESPACE, keys.PUBLIC_NAMESPACE}
     assert {kind for kind, space in spaces if space == keys.PUBLIC_NAMESPACE} == {"ConfigMap", "Role", "RoleBinding"}
+
+
+def test_the_fence_compares_the_allocators_field_manager_with_its_lease() -> None:
+    policy = one("ValidatingAdmissionPolicy", keys.ALLOCATOR)["spec"]
+    elector = Elector(Cluster(server="", transport=None), namespace=NAMESPACE, identity="a")
+    mine = f"{keys.ALLOCATOR}/{NAMESPACE}/"
+    assert elector.writes_as(7).startswith(mine)
+    assert f"startsWith('{mine}')" in policy["matchConditions"][0]["expression"]
+    assert policy["failurePolicy"] == "Ignore", "or a Lease that cannot be read would stop the writes of all others"
+    (rule,) = policy["validations"]
+    assert elector.writes_as(7).split("/")[2:] == [elector._uid, "7"], "as the variable `term` reads it"
+    assert rule["message"] == fence.MESSAGE
+    assert rule["reason"] == "Invalid", "the client then raises InvalidError"
+    bindings = [o["spec"] for o in objects() if o["kind"] == "ValidatingAdmissionPolicyBinding"]
+    labels = [binding["matchResources"]["objectSelector"]["matchLabels"] for binding in bindings]
+    assert labels == [{keys.MANAGED_BY: keys.MANAGED_BY_VALUE}, {keys.OPERATOR: keys.OPERATOR_VALUE}]
+    for binding in bindings:
+        assert binding["policyName"] == keys.ALLOCATOR
+        assert binding["paramRef"] == {
+            "name": elector.name, "namespace": NAMESPACE, "parameterNotFoundAction": "Allow"
+        }  # fmt: skip
+
+
+def test_the_longest_field_manager_is_as_long_as_one_may_be() -> None:
+    elector = Elector(Cluster(server="", transport=None), namespace="n" * 63, identity="a")
+    elector._uid = "u" * 36
+    assert len(elector.writes_as(2**31 - 1)) == 128
 
 
 def test_the_image_is_that_of_this_version(pod: Any) -> None:
@@ -92,6 +124,43 @@ def test_a_job_that_says_nothing_of_scheduling_becomes_a_gang_where_it_is_instal
         assert done.code == 0, done.err
         made = diflow.api.objects["/apis/argoproj.io/v1alpha1/namespaces/default/workflows"][name]
         assert made["metadata"]["labels"][keys.SCHEDULING] == scheduling
+
+
+@pytest.mark.parametrize(("set_to", "seconds"), [(None, 604800), ("", None), ("60", 60), ("2147483647", 2**31 - 1)])
+def test_an_ended_job_is_kept_for_a_week_or_as_long_as_the_administrator_says(
+    diflow: Cli, set_to: str | None, seconds: int | None
+) -> None:
+    diflow.prepare()
+    public = one("ConfigMap", keys.ALLOCATOR)
+    data = {**public["data"], **({} if set_to is None else {TTL: set_to})}
+    diflow.api.add(CONFIG_MAP, {**public, "data": data}, namespace=keys.PUBLIC_NAMESPACE)
+    spec = {"tasks": [{"name": "w", "template": {"spec": {"containers": [{"image": "x", "command": ["x"]}]}}}]}
+    given = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": {"name": "short"}, "spec": spec}
+    assert diflow("submit", diflow.file("job.yaml", given)).code == 0
+    assert _kept(diflow, "short") == seconds
+    own = {**given, "metadata": {"name": "own"}, "spec": {**spec, TTL: 90}}
+    assert diflow("submit", diflow.file("own.yaml", own)).code == 0
+    assert _kept(diflow, "own") == 90
+
+
+@pytest.mark.parametrize("wrong", ["59", "2147483648", "-1", "1 week", "1e5", "9" * 5000])
+def test_a_time_that_the_administrator_has_set_wrong_is_named(diflow: Cli, wrong: str) -> None:
+    diflow.prepare()
+    public = one("ConfigMap", keys.ALLOCATOR)
+    said = {**public, "data": {**public["data"], TTL: wrong}}
+    diflow.api.add(CONFIG_MAP, said, namespace=keys.PUBLIC_NAMESPACE)
+    spec = {"tasks": [{"name": "w", "template": {"spec": {"containers": [{"image": "x", "command": ["x"]}]}}}]}
+    given = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": {"name": "short"}, "spec": spec}
+    done = diflow("submit", diflow.file("job.yaml", given))
+    assert done.code == 2
+    assert "the ConfigMap kube-public/diflow-allocator has ttlSecondsAfterFinished" in done.err
+    assert len(done.err) < 1000
+
+
+def _kept(diflow: Cli, name: str) -> int | None:
+    made = diflow.api.objects[WORKFLOW.path("default")][name]
+    found = made["spec"].get("ttlStrategy")
+    return found["secondsAfterCompletion"] if found else None
 
 
 def test_users_learn_where_the_allocator_is_and_its_policy(diflow: Cli) -> None:

@@ -134,11 +134,14 @@ def live(found: Lab) -> None:
 
 
 def crowd(found: Lab) -> None:
-    """A job that fits, and one that fits in part: its pods are replaced by a smaller round."""
+    """A job that fits, and one that fits in part, both resumed by their user: their pods have gates, and those of the
+    second are replaced by a smaller round."""
     if not found.cluster.api.objects.get("/api/v1/nodes"):
         found.cluster.node("one", cpu="4")
     found.cluster.submit(job("gang", task(replicas=2)))
     found.cluster.submit(job("many", task(replicas=4, min_replicas=1, max_replicas=4), preemptible=True))
+    found.cluster.resume("gang")
+    found.cluster.resume("many")
     for _ in range(3):
         found.pass_time()
 

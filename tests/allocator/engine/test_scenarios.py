@@ -62,13 +62,12 @@ def test_a_gang_is_admitted_all_together_or_not_at_all(at: Lab) -> None:
     at.cluster.submit(job("big", task(replicas=5, cpu="2")))
     at.cluster.submit(job("small", task(replicas=3, cpu="2")))
     runs(at, "small", 3)
-    assert all(is_gated(pod) for pod in at.cluster.of("big").values())
-    assert len(at.cluster.of("big")) == 5
+    assert at.cluster.of("big") == {}, "a waiting job has no pods"
     assert "5" in at.decision("big")["why"]
     assert "Waiting" in [reason for reason, _ in at.events("big")]
     ends(at, "small")
     at.rest()
-    assert all(is_gated(pod) for pod in at.cluster.of("big").values()), "five of two CPUs never fit on eight"
+    assert at.cluster.of("big") == {}, "five of two CPUs never fit on eight"
     at.cluster.node("c", cpu=2)
     runs(at, "big", 5)
     ends(at, "big")
@@ -285,7 +284,6 @@ def test_a_preemptible_job_whose_replicas_finish_one_by_one_is_left_alone(at: La
 def test_a_job_that_has_just_finished_is_not_started_again() -> None:
     for preemptible in (False, True):
         with lab(runs=lambda _: (2.0, 0)) as at:
-            at.cluster.service_seconds = 60.0
             at.cluster.node("a", cpu=4)
             at.cluster.submit(job("one", task(replicas=2), preemptible=preemptible))
             at.until(lambda: len(at.cluster.ended()) == 2, "both have ended")
@@ -517,7 +515,7 @@ def begin_a_resize(at: Lab) -> None:
     runs(at, "one", 8)
     at.rest(seconds=6)  # a job is not resized again at once
     at.cluster.node("c", cpu=4)
-    at.until(lambda: len(rounds(at, "one")) >= 3, "a new round is written")
+    at.until(lambda: len(rounds(at, "one")) >= 2, "a new round is written")
 
 
 def test_a_users_edit_in_the_middle_of_a_resize_is_kept(at: Lab) -> None:

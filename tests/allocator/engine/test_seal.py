@@ -162,6 +162,9 @@ def test_a_job_that_goes_on_in_another_workflow_keeps_its_place_there() -> None:
     with lab(settings=settings) as at:
         at.cluster.node("a", cpu=4)
         at.cluster.submit(job("one", task(replicas=8, min_replicas=1, max_replicas=8), preemptible=True))
+        runs(at, "one", 4)
+        at.rest(seconds=12)  # younger rounds are not replaced
+        at.cluster.evict(at.cluster.of("one")["worker-0"]["metadata"]["name"])
         at.until(lambda: len(at.cluster.running("one-s2")) == 4, "it goes on in the next one")
         seal = at.daemon.allocator.seal  # type: ignore[union-attr]
         metadata = at.cluster.workflow("one-s2")["metadata"]

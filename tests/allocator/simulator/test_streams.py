@@ -16,7 +16,7 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import QueueView
 from diflow.allocator.policies.fair.policy import FairPolicy
 from diflow.allocator.simulator.kube_batch import KubeBatchPolicy
-from diflow.allocator.simulator.playing import IDLE_SECONDS, Plans, Played, largest_packing, play
+from diflow.allocator.simulator.stream_runs import IDLE_SECONDS, Plans, StreamResult, largest_packing, run_stream
 from diflow.allocator.simulator.streams import (
     FULL,
     GPU,
@@ -64,7 +64,7 @@ def stream(*jobs: StreamJob, gpus: int = 8, nodes: int = 1, cycles: int = 40, ca
     return Stream(tuple(gpu_node(f"n{i}", gpus) for i in range(nodes)), queues, jobs, cycles=cycles)
 
 
-def by_name(played: Played) -> dict[str, tuple[float, float]]:
+def by_name(played: StreamResult) -> dict[str, tuple[float, float]]:
     """When each job started and ended."""
     return {o.job.name: (o.started_seconds, o.ended_seconds) for o in played.outcomes}
 
@@ -73,20 +73,20 @@ def by_name(played: Played) -> dict[str, tuple[float, float]]:
 
 
 def test_a_job_starts_at_the_first_cycle_after_it_came_and_ends_when_its_work_is_done() -> None:
-    played = play(stream(job("x", 2, at=61.0, work=150.0)), KubeBatchPolicy())
+    played = run_stream(stream(job("x", 2, at=61.0, work=150.0)), KubeBatchPolicy())
     assert by_name(played) == {"x": (120.0, 270.0)}
     assert played.mean_wait_seconds == 59.0
     assert played.outcomes[0].done_seconds == pytest.approx(150.0)
 
 
 def test_what_a_job_held_is_free_at_the_cycle_after_its_end() -> None:
-    played = play(stream(job("x", 8, work=150.0), job("y", 8, at=1.0)), KubeBatchPolicy())
+    played = run_stream(stream(job("x", 8, work=150.0), job("y", 8, at=1.0)), KubeBatchPolicy())
     assert by_name(played) == {"x": (0.0, 150.0), "y": (180.0, 780.0)}
 
 
 def test_a_stopped_job_goes_on_with_what_it_has_done_and_loses_a_restart() -> None:
     says = Scripted(lambda now: {"x": 4} if not 300 <= now < 480 else {})
-    played = play(stream(job("x", 4, work=600.0)), says)
+    played = run_stream(stream(job("x", 4, work=600.0)), says)
     (outcome,) = played.outcomes
     # 300 s of work, 180 s without a pod, 30 s of restart, 300 s of work.
     assert outcome.ended_seconds == 300 + 180 + 30 + 300
@@ -96,22 +96,22 @@ def test_a_stopped_job_goes_on_with_what_it_has_done_and_loses_a_restart() -> No
 
 def test_a_job_that_is_moved_counts_as_stopped_and_one_that_shrinks_does_not() -> None:
     moved = Scripted(lambda now: {"w": 8 if now < 120 else 0, "x": 4})
-    played = play(stream(job("w", 8), job("x", 4), nodes=2), moved)
+    played = run_stream(stream(job("w", 8), job("x", 4), nodes=2), moved)
     assert {o.job.name: (o.stops, o.restarts) for o in played.outcomes} == {"w": (1, 0), "x": (1, 1)}
     shrunk = Scripted(lambda now: {"x": 4 if now < 120 else 2})
-    played = play(stream(job("x", 4, least=1)), shrunk)
+    played = run_stream(stream(job("x", 4, least=1)), shrunk)
     assert [(o.stops, o.restarts) for o in played.outcomes] == [(0, 1)]
 
 
 def test_with_half_its_gpus_a_job_takes_twice_as_long() -> None:
-    played = play(stream(job("x", 4, work=300.0, least=2)), Scripted(lambda _: {"x": 2}))
+    played = run_stream(stream(job("x", 4, work=300.0, least=2)), Scripted(lambda _: {"x": 2}))
     assert by_name(played) == {"x": (0.0, 600.0)}
 
 
 def test_a_restart_longer_than_a_cycle_is_stood_still_to_its_end() -> None:
     says = Scripted(lambda now: {"x": 4} if now != 60 else {})
     slow = replace(stream(job("x", 4, work=120.0)), restart_seconds=100.0)
-    assert by_name(play(slow, says)) == {"x": (0.0, 60 + 60 + 100 + 60)}
+    assert by_name(run_stream(slow, says)) == {"x": (0.0, 60 + 60 + 100 + 60)}
 
 
 @pytest.mark.parametrize("policy", [FairPolicy(), KubeBatchPolicy()], ids=lambda policy: policy.name)
@@ -130,7 +130,7 @@ def test_snapshots_say_of_each_job_what_carry_out_says(policy: Plans) -> None:
         last[:] = [carry_out(snapshot, plan)]
 
     kind = Kind(load=FULL, cycles=80, elastic=1.0, priorities=(0, 1))
-    play(random_stream(3, kind), policy, on_plan=check)
+    run_stream(random_stream(3, kind), policy, on_plan=check)
     assert compared == {"restarted", "there"}
 
 
@@ -149,7 +149,9 @@ def _says(snapshot: Snapshot, j: int) -> tuple[object, ...]:
 def test_work_is_neither_lost_nor_made(policy: Plans) -> None:
     held = list[float]()
     kind = Kind(load=FULL, cycles=80, priorities=(0, 1))
-    played = play(random_stream(4, kind), policy, on_plan=lambda _, plan: held.append(60.0 * int(plan.count.sum())))
+    played = run_stream(
+        random_stream(4, kind), policy, on_plan=lambda _, plan: held.append(60.0 * int(plan.count.sum()))
+    )
     for o in played.outcomes:
         if o.ended_seconds >= 0:
             assert o.done_seconds == pytest.approx(o.job.work_seconds)
@@ -166,23 +168,23 @@ def test_work_is_neither_lost_nor_made(policy: Plans) -> None:
 def test_all_that_is_deserved_is_met_while_there_is_room_for_all() -> None:
     jobs = [job(f"x{i}", 2, at=300.0 * i, queue="ab"[i % 2]) for i in range(6)]
     for policy in (FairPolicy(), KubeBatchPolicy()):
-        played = play(stream(*jobs), policy)
+        played = run_stream(stream(*jobs), policy)
         assert (played.met, played.utilisation, played.mean_wait_seconds) == ((1.0, 1.0), 1.0, 0.0)
 
 
 def test_what_a_queue_deserves_and_does_not_hold_is_not_met() -> None:
     """Both ask for 8 of 8 GPUs and deserve 4: one holds all of them, which counts as 4."""
     jobs = [job("x", 8, work=1e6, least=1), job("y", 8, queue="b", work=1e6, least=1)]
-    assert play(stream(*jobs), Scripted(lambda _: {"x": 8})).met == (1.0, 0.0)
-    assert play(stream(*jobs), Scripted(lambda _: {"x": 7, "y": 1})).met == (1.0, 0.25)
+    assert run_stream(stream(*jobs), Scripted(lambda _: {"x": 8})).met == (1.0, 0.0)
+    assert run_stream(stream(*jobs), Scripted(lambda _: {"x": 7, "y": 1})).met == (1.0, 0.25)
 
 
 def test_room_into_which_no_gang_fits_is_held_against_nobody() -> None:
     jobs = [job("x", 5, work=1e6), job("y", 5, work=1e6)]
-    assert play(stream(*jobs), Scripted(lambda _: {"x": 5})).utilisation == 1.0
+    assert run_stream(stream(*jobs), Scripted(lambda _: {"x": 5})).utilisation == 1.0
     # With a gang of 3 beside them 8 are possible.
     more = [*jobs, job("z", 3, work=1e6)]
-    assert play(stream(*more), Scripted(lambda _: {"x": 5})).utilisation == 5 / 8
+    assert run_stream(stream(*more), Scripted(lambda _: {"x": 5})).utilisation == 5 / 8
 
 
 def test_the_largest_packing_is_that_of_all_choices() -> None:
@@ -207,53 +209,53 @@ def test_the_largest_packing_is_that_of_all_choices() -> None:
 
 def test_an_eviction_counts_when_nobody_came_or_ended_since_the_last_cycle() -> None:
     says = Scripted(lambda now: {"x": 4} if now < 300 else {})
-    assert play(stream(job("x", 4, work=1e6)), says).quiet_evictions == 1
-    assert play(stream(job("x", 4, work=1e6), job("y", 1, at=250.0)), says).quiet_evictions == 0
+    assert run_stream(stream(job("x", 4, work=1e6)), says).quiet_evictions == 1
+    assert run_stream(stream(job("x", 4, work=1e6), job("y", 1, at=250.0)), says).quiet_evictions == 0
     ending = Scripted(lambda now: {"x": 4, "y": 1} if now < 300 else {})
-    assert play(stream(job("x", 4, work=1e6), job("y", 1, work=290.0)), ending).quiet_evictions == 0
+    assert run_stream(stream(job("x", 4, work=1e6), job("y", 1, work=290.0)), ending).quiet_evictions == 0
 
 
 def test_room_that_a_waiting_job_could_use_counts_when_it_is_idle_for_too_long() -> None:
     nothing = Scripted(lambda _: {})
     cycles = int(IDLE_SECONDS // 60) + 11
-    played = play(stream(job("x", 4), cycles=cycles), nothing)
+    played = run_stream(stream(job("x", 4), cycles=cycles), nothing)
     assert (played.idle_cycles, played.late_idle_cycles) == (cycles, 10)
     # For whichever waiting jobs: one that fits starts, and another one is created.
     changing = Scripted(lambda now: {"x": 4} if now >= 600 else {})
-    played = play(stream(job("x", 4, work=1e6), job("y", 4, at=30.0), cycles=cycles), changing)
+    played = run_stream(stream(job("x", 4, work=1e6), job("y", 4, at=30.0), cycles=cycles), changing)
     assert played.late_idle_cycles == 10
-    assert play(stream(job("x", 4), cycles=cycles, cap=3), nothing).idle_cycles == 0
-    assert play(stream(job("x", 9), cycles=cycles), nothing).idle_cycles == 0
+    assert run_stream(stream(job("x", 4), cycles=cycles, cap=3), nothing).idle_cycles == 0
+    assert run_stream(stream(job("x", 9), cycles=cycles), nothing).idle_cycles == 0
 
 
 def test_the_longest_wait_is_that_of_a_job_that_fits_and_a_stop_begins_another_one() -> None:
     says = Scripted(lambda now: {"x": 4} if not 120 <= now < 720 else {})
-    assert play(stream(job("x", 4), job("y", 9)), says).longest_wait_seconds == 600.0
-    assert play(stream(job("x", 4, queue="b"), job("y", 4), cap=3), says).longest_wait_seconds == 600.0
-    assert play(stream(job("x", 4), job("y", 4, at=10.0), cycles=40), says).longest_wait_seconds == 2390.0
+    assert run_stream(stream(job("x", 4), job("y", 9)), says).longest_wait_seconds == 600.0
+    assert run_stream(stream(job("x", 4, queue="b"), job("y", 4), cap=3), says).longest_wait_seconds == 600.0
+    assert run_stream(stream(job("x", 4), job("y", 4, at=10.0), cycles=40), says).longest_wait_seconds == 2390.0
 
 
 def test_a_wait_is_open_while_the_gang_fits_beside_what_others_are_entitled_to() -> None:
     fixed = replace(job("x", 6, work=1200.0), preemptible=False)
-    played = play(stream(fixed, job("y", 4), job("z", 2)), Scripted(lambda _: {"x": 6}))
+    played = run_stream(stream(fixed, job("y", 4), job("z", 2)), Scripted(lambda _: {"x": 6}))
     # y could start when x has ended, z beside it.
     by_job = {o.job.name: (o.longest_wait_seconds, o.longest_open_wait_seconds) for o in played.outcomes}
     assert by_job == {"x": (0.0, 0.0), "y": (2400.0, 1200.0), "z": (2400.0, 2400.0)}
     assert played.longest_open_wait_seconds == 2400.0
     # Of 8 GPUs each queue deserves 4: what b holds beyond that counts for y, and not for w, which is of b itself.
     large = job("x", 8, queue="b", work=1200.0)
-    played = play(stream(large, job("y", 4), job("w", 4, queue="b")), Scripted(lambda _: {"x": 8}))
+    played = run_stream(stream(large, job("y", 4), job("w", 4, queue="b")), Scripted(lambda _: {"x": 8}))
     by_job = {o.job.name: (o.longest_wait_seconds, o.longest_open_wait_seconds) for o in played.outcomes}
     assert by_job == {"x": (0.0, 0.0), "y": (2400.0, 2400.0), "w": (2400.0, 1200.0)}
-    played = play(stream(large, job("y", 5)), Scripted(lambda _: {"x": 8}))
+    played = run_stream(stream(large, job("y", 5)), Scripted(lambda _: {"x": 8}))
     assert {o.job.name: o.longest_open_wait_seconds for o in played.outcomes} == {"x": 0.0, "y": 1200.0}
 
 
 def test_a_bad_plan_and_an_unknown_queue_are_refused() -> None:
     with pytest.raises(InvalidError, match=r"policy scripted returned a bad plan at 0 s: job x: its gang"):
-        play(stream(job("x", 4)), Scripted(lambda _: {"x": 3}))
+        run_stream(stream(job("x", 4)), Scripted(lambda _: {"x": 3}))
     with pytest.raises(InvalidError, match="job x: the stream has no queue 'c'"):
-        play(stream(job("x", 4, queue="c")), KubeBatchPolicy())
+        run_stream(stream(job("x", 4, queue="c")), KubeBatchPolicy())
 
 
 # -- random streams --
@@ -263,7 +265,7 @@ def test_the_same_seed_gives_the_same_stream_and_the_same_figures() -> None:
     first, second, other = (random_stream(seed, Kind(load=FULL, cycles=60)) for seed in (1, 1, 2))
     assert first == second
     assert first != other
-    assert play(first, FairPolicy()) == play(second, FairPolicy())
+    assert run_stream(first, FairPolicy()) == run_stream(second, FairPolicy())
 
 
 def test_another_load_begins_with_the_same_jobs() -> None:
@@ -322,7 +324,7 @@ def test_nothing_but_gpus_is_ever_asked_for_beyond_what_there_is() -> None:
             asked[name] = max(asked[name], value)
 
     for seed in range(4):
-        play(random_stream(seed, Kind(load=FULL)), KubeBatchPolicy(), on_plan=look)
+        run_stream(random_stream(seed, Kind(load=FULL)), KubeBatchPolicy(), on_plan=look)
     assert asked[GPU] > 2
     assert all(most < 1 for name, most in asked.items() if name != GPU)
 
@@ -343,8 +345,10 @@ SEEDS: tuple[tuple[int, Offers], ...] = ((0, "shares"), (1, "even"), (2, "shares
 
 
 @cache
-def played_by_fair(load: float) -> tuple[Played, ...]:
-    return tuple(play(random_stream(seed, Kind(load=load, offers=offers)), FairPolicy()) for seed, offers in SEEDS)
+def played_by_fair(load: float) -> tuple[StreamResult, ...]:
+    return tuple(
+        run_stream(random_stream(seed, Kind(load=load, offers=offers)), FairPolicy()) for seed, offers in SEEDS
+    )
 
 
 @pytest.mark.slow

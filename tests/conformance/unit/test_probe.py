@@ -73,7 +73,7 @@ def test_nothing_is_left_when_no_fact_could_be_measured() -> None:
     findings = probe(cluster, "ns", settings=SETTINGS)
     assert [finding.fact for finding in findings] == sorted(TITLES)
     assert not any(finding.ok for finding in findings)
-    assert len(cluster.created) == 8
+    assert len(cluster.created) == 10
     assert cluster.workflows == {}
 
 

@@ -77,14 +77,14 @@ def fair(case: Case) -> Policy:
 
 
 @pytest.mark.parametrize("case", named(CASES))
-def test_fair_comes_to_what_the_case_asks(case: Case) -> None:
+def test_fair_decides_as_the_case_demands(case: Case) -> None:
     snapshot, plan = decided(case, fair(case), case.fair)
     allowed = [case.evicted(end) for end in case.fair if is_met(end, snapshot, plan)]
     assert moved(snapshot, plan) in allowed, "who stays on the whole does not change places"
 
 
 @pytest.mark.parametrize("case", named(CASES))
-def test_fair_is_at_rest_after_one_cycle(case: Case) -> None:
+def test_fair_reaches_a_fixed_point_in_one_cycle(case: Case) -> None:
     policy, snapshot = fair(case), case.snapshot()
     plan = policy.optimize(snapshot)
     after = carry_out(snapshot, plan)
@@ -104,12 +104,12 @@ def _answer(case: Case, name: str) -> Answer:
 
 
 @pytest.mark.parametrize("case", asked("fit"))
-def test_fit_comes_to_what_the_case_asks(case: Case) -> None:
+def test_fit_decides_as_the_case_demands(case: Case) -> None:
     decided(case, load_policy("fit"), case.fit.ends if isinstance(case.fit, Other) else case.fair)
 
 
 @pytest.mark.parametrize("case", asked("fair+goodput"))
-def test_fair_with_goodput_comes_to_what_the_case_asks(case: Case) -> None:
+def test_fair_with_goodput_decides_as_the_case_demands(case: Case) -> None:
     ends = case.together.ends if isinstance(case.together, Other) else case.fair
     decided(case, load_policy("fair+goodput"), ends)
 

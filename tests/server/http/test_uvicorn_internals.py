@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from diflow.server.http import connection, serving
+from diflow.server.http.transport import DrainingTransport
 
 OVERRIDDEN = {
     "__init__", "_start_asgi_task", "connection_lost", "connection_made", "data_received", "on_body", "on_header",
@@ -50,7 +51,7 @@ PARAMETERS: dict[Callable[..., Any], set[str]] = {
     },
 }  # fmt: skip
 TRANSPORT = {"close", "is_closing", "write"}
-"""What uvicorn's code calls of the transport, so what `_DrainingTransport` must have."""
+"""What uvicorn's code calls of the transport, so what `DrainingTransport` must have."""
 UNREACHED = {"handle_websocket_upgrade"}
 """Methods of uvicorn's protocol that `ws="none"` rules out."""
 
@@ -117,7 +118,7 @@ def test_the_lists_are_complete() -> None:
     used = attributes(tree, {"self"}) - defined
     assert {name for name in used if hasattr(base, name)} == INHERITED
     whole = ast.parse(source(connection))
-    assert attributes(whole, {"cycle", "request", "last", "_running", "_incoming"}) == CYCLE
+    assert attributes(whole, {"cycle", "request", "last"}) == CYCLE
     assert attributes(whole, {"flow"}) == FLOW
     both = ast.Module([*whole.body, *ast.parse(source(serving)).body], [])
     assert attributes(both, {"server_state", "_state"}) == STATE
@@ -133,7 +134,7 @@ def test_uvicorn_calls_of_the_transport_only_what_it_is_given() -> None:
     ]
     cycle = class_in(httptools_impl, "RequestResponseCycle")
     assert attributes(ast.Module([*inherited, cycle], []), {"transport"}) == TRANSPORT
-    assert all(hasattr(connection._DrainingTransport, name) for name in TRANSPORT)
+    assert all(hasattr(DrainingTransport, name) for name in TRANSPORT)
 
 
 def test_the_connection_adds_no_name_that_uvicorn_has_for_something_else() -> None:

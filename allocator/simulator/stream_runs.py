@@ -1,4 +1,4 @@
-"""Play a stream under a policy, cycle by cycle, and measure shares and waits.
+"""Run a stream under a policy, cycle by cycle, and measure shares and waits.
 
 In each period the policy is called once, and its plan is validated and carried out at once: pods end within the cycle.
 Times and restarts of jobs follow the rules of `plan.carry_out`. Deterministic.
@@ -62,7 +62,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class StreamResult:
     """The figures of a stream under a policy."""
 
     policy: str
@@ -139,8 +139,10 @@ class _Sums:
         self.decisions: list[float] = []
 
 
-def play(stream: Stream, policy: Plans, *, on_plan: Callable[[Snapshot, Plan], None] | None = None) -> Played:
-    """Play the stream to its last cycle. Raises InvalidError for an invalid plan or an unknown queue."""
+def run_stream(
+    stream: Stream, policy: Plans, *, on_plan: Callable[[Snapshot, Plan], None] | None = None
+) -> StreamResult:
+    """Run the stream to its last cycle. Raises InvalidError for an invalid plan or an unknown queue."""
     index = {queue.name: q for q, queue in enumerate(sorted(stream.queues, key=lambda queue: queue.name))}
     caps = [queue.cap.get(GPU) for queue in sorted(stream.queues, key=lambda queue: queue.name)]
     capacity = sum(node.allocatable.get(GPU, 0) for node in stream.nodes)
@@ -184,7 +186,7 @@ def play(stream: Stream, policy: Plans, *, on_plan: Callable[[Snapshot, Plan], N
             present = [run for run in present if run.ended < 0]
     until = stream.cycles * stream.period_seconds
     # Jobs created after the last cycle were never in a snapshot.
-    return _played(policy.name, [*gone, *present], sums, until)
+    return _result(policy.name, [*gone, *present], sums, until)
 
 
 def _arrived(job: StreamJob, index: dict[str, int], caps: Sequence[int | None], capacity: int) -> _Run:
@@ -357,11 +359,11 @@ def largest_packing(
     return total.bit_length() - 1
 
 
-def _played(policy: str, runs: Sequence[_Run], sums: _Sums, until: float) -> Played:
+def _result(policy: str, runs: Sequence[_Run], sums: _Sums, until: float) -> StreamResult:
     outcomes = tuple(_outcome(run, until) for run in sorted(runs, key=lambda run: run.job.name))
     waits = [outcome.waited_seconds for outcome in outcomes]
     started_waits = [outcome.waited_seconds for outcome in outcomes if outcome.started_seconds >= 0]
-    return Played(
+    return StreamResult(
         policy=policy,
         outcomes=outcomes,
         met=tuple(float(m / d) if d > 0 else 1.0 for m, d in zip(sums.met, sums.deserved, strict=True)),

@@ -1,39 +1,46 @@
-"""Requests of pods and resources of nodes as integers: millicores, MiB, devices, pods."""
+"""Requests of pods and resources of nodes as integers: millicores, MiB, devices, pods. The one reader of quantities."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from diflow.allocator.model.views import PODS
 from diflow.bounds import MOST_POD_RESOURCES
 from diflow.errors import InvalidError
 
-_QUANTITY = re.compile(
-    r"([0-9]{1,64}(?:\.[0-9]{0,64})?|\.[0-9]{1,64})(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?"
-)
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?")
+_MOST_CHARACTERS = 64
 _SUFFIX = {
-    **{unit: Decimal(1000) ** -power for power, unit in enumerate("mun", 1)},
-    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
-    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
+    **{unit: Fraction(1000) ** -power for power, unit in enumerate("mun", 1)},
+    **{unit: Fraction(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Fraction(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
 }
 MOST = 10**15
 """Largest amount of a resource, in base units: a million nodes of a million cores, or of 1,000 TiB."""
 Amounts = dict[str, int]
+PODS = "pods"
 NATIVE = frozenset({"cpu", "memory", "ephemeral-storage", PODS})
+
+
+def exact(quantity: str) -> Fraction | None:
+    """The value of a Kubernetes quantity such as `500m` or `4Gi` in its own unit (cores, bytes); None if it is none."""
+    found = _QUANTITY.fullmatch(quantity) if len(quantity) <= _MOST_CHARACTERS else None
+    if found is None:
+        return None
+    number, suffix, power = found.groups()
+    return Fraction(number) * (_SUFFIX[suffix] if suffix else Fraction(10) ** int(power or 0))
 
 
 def amount(resource: str, quantity: object, path: str) -> int:
     """A Kubernetes quantity in the resource's base unit, rounded up. Raises InvalidError that names `path`."""
-    found = _QUANTITY.fullmatch(str(quantity)) if isinstance(quantity, str | int | float) else None
-    if found is None or isinstance(quantity, bool):
+    is_one = isinstance(quantity, str | int | float) and not isinstance(quantity, bool)
+    value = exact(str(quantity)) if is_one else None
+    if value is None or value < 0:
         raise InvalidError(f"must be a quantity such as 2, 500m or 4Gi, not {quantity!r}", path=path)
-    number, suffix, power = found.groups()
-    value = Decimal(number) * (_SUFFIX[suffix] if suffix else Decimal(10) ** int(power or 0))
     if resource == "cpu":
         value *= 1000
     elif resource in ("memory", "ephemeral-storage"):

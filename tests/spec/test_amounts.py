@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diflow.allocator.model import amounts
-from diflow.allocator.model.amounts import MOST
+from diflow import amounts
+from diflow.amounts import MOST
 from diflow.bounds import MOST_POD_RESOURCES
 
 

@@ -31,7 +31,7 @@ from diflow.allocator.policies.settings import PolicySettings
 
 
 @dataclass(frozen=True, slots=True)
-class Oldest:
+class Turn:
     """The gang whose turn it is. `since`: when its turn began; `until`: when its reservation ends, 0.0 while it has
     none (seconds, as in the snapshot)."""
 
@@ -71,7 +71,7 @@ def last_older_start(snapshot: Snapshot, job: int, holds: BoolArray) -> float:
     return float(s.job_changed_seconds.max(initial=-math.inf, where=older))
 
 
-def turn(
+def turn_of(
     snapshot: Snapshot,
     job: int,
     *,
@@ -79,14 +79,14 @@ def turn(
     size: float,
     settings: PolicySettings,
     after: float = -math.inf,
-) -> Oldest | None:
+) -> Turn | None:
     """The turn of a waiting job, or None if it has not begun. `size`: its gang over its queue's deserved share;
     `after`: when the previous turn ended."""
     wait = settings.reserve_after_seconds
     since = max(waits_since + wait * max(1.0, size), after + wait)
     if not snapshot.now_seconds >= since:
         return None
-    return Oldest(job, since, _kept_until(since, snapshot, settings))
+    return Turn(job, since, _kept_until(since, snapshot, settings))
 
 
 def _kept_until(since: float, snapshot: Snapshot, settings: PolicySettings) -> float:
@@ -100,13 +100,13 @@ def _kept_until(since: float, snapshot: Snapshot, settings: PolicySettings) -> f
     return begin + length if begin <= now and newest < begin + length * _EARLIEST_END else 0.0
 
 
-def borrowers(snapshot: Snapshot, oldest: Oldest, holds: BoolArray) -> tuple[BoolArray, BoolArray]:
+def borrowers(snapshot: Snapshot, turn: Turn, holds: BoolArray) -> tuple[BoolArray, BoolArray]:
     """J, J: younger preemptible jobs of its priority or below that changed after its turn began; those of them that
     started after it, and so borrowed all they hold. Jobs placed before the turn give nothing back."""
     s = snapshot
-    younger = holds & (s.job_created_seconds > waits_since(s)[oldest.job])
-    able = younger & s.job_preemptible & (s.job_priority <= s.job_priority[oldest.job])
-    return able & (s.job_changed_seconds >= oldest.since), able & (s.job_started_seconds >= oldest.since)
+    younger = holds & (s.job_created_seconds > waits_since(s)[turn.job])
+    able = younger & s.job_preemptible & (s.job_priority <= s.job_priority[turn.job])
+    return able & (s.job_changed_seconds >= turn.since), able & (s.job_started_seconds >= turn.since)
 
 
 _EARLIEST_END = 5 / 6

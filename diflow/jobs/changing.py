@@ -1,0 +1,47 @@
+"""Changes the Workflow of a job: reads it, decides, and writes; all again if it was changed meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from diflow.errors import ConflictError
+from diflow.jobs import lookup
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import WORKFLOW
+
+_TRIES: Final = 6
+_PAUSE_SECONDS: Final = 0.2
+T = TypeVar("T")
+
+
+def change(
+    name: str,
+    decide: Callable[[dict[str, Any]], tuple[T, dict[str, Any] | None]],
+    *,
+    namespace: str | None = None,
+    cluster: Cluster | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> T:
+    """Call `decide` with the job's current Workflow; write the merge patch that it returns (None: nothing to write).
+
+    Returns the other value of `decide`. A patch that must not go to a Workflow that was changed since names its
+    resourceVersion. Raises NotFoundError, ConflictError if conflicts persist, and the errors of `decide`.
+    """
+    cluster = cluster or Cluster.connect()
+    attempt = 0
+    while True:
+        attempt += 1
+        workflow = lookup.current_workflow(name, namespace=namespace, cluster=cluster)
+        result, patch = decide(workflow)
+        if patch is None:
+            return result
+        try:
+            cluster.patch(WORKFLOW, workflow["metadata"]["name"], patch, namespace=namespace)
+        except ConflictError:
+            if attempt == _TRIES:
+                raise
+            pause(_PAUSE_SECONDS * attempt)
+        else:
+            return result
