@@ -44,7 +44,7 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
     body = render(placed)
     if placed.scheduling == announced.get("scheduling") == "gang":
         # The allocator decides first, often at once; Argo then starts the job without a wait.
-        body["metadata"]["labels"].setdefault(keys.INSTANCE, keys.INSTANCE_VALUE)
+        body["metadata"]["labels"][keys.INSTANCE] = keys.INSTANCE_VALUE
     _create(cluster, body, namespace=namespace, dry_run=True)
     if not dry_run:
         _create(cluster, body, namespace=namespace, dry_run=False)

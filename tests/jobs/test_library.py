@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from diflow import ConflictError, JobFailedError, NotFoundError
+from diflow import ConflictError, JobFailedError, NotFoundError, keys
 from diflow.jobs import lookup
 from diflow.jobs.prerequisites import image_version
 from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, WORKFLOW
@@ -66,8 +66,30 @@ def test_where_the_allocator_is_installed_it_schedules_a_job_that_does_not_say_o
     assert json.loads(kept)["spec"]["scheduling"] == "gang"
 
 
+def instance(diflow: Cli, **fields: Any) -> str | None:
+    """The controller of Argo that a submitted job's Workflow belongs to."""
+    diflow.prepare()
+    job(name="job", **fields).submit(cluster=diflow.api.cluster())
+    labels = diflow.api.objects[WORKFLOW.path("default")]["job"]["metadata"]["labels"]
+    return str(labels[keys.INSTANCE]) if keys.INSTANCE in labels else None
+
+
+def test_a_gang_is_hidden_from_argo_where_an_allocator_will_show_it(diflow: Cli) -> None:
+    allocator(diflow)
+    assert instance(diflow) == keys.INSTANCE_VALUE
+
+
+def test_a_job_that_no_allocator_would_show_is_not_hidden(diflow: Cli) -> None:
+    assert instance(diflow, scheduling="gang") is None
+
+
+def test_a_job_without_the_allocator_is_not_hidden(diflow: Cli) -> None:
+    allocator(diflow)
+    assert instance(diflow, scheduling="none") is None
+
+
 @pytest.mark.parametrize("asked", ["none", "gang"])
-def test_what_a_job_says_of_its_scheduling_holds_whatever_the_allocator_says(diflow: Cli, asked: str) -> None:
+def test_what_a_job_says_of_its_scheduling_holds(diflow: Cli, asked: str) -> None:
     allocator(diflow, scheduling="gang" if asked == "none" else "none")
     assert scheduled(diflow, scheduling=asked) == (asked, asked == "gang", 1)
 

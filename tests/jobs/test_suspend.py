@@ -96,6 +96,18 @@ def test_a_stop_resumes_a_job_as_argo_ends_no_suspended_workflow(
     assert "suspend" not in stored(diflow)["spec"]
 
 
+@pytest.mark.parametrize("verb", [suspend.suspend, suspend.resume, suspend.stop])
+def test_a_gang_that_argo_does_not_see_yet_is_shown_to_it(diflow: Cli, verb: Any) -> None:
+    waiting(diflow)
+    hidden = stored(diflow)
+    hidden["metadata"]["labels"][keys.INSTANCE] = keys.INSTANCE_VALUE
+    diflow.api.add(WORKFLOW, {**hidden, "status": {}})
+    assert state(diflow).is_hidden
+    verb("job", cluster=diflow.api.cluster())
+    assert not state(diflow).is_hidden
+    assert keys.INSTANCE not in stored(diflow)["metadata"]["labels"]
+
+
 @pytest.mark.parametrize("verb", [suspend.suspend, suspend.resume])
 def test_an_admission_in_between_is_not_undone(diflow: Cli, verb: Any) -> None:
     """`resume` had read that the job waits: its patch must not suspend the job that has places now."""
