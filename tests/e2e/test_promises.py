@@ -62,7 +62,7 @@ def test_a_gang_whose_pods_a_quota_forbids_gives_its_place_back_and_starts_when_
     nodes.add("one", cpu=4)
     live.kubectl("create", "quota", "few", "--hard=pods=2")
     try:
-        gang = submit(live, nodes.job("forbidden", 4, seconds=5))
+        gang = submit(live, nodes.job("forbidden", 4, seconds=60))
         why = told(live, gang, "given back")
         assert "not created" in why
         assert "quota" in why
