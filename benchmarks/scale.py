@@ -1,9 +1,10 @@
-"""`python -m benchmarks.scale`: a leader that is killed, and jobs that come and go, on fake nodes.
+"""`python -m benchmarks.scale`: a leader that is killed, jobs that wait, and jobs that come and go, on fake nodes.
 
+    waiting --jobs 10000 --nodes 200     gangs that do not fit: when all are planned, memory, cycles, commands
     failover --pods 5000 --rounds 3      kill -9 of the leader → first decision of the next one
     soak --jobs 5000 --minutes 60        jobs of one pod come and go; memory, open files and latency of the daemons
 
-Both end by themselves. `failover` copies jobs and pods, as `benchmarks.allocating` does; `soak` leaves them to Argo.
+All end by themselves. `failover` copies jobs and pods, as `benchmarks.allocating` does; `soak` leaves them to Argo.
 Needs a cluster with fake nodes: that of DIFLOW_TEST_KUBECONFIG, or a new one. The last line is a summary as JSON. The
 exit code is 1 if a limit is exceeded.
 """
@@ -31,7 +32,7 @@ from benchmarks.allocating import Grown, quiet_argo
 from benchmarks.watching import Watch
 from diflow import DIJob, Task, keys
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import LEASE, WORKFLOW
+from diflow.kube.kinds import LEASE, NODE, POD, WORKFLOW
 from diflow.workflows import render
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
@@ -54,7 +55,9 @@ _GONE = {_PHASE: "Succeeded"}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description="Measure failover and soak.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale", description="Measure at the scale of a large team."
+    )
     parts = parser.add_subparsers(dest="part", required=True)
     failing = parts.add_parser("failover")
     failing.add_argument("--pods", type=int, default=5000)
@@ -64,10 +67,15 @@ def main() -> int:
     soaking.add_argument("--jobs", type=int, default=5000, help="at most so many")
     soaking.add_argument("--minutes", type=float, default=60.0, help="at most so long")
     soaking.add_argument("--at-once", type=int, default=40, help="so many that have not ended (default: 40)")
+    waiting = parts.add_parser("waiting")
+    waiting.add_argument("--jobs", type=int, default=10_000, help="gangs of five replicas that do not fit")
+    waiting.add_argument("--nodes", type=int, default=200, help="full fake nodes")
     options = parser.parse_args()
     with live.namespace("scale") as (found, cluster, namespace):
         if options.part == "failover":
             return failover(found, cluster, namespace, options)
+        if options.part == "waiting":
+            return wait(found, cluster, namespace, options)
         return soak(found, cluster, namespace, options)
 
 
@@ -145,6 +153,90 @@ def _fall(grown: Grown, cluster: Cluster, namespace: str, pair: Sequence[Daemon]
 def _is_placed(workflow: Json) -> str:
     at = json.loads((workflow["metadata"].get("annotations") or {}).get(keys.ALLOCATION) or "{}")
     return "yes" if any(at.get("nodes", {}).values()) else ""
+
+
+# --- jobs that wait ---------------------------------------------------------------------------------------------------
+
+
+def wait(found: TestCluster, cluster: Cluster, namespace: str, options: argparse.Namespace) -> int:
+    """Jobs that wait for full nodes: how soon all are in a plan, what a cycle takes, and what the commands take."""
+    folder = Path(tempfile.mkdtemp(prefix="diflow-scale-"))
+    subprocess.run(
+        [sys.executable, "-m", "cluster", "fake-nodes", "--name", str(found.name), "--count", str(options.nodes)],
+        cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    daemon = _daemon(found, namespace, folder, 0)
+    with quiet_argo(found, namespace) as silence, ThreadPoolExecutor(16) as pool:
+        silence()
+        for node in cluster.list_all(NODE):
+            _fill(cluster, namespace, node)
+        model = json.dumps(_waiting("wait-00000"))
+        bodies = (json.loads(model.replace("wait-00000", f"wait-{i:05}")) for i in range(options.jobs))
+        began = time.monotonic()
+        for _ in pool.map(lambda body: cluster.create(WORKFLOW, body, namespace=namespace), bodies):
+            pass
+        submitted = time.monotonic()
+        say(json.dumps({"submitted": options.jobs, "seconds": round(submitted - began, 1)}))
+        daemon.start()
+        try:
+            daemon.until_leading()
+            started = time.monotonic()
+
+            def plans() -> list[Json]:
+                return [line for line in daemon.lines() if line.get("event") == "plan"]
+
+            wait_until(
+                "all are in a plan", lambda: [p for p in plans() if p["jobs"] >= options.jobs], timeout=600, every=0.2
+            )
+            seen = time.monotonic() - started
+            assert daemon.process is not None
+            resident, peak = allocating.memory(daemon.process.pid)
+            seconds = {
+                command: round(_command(found, namespace, *command.split()), 2)
+                for command in ("queue", "explain wait-05000", "list")
+            }
+            policy = [p["seconds"] for p in plans() if p["jobs"] >= options.jobs]
+        finally:
+            daemon.stop()
+        pods = cluster.list_all(POD, namespace=namespace, labels=keys.JOB, metadata_only=True)
+    summary = {
+        "part": "waiting", "jobs": options.jobs, "nodes": options.nodes, "seen_seconds": round(seen, 1),
+        "policy_seconds": [min(policy), max(policy)], "mib": [round(resident), round(peak)], "pods": len(pods),
+        "command_seconds": seconds, "load": os.getloadavg()[0],
+    }  # fmt: skip
+    say(json.dumps(summary))
+    return int(bool(pods))
+
+
+def _waiting(name: str) -> Json:
+    made = template(
+        "sleep 1",
+        container={"resources": {"requests": {"cpu": "2", "memory": "64Mi"}}},
+        nodeSelector={FAKE: "fake"},
+        tolerations=[{"key": FAKE, "operator": "Exists"}],
+    )
+    return render(DIJob(name=name, tasks=(Task(name="worker", replicas=5, template=made),), scheduling="gang"))
+
+
+def _fill(cluster: Cluster, namespace: str, node: Json) -> None:
+    """A pod of somebody else's that uses all of a node's processors."""
+    name = node["metadata"]["name"]
+    uses = {"requests": {"cpu": node["status"]["allocatable"]["cpu"]}}
+    if not any(taint["key"] == FAKE for taint in node["spec"].get("taints", ())):
+        uses = {"requests": {"cpu": "1"}}
+    spec = {
+        "nodeName": name, "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "main", "image": "x", "resources": uses}],
+    }  # fmt: skip
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"fill-{name}"}, "spec": spec}
+    cluster.create(POD, body, namespace=namespace)
+
+
+def _command(found: TestCluster, namespace: str, *arguments: str) -> float:
+    began = time.monotonic()
+    command = [sys.executable, "-m", "diflow", *arguments, "-n", namespace]
+    subprocess.run(command, env=found.environment, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - began
 
 
 # --- jobs that come and go --------------------------------------------------------------------------------------------
