@@ -193,7 +193,7 @@ def wait(found: TestCluster, cluster: Cluster, namespace: str, options: argparse
             resident, peak = allocating.memory(daemon.process.pid)
             seconds = {
                 command: round(_command(found, namespace, *command.split()), 2)
-                for command in ("queue", "explain wait-05000", "list")
+                for command in ("queue", f"explain wait-{options.jobs // 2:05}", "list")
             }
             policy = [p["seconds"] for p in plans() if p["jobs"] >= options.jobs]
         finally:
