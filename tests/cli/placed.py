@@ -64,8 +64,8 @@ def put(
     created: str = "",
     **spec: Any,
 ) -> dict[str, Any]:
-    """Add a job's Workflow: with `at`, the nodes of its replicas by task, it runs there; a gang without them waits for
-    its admission. `suspend=True`: its user has suspended it."""
+    """Add a job's Workflow; with `at`, the nodes of its replicas by task, it runs there; else it waits, without pods.
+    `suspend`: its user has suspended it."""
     workflow = render(job.model_copy(update={"namespace": namespace}))
     metadata = workflow["metadata"]
     metadata["creationTimestamp"] = created or now()
@@ -81,22 +81,24 @@ def put(
         said = {"action": decided[0], "why": decided[1], "time": now()}
         metadata["annotations"][keys.DECISION] = json.dumps(said)
     changed = {keys.PARAM_GRANTED: json.dumps({"1": counts}), keys.PARAM_PROFILINGS: profilings}
-    waits = at is None and job.scheduling == "gang"
-    if not waits:
+    if at is not None:
         changed[keys.PARAM_PLACES] = ADMITTED
+    for parameter in workflow["spec"]["arguments"]["parameters"]:
+        parameter["value"] = changed.get(parameter["name"], parameter["value"])
+    if at is not None:
         workflow["spec"].pop("suspend", None)
     if spec.get("suspend"):
         metadata["annotations"][keys.HELD] = "true"
-    for parameter in workflow["spec"]["arguments"]["parameters"]:
-        parameter["value"] = changed.get(parameter["name"], parameter["value"])
     workflow["spec"].update(spec)
     names = [f"{task}({i}:{i})" for task, count in counts.items() for i in range(count)]
+    if at is None:
+        names = []
     nodes = {}
-    for name in names if not waits else ():
+    for name in names:
         task = name.partition("(")[0]
         full = f"{job.name}.round(0:1).{name}.{task}(0)"
         nodes[full] = {
-            "id": full, "name": full, "type": "Pod", "phase": "Running" if at is not None else "Pending",
+            "id": full, "name": full, "type": "Pod", "phase": "Running",
             "startedAt": now(),
         }  # fmt: skip
         index = int(name.partition("(")[2].partition(":")[0])

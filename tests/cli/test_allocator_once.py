@@ -17,6 +17,7 @@ from diflow.allocator.engine.settings import allocator_settings
 from diflow.allocator.policies.base import load_policy
 from diflow.kube.kinds import CONFIG_MAP, LEASE, WORKFLOW
 from diflow.kube.leader_election import Elector
+from diflow.state.parameters import JobState
 from tests.cli.placed import SYSTEM, dijob, lease, lease_annotations, node, put
 from tests.cli.runner import Cli
 from tests.cli.test_allocator_run import until
@@ -217,7 +218,9 @@ def test_resume_with_a_job_still_resumes_the_job(diflow: Cli) -> None:
     lease(diflow, paused="jane")
     assert diflow("resume", "job").err == "job is resumed\n"
     assert diflow("resume", "job").err == "job was not suspended\n"
-    assert "suspend" not in diflow.api.objects[WORKFLOW.path("default")]["job"]["spec"]
+    workflow = diflow.api.objects[WORKFLOW.path("default")]["job"]
+    assert keys.HELD not in workflow["metadata"]["annotations"]
+    assert JobState.parse(workflow).awaits_admission, "it was never admitted"
     assert lease_annotations(diflow)[control_channel.PAUSED] == "jane"
 
 

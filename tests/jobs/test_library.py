@@ -89,7 +89,7 @@ def test_a_job_without_the_allocator_is_not_hidden(diflow: Cli) -> None:
 
 
 @pytest.mark.parametrize("asked", ["none", "gang"])
-def test_what_a_job_says_of_its_scheduling_holds(diflow: Cli, asked: str) -> None:
+def test_what_a_job_says_of_its_scheduling_holds_whatever_the_allocator_says(diflow: Cli, asked: str) -> None:
     allocator(diflow, scheduling="gang" if asked == "none" else "none")
     assert scheduled(diflow, scheduling=asked) == (asked, asked == "gang", 1)
 

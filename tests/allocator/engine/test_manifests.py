@@ -126,8 +126,10 @@ def test_a_job_that_says_nothing_of_scheduling_becomes_a_gang_where_it_is_instal
         assert made["metadata"]["labels"][keys.SCHEDULING] == scheduling
 
 
-@pytest.mark.parametrize(("set_to", "seconds"), [(None, 604800), ("", None), ("60", 60), ("2147483647", 2**31 - 1)])
-def test_an_ended_job_is_kept_for_a_week_or_as_long_as_the_administrator_says(
+@pytest.mark.parametrize(
+    ("set_to", "seconds"), [(None, None), ("", None), ("604800", 604_800), ("60", 60), ("2147483647", 2**31 - 1)]
+)
+def test_an_ended_job_is_kept_as_long_as_the_administrator_says_and_by_default_for_ever(
     diflow: Cli, set_to: str | None, seconds: int | None
 ) -> None:
     diflow.prepare()
