@@ -213,7 +213,7 @@ def test_without_the_right_to_pause_it_names_the_right(diflow: Cli) -> None:
 
 
 def test_resume_with_a_job_still_resumes_the_job(diflow: Cli) -> None:
-    put(diflow, dijob("job", {"worker": 2}), at={"worker": ["a", "b"]}, suspend=True)
+    put(diflow, dijob("job", {"worker": 2}), suspend=True)
     lease(diflow, paused="jane")
     assert diflow("resume", "job").err == "job is resumed\n"
     assert diflow("resume", "job").err == "job was not suspended\n"
