@@ -217,7 +217,9 @@ def test_resume_with_a_job_still_resumes_the_job(diflow: Cli) -> None:
     lease(diflow, paused="jane")
     assert diflow("resume", "job").err == "job is resumed\n"
     assert diflow("resume", "job").err == "job was not suspended\n"
-    assert "suspend" not in diflow.api.objects[WORKFLOW.path("default")]["job"]["spec"]
+    workflow = diflow.api.objects[WORKFLOW.path("default")]["job"]
+    assert keys.HELD not in workflow["metadata"]["annotations"]
+    assert workflow["spec"]["suspend"] is True, "it waits for its admission, as it was never admitted"
     assert lease_annotations(diflow)[control_channel.PAUSED] == "jane"
 
 

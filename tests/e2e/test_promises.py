@@ -66,7 +66,7 @@ def test_a_gang_whose_pods_a_quota_forbids_gives_its_place_back_and_starts_when_
         why = told(live, gang, "given back")
         assert "not created" in why
         assert "quota" in why
-        assert not is_placed(live, gang)
+        wait_until("nothing of it runs", lambda: not is_placed(live, gang) and not run_on(live, gang))
     finally:
         live.kubectl("delete", "quota", "few")
     assert live.ended(gang) == "Succeeded"
