@@ -118,7 +118,7 @@ class Allocator:
             avoided=self._reconciler.avoided,
             record=record,
             on_progress=self._progress,
-            on_conflict=lambda: self.ask("conflict"),
+            on_due=self.ask,
             clock=clock,
             wall=wall,
         )

@@ -97,7 +97,7 @@ class Write:
         if self.part is not None or self.body.keys() - {"metadata"}:
             return False
         given = (self.body.get("metadata") or {}).get("annotations") or {}
-        return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION}
+        return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION, keys.DESCRIPTION}
 
     def minimal(self) -> Write | None:
         """The same write for an object at its size limit: without new annotations, and for a Workflow without those
@@ -109,7 +109,7 @@ class Write:
             return None
         if self.kind is WORKFLOW:
             at = Allocation.parse(given.get(keys.ALLOCATION) or "")
-            if given.keys() - {keys.ALLOCATION, keys.DECISION}:
+            if given.keys() - {keys.ALLOCATION, keys.DECISION, keys.DESCRIPTION}:
                 return None
             if at is not None and at.is_placed and not self.frees:
                 return None

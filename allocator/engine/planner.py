@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
@@ -14,7 +15,7 @@ from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.guard import Guard, has_raised
 from diflow.allocator.engine.isolation import MOST_CULPRITS, TooLongError, culprit
-from diflow.allocator.engine.patches import Note
+from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.planning import Lapsed, Picture
 from diflow.allocator.engine.promises import Promises
 from diflow.allocator.engine.reconcile import Job, free_now
@@ -30,12 +31,16 @@ from diflow.allocator.policies.base import Policy
 from diflow.errors import DiflowError, InvalidError
 from diflow.kube.leader_election import Elector
 
+# Texts of decisions that are written in a cycle. The API server takes about a hundred writes a second: with the texts
+# of thousands of new jobs, the next decisions would be late.
+_MOST_TEXTS: Final = 200
+
 log = structlog.get_logger("diflow.allocator")
 
 
 class Planner:
     """Makes one plan at a time. `record` gets each snapshot and plan, `on_progress` is called when a step is done,
-    `on_conflict` when writes were refused, so that another plan is due."""
+    `on_due` with a reason when another plan is due: writes were refused, or texts are left."""
 
     def __init__(
         self,
@@ -48,14 +53,14 @@ class Planner:
         avoided: AvoidedNodes,
         record: Callable[[Snapshot, Plan], None],
         on_progress: Callable[[], None],
-        on_conflict: Callable[[], None],
+        on_due: Callable[[str], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
         self.policy = policy
         self._settings, self._elector, self._executor = settings, elector, executor
         self._view, self._avoided = view, avoided
-        self._record, self._on_progress, self._on_conflict = record, on_progress, on_conflict
+        self._record, self._on_progress, self._on_due = record, on_progress, on_due
         self._clock, self._wall = clock, wall
         self._guard = Guard(policy.name, limit_seconds=settings.policy_seconds)
         self._memory = planning.Memory()
@@ -163,16 +168,25 @@ class Planner:
             waiting=int((plan.action == int(Action.WAIT)).sum()),
             seconds=round(spent, 4),
         )
+        return spent, self._write(free, use, shown, plan, state)
+
+    def _write(self, free: list[Write], use: list[Write], shown: Picture, plan: Plan, state: ClusterState) -> bool:
+        """Send the writes of a plan, and texts of decisions last. Returns whether there were any."""
         rows = {standing.job.key: row for row, standing in enumerate(shown.standings)}
         use.sort(key=lambda write: admission_order(state.jobs[write.job]))
         free.sort(key=lambda write: admission_order(state.jobs[write.job]))
+        texts = [write for write in use if write.is_only_told]
+        use = [write for write in use if not write.is_only_told]
         done = write_in_order(
             free, use, Holdings(shown.snapshot, plan, rows), lambda some: self._executor.apply(some, state.jobs)
         )
         if done.refused:
             log.info("conflict", refused=sorted({w.job for w in done.refused})[:4], waiting=len(done.waiting))
-            self._on_conflict()
-        return spent, bool(done.tried)
+            self._on_due("conflict")
+        self._executor.apply(texts[:_MOST_TEXTS], state.jobs)
+        if texts[_MOST_TEXTS:]:
+            self._on_due("texts of decisions are left")
+        return bool(done.tried or texts)
 
     def _withdraw_unused(self, state: ClusterState, now: float) -> ClusterState:
         """Withdraw the places that were not used in time. Returns the cluster state then."""

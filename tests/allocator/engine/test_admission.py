@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from diflow import keys
+from diflow.allocator.engine import planner
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
 from diflow.state.parameters import ADMITTED, NOT_ADMITTED
@@ -202,3 +203,21 @@ def test_a_node_that_goes_before_the_pods_are_created(at: Lab) -> None:
     runs(at, "one", 4, seconds=200)
     assert at.cluster.restarts("one") == 0
     assert {pod["spec"]["nodeName"] for pod in at.cluster.of("one").values()} == {"a", "b"} - {node}
+
+
+def test_the_texts_of_many_jobs_do_not_delay_the_next_decisions(at: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "_MOST_TEXTS", 3)
+    for i in range(10):
+        at.cluster.submit(job(f"big-{i}", task(replicas=1, cpu="100")))
+    at.cluster.submit(job("small", task(replicas=1)))
+    sizes: list[int] = []
+    assert at.daemon is not None
+    executor = at.daemon.allocator.executor
+    apply = executor.apply
+    monkeypatch.setattr(executor, "apply", lambda writes, jobs: sizes.append(len(writes)) or apply(writes, jobs))
+    for _ in range(10):
+        at.step()
+    assert at.daemon.line.writes()[0][1].endswith("/small"), "the admission comes first"
+    assert all(at.decision(f"big-{i}") for i in range(10))
+    assert max(sizes) == 3
+    assert len(at.cluster.running("small")) == 1
