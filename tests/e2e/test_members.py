@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from diflow import keys, names
+from diflow.conformance import reading
 from diflow.state.observe import observe
 from diflow.state.roster import roster
 from diflow.state.status import derive
@@ -216,8 +217,8 @@ def phase(live: Live, name: str) -> str:
 
 
 def environment(pod: Pod) -> dict[str, str]:
-    main = next(c for c in pod["spec"]["containers"] if c["name"] == "main")
-    return {item["name"]: item.get("value", "") for item in main["env"]}
+    """The variables of the main container, those from the pod's annotations too."""
+    return reading.env(pod)
 
 
 def uid(pod: Pod | None) -> str:

@@ -123,8 +123,11 @@ def test_clean_pod_policy_all_leaves_no_pod(live: Live) -> None:
 
 
 @pytest.mark.xdist_group("node")
-def test_pods_of_a_gang_wait_for_the_allocator(live: Live) -> None:
+def test_pods_of_a_gang_that_its_user_resumed_wait_for_the_allocator(live: Live) -> None:
     name = live.submit(job(task("learner", replicas=2), name="gang", scheduling="gang"))
+    wait_until("Argo has seen it", lambda: live.workflow(name).get("status"))
+    assert live.pods(name) == []
+    live.argo("resume", name)
     pods = wait_until("both pods are there", lambda: p if len(p := live.pods(name)) == 2 else None)
     for pod in pods:
         assert pod["spec"]["schedulingGates"] == [{"name": "diflow/gang"}]

@@ -91,6 +91,9 @@ def pod(template: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
     """The Pod of a template of a Workflow with this spec."""
     template, shared = copy.deepcopy((template, shared))
     patches = [json.loads(part["podSpecPatch"]) for part in (shared, template)]
+    for item in patches[0].get("containers", []):
+        if item["name"] == "1":  # the expression that names `wait`, in a pod of a task
+            item["name"] = "wait"
     containers = [
         {"name": "wait", "image": "argoexec", "volumeMounts": [_ARGO]},
         {**template["container"], "name": "main"},
