@@ -121,7 +121,7 @@ def pod(template: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
     for patch in patches:
         spec = merged(spec, patch)
     spec.pop("1", None)  # the gate or the node of a gang's pod
-    for container in (*spec["containers"][1:], *spec["initContainers"]):
+    for container in (*(c for c in spec["containers"] if c["name"] != "wait"), *spec["initContainers"]):
         container["volumeMounts"] = [*container.get("volumeMounts", []), _ARGO]
     annotations = {**shared["podMetadata"]["annotations"], **template["metadata"]["annotations"]}
     metadata = {"name": "pod", **template["metadata"], "annotations": annotations}

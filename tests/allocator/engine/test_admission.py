@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from diflow import keys
 from diflow.allocator.engine import planner
+from diflow.allocator.engine.patches import Write
+from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
 from diflow.state.parameters import ADMITTED, NOT_ADMITTED
@@ -214,7 +216,12 @@ def test_the_texts_of_many_jobs_do_not_delay_the_next_decisions(at: Lab, monkeyp
     assert at.daemon is not None
     executor = at.daemon.allocator.executor
     apply = executor.apply
-    monkeypatch.setattr(executor, "apply", lambda writes, jobs: sizes.append(len(writes)) or apply(writes, jobs))
+
+    def counted(writes: Sequence[Write], jobs: Mapping[str, Job]) -> list[Write]:
+        sizes.append(len(writes))
+        return apply(writes, jobs)
+
+    monkeypatch.setattr(executor, "apply", counted)
     for _ in range(10):
         at.step()
     assert at.daemon.line.writes()[0][1].endswith("/small"), "the admission comes first"
