@@ -99,11 +99,15 @@ def node(task: str, *, attempt: str) -> str:
     attempt as well, and the time until which it holds: a pod that is created again later (by a retry, or after `argo
     retry`) has a gate, whatever the parameter says. `attempt`: the expression of the pod's counted attempt.
     """
+    return f"{_PLACES}; {_node(task, attempt)}"
+
+
+_PLACES = f"let p = fromJSON(workflow.parameters.{keys.PARAM_PLACES})"
+
+
+def _node(task: str, attempt: str) -> str:
     key = f"{_ROUND} + '/{task}/' + {_MEMBER} + '/' + {attempt} + '/' + string(retries)"
-    return (
-        f"let p = fromJSON(workflow.parameters.{keys.PARAM_PLACES});"
-        f" now().Unix() < (p.until ?? 0) ? (p[{key}] ?? '') : ''"
-    )
+    return f"now().Unix() < (p.until ?? 0) ? (p[{key}] ?? '') : ''"
 
 
 def gate_or_node(task: str, gates: Sequence[str], *, attempt: str) -> str:
@@ -114,10 +118,9 @@ def gate_or_node(task: str, gates: Sequence[str], *, attempt: str) -> str:
     `":null}` it completes the object, so that the text is valid JSON before Argo evaluates it, too. `q` is a double
     quote, which the expression cannot contain, as it is in a JSON text.
     """
-    where, name = node(task, attempt=attempt).split("; ", 1)
     own, all_ = (", ".join(f"{{'name': '{gate}'}}" for gate in some) for some in (gates, (*gates, keys.GATE)))
     return (
-        f"{where}; let n = ({name}); let q = toJson('')[:1];"
+        f"{_PLACES}; let n = ({_node(task, attempt)}); let q = toJson('')[:1];"
         f" 'schedulingGates' + q + ':' + (n == '' ? toJson([{all_}])"
         f" : toJson([{own}]) + ',' + q + 'nodeSelector' + q + ':' + toJson({{'{keys.HOSTNAME}': n}}))"
         " + ',' + q + 'nodeName'"

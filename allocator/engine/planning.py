@@ -429,7 +429,7 @@ def _writes_of(
         return [], [write] if write is not None else []
     if action in (Action.WAIT, Action.PREEMPT):
         return [_preempt(standing, said, now)], []
-    if read.is_unborn:
+    if read.awaits_admission:
         return [], [_begin(standing, target, said, now, capacity)]
     if not read.is_preemptible:
         return [], [_extend(standing, target, said, now)]

@@ -551,8 +551,7 @@ def unborn(job: Job, now: float) -> Needs:
 def free_now(capacity: FreeCapacity, jobs: Iterable[Job], now: float) -> FreeCapacity:
     """`capacity` without that of admitted jobs whose pods do not exist yet."""
     for job in jobs:
-        if job.read.places_until > now:
-            capacity.take(unborn(job, now))
+        capacity.take(unborn(job, now))
     return capacity
 
 

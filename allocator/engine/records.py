@@ -167,11 +167,6 @@ class JobRead:
     complaint: str = ""
 
     @property
-    def is_unborn(self) -> bool:
-        """It was never admitted, and Argo has created nothing of it."""
-        return self.awaits_admission and not self.tree.count
-
-    @property
     def limits(self) -> str:
         """The minimum and maximum replicas of each task that the user asks for, as text."""
         return ",".join(f"{role.name}:{role.low}-{role.high}" for role in self.roles)

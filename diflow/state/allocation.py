@@ -70,7 +70,7 @@ class Allocation:
         running pods count as usage in any case."""
         data = untrusted.mapping(given)
         nodes = data.get("nodes")
-        since, first = _time(data.get("since", 0)), _time(data.get("first", 0))
+        since, first = point_in_time(data.get("since", 0)), point_in_time(data.get("first", 0))
         moves = data.get("moves", 0)
         if (
             not untrusted.is_round(data.get("round"))
@@ -103,7 +103,7 @@ def _is_name(name: Any) -> bool:
     return isinstance(name, str) and len(name) <= _LONGEST_NAME
 
 
-def _time(value: Any) -> float | None:
+def point_in_time(value: Any) -> float | None:
     """Seconds since 1970; None if out of range."""
     number = untrusted.number(value)
     return number if number is not None and 0 <= number <= _LATEST else None

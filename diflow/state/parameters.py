@@ -25,7 +25,7 @@ from diflow import keys
 from diflow.bounds import MOST_BACKOFF_LIMIT, MOST_MANIFEST_BYTES, MOST_REPLICAS, MOST_TASKS, MOST_WORKFLOW_BYTES
 from diflow.errors import InvalidError
 from diflow.state import chain, untrusted
-from diflow.state.allocation import Allocation
+from diflow.state.allocation import Allocation, point_in_time
 from diflow.state.memo import MIB, remembered
 from diflow.state.patches import incarnations_name
 
@@ -43,7 +43,6 @@ LONGEST_PROFILINGS: Final = 65_536
 """Characters of a job's reports: twice what the server writes."""
 MOST_ROUNDS: Final = 10_000
 """In one Workflow. A job continues in another one long before that (docs/decisions/0006)."""
-_LATEST: Final = 1e11
 _MOST_RELEASED: Final = 100_000
 _LONGEST_WHY: Final = 2000
 _INCARNATION: Final = re.compile(r"(\.[1-9][0-9]{0,8})?", re.ASCII)
@@ -237,8 +236,7 @@ def _until(places: str) -> float:
     """Until when the parameter `places` holds, in seconds since 1970; 0 if it does not hold at all."""
     if len(places) > MOST_WORKFLOW_BYTES or places in ("", NOT_ADMITTED, ADMITTED):
         return 0.0
-    number = untrusted.number(untrusted.mapping(places).get("until"))
-    return number if number is not None and 0 <= number <= _LATEST else 0.0
+    return point_in_time(untrusted.mapping(places).get("until")) or 0.0
 
 
 def parameters(workflow: Object) -> Pairs:
