@@ -332,7 +332,7 @@ def _one(grown: Grown, probes: int) -> Row:
             served = (_server_seconds(grown.found) - before_served) / len(times)
             _until_still(port)
             before_cycles = _cpu_seconds(pid)
-            cycles, own, asking = _cycles(grown, daemon, probes)
+            cycles, own, asking = replanned(grown, daemon, probes)
             cpu_of_cycles = _cpu_seconds(pid) - before_cycles
             _until_still(port)
             idle = _idle(pid)
@@ -372,7 +372,7 @@ def _runs(daemon: Daemon) -> bool:
     return True
 
 
-def _cycles(grown: Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float], list[float]]:
+def replanned(grown: Grown, daemon: Daemon, probes: int) -> tuple[list[float], list[float], list[float]]:
     """Request one more replica for jobs, one after the other. Returns the seconds until the plan is written, with and
     without the policy, and those of the request itself.
 

@@ -72,13 +72,19 @@ def measure(*, rounds: int) -> list[Figure]:
         daemon.start()
         try:
             daemon.until_leading()
-            with Watch(cluster, namespace, POD, _state) as pods, Watch(cluster, namespace, WORKFLOW, _granted) as plans:
-                place = _Place(cluster, namespace, pods, plans, _requeue_seconds(cluster))
-                grown = _in_turns(place, rounds, _grow, preemptible=False)
-                moved = _in_turns(place, rounds, _move, preemptible=True)
+            grown, moved = in_turns(cluster, namespace, rounds)
         finally:
             daemon.stop()
     return [*_figures("one pod more", grown), *_figures("a new round", moved)]
+
+
+def in_turns(cluster: Cluster, namespace: str, rounds: int) -> tuple[dict[str, list[Took]], dict[str, list[Took]]]:
+    """One replica more, and a new round, by hand and by the allocator that leads in the namespace."""
+    with Watch(cluster, namespace, POD, _state) as pods, Watch(cluster, namespace, WORKFLOW, _granted) as plans:
+        place = _Place(cluster, namespace, pods, plans, _requeue_seconds(cluster))
+        grown = _in_turns(place, rounds, _grow, preemptible=False)
+        moved = _in_turns(place, rounds, _move, preemptible=True)
+    return grown, moved
 
 
 def _figures(what: str, took: Mapping[str, list[Took]]) -> list[Figure]:

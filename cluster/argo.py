@@ -1,7 +1,8 @@
 """Installs Argo Workflows as its users do: upstream's manifests with the full CRDs, through kustomize.
 
-The manifests are those of Argo's Go module. Only our own clusters get three changes: the server uses plain HTTP with
-its own rights, it is reachable from the host, and its readiness is probed early.
+The manifests are those of Argo's Go module. Only our own clusters get four changes: the server uses plain HTTP with
+its own rights, it is reachable from the host, its readiness is probed early, and the controller looks at a changed
+Workflow after one second instead of ten.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def kustomization(version: str, manifests: str, *, ours: bool) -> dict[str, obje
     }
     if ours:
         whole["patches"] = [
+            _patch("Deployment", "workflow-controller", _QUICK_CONTROLLER),
             _patch("Deployment", "argo-server", _OPEN_SERVER),
             _patch("Service", "argo-server", _NODE_PORT),
         ]
@@ -48,6 +50,10 @@ _OPEN_SERVER: list[dict[str, object]] = [
     {"op": "replace", "path": f"{_CONTAINER}/readinessProbe/httpGet/scheme", "value": "HTTP"},
     {"op": "replace", "path": f"{_CONTAINER}/readinessProbe/initialDelaySeconds", "value": 1},
     {"op": "replace", "path": f"{_CONTAINER}/readinessProbe/periodSeconds", "value": 2},
+]
+# Argo looks again at a Workflow that has changed after this time; docs/scale.md says what a larger cluster bears.
+_QUICK_CONTROLLER: list[dict[str, object]] = [
+    {"op": "add", "path": f"{_CONTAINER}/env/-", "value": {"name": "DEFAULT_REQUEUE_TIME", "value": "1s"}},
 ]
 _NODE_PORT: list[dict[str, object]] = [
     {"op": "add", "path": "/spec/type", "value": "NodePort"},

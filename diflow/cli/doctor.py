@@ -64,11 +64,13 @@ def verdict(finding: Finding) -> str:
     """The line for a finding."""
     on = colours(sys.stdout)
     mark = paint("✓", "green", on=on) if finding.ok else paint("✗", "red", on=on)
+    if finding.advice:
+        mark = paint("!", "yellow", on=on)
     if not finding.is_known:
         mark = "–"
     detail = f": {finding.detail}" if finding.detail else ""
-    remedy = f"\n    → {finding.remedy}" if finding.remedy and not finding.ok else ""
-    return f"{mark} {finding.what}{detail}{remedy}"
+    remedy = finding.advice if finding.ok else finding.remedy
+    return f"{mark} {finding.what}{detail}" + (f"\n    → {remedy}" if remedy else "")
 
 
 def _probe(cluster: Cluster, image: str | None) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diflow import keys
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
 from diflow.figures import named
-from diflow.jobs import fence, lookup, prerequisites, unproven
+from diflow.jobs import argo_settings, fence, lookup, prerequisites, unproven
 from diflow.kube.kinds import (
     CONFIG_MAP,
     CRD,
@@ -50,7 +50,7 @@ RIGHTS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
 class Finding:
     """The result of one check. `remedy` says what to do if it failed.
 
-    `is_known` False: it could not be checked, which counts as passed.
+    `is_known` False: it could not be checked, which counts as passed. `advice`: it passed, but could be better.
     """
 
     what: str
@@ -58,6 +58,7 @@ class Finding:
     detail: str = ""
     remedy: str = ""
     is_known: bool = True
+    advice: str = ""
 
 
 def examine(cluster: Cluster) -> Iterator[Finding]:
@@ -82,6 +83,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
         yield from _rights(cluster)
     yield _looked(lambda: _crds(cluster), "Argo's CRDs")
     yield _looked(lambda: _argo(cluster), "Argo's workflow controller")
+    yield from _argo_settings(cluster)
     for account in (keys.WORKER_ACCOUNT, keys.STEPS_ACCOUNT) if found.ok else ():
         what = f"service account {account} in {cluster.namespace}"
         yield _looked(
@@ -193,6 +195,26 @@ def _argo(cluster: Cluster) -> Finding:
     return Finding(
         what, ok=not problem, detail=problem or prerequisites.version_text(found), remedy="upgrade Argo Workflows"
     )
+
+
+def _argo_settings(cluster: Cluster) -> Iterator[Finding]:
+    """What keeps Argo from running the jobs of the namespace, and what makes it slow."""
+    what = "Argo's settings"
+    try:
+        settings = argo_settings.read(cluster)
+    except UnauthorizedError:
+        yield Finding(what, ok=True, detail="not checked, as you may not read them", is_known=False)
+        return
+    if settings is None:
+        return
+    found = argo_settings.remarks(settings, namespace=cluster.namespace)
+    if not found:
+        yield Finding(what, ok=True, detail=f"a changed job is looked at after {settings.requeue_seconds:g} s")
+    for remark in found:
+        if remark.is_fatal:
+            yield Finding(what, ok=False, detail=remark.what, remedy=remark.remedy)
+        else:
+            yield Finding(what, ok=True, detail=remark.what, advice=remark.remedy)
 
 
 def _fence(cluster: Cluster) -> Finding:
