@@ -1,6 +1,6 @@
 """`python -m benchmarks`: run the measurements, print a table, write out/bench.json.
 
-    --only starting,rendering,commands,serving,resizing,allocating   some of them
+    --only starting,rendering,commands,serving,resizing,admitting,allocating   some of them
     --rounds 7                           repetitions of the live measurements
     --sizes 100,1000,5000                pods for the allocator's part (the last takes more than ten minutes)
 
@@ -15,11 +15,11 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import allocating, commands, rendering, resizing, serving, starting
+from benchmarks import admitting, allocating, commands, rendering, resizing, serving, starting
 from benchmarks.figures import Figure, figures_table
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench.json"
-PARTS = ("starting", "rendering", "commands", "serving", "resizing", "allocating")
+PARTS = ("starting", "rendering", "commands", "serving", "resizing", "admitting", "allocating")
 
 
 def main() -> int:
@@ -44,6 +44,8 @@ def main() -> int:
         figures += serving.measure()
     if "resizing" in chosen:
         figures += resizing.measure(rounds=options.rounds)
+    if "admitting" in chosen:
+        figures += admitting.measure()
     if "allocating" in chosen:
         figures += allocating.measure(sizes=[int(size) for size in options.sizes.split(",")])
     print(figures_table(figures))

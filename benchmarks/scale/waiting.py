@@ -119,7 +119,8 @@ def _reason(workflow: Json) -> str:
 
 def _until_explained(cluster: Cluster, namespace: str, jobs: int) -> float:
     with Watch(cluster, namespace, WORKFLOW, _reason) as reasons:
-        return reasons.until("all have their reason", lambda seen: len(seen) >= jobs and all(seen.values()))
+        wait_until("all have their reason", lambda: len(reasons.when(bool)) >= jobs, timeout=900, every=1.0)
+        return time.monotonic()
 
 
 def _cycles(cluster: Cluster, namespace: str, jobs: int) -> list[float]:
@@ -153,7 +154,7 @@ def _page_seconds(found: TestCluster, namespace: str) -> float:
             began = time.monotonic()
             with urllib.request.urlopen(request, timeout=60) as answer:
                 text = answer.read().decode()
-            if _name(0)[:5] not in text:
+            if _name(0)[:7] not in text:
                 raise ValueError("the page shows no job")
             return time.monotonic() - began
 
