@@ -37,11 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Retry tests on a cluster once. Order the tests so that no process waits for a cluster while others are left."""
+    """Retry tests on a cluster once; measure no slow test. Order the tests so that no process waits for a cluster while others are left."""
     for item in items:
         # One probe serves all tests of its findings, and has a retry of its own.
         if _is_live(item) and "findings" not in item.fixturenames:  # type: ignore[attr-defined]
             item.add_marker(pytest.mark.flaky(reruns=1))
+        # Measuring coverage doubles the time of code that computes for minutes; the short tests reach the same lines.
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.no_cover)
     # In parallel, the short tests run last, and keep all processes busy; in one process, while clusters start.
     if _is_main(config):
         items.sort(key=_is_live)
