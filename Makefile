@@ -109,6 +109,14 @@ bench: $(VENV)/.ready ## measure speed, the allocator's too (20 minutes; less wi
 bench-policies: $(VENV)/.ready ## queues in streams of jobs (STREAMS=20: fewer); with DATA=the folder of the Pollux data quality, speed and laws too
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.policies $(if $(DATA),--data $(DATA),--only streams) $(if $(STREAMS),--streams $(STREAMS))
 
+.PHONY: bench-scale
+bench-scale: $(VENV)/.ready ## 10,000 waiting jobs, 5,000 pods, a job of 1,000 replicas, killed leaders (40 minutes; PARTS="gang soak": some); writes out/scale.json
+	$(BIN)/python -m benchmarks.scale $(PARTS)
+
+.PHONY: bench-argo
+bench-argo: $(VENV)/.ready ## settings of Argo's controller beside each other, with 1,000 running jobs (30 minutes)
+	$(BIN)/python -m benchmarks.scale.argo
+
 .PHONY: bench-long
 bench-long: $(VENV)/.ready ## a job of 500 rounds with 8 replicas on fake nodes, over several Workflows (an hour on two busy cores)
 	$(BIN)/python -m benchmarks.long --minutes 120

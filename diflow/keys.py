@@ -33,6 +33,9 @@ ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the 
 PROOF: Final = "diflow/allocation-proof"  # the allocator's signature of that text (allocator)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
 HELD: Final = "diflow/held"  # "true": its user suspended it, and not only the wait for its admission
+REQUESTED: Final = (
+    "diflow/requested"  # JSON {task: replicas}: the parameter `replicas`, of a gang scaled while it waits
+)
 BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: requested since the submission
 REQUESTS: Final = "diflow/requests"  # JSON: the replica requests that were carried out (server)
 EPOCH: Final = "diflow/epoch"  # which leader wrote last

@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Retry tests on a cluster once; measure no slow test. Order the tests so that no process waits for a cluster while others are left."""
+    """Retry tests on a cluster once, measure no slow test, and let no process wait for a cluster needlessly."""
     for item in items:
         # One probe serves all tests of its findings, and has a retry of its own.
         if _is_live(item) and "findings" not in item.fixturenames:  # type: ignore[attr-defined]

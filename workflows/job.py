@@ -25,8 +25,7 @@ from diflow.errors import InvalidError
 from diflow.job import DIJob, dump_yaml
 from diflow.settings import RenderSettings, render_settings
 from diflow.state.nodenames import dag_task
-from diflow.state.parameters import NOT_ADMITTED
-from diflow.state.patches import canonical_json
+from diflow.state.patches import canonical_json, initial
 from diflow.version import __version__
 from diflow.workflows import expressions as expr
 from diflow.workflows.pods import (
@@ -40,7 +39,6 @@ from diflow.workflows.pods import (
     token_volume,
 )
 
-_FIRST_ROUND = "1"
 # Attempts that are not counted are limited, too: each adds a node to the Workflow, whose size is limited.
 _UNCOUNTED_LIMIT = 1000
 _UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
@@ -79,17 +77,7 @@ def _model(job: DIJob, settings: RenderSettings) -> m.Workflow:
     tasks = [task.name for task in job.tasks]
     common = Common.of(job, settings)
     replicas = {task.name: task.replicas for task in job.tasks}
-    parameters = {
-        keys.PARAM_ROUNDS: canonical_json([_FIRST_ROUND]),
-        keys.PARAM_CURRENT: _FIRST_ROUND,
-        keys.PARAM_GRANTED: canonical_json({_FIRST_ROUND: replicas}),
-        keys.PARAM_INCARNATIONS: "{}",
-        keys.PARAM_RELEASED: "[]",
-        **({keys.PARAM_PLACES: NOT_ADMITTED} if job.scheduling == "gang" else {}),
-        keys.PARAM_TASKS: canonical_json(tasks),
-        keys.PARAM_REPLICAS: canonical_json(replicas),
-        keys.PARAM_PROFILINGS: "{}",
-    }
+    parameters = initial(replicas, is_gang=job.scheduling == "gang")
     return m.Workflow(
         api_version="argoproj.io/v1alpha1",
         kind="Workflow",

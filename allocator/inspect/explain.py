@@ -39,7 +39,7 @@ def explanation(cluster: Cluster, name: str, *, policy: str) -> Iterator[str]:
         yield f"{where} has scheduling: none: Argo alone runs it, and no allocator decides about it"
         yield f"  {job.status.phase}: {job.status.message}"
         return
-    seen = observer.look(cluster)
+    seen = observer.look(cluster, read=[job.workflow])
     row = next((row for row in job_rows(seen) if row.key == where), None)
     if row is None:
         yield f"{where} is not there any more"

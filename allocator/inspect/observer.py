@@ -6,7 +6,7 @@ Nothing is written, and no daemon has to run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +26,9 @@ from diflow.allocator.engine.settings import AllocatorSettings, allocator_settin
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.policies.base import load_policy
 from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
+from diflow.jobs import waiting
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, NODE, POD
 
 _NOT_COMPLETED = "workflows.argoproj.io/completed!=true"
 
@@ -57,8 +58,15 @@ class Seen:
             raise NotFoundError(f"there is no job {key} under the allocator") from None
 
 
-def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], float] = time.time) -> Seen:
-    """Read nodes, pods, jobs and queues, each with one list. `namespace`: the allocator's, if known.
+def look(
+    cluster: Cluster,
+    *,
+    namespace: str | None = None,
+    read: Sequence[dict[str, Any]] = (),
+    wall: Callable[[], float] = time.time,
+) -> Seen:
+    """Read nodes, pods, jobs and queues. `namespace`: the allocator's, if known. `read`: Workflows that were just read,
+    as the list has only the metadata of gangs that wait.
 
     Raises UnauthorizedError that names the missing right.
     """
@@ -67,7 +75,7 @@ def look(cluster: Cluster, *, namespace: str | None = None, wall: Callable[[], f
     nodes = [read_node(node) for node in cluster.list_all(NODE, everywhere=True)]
     pods = [read_pod(pod) for pod in cluster.list_all(POD, everywhere=True, fields=LIVE)]
     chosen = f"{MANAGED},{_NOT_COMPLETED}"
-    jobs = [read_workflow(w) for w in cluster.list_all(WORKFLOW, everywhere=True, labels=chosen)]
+    jobs = [read_workflow(w) for w in waiting.workflows(cluster, labels=chosen, everywhere=True, read=read)]
     queues, trouble = _queues(cluster, settings)
     return see(
         assemble(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diflow import keys
 from diflow.errors import NotFoundError, UnauthorizedError
-from diflow.jobs import parts
+from diflow.jobs import parts, waiting
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
@@ -94,8 +94,9 @@ def list_jobs(
 ) -> list[Job]:
     """All jobs of the namespace, or `everywhere`, the newest first. Pods are not read.
 
-    `brief`: of many ended jobs, only the metadata is read (see `status.derive_ended`). A Workflow has about 80 kB, and
-    the API server's serialisation takes most of the time of a long list.
+    `brief`: of gangs that wait and of many ended jobs, only the metadata is read (see `waiting.workflows` and
+    `status.derive_ended`). A Workflow that ran has about 80 kB, and the API server's serialisation takes most of the
+    time of a long list.
     """
     cluster = cluster or Cluster.connect()
     chosen = f"{_MANAGED},{labels}" if labels else _MANAGED
@@ -107,7 +108,11 @@ def list_jobs(
             derived = ((head, status.derive_ended(head)) for head in heads)
             ended = [Job(head, (), found) for head, found in derived if found is not None]
             chosen = f"{chosen},{_NOT_COMPLETED}"
-    workflows = cluster.list_all(WORKFLOW, labels=chosen, **where)
+    workflows = (
+        waiting.workflows(cluster, labels=chosen, **where)
+        if brief
+        else cluster.list_all(WORKFLOW, labels=chosen, **where)
+    )
     known = {workflow["metadata"]["uid"] for workflow in workflows}
     ended = [job for job in ended if job.workflow["metadata"]["uid"] not in known]
     present = {w["metadata"]["uid"] for w in chain.newest([*workflows, *(job.workflow for job in ended)])}

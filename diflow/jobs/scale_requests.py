@@ -34,6 +34,7 @@ class CurrentRequests:
     bounds: Bounds
     parameters: tuple[tuple[str, str], ...]
     annotations: Mapping[str, str]
+    awaits_admission: bool = False
 
     def asked(self, index: int) -> Asked:
         """The present request for one task."""
@@ -56,6 +57,8 @@ class CurrentRequests:
         if bounds != self.bounds:
             given = {task: {"min": pair[0], "max": pair[1]} for task, pair in bounds.items()}
             noted[keys.BOUNDS] = canonical_json(given)
+        if self.awaits_admission:
+            noted[keys.REQUESTED] = canonical_json(dict(wanted))
         if noted:
             change["metadata"]["annotations"] = noted
         return change
@@ -94,4 +97,5 @@ def current_requests(workflow: Mapping[str, Any]) -> CurrentRequests:
         bounds=state.bounds,
         parameters=state.parameters,
         annotations=untrusted.sub(workflow, "metadata", "annotations"),
+        awaits_admission=state.awaits_admission,
     )

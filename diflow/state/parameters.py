@@ -27,14 +27,12 @@ from diflow.errors import InvalidError
 from diflow.state import chain, untrusted
 from diflow.state.allocation import Allocation, point_in_time
 from diflow.state.memo import MIB, remembered
-from diflow.state.patches import incarnations_name
+from diflow.state.patches import NOT_ADMITTED, incarnations_name
 
 Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
 
 STOPS: Final = ("Stop", "Terminate")
-NOT_ADMITTED: Final = "{}"
-"""The parameter `places` of a job that was never admitted. It has no pods while its Workflow is suspended."""
 ADMITTED: Final = '{"until":0}'
 """The parameter `places` when it holds for no pod any more."""
 ENDED: Final = frozenset({"Succeeded", "Failed", "Error"})

@@ -8,6 +8,10 @@ from typing import Any
 
 from diflow import keys
 
+FIRST_ROUND = "1"
+NOT_ADMITTED = "{}"
+"""The parameter `places` of a job that was never admitted. It has no pods while its Workflow is suspended."""
+
 
 def canonical_json(data: Any) -> str:
     """Plain data as JSON without spaces, in the order given: equal data gives equal bytes."""
@@ -40,6 +44,22 @@ def live(
         keys.PARAM_REPLICAS: replicas if replicas is None or isinstance(replicas, str) else dict(replicas),
     }
     return texts({name: value for name, value in given.items() if value is not None})
+
+
+def initial(replicas: Mapping[str, int], *, is_gang: bool) -> dict[str, str]:
+    """All parameters of a job as it is submitted, in order. `replicas`: by task, in the order of the tasks."""
+    values: dict[str, Any] = {
+        keys.PARAM_ROUNDS: [FIRST_ROUND],
+        keys.PARAM_CURRENT: FIRST_ROUND,
+        keys.PARAM_GRANTED: {FIRST_ROUND: dict(replicas)},
+        keys.PARAM_INCARNATIONS: {},
+        keys.PARAM_RELEASED: [],
+        **({keys.PARAM_PLACES: NOT_ADMITTED} if is_gang else {}),
+        keys.PARAM_TASKS: list(replicas),
+        keys.PARAM_REPLICAS: dict(replicas),
+        keys.PARAM_PROFILINGS: {},
+    }
+    return texts(values)
 
 
 def incarnations_name(parameters: Container[str]) -> str:

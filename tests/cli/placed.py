@@ -85,6 +85,7 @@ def put(
     if not waits:
         changed[keys.PARAM_PLACES] = ADMITTED
         workflow["spec"].pop("suspend", None)
+        metadata["labels"][keys.ADMITTED] = "true"
     if spec.get("suspend"):
         metadata["annotations"][keys.HELD] = "true"
     for parameter in workflow["spec"]["arguments"]["parameters"]:

@@ -14,7 +14,8 @@ from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
-from diflow.state.parameters import ADMITTED, NOT_ADMITTED
+from diflow.state.parameters import ADMITTED
+from diflow.state.patches import NOT_ADMITTED
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Lab, job, lab, task
 

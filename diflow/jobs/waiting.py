@@ -1,0 +1,68 @@
+"""Reads many Workflows, and of gangs that wait for their first admission only the metadata.
+
+A Workflow has 10 kB and more, and the API server's serialisation takes most of the time of a long list. Nobody but its
+user changes a gang that waits, and what changes is in its metadata: the DIJob, the allocator's decision, and the
+replicas that were requested since (`keys.REQUESTED`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from diflow import keys
+from diflow.kube.kinds import WORKFLOW
+from diflow.state import untrusted
+from diflow.state.parameters import JobState
+from diflow.state.patches import initial
+
+if TYPE_CHECKING:
+    from diflow.kube.api import Cluster
+
+Object = dict[str, Any]
+
+_WAITS: Final = f"{keys.ADMITTED}=false"
+_OTHERS: Final = f"{keys.ADMITTED}!=false"
+
+
+def workflows(
+    cluster: Cluster,
+    *,
+    labels: str,
+    namespace: str | None = None,
+    everywhere: bool = False,
+    read: Sequence[Object] = (),
+) -> list[Object]:
+    """All Workflows with these labels; those of gangs that wait have no templates, and a status without nodes.
+
+    What somebody wrote into the parameters of such a gang by hand is not seen before its admission. `read`: Workflows
+    that were just read as a whole.
+    """
+    where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
+    # In this order, a gang that is admitted between the requests is in one of them.
+    heads = cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", metadata_only=True, **where)
+    full = cluster.list_all(WORKFLOW, labels=f"{labels},{_OTHERS}", **where)
+    if any(map(_has_places, heads)):
+        # Somebody resumed it (`argo resume`), so it has pods without an admission.
+        full += cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", **where)
+    known = {workflow["metadata"].get("uid") for workflow in full}
+    whole = {workflow["metadata"].get("uid"): workflow for workflow in read}
+    heads = [whole.get(head["metadata"].get("uid"), head) for head in heads]
+    waits = (head for head in heads if head["metadata"].get("uid") not in known)
+    return [*(head if "spec" in head else from_metadata(head) for head in waits), *full]
+
+
+def _has_places(head: Mapping[str, Any]) -> bool:
+    return keys.ALLOCATION in untrusted.sub(head, "metadata", "annotations")
+
+
+def from_metadata(head: Mapping[str, Any]) -> Object:
+    """The Workflow of a gang that waits, as far as diflow reads it, from its metadata."""
+    annotations = untrusted.sub(head, "metadata", "annotations")
+    # An unreadable DIJob has no tasks, and its state names the problem, as that of the whole Workflow does.
+    replicas = {task.name: task.replicas for task in JobState.parse(head).tasks}
+    values = initial(replicas, is_gang=True)
+    if requested := untrusted.string(annotations.get(keys.REQUESTED)):
+        values[keys.PARAM_REPLICAS] = requested
+    parameters = [{"name": name, "value": value} for name, value in values.items()]
+    return {**head, "spec": {"suspend": True, "arguments": {"parameters": parameters}}, "status": {}}

@@ -1,0 +1,111 @@
+"""Gangs that wait are read from the metadata of their Workflows, with the same result as from the whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from diflow import DIJob, Task, keys
+from diflow.allocator.engine.records import read_workflow
+from diflow.jobs import waiting
+from diflow.kube.kinds import WORKFLOW
+from diflow.state import status
+from diflow.workflows import render
+from tests.builders import template
+from tests.cli.runner import Cli
+
+METADATA = {"namespace": "default", "uid": "u-1", "resourceVersion": "7", "creationTimestamp": "2026-11-20T10:00:00Z"}
+
+
+def submitted(name: str = "job", **metadata: Any) -> dict[str, Any]:
+    """The Workflow of a gang of two tasks."""
+    tasks = (
+        Task(name="learner", template=template("x")),
+        Task(name="collector", replicas=3, min_replicas=2, template=template("x")),
+    )
+    made = render(DIJob(name=name, tasks=tasks, scheduling="gang", queue="red", priority="high", preemptible=True))
+    made["metadata"] |= METADATA
+    for key, values in metadata.items():
+        made["metadata"][key] = {**made["metadata"].get(key, {}), **values}
+    return made
+
+
+def head(workflow: dict[str, Any]) -> dict[str, Any]:
+    return {key: workflow[key] for key in ("apiVersion", "kind", "metadata")}
+
+
+DECISION = json.dumps({"action": "wait", "why": "2 fit, 4 are needed", "time": "2026-11-20T10:00:05Z"})
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"annotations": {keys.DECISION: DECISION}},
+        {"annotations": {keys.HELD: "true"}},
+        {"annotations": {keys.BOUNDS: '{"collector":{"min":1,"max":5}}'}},
+        {"labels": {keys.QUEUE: "blue", keys.INSTANCE: keys.INSTANCE_VALUE}},
+        {"annotations": {keys.DIJOB: "{"}},
+        {"annotations": {keys.DIJOB: "[" * 100_000}},
+        {"annotations": {keys.DIJOB: '{"spec":{"tasks":[{"name":"a","replicas":100000000}]}}'}},
+        {"annotations": {keys.DIJOB: '{"spec":{"tasks":[{"name":"A b","replicas":1}]}}'}},
+    ],
+)
+def test_metadata_and_the_whole_say_the_same(metadata: dict[str, Any]) -> None:
+    whole = submitted(**metadata)
+    found = waiting.from_metadata(head(whole))
+    assert status.derive(found) == status.derive(whole)
+    # The parameters of an unreadable job are kept to be written back, which nobody does from a list.
+    assert replace(read_workflow(found), parameters=()) == replace(read_workflow(whole), parameters=())
+
+
+def test_what_was_requested_since_is_in_the_metadata(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.add(WORKFLOW, submitted())
+    assert diflow("scale", "job", "-t", "collector", "--replicas", "5").code == 0
+    whole = diflow.api.objects[WORKFLOW.path("default")]["job"]
+    asked = {role.name: role.wanted for role in read_workflow(waiting.from_metadata(head(whole))).roles}
+    assert asked == {role.name: role.wanted for role in read_workflow(whole).roles}
+    assert asked["collector"] == 5
+
+
+@pytest.mark.parametrize("requested", ["{", '{"collector":-1}', '{"collector":100000000}', "x" * 200_000, '{"a":1}'])
+def test_an_invalid_request_is_ignored(requested: str) -> None:
+    found = read_workflow(waiting.from_metadata(head(submitted(annotations={keys.REQUESTED: requested}))))
+    assert not found.problem
+    assert {role.name: role.wanted for role in found.roles} == {"learner": 1, "collector": 3}
+    assert keys.PARAM_REPLICAS in found.complaint
+
+
+def test_a_list_reads_no_spec_of_a_gang_that_waits(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.add(WORKFLOW, submitted("waits"))
+    admitted = submitted("runs")
+    admitted["metadata"]["uid"] = "u-2"
+    admitted["metadata"]["labels"].pop(keys.ADMITTED)
+    diflow.api.add(WORKFLOW, admitted)
+    before = len(diflow.api.requests)
+    result = diflow("list")
+    assert result.code == 0
+    assert {"waits", "runs"} <= set(result.out.split())
+    asked = [r for r in diflow.api.requests[before:] if r.path == WORKFLOW.path("default")]
+    for request in asked:
+        selector = request.query["labelSelector"]
+        assert f"{keys.ADMITTED}!=false" in selector or "PartialObjectMetadata" in request.headers["Accept"]
+
+
+def test_a_gang_that_is_admitted_between_the_two_requests_is_listed_once(diflow: Cli) -> None:
+    diflow.prepare()
+    diflow.api.add(WORKFLOW, submitted("job"))
+
+    def admits(request: Any) -> None:
+        if f"{keys.ADMITTED}!=false" in str(request.query.get("labelSelector", "")):
+            now = submitted("job")
+            now["metadata"]["labels"].pop(keys.ADMITTED)
+            diflow.api.add(WORKFLOW, now)
+
+    diflow.api.rule(admits)
+    assert diflow("list", "-o", "name").out.split() == ["job"]
