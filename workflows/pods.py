@@ -430,13 +430,16 @@ def _volumes(own: Sequence[dict[str, Any]], job: DIJob) -> list[dict[str, Any]]:
 
 def _with_argos_name(value: Any, name: str | None) -> Any:
     """The same data, with Argo's name of the main container in each `resourceFieldRef`."""
+    return _renamed(value, name) if name and "containerName" in repr(value) else value
+
+
+def _renamed(value: Any, name: str) -> Any:
     if isinstance(value, list):
-        return [_with_argos_name(item, name) for item in value]
+        return [_renamed(item, name) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: "main" if key == "containerName" and name and item == name else _with_argos_name(item, name)
-        for key, item in value.items()
+        key: "main" if key == "containerName" and item == name else _renamed(item, name) for key, item in value.items()
     }
 
 
