@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from diflow import bounds, keys
 from diflow.errors import InvalidError
-from diflow.job import DIJob, dump_yaml
+from diflow.job import DIJob
 from diflow.settings import RenderSettings, render_settings
 from diflow.state.nodenames import dag_task
 from diflow.state.parameters import NOT_ADMITTED
@@ -42,6 +42,7 @@ from diflow.workflows.pods import (
     roster_volume,
     token_volume,
 )
+from diflow.yamltext import dump_yaml
 
 _FIRST_ROUND = "1"
 # Attempts that are not counted are limited, too: each adds a node to the Workflow, whose size is limited.
