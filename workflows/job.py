@@ -308,7 +308,6 @@ def _pod_frame(task: str, stopped: str, inputs: tuple[str, ...]) -> m.Template:
         inputs=_inputs(*inputs),
         retry_strategy=m.RetryStrategy(
             limit=m.IntOrString(root=_UNCOUNTED_LIMIT),
-            retry_policy="Always",
             backoff=_UNCOUNTED_BACKOFF,
             expression=f"{expr.is_wanted(task)} && ({expr.is_uncounted()} || {stopped})",
         ),
@@ -348,7 +347,7 @@ def _give_up(expression: str) -> m.LifecycleHook:
 
 
 def _retry(limit: int, expression: str) -> m.RetryStrategy:
-    return m.RetryStrategy(limit=m.IntOrString(root=limit), retry_policy="Always", expression=expression)
+    return m.RetryStrategy(limit=m.IntOrString(root=limit), expression=expression)
 
 
 def _restarts_together(job: DIJob) -> bool:
