@@ -73,6 +73,12 @@ broken is resumed within 30 s."""
 MOST_TTL_SECONDS: Final = 2**31 - 1
 """An int32, as in Argo's schema (68 years)."""
 
+MOST_ENDED_JOBS: Final = 1_000
+"""Ended jobs in the record of a namespace, the last ones."""
+
+MOST_ENDED_BYTES: Final = 384 * 1024
+"""Of that record: a line has about 300 bytes. A ConfigMap has at most 1 MiB, and is written as a whole."""
+
 MOST_PARTS: Final = 999_999
 """Successive Workflows of a job: a new one each half minute for a year."""
 

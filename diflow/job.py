@@ -6,13 +6,11 @@ It knows the manifest's schema (`diengine.opendilab.org/v2alpha1`, kind DIJob), 
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
@@ -31,6 +29,7 @@ from diflow.spec.podtemplate import (
 from diflow.state import untrusted
 from diflow.state.memo import MIB, remembered
 from diflow.state.patches import canonical_json
+from diflow.yamltext import dump_yaml
 
 if TYPE_CHECKING:
     from hera.workflows import Workflow
@@ -362,28 +361,6 @@ class DIJob(_Model):
         return job_card(self)
 
 
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Block style, multi-line text as literal blocks, and no aliases."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        return True
-
-
-# Text that Python's YAML leaves unquoted and Go's (kubectl's and argo's) reads as a boolean or a number: `y`, `1e-4`,
-# `0o17`. The API server rejects a number in place of text; where it does not check types, Argo's controller fails.
-_NO_TEXT_IN_GO = re.compile(
-    r"[yYnN]|[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?0[xXoObB][0-9a-fA-F_]+"
-)
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    style = "|" if "\n" in value else "'" if _NO_TEXT_IN_GO.fullmatch(value) else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
 @remembered(most_bytes=8 * MIB)  # the result takes up to 16 times as much
 def read_annotation(text: str) -> DIJob:
     """The DIJob in the annotation `diflow/dijob` of a Workflow, fully validated. Raises InvalidError."""
@@ -395,11 +372,6 @@ def read_annotation(text: str) -> DIJob:
         raise InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({error})") from None
     except (ValueError, RecursionError):
         raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
-
-
-def dump_yaml(data: Any, *, width: int = 120, ascii_only: bool = False) -> str:
-    """Plain data as YAML text, in the order given. Longer lines than `width` are folded."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=not ascii_only, width=width)
 
 
 def _exceeds(what: str, number: int, bound: int, *, path: str) -> InvalidError:

@@ -123,6 +123,7 @@ WORKER_ACCOUNT: Final = "diflow-worker"
 STEPS_ACCOUNT: Final = "diflow-steps"
 GATE: Final = "diflow/gang"
 ALLOCATOR: Final = "diflow-allocator"  # its service account, its name in events, and the ConfigMap below
+ENDED_JOBS: Final = "diflow-ended"  # the ConfigMap of a namespace with the record of its ended jobs (allocator)
 SERVER: Final = "diflow-server"  # its Deployment, its Service, and its public ConfigMap
 PUBLIC_NAMESPACE: Final = "kube-public"  # all users may read that ConfigMap there, which announces the allocator
 PRIORITY_CLASSES: Final = {"normal": "diflow-normal", "high": "diflow-high"}

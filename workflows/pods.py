@@ -75,8 +75,9 @@ class Common:
     """What the pods of all tasks of a job have in common.
 
     `mounts`, `env` and `lists` are added to each container; the last two not to the main one if `is_shared`: it has
-    them from the Workflow's own patch (`job_patch`). `listed`: the names of the variables in `lists`. `has_root`: the
-    pods of some task run as root.
+    them from the Workflow's own patch (`job_patch`). So do all main containers with the variables of the mounts if
+    `shares_paths`, and with their security context if `is_confined`. `listed`: the names of the variables in `lists`.
+    `has_root`: the pods of some task run as root.
     """
 
     job: DIJob
@@ -86,20 +87,27 @@ class Common:
     listed: Set[str]
     mounts: Sequence[_Mount]
     is_shared: bool
+    shares_paths: bool
+    is_confined: bool
     has_root: bool
 
     @classmethod
     def of(cls, job: DIJob, settings: RenderSettings) -> Self:
-        env = job_env(job, settings)
+        env, mounts = job_env(job, settings), _mounts(job)
+        is_shared = _shares_variables(job, env)
+        works = [_work(task.template["spec"]) for task in job.tasks]
+        has_root = any(_runs_as_root(task.template["spec"]) for task in job.tasks)
         return cls(
             job=job,
             settings=settings,
             env=env,
             lists=_lists_of_hosts(job),
             listed={names.nodes_variable(task.name) for task in job.tasks},
-            mounts=_mounts(job),
-            is_shared=_shares_variables(job, env),
-            has_root=any(_runs_as_root(task.template["spec"]) for task in job.tasks),
+            mounts=mounts,
+            is_shared=is_shared,
+            shares_paths=is_shared and not any(_blocked(work, mounts) for work in works),
+            is_confined=is_shared and not has_root and all(work.get("securityContext") is None for work in works),
+            has_root=has_root,
         )
 
 
@@ -191,7 +199,9 @@ def job_patch(common: Common) -> str:
     containers: list[dict[str, Any]] = []
     patch: dict[str, Any] = {"subdomain": keys.SERVICE}
     if common.is_shared:
-        containers.append({"name": "main", "env": [*common.env, *common.lists]})
+        paths = [mount.env for mount in common.mounts] if common.shares_paths else []
+        main: dict[str, Any] = {"name": "main", "env": [*common.env, *paths, *common.lists]}
+        containers.append({**main, "securityContext": CONFINED} if common.is_confined else main)
     if common.job.has_short_hosts:
         patch["dnsConfig"] = {"searches": [names.domain("{{workflow.namespace}}")]}
     if not common.has_root:
@@ -210,6 +220,11 @@ def _shares_variables(job: DIJob, env: Sequence[Variable]) -> bool:
     """
     own = {item.get("name") for task in job.tasks for item in _work(task.template["spec"]).get("env", [])}
     return not any(item["name"] in own for item in env if not item["name"].startswith("DI_"))
+
+
+def _blocked(container: dict[str, Any], mounts: Iterable[_Mount]) -> bool:
+    """Whether the container mounts something over a folder of diflow's."""
+    return any(mount.is_blocked_by(own) for mount in mounts for own in container.get("volumeMounts", []))
 
 
 def _work(spec: dict[str, Any]) -> dict[str, Any]:
@@ -363,7 +378,8 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     patch: dict[str, Any] = _named_ports(container)
     variables = [*parts.common.lists]
     if where == "container" and parts.common.is_shared:
-        variables, ours = [], [item for item in ours if item not in parts.common.env]
+        shared = [*parts.common.env, *(mount.env for mount in mounts if parts.common.shares_paths)]
+        variables, ours = [], [item for item in ours if item not in shared]
     container["env"] = ours + rest
     if has_template(given):
         braced = [item for item in rest if has_template(item)]
@@ -381,9 +397,12 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     if mounts:
         ours_mounted = [{"name": mount.volume, "mountPath": mount.folder, "readOnly": True} for mount in mounts]
         container["volumeMounts"] = [*container.get("volumeMounts", []), *ours_mounted]
-    container["securityContext"] = _container_security(given.get("securityContext"), root=parts.root)
+    if where != "container" or not parts.common.is_confined:
+        container["securityContext"] = _container_security(given.get("securityContext"), root=parts.root)
     if where == "container":
         container.pop("name")  # Argo names it `main`
+        if not container["env"]:
+            del container["env"]  # all its variables are in the Workflow's patch
         parts.native[where] = container
     else:
         parts.native.setdefault(where, []).append(container)
@@ -430,13 +449,16 @@ def _volumes(own: Sequence[dict[str, Any]], job: DIJob) -> list[dict[str, Any]]:
 
 def _with_argos_name(value: Any, name: str | None) -> Any:
     """The same data, with Argo's name of the main container in each `resourceFieldRef`."""
+    return _renamed(value, name) if name and "containerName" in repr(value) else value
+
+
+def _renamed(value: Any, name: str) -> Any:
     if isinstance(value, list):
-        return [_with_argos_name(item, name) for item in value]
+        return [_renamed(item, name) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: "main" if key == "containerName" and name and item == name else _with_argos_name(item, name)
-        for key, item in value.items()
+        key: "main" if key == "containerName" and item == name else _renamed(item, name) for key, item in value.items()
     }
 
 

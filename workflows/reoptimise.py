@@ -13,12 +13,12 @@ from hera.workflows import models as m
 
 from diflow import keys, names
 from diflow.errors import InvalidError
-from diflow.job import dump_yaml
 from diflow.settings import RenderSettings, render_settings
 from diflow.state.patches import canonical_json
 from diflow.version import __version__
 from diflow.workflows.pods import ARGO_INIT, ARGO_WAIT, CONFINED, pod_security
 from diflow.workflows.schedule import check_schedule, check_timezone
+from diflow.yamltext import dump_yaml
 
 DEFAULT_IMAGE: Final = f"docker.io/diflow/diflow:{__version__}"
 DEFAULT_NAMESPACE: Final = "diflow-system"  # where the allocator and the accounts are

@@ -15,11 +15,11 @@ import yaml
 
 from diflow import keys, names
 from diflow.errors import InvalidError
-from diflow.job import dump_yaml
 from diflow.state import chain
 from diflow.state.observe import observe
 from diflow.state.patches import canonical_json
 from diflow.state.status import derive_seen
+from diflow.yamltext import dump_yaml
 
 Json = dict[str, Any]
 

@@ -19,6 +19,7 @@ import structlog
 from diflow.allocator.engine.cluster_state import Caches, ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.control_channel import PAUSED
+from diflow.allocator.engine.ended_jobs import EndedJobs
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.lease_requests import LeaseRequests
 from diflow.allocator.engine.planner import Planner
@@ -106,6 +107,9 @@ class Allocator:
             workers=settings.writers,
             clock=clock,
             wall=wall,
+        )
+        self.ended_jobs = EndedJobs(
+            cluster, elector, namespace=settings.watched_namespace, **{"clock": clock, **(reflecting or {})}
         )
         self._view = ClusterView(self.caches, lost_after_seconds=settings.lost_after_seconds, clock=clock, wall=wall)
         self._reconciler = Reconciler(self.executor, self._view, settings, clock=clock, wall=wall)
@@ -304,12 +308,16 @@ def lead(allocator: Allocator, stop: threading.Event) -> None:
         if not allocator.elector.acquire(stop):
             return
         log.info("leading", identity=allocator.elector.identity, epoch=allocator.elector.epoch)
+        over = threading.Event()
+        recorder = threading.Thread(target=allocator.ended_jobs.run, args=(over,), name="ended-jobs", daemon=True)
+        recorder.start()
         try:
             allocator.run(stop)
         except LostLeadershipError:
             log.error("another process leads now: this one ends")
             raise
         finally:
+            over.set()
             allocator.elector.release()
     finally:
         allocator.caches.stop()

@@ -1,18 +1,22 @@
-"""The columns of `diflow list`."""
+"""The columns of `diflow list` and `diflow list --ended`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from diflow import keys
-from diflow.cli.output import coloured_phase
-from diflow.durations import age
+from diflow.cli.output import coloured_phase, printable
+from diflow.durations import age, span
+from diflow.figures import shortened
 from diflow.tables import table
 
 if TYPE_CHECKING:
     from diflow.jobs.lookup import Job
+    from diflow.state.ended import EndedJob
+
+_REASON_CHARACTERS: Final = 60
 
 
 def jobs_table(jobs: Sequence[Job], *, now: datetime, wide: bool = False, namespaces: bool = False) -> str:
@@ -44,6 +48,30 @@ def jobs_table(jobs: Sequence[Job], *, now: datetime, wide: bool = False, namesp
                 job.round or "-",
                 status.message,
             ]
+        rows.append(row)
+    return table(head, rows)
+
+
+def ended_table(jobs: Sequence[EndedJob], *, now: datetime, wide: bool = False, namespaces: bool = False) -> str:
+    """The jobs that have ended as a table. REASON is shortened unless it is `wide`."""
+    head = ["NAME", "PHASE", "QUEUE", "STARTED", "ENDED", "DURATION", "RESTARTS", "RESCHEDULES", "REASON"]
+    if wide or namespaces:
+        head.insert(0, "NAMESPACE")
+    rows = []
+    for job in jobs:
+        row = [
+            printable(job.name),
+            coloured_phase(job.phase),
+            printable(job.queue) or "-",
+            age(job.started, now=now),
+            age(job.ended, now=now),
+            "-" if job.seconds is None else span(job.seconds),
+            _count(job.restarts),
+            _count(job.reschedules),
+            printable(job.message if wide else shortened(job.message, _REASON_CHARACTERS)) or "-",
+        ]
+        if wide or namespaces:
+            row.insert(0, printable(job.namespace))
         rows.append(row)
     return table(head, rows)
 

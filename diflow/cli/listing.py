@@ -17,12 +17,15 @@ from diflow.cli.options import (
     complete_job,
     connect,
     resolve,
+    seconds,
 )
+from diflow.state import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from diflow.jobs.lookup import Job
+    from diflow.kube.api import Cluster
 
 
 def get(
@@ -50,6 +53,13 @@ def list_(
     selector: Annotated[
         str, typer.Option("--selector", "-l", help="Only jobs with these labels, such as diflow/priority=high.")
     ] = "",
+    ended: Annotated[
+        bool, typer.Option("--ended", help="The jobs that have ended, also those whose Workflows were deleted.")
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="With --ended: only of the last 90s, 10m, 2h, 7d, ...", show_default=False),
+    ] = None,
     output: OutputForm = None,
     namespace: Namespace = None,
     context: Context = None,
@@ -59,10 +69,23 @@ def list_(
 
     If there are more than 200, RESTARTS and RESCHEDULES of jobs that have ended are not read and shown as -; -o wide,
     json and yaml read everything.
+
+    With --ended: the jobs that have ended, the last one first. A job is listed after its Workflow was deleted, by
+    `ttlSecondsAfterFinished` or by a user, if the namespace has the ConfigMap diflow-ended (manifests/jobs) and an
+    allocator runs, which records there how the last thousand jobs of the namespace ended. -o json and yaml have no
+    tasks.
     """
     from diflow.jobs import lookup  # noqa: PLC0415
 
+    if since is not None and not ended:
+        raise typer.BadParameter("--since selects ended jobs: use it with --ended")
+    if ended and selector:
+        raise typer.BadParameter("--selector cannot be used with --ended: a deleted Workflow has no labels")
+    past = seconds(since, option="--since")
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    if ended:
+        _print_ended(cluster, past, output, everywhere=all_namespaces)
+        return
     brief = output in (None, Output.NAME)
     found = lookup.list_jobs(everywhere=all_namespaces, labels=selector, brief=brief, cluster=cluster)
     if not found and output in (None, Output.WIDE):
@@ -70,6 +93,33 @@ def list_(
         note(f"there are no jobs {where}")
         return
     _print(found, output, single=False, namespaces=all_namespaces)
+
+
+def _print_ended(cluster: Cluster, past_seconds: float | None, output: Output | None, *, everywhere: bool) -> None:
+    from diflow.cli.jobs_table import ended_table  # noqa: PLC0415
+    from diflow.cli.output import print_data, printable, utc_now  # noqa: PLC0415
+    from diflow.jobs.ended import list_ended  # noqa: PLC0415
+
+    now = utc_now()
+    listed = list_ended(cluster=cluster, everywhere=everywhere)
+    if listed.trouble:
+        note(f"only jobs whose Workflows still exist: {listed.trouble}")
+    jobs = [
+        job
+        for job in listed.jobs
+        if past_seconds is None or now.timestamp() - untrusted.seconds(job.ended) <= past_seconds
+    ]
+    if output is Output.NAME:
+        for job in jobs:
+            say(printable(job.name))
+    elif output in (Output.JSON, Output.YAML):
+        items = [job.to_dict() for job in jobs]
+        print_data({"apiVersion": "v1", "kind": "List", "items": items}, form=output.value)
+    elif jobs:
+        say(ended_table(jobs, now=now, wide=output is Output.WIDE, namespaces=everywhere))
+    else:
+        where = "in this cluster" if everywhere else f"in the namespace {cluster.namespace!r} (-A shows all)"
+        note(f"there are no jobs that have ended {where}")
 
 
 def _print(found: Sequence[Job], output: Output | None, *, single: bool, namespaces: bool = False) -> None:

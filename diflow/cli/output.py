@@ -65,7 +65,7 @@ def print_data(data: Any, *, form: str) -> None:
         text = json.dumps(data, indent=2, ensure_ascii=False)
         sys.stdout.write(f"{text if encodes(sys.stdout, text) else json.dumps(data, indent=2)}\n")
         return
-    from diflow.job import dump_yaml  # noqa: PLC0415 (its models take a while to import)
+    from diflow.yamltext import dump_yaml  # noqa: PLC0415 (YAML takes a while to import)
 
     text = dump_yaml(data)
     sys.stdout.write(text if encodes(sys.stdout, text) else dump_yaml(data, ascii_only=True))

@@ -207,8 +207,8 @@ def _print_workflows(jobs: Sequence[DIJob]) -> None:
 
     text = "---\n".join([to_yaml(job) for job in jobs])
     if not encodes(sys.stdout, text):
-        from diflow.job import dump_yaml  # noqa: PLC0415
         from diflow.workflows import render as render_workflow  # noqa: PLC0415
+        from diflow.yamltext import dump_yaml  # noqa: PLC0415
 
         text = "---\n".join([dump_yaml(render_workflow(job), ascii_only=True) for job in jobs])
     sys.stdout.write(text)

@@ -94,7 +94,7 @@ def list_jobs(
 ) -> list[Job]:
     """All jobs of the namespace, or `everywhere`, the newest first. Pods are not read.
 
-    `brief`: of gangs that wait and of many ended jobs, only the metadata is read (see `waiting.workflows` and
+    `brief`: of many gangs that wait and many ended jobs, only the metadata is read (see `waiting.workflows` and
     `status.derive_ended`). A Workflow that ran has about 80 kB, and the API server's serialisation takes most of the
     time of a long list.
     """
@@ -102,17 +102,14 @@ def list_jobs(
     chosen = f"{_MANAGED},{labels}" if labels else _MANAGED
     where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
     ended: list[Job] = []
-    if brief:
-        heads = cluster.list_all(WORKFLOW, labels=chosen, metadata_only=True, **where)
-        if len(heads) > _MANY:
-            derived = ((head, status.derive_ended(head)) for head in heads)
-            ended = [Job(head, (), found) for head, found in derived if found is not None]
-            chosen = f"{chosen},{_NOT_COMPLETED}"
-    workflows = (
-        waiting.workflows(cluster, labels=chosen, **where)
-        if brief
-        else cluster.list_all(WORKFLOW, labels=chosen, **where)
-    )
+    heads = cluster.list_all(WORKFLOW, labels=chosen, metadata_only=True, **where) if brief else []
+    if len(heads) > _MANY:
+        derived = ((head, status.derive_ended(head)) for head in heads)
+        ended = [Job(head, (), found) for head, found in derived if found is not None]
+        chosen = f"{chosen},{_NOT_COMPLETED}"
+        workflows = waiting.workflows(cluster, labels=chosen, heads=heads, **where)
+    else:
+        workflows = cluster.list_all(WORKFLOW, labels=chosen, **where)
     known = {workflow["metadata"]["uid"] for workflow in workflows}
     ended = [job for job in ended if job.workflow["metadata"]["uid"] not in known]
     present = {w["metadata"]["uid"] for w in chain.newest([*workflows, *(job.workflow for job in ended)])}

@@ -31,16 +31,19 @@ def workflows(
     labels: str,
     namespace: str | None = None,
     everywhere: bool = False,
+    heads: Sequence[Object] | None = None,
     read: Sequence[Object] = (),
 ) -> list[Object]:
     """All Workflows with these labels; those of gangs that wait have no templates, and a status without nodes.
 
-    What somebody wrote into the parameters of such a gang by hand is not seen before its admission. `read`: Workflows
-    that were just read as a whole.
+    What somebody wrote into the parameters of such a gang by hand is not seen before its admission. `heads`: the
+    metadata of all, if it was just read; `read`: Workflows that were just read as a whole.
     """
     where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
     # In this order, a gang that is admitted between the requests is in one of them.
-    heads = cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", metadata_only=True, **where)
+    if heads is None:
+        heads = cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", metadata_only=True, **where)
+    heads = [head for head in heads if untrusted.sub(head, "metadata", "labels").get(keys.ADMITTED) == "false"]
     full = cluster.list_all(WORKFLOW, labels=f"{labels},{_OTHERS}", **where)
     if any(map(_has_places, heads)):
         # Somebody resumed it (`argo resume`), so it has pods without an admission.

@@ -313,13 +313,15 @@ class Cluster:
         seconds: float,
         silence_seconds: float,
         opened: Callable[[Callable[[], None]], None] = lambda _: None,
+        metadata_only: bool = False,
         **selection: Unpack[Selection],
     ) -> Generator[Change, None, None]:
         """Yield the events of one watch, including bookmarks, until the server ends it after about `seconds`.
 
         `since` is the resourceVersion to start from. `opened` is called when the server has accepted the watch, with a
         function that closes the connection from any thread. Raises GoneError if `since` has expired, and
-        UnavailableError if the stream breaks, or is silent for `silence_seconds`.
+        UnavailableError if the stream breaks, or is silent for `silence_seconds`. `metadata_only`: the events have only
+        the metadata of the objects.
         """
         path, selectors = self._selected(kind, **selection)
         query = {
@@ -330,7 +332,8 @@ class Cluster:
             "timeoutSeconds": max(1, int(seconds)),
         }
         silence = min(silence_seconds, max(seconds, 1.0) + _READ_MARGIN_SECONDS)
-        with self._open("GET", path, query=query, read_seconds=silence, about="a watch") as response:
+        accept = _ONE_METADATA if metadata_only else _JSON
+        with self._open("GET", path, query=query, accept=accept, read_seconds=silence, about="a watch") as response:
             opened(lambda: _hang_up(response))
             for line in _lines(response):
                 try:

@@ -51,7 +51,8 @@ class _Entry:
 
 
 class Reflector:
-    """The objects of a kind in a namespace (or `everywhere`) that match the selectors.
+    """The objects of a kind in a namespace (or `everywhere`) that match the selectors; of each the whole object, or its
+    metadata alone (`metadata_only`).
 
     `trim` is called with each received object, without its managedFields, and returns what to cache, or None for
     nothing. `on_change(kind, (namespace, name), old, new)` is called for each change of the cache: ADDED (no old),
@@ -74,6 +75,7 @@ class Reflector:
         everywhere: bool = False,
         labels: str = "",
         fields: str = "",
+        metadata_only: bool = False,
         trim: Callable[[Json], Json | None] = lambda obj: obj,
         on_change: OnChange = lambda *_: None,
         on_trouble: Callable[[Exception | None], None] = lambda _: None,
@@ -88,6 +90,7 @@ class Reflector:
         self._kind = kind
         self._chosen: dict[str, Any] = {
             "namespace": namespace, "everywhere": everywhere, "labels": labels, "fields": fields,
+            "metadata_only": metadata_only,
         }  # fmt: skip
         self._trim = trim
         self._on_change = on_change

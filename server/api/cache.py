@@ -108,11 +108,12 @@ class JobView:
 @dataclass(frozen=True, slots=True)
 class More:
     """What the cache keeps for others. `workflow` and `pod` are called with each whole object and return its `more`;
-    objects of `kinds` are kept as their function trims them (`Cache.objects`)."""
+    objects of `kinds` are kept as their function trims them (`Cache.objects`). `fields`: field selectors by kind."""
 
     workflow: Callable[[Json], Any] = lambda _: None
     pod: Callable[[Json], Any] = lambda _: None
     kinds: Mapping[Kind, Callable[[Json], Json | None]] = field(default_factory=dict)
+    fields: Mapping[Kind, str] = field(default_factory=dict)
 
 
 class Cache:
@@ -146,7 +147,14 @@ class Cache:
             cluster, POD, labels=PODS, fields=LIVE, trim=self._trim_pod, on_change=self._pod, **space, **given
         )
         self._others = {
-            kind: Reflector(cluster, kind, trim=trim, **(space if kind.namespaced else {"everywhere": True}), **given)
+            kind: Reflector(
+                cluster,
+                kind,
+                trim=trim,
+                fields=self._more.fields.get(kind, ""),
+                **(space if kind.namespaced else {"everywhere": True}),
+                **given,
+            )
             for kind, trim in self._more.kinds.items()
         }
         self._jobs = Reflectors((self.workflows, self.pods))

@@ -23,6 +23,7 @@ JOBS_A_PAGE: Final = 25
 NODES_A_PAGE: Final = 24
 WAITING_SHOWN: Final = 20
 REPLICAS_SHOWN: Final = 200
+RECORDED_SHOWN: Final = 2000
 NODES_NAMED: Final = 12
 COLOURS: Final = 8
 _LONGEST: Final = 128
@@ -87,11 +88,13 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A snapshot of the caches. `all_pods`: `pods` has all pods of the cluster, not only those of jobs."""
+    """A snapshot of the caches. `ended`: the records of ended jobs by namespace, whose Workflows may be deleted.
+    `all_pods`: `pods` has all pods of the cluster, not only those of jobs."""
 
     jobs: Sequence[JobFacts] = ()
     pods: Sequence[PodFacts] = ()
     nodes: Sequence[NodeFacts] = ()
+    ended: Mapping[str, Sequence[JobFacts]] = field(default_factory=dict)
     all_pods: bool = False
 
 
@@ -234,6 +237,7 @@ class Board:
 def board(state: ClusterState, permissions: Permissions, query: Query) -> Board:
     """The part of the cluster state that the viewer may see and has asked for."""
     jobs = [job for job in _newest(state.jobs) if permissions.allows(job.namespace)]
+    jobs += _deleted(state, permissions)
     pods, owned = _by_job(state.pods, jobs)
     colours = _colours(jobs, pods)
     lines = sorted((_line(job, pods.get(job.uid, ()), colours) for job in jobs), key=_order)
@@ -267,6 +271,15 @@ def _newest(jobs: Iterable[JobFacts]) -> list[JobFacts]:
     found = list(jobs)
     kept = {id(link) for link in chain.newest(job.link for job in found)}
     return [job for job in found if id(job.link) in kept]
+
+
+def _deleted(state: ClusterState, permissions: Permissions) -> list[JobFacts]:
+    """The recorded jobs without a Workflow: of each namespace as many of the last ones, so that one with very many
+    displaces no other."""
+    seen = [jobs for namespace, jobs in state.ended.items() if permissions.allows(namespace)]
+    share = max(1, RECORDED_SHOWN // max(1, len(seen)))
+    present = {(job.namespace, job.name, job.submitted) for job in state.jobs}
+    return [job for jobs in seen for job in jobs[-share:] if (job.namespace, job.name, job.submitted) not in present]
 
 
 def _by_job(
@@ -397,7 +410,7 @@ def _totals(lines: Sequence[JobLine], nodes: Sequence[NodeLine], *, waiting: int
 
 
 def _opened(lines: Iterable[JobLine], pods: Mapping[str, Sequence[PodFacts]], key: str) -> Opened | None:
-    line = next((line for line in lines if line.facts.key == key), None) if key else None
+    line = next((line for line in lines if line.facts.reference == key), None) if key else None
     if line is None:
         return None
     replicas = sorted(pods.get(line.facts.uid, ()), key=lambda pod: (pod.is_terminating, pod.task, pod.index, pod.name))

@@ -17,7 +17,8 @@ from diflow.figures import shortened
 from diflow.job import DIJob, read_annotation
 from diflow.jobs.replica_ranges import asked
 from diflow.server.page.history import History, history, seconds
-from diflow.state import chain, nodenames, reports, status
+from diflow.state import chain, ended, nodenames, reports, status
+from diflow.state.ended import EndedJob
 from diflow.state.nodes import is_overfull
 from diflow.state.observe import Observation, observe_state, waiting_reason
 from diflow.state.parameters import JobState
@@ -28,6 +29,8 @@ Object = Mapping[str, Any]
 _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 _NODE_NAME: Final = "workflows.argoproj.io/node-name"
 _LONGEST_TEXT: Final = 400
+# Of each namespace: the caches keep these in memory, of all namespaces.
+MOST_RECORDED: Final = 100
 # The queue of jobs that name none.
 DEFAULT_QUEUE: Final = "default"
 
@@ -86,10 +89,17 @@ class JobFacts:
     phases: tuple[tuple[str, float], ...] = ()
     problem: str = ""
     link: Mapping[str, Any] = field(default_factory=dict)
+    is_deleted: bool = False
+    """Its Workflow was deleted: the job is known from the record of the ended jobs alone."""
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def reference(self) -> str:
+        """The key, with the time of the submission of a job whose name other ones may have now."""
+        return f"{self.key}@{self.submitted:.0f}" if self.is_deleted else self.key
 
     @property
     def has_ended(self) -> bool:
@@ -180,6 +190,35 @@ def trim_pod(obj: Object) -> PodFacts | None:
         waiting=_line(waiting_reason(obj)),
         created=seconds(str(metadata.get("creationTimestamp") or "")),
         request=tuple(sorted(amounts.of_pod(spec).items())),
+    )
+
+
+def trim_record(obj: Object) -> tuple[JobFacts, ...]:
+    """The last jobs of a namespace's record of ended jobs, the one that ended first at the beginning."""
+    namespace = str(obj["metadata"].get("namespace") or "")
+    jobs = ended.parse(ended.text_of(obj), namespace=namespace, most=MOST_RECORDED)
+    return tuple(_recorded(job) for job in jobs)
+
+
+def _recorded(job: EndedJob) -> JobFacts:
+    submitted = seconds(job.submitted)
+    return JobFacts(
+        namespace=job.namespace,
+        name=job.name,
+        workflow="",
+        uid=f"ended-{job.namespace}-{job.name}-{submitted:.0f}",
+        queue=job.queue or DEFAULT_QUEUE,
+        priority="",
+        is_preemptible=False,
+        is_gang=False,
+        submitted=submitted,
+        phase=job.phase,
+        message=_line(job.message),
+        restarts=job.restarts or 0,
+        reschedules=job.reschedules or 0,
+        started=seconds(job.started),
+        finished=seconds(job.ended),
+        is_deleted=True,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -17,14 +17,16 @@ from typing import Any, Final
 from cachetools import TTLCache
 from starlette.routing import BaseRoute
 
+from diflow import keys
 from diflow.errors import UnavailableError
-from diflow.kube.kinds import NODE
+from diflow.kube.kinds import CONFIG_MAP, NODE, Kind
+from diflow.kube.reflector import Key
 from diflow.server.api.cache import Cache, More
 from diflow.server.api.core import Core
 from diflow.server.api.identity import User
 from diflow.server.http.errors import ApiError
 from diflow.server.page.board import ClusterState, Permissions
-from diflow.server.page.facts import trim_node, trim_pod, trim_workflow
+from diflow.server.page.facts import trim_node, trim_pod, trim_record, trim_workflow
 from diflow.server.page.render import Freshness
 from diflow.server.page.routes import Visitor, routes
 
@@ -34,7 +36,12 @@ _AT_ONCE: Final = 8  # concurrent reviews for one visitor: the pool has no more 
 
 def more() -> More:
     """What the cache keeps for the page, besides what the API needs."""
-    return More(workflow=trim_workflow, pod=trim_pod, kinds={NODE: lambda obj: {"read": trim_node(obj)}})
+    return More(
+        workflow=trim_workflow,
+        pod=trim_pod,
+        kinds={NODE: lambda obj: {"read": trim_node(obj)}, CONFIG_MAP: lambda obj: {"read": trim_record(obj)}},
+        fields={CONFIG_MAP: f"metadata.name={keys.ENDED_JOBS}"},
+    )
 
 
 def mounted(core: Core, *, argo_url: str = "", wall: Callable[[], float] = time.time) -> list[BaseRoute]:
@@ -110,17 +117,25 @@ class ViewerPermissions:
 
 
 def _namespaces(cache: Cache) -> set[str]:
-    return {namespace for namespace, _ in cache.workflows.items()}
+    return {namespace for namespace, _ in (*cache.workflows.items(), *_objects(cache, CONFIG_MAP))}
+
+
+def _objects(cache: Cache, kind: Kind) -> Mapping[Key, Any]:
+    """What the cache keeps of the objects of a kind; nothing if it does not keep that kind."""
+    try:
+        return {key: kept["read"] for key, kept in cache.objects(kind).items()}
+    except KeyError:
+        return {}
 
 
 def _state(cache: Cache) -> ClusterState:
-    try:
-        nodes = [kept["read"] for kept in cache.objects(NODE).values()]
-    except KeyError:  # this cache keeps no nodes
-        nodes = []
+    nodes = list(_objects(cache, NODE).values())
+    ended = {namespace: jobs for (namespace, _), jobs in _objects(cache, CONFIG_MAP).items()}
     jobs = (kept["read"].more for kept in cache.workflows.items().values())
     pods = (kept["read"].more for kept in cache.pods.items().values())
-    return ClusterState([job for job in jobs if job is not None], [pod for pod in pods if pod is not None], nodes)
+    return ClusterState(
+        [job for job in jobs if job is not None], [pod for pod in pods if pod is not None], nodes, ended
+    )
 
 
 def _freshness(cache: Cache) -> Freshness:

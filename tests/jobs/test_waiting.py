@@ -10,12 +10,14 @@ import pytest
 
 from diflow import DIJob, Task, keys
 from diflow.allocator.engine.records import read_workflow
-from diflow.jobs import waiting
+from diflow.jobs import lookup, waiting
+from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import status
 from diflow.workflows import render
 from tests.builders import template
 from tests.cli.runner import Cli
+from tests.kube.fakeapi import Request
 
 METADATA = {"namespace": "default", "uid": "u-1", "resourceVersion": "7", "creationTimestamp": "2026-11-20T10:00:00Z"}
 
@@ -80,13 +82,11 @@ def test_an_invalid_request_is_ignored(requested: str) -> None:
     assert keys.PARAM_REPLICAS in found.complaint
 
 
-def test_a_list_reads_no_spec_of_a_gang_that_waits(diflow: Cli) -> None:
+def test_a_long_list_reads_no_spec_of_a_gang_that_waits(diflow: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "_MANY", 1)
     diflow.prepare()
     diflow.api.add(WORKFLOW, submitted("waits"))
-    admitted = submitted("runs")
-    admitted["metadata"]["uid"] = "u-2"
-    admitted["metadata"]["labels"].pop(keys.ADMITTED)
-    diflow.api.add(WORKFLOW, admitted)
+    diflow.api.add(WORKFLOW, admitted("runs", uid="u-2"))
     before = len(diflow.api.requests)
     result = diflow("list")
     assert result.code == 0
@@ -97,15 +97,43 @@ def test_a_list_reads_no_spec_of_a_gang_that_waits(diflow: Cli) -> None:
         assert f"{keys.ADMITTED}!=false" in selector or "PartialObjectMetadata" in request.headers["Accept"]
 
 
-def test_a_gang_that_is_admitted_between_the_two_requests_is_listed_once(diflow: Cli) -> None:
+def test_a_gang_that_is_admitted_between_the_two_requests_is_read_once(diflow: Cli) -> None:
     diflow.prepare()
     diflow.api.add(WORKFLOW, submitted("job"))
 
-    def admits(request: Any) -> None:
-        if f"{keys.ADMITTED}!=false" in str(request.query.get("labelSelector", "")):
-            now = submitted("job")
-            now["metadata"]["labels"].pop(keys.ADMITTED)
-            diflow.api.add(WORKFLOW, now)
+    def admits(request: Request) -> None:
+        if f"{keys.ADMITTED}!=false" in request.query.get("labelSelector", ""):
+            diflow.api.add(WORKFLOW, admitted("job"))
 
     diflow.api.rule(admits)
-    assert diflow("list", "-o", "name").out.split() == ["job"]
+    (found,) = waiting.workflows(
+        Cluster.connect(kubeconfig=str(diflow.kubeconfig)), labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
+    )
+    assert found["spec"]["templates"]
+
+
+def test_a_gang_that_was_resumed_and_placed_is_read_as_a_whole(diflow: Cli) -> None:
+    diflow.prepare()
+    resumed = submitted("job", annotations={keys.ALLOCATION: '{"round":"1","nodes":{"learner":["a"]}}'})
+    diflow.api.add(WORKFLOW, resumed)
+    (found,) = waiting.workflows(
+        Cluster.connect(kubeconfig=str(diflow.kubeconfig)), labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
+    )
+    assert found["spec"]["templates"]
+
+
+def test_a_workflow_that_was_just_read_is_not_replaced(diflow: Cli) -> None:
+    diflow.prepare()
+    whole = diflow.api.add(WORKFLOW, submitted("job"))
+    assert waiting.workflows(
+        Cluster.connect(kubeconfig=str(diflow.kubeconfig)),
+        labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}",
+        read=[whole],
+    ) == [whole]
+
+
+def admitted(name: str, *, uid: str = METADATA["uid"]) -> dict[str, Any]:
+    made = submitted(name)
+    made["metadata"]["uid"] = uid
+    made["metadata"]["labels"][keys.ADMITTED] = "true"
+    return made

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from diflow import keys
 from diflow.allocator.engine.control_channel import NAMESPACE
 from diflow.cli.server import run as run_server
 from diflow.server.settings import ServerSettings
@@ -135,7 +136,8 @@ def test_the_network_policy_opens_nothing_but_what_is_served_and_needed() -> Non
 
 def test_its_account_may_not_read_secrets_nor_create_or_delete_anything_that_stays() -> None:
     rules = manifests.granted(SERVER, FOLDER)
-    assert {rule.name for rule in rules} == {manifests.ANY}
+    assert {rule.name for rule in rules if rule.resource != "configmaps"} == {manifests.ANY}
+    assert {rule.name for rule in rules if rule.resource == "configmaps"} == {keys.ENDED_JOBS}
     assert {(rule.verb, rule.resource) for rule in rules if rule.verb not in ("get", "list", "watch")} == {
         ("patch", "workflows"),
         ("create", "tokenreviews"),

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from diflow import DIJob, InvalidError, Task, UnknownFieldWarning
-from diflow.job import dump_yaml
+from diflow.yamltext import dump_yaml
 from tests.builders import job, manifest, task, template
 
 

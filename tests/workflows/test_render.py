@@ -15,6 +15,7 @@ from diflow.settings import RenderSettings
 from diflow.state.failures import STOPPED_MESSAGE
 from diflow.state.nodenames import parse
 from diflow.workflows import render, to_yaml
+from diflow.workflows.pods import CONFINED
 from tests.builders import job, task, template
 from tests.fuzz.argopods import pod
 
@@ -207,10 +208,34 @@ def test_a_pod_has_the_annotations_that_its_variables_are_read_from() -> None:
     )
 
 
-def test_argos_copy_of_a_template_in_the_pod_has_no_variables_of_the_main_container() -> None:
-    tmpl = named(workflow(task("learner"), task("collector")), "learner")
-    assert [item["name"] for item in tmpl["container"]["env"]] == ["DI_NODES_FILE", "DI_TOKEN_FILE"]
-    assert "env" not in container_patches(tmpl).get("main", {})
+def test_argos_copy_of_a_template_in_the_pod_has_nothing_that_all_main_containers_have() -> None:
+    wf = workflow(task("learner"), task("collector"))
+    tmpl = named(wf, "learner")
+    assert not {"env", "securityContext"} & tmpl["container"].keys()
+    assert "main" not in container_patches(tmpl)
+    found = made_containers(wf)["main"]
+    assert {"DI_NODES_FILE", "DI_TOKEN_FILE", "DI_RANK"} <= env(found).keys()
+    assert found["securityContext"] == CONFINED
+
+
+def test_what_one_main_container_does_not_have_is_not_in_the_patch_of_all() -> None:
+    over = [{"name": "v", "mountPath": "/etc/diflow/mine"}]
+    blocking = task("learner", container={"volumeMounts": over}, volumes=[{"name": "v", "emptyDir": {}}])
+    wf = workflow(blocking, task("collector"))
+    assert "DI_NODES_FILE" not in env(made_containers(wf)["main"])
+    assert env(made_containers(wf, "collector")["main"])["DI_NODES_FILE"] == "/etc/diflow/nodes"
+    for own in ({"runAsUser": 0}, {"readOnlyRootFilesystem": True}, {}):
+        wf = workflow(task("learner", container={"securityContext": own}), task("collector"))
+        assert made_containers(wf)["main"].get("securityContext", {}).items() >= own.items()
+        assert "capabilities" not in made_containers(wf)["main"].get("securityContext", {})
+        assert made_containers(wf, "collector")["main"]["securityContext"] == CONFINED
+
+
+def test_a_user_cannot_override_the_paths_of_diflow() -> None:
+    own = [{"name": "DI_NODES_FILE", "value": "/mine"}, {"name": "B", "value": "$(DI_TOKEN_FILE)"}]
+    wf = workflow(task("learner", container={"env": own}), task("collector"))
+    seen = seen_by_program(made_containers(wf)["main"])
+    assert (seen["DI_NODES_FILE"], seen["B"]) == ("/etc/diflow/nodes", "/var/run/secrets/diflow/token")
 
 
 ROSTER = {"name": "diflow", "mountPath": "/etc/diflow", "readOnly": True}
@@ -233,7 +258,8 @@ def test_every_container_has_the_files_that_say_who_the_others_are_now() -> None
     containers = made_containers(wf)
     for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
         assert container["volumeMounts"] == [ROSTER, TOKEN]
-        assert env(container)["DI_NODES_FILE"] == "/etc/diflow/nodes"
+    for name in ("main", "side", "prepare"):
+        assert env(containers[name])["DI_NODES_FILE"] == "/etc/diflow/nodes"
     assert container_patches(tmpl)["side"]["volumeMounts"] == [{"name": "v", "mountPath": "/{{x}}"}]
     volume = wf["spec"]["volumes"][0]
     files = {item["path"]: item["fieldRef"]["fieldPath"] for item in volume["downwardAPI"]["items"]}
@@ -250,8 +276,8 @@ def test_a_users_own_mount_in_that_place_is_left_alone(path: str) -> None:
     wf = workflow(task(container={"volumeMounts": [own]}, volumes=[{"name": "v", "emptyDir": {}}]), task("evaluator"))
     learner = named(wf, "learner")["container"]
     assert learner["volumeMounts"] == ([own] if path == "/" else [own, TOKEN])
-    assert "DI_NODES_FILE" not in env(learner)
-    assert ("DI_TOKEN_FILE" in env(learner)) == (TOKEN in learner["volumeMounts"])
+    assert "DI_NODES_FILE" not in env(made_containers(wf)["main"])
+    assert ("DI_TOKEN_FILE" in env(made_containers(wf)["main"])) == (TOKEN in learner["volumeMounts"])
     assert named(wf, "evaluator")["container"]["volumeMounts"] == [ROSTER, TOKEN]
 
 
@@ -282,7 +308,8 @@ def test_every_container_has_a_token_for_its_own_jobs_matters() -> None:
     tmpl = named(wf, "learner")
     for container in (tmpl["container"], tmpl["sidecars"][0], tmpl["initContainers"][0]):
         assert TOKEN in container["volumeMounts"]
-        assert env(container)["DI_TOKEN_FILE"] == "/var/run/secrets/diflow/token"
+    for name in ("main", "side", "prepare"):
+        assert env(made_containers(wf)[name])["DI_TOKEN_FILE"] == "/var/run/secrets/diflow/token"
     assert "volumes" not in named(wf, "give-up"), "the step proves nothing to the server"
 
 
@@ -481,7 +508,7 @@ def test_the_step_that_gives_up_can_be_made_though_the_patch_of_all_pods_reads_t
     step = named(wf, "give-up")
     assert step["inputs"]["parameters"] == [{"name": "round", "default": ""}]
     assert "inputs.parameters.round" in wf["spec"]["podSpecPatch"]
-    (wait,) = (c for c in patch(wf["spec"])["containers"] if "securityContext" in c)
+    (wait,) = (c for c in patch(wf["spec"])["containers"] if c["name"] != "main")
     # Argo makes no container `wait` in the pod of such a step: the patch would add one without an image.
     assert wait["name"] == "{{=inputs.parameters.round == '' ? 'main' : 'wait'}}"
 
@@ -674,7 +701,7 @@ def test_pods_are_not_root_unless_the_template_says_so() -> None:
     assert wf["spec"]["securityContext"]["runAsNonRoot"] is True
     assert wf["spec"]["securityContext"]["runAsUser"] == 65532
     assert "securityContext" not in named(wf, "learner")
-    assert named(wf, "learner")["container"]["securityContext"] == {
+    assert made_containers(wf)["main"]["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
     }

@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 
 from diflow import DIJob, Task, keys
-from diflow.job import dump_yaml
 from diflow.state.roster import service_of
 from diflow.workflows import render
 from diflow.workflows.successor import successor
+from diflow.yamltext import dump_yaml
 
 
 def rendered() -> dict[str, Any]:

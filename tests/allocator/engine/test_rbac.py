@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from diflow import keys
 from diflow.allocator.engine import seal
 from diflow.allocator.engine.settings import AllocatorSettings
-from diflow.kube.kinds import CONFIG_MAP, LEASE
+from diflow.kube.kinds import CONFIG_MAP, LEASE, WORKFLOW
+from tests.allocator.faults import eventually
 from tests.allocator.lab import Lab, job, lab, task
 from tests.allocator.manifests import ANY, EVERYWHERE, Grant, Use, everybody, granted, needed
 from tests.cli.runner import Result, kubeconfig, run
 from tests.kube.fakeapi import FakeApi
+from tests.state.seen import SeenJob
 
 SYSTEM = "diflow-system"
 # Argo's executor in the pod of a scheduled run tells the controller how it ended, and its output:
@@ -34,6 +37,7 @@ def daemons() -> set[Use]:
     ) as found:
         found.begin()
         live(found)
+        record(found)
         return {needed(request) for request in found.api.requests}
 
 
@@ -91,7 +95,10 @@ def test_what_is_allowed_everywhere_is_used_outside_the_allocators_own_namespace
     used = daemons if account == "diflow-allocator" else runs
     wide = [grant for grant in granted(account) if grant.space == EVERYWHERE]
     assert [g for g in wide if all(use.space == SYSTEM for use in used if g.allows(use))] == []
-    assert {g.name for g in wide} == {ANY}
+    assert {g.name for g in wide if g.resource != "configmaps"} == {ANY}
+    assert {g.name for g in wide if g.resource == "configmaps"} <= {keys.ENDED_JOBS}, (
+        "one ConfigMap of a namespace alone"
+    )
 
 
 def test_no_account_may_do_everything_or_grant_rights() -> None:
@@ -131,6 +138,20 @@ def live(found: Lab) -> None:
     for number in range(2):
         ask(found, f"question-{number}")
         found.until(lambda n=number: answer(found) == f"question-{n}", "there is an answer")  # type: ignore[misc]
+
+
+def record(found: Lab) -> None:
+    """A job ends and is recorded."""
+    made = SeenJob("over", learner=1).ended(50).workflow()
+    made["metadata"]["labels"] |= {"workflows.argoproj.io/completed": "true"}
+    found.api.add(WORKFLOW, made)
+    found.api.add(CONFIG_MAP, {"metadata": {"name": keys.ENDED_JOBS}})
+    assert found.daemon is not None
+    recorder = found.daemon.allocator.ended_jobs
+    recorder.workflows.start()
+    eventually(lambda: recorder.workflows.synced, "the ended jobs are listed")
+    assert recorder.record() == 1
+    recorder.workflows.stop()
 
 
 def crowd(found: Lab) -> None:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
 from diflow import keys
 from diflow.durations import span
 from diflow.server.page import ClusterState, Freshness, Permissions
-from diflow.server.page.board import COLOURS, JOBS_A_PAGE, NODES_A_PAGE, Board, Query, board
+from diflow.server.page.board import (
+    COLOURS,
+    JOBS_A_PAGE,
+    NODES_A_PAGE,
+    RECORDED_SHOWN,
+    Board,
+    Query,
+    board,
+)
+from diflow.server.page.facts import MOST_RECORDED, JobFacts, trim_record
 from diflow.server.page.render import content
 from diflow.server.page.texts import argo_link, rate
-from tests.server.page_scene import GPU, NOW, MadeJob, cluster_state, foreign_pod, made_node, scene
+from diflow.state import ended
+from diflow.state.ended import EndedJob
+from tests.server.page_scene import GPU, NOW, MadeJob, cluster_state, foreign_pod, made_node, scene, when
 
 EVERYTHING = Permissions(None, nodes=True)
 
@@ -308,3 +321,73 @@ def test_what_is_asked_for_of_a_preemptible_job_is_its_range_and_not_the_number_
     assert "6 / 6 / 1–6" in words
     assert "1 / 1 / 1" in words
     assert "7 asked for at most" in words
+
+
+def recorded(*jobs: EndedJob, namespace: str = "vision") -> tuple[JobFacts, ...]:
+    """The jobs of a record, as the server keeps them."""
+    return trim_record({"metadata": {"namespace": namespace}, "data": {"jobs": ended.text(jobs)}})
+
+
+def gone(name: str = "gone", **changed: Any) -> EndedJob:
+    """A job whose Workflow was deleted."""
+    made = EndedJob(
+        "vision", name, "u", "Failed", when(300), when(500), when(490), "research", message="worker-0 failed"
+    )
+    return replace(made, **changed)
+
+
+def test_a_job_whose_workflow_was_deleted_is_shown_with_how_it_ended() -> None:
+    given = replace(scene(), ended={"vision": recorded(gone())})
+    assert names(shown(given))[-3:] == ["broken-import", "gone", "nightly-eval"], "the last one to end first"
+    assert names(shown(given, phase="Failed")) == ["broken-import", "gone"]
+    assert names(shown(given, q="gon", queue="research")) == ["gone"]
+    page = html(given, q="gone")
+    for word in ("worker-0 failed", "deleted", "ended 5h ago"):
+        assert word in page
+    (line,) = shown(given, q="gone").jobs
+    opened = html(given, job=line.facts.reference)
+    assert "its Workflow was deleted" in opened
+    assert "argo get" not in opened
+    assert shown(given).totals.active == shown(scene()).totals.active
+
+
+def test_a_job_whose_workflow_still_exists_is_shown_once() -> None:
+    past = EndedJob("rl", "nightly-eval", "u", "Succeeded", ended=when(310), submitted=when(400))
+    runs = EndedJob("rl", "cartpole", "u", "Failed", ended=when(46), submitted=when(47))
+    before = replace(past, submitted=when(900), ended=when(800))
+    given = replace(scene(), ended={"rl": recorded(before, past, runs, namespace="rl")})
+    assert names(shown(given)).count("cartpole") == 1
+    assert names(shown(given)).count("nightly-eval") == 2
+    now, earlier = shown(given, q="nightly").jobs
+    assert (now.facts.is_deleted, earlier.facts.is_deleted) == (False, True)
+    for line, reference in ((now, "rl/nightly-eval"), (earlier, earlier.facts.reference)):
+        opened = shown(given, job=reference).opened
+        assert opened is not None
+        assert opened.line == line
+
+
+def test_records_are_seen_by_who_may_list_the_namespace_alone() -> None:
+    given = replace(scene(), ended={"vision": recorded(gone())})
+    assert "gone" not in names(shown(given, Permissions(frozenset({"rl"}))))
+    assert "gone" in names(shown(given, Permissions(frozenset({"vision"}))))
+
+
+def test_a_namespace_with_very_many_ended_jobs_hides_those_of_no_other() -> None:
+    flood = recorded(*(gone(f"spam-{i:04}", submitted=when(299 - i / 10)) for i in range(3000)), namespace="flood")
+    assert len(flood) == MOST_RECORDED, "the memory of the server is bounded"
+    spaces = {f"team-{i}": recorded(gone(f"own-{i}"), namespace=f"team-{i}") for i in range(99)}
+    found = shown(replace(cluster_state([]), ended={"flood": flood, **spaces}))
+    assert found.jobs_found == RECORDED_SHOWN // 100 + 99
+    assert (len(found.jobs), found.jobs_pages) == (JOBS_A_PAGE, -(-found.jobs_found // JOBS_A_PAGE))
+
+
+def test_hostile_text_of_a_record_is_text_on_the_page() -> None:
+    bad = "<script>alert(1)</script>\"'&\x00\x1b\u202e"
+    line = {"name": bad, "uid": bad, "phase": "Failed", "ended": when(5), "queue": bad, "message": bad}
+    data = {"jobs": f"{json.dumps(line)}\n" + "[" * 5000}
+    facts = trim_record({"metadata": {"namespace": "vision"}, "data": data})
+    page = html(replace(cluster_state([]), ended={"vision": facts}), job=facts[0].reference)
+    assert "script" not in _Reader(page).elements
+    assert "alert(1)" in page
+    assert not set(page) & {"\x00", "\x1b", "\u202e"}
+    assert trim_record({"metadata": {}, "data": {"jobs": 7}}) == trim_record({"metadata": {}}) == ()

@@ -8,8 +8,12 @@ from contextlib import AbstractAsyncContextManager
 import httpx
 import pytest
 
-from diflow.kube.kinds import NODE
+from diflow import keys
+from diflow.kube.kinds import CONFIG_MAP, NODE
 from diflow.server.page import mount
+from diflow.state import ended
+from diflow.state.ended import EndedJob
+from tests.allocator.faults import eventually
 from tests.kube.fakeapi import Answer, Request, serving
 from tests.server.page_scene import made_node
 from tests.server.place import NOW, Place, asynchronous, bearer, mixed
@@ -66,6 +70,19 @@ async def test_who_may_list_everything_sees_everything(place: Place) -> None:
         page = await shown(client, admin)
         for word in ("first-job", "second-job", "node-1", "ready", "collector"):
             assert word in page
+
+
+@asynchronous
+async def test_ended_jobs_are_seen_in_namespaces_without_any_workflow(place: Place) -> None:
+    data = {"jobs": ended.text([EndedJob("past", "over-long-ago", "u", "Failed", "2026-01-01T00:00:00Z")])}
+    place.api.add(CONFIG_MAP, {"metadata": {"name": keys.ENDED_JOBS}, "data": data}, namespace="past")
+    place.api.add(CONFIG_MAP, {"metadata": {"name": "others"}, "data": data}, namespace="more")
+    maria = place.authority.person("maria", ("list", "past", "*"))
+    nobody = place.authority.person("nobody", ("list", "default", "*"))
+    async with pages(place) as client:
+        eventually(lambda: len(place.cache.objects(CONFIG_MAP)) == 1, "the record is seen")
+        assert "over-long-ago" in await shown(client, maria)
+        assert "over-long-ago" not in await shown(client, nobody)
 
 
 @asynchronous
