@@ -59,7 +59,8 @@ def _around(of_node: IntArray, held: IntArray, level: int) -> Iterator[BoolArray
 def one_domain_of(of_node: IntArray, held: IntArray, level: int) -> BoolArray | None:
     """The nodes (N) of the domain of this level that contains these nodes; None if there is no such domain."""
     mine = of_node[level, held]
-    return of_node[level] == mine[0] if mine[0] >= 0 and (mine == mine[0]).all() else None
+    inside: BoolArray = of_node[level] == mine[0]
+    return inside if mine[0] >= 0 and (mine == mine[0]).all() else None
 
 
 def _one_node(ledger: Ledger, job: int, want: Mapping[int, int]) -> Iterator[BoolArray]:
@@ -147,16 +148,18 @@ def best_domain(snapshot: Snapshot, job: int, fits: Mapping[int, IntArray]) -> B
         return None
     row = s.node_domain[level]
     known = np.unique(row[row >= 0])
+    inside: BoolArray = row >= 0
     if not len(known):
-        return row >= 0
-    part: FloatArray = np.full(len(s.domain_names), np.inf)
+        return inside
+    part: FloatArray = np.ones(len(s.domain_names))
     spare = np.zeros(len(part))
     for role, by_node in fits.items():
         free = totals(row, by_node, len(part))
-        part = np.minimum(part, np.minimum(free / max(1, int(s.role_min[role])), 1.0))
+        part = np.minimum(part, free / max(1, int(s.role_min[role])))
         spare += free
-    best: int = int(known[np.lexsort((known, -spare[known], -part[known]))[0]])
-    return row == best
+    best: int = np.lexsort((known, -spare[known], -part[known])).tolist()[0]
+    inside = row == known[best]
+    return inside  # noqa: RET504 (mypy does not know the type of a comparison)
 
 
 def most_in_one(snapshot: Snapshot, level: int, by_node: IntArray) -> int:
@@ -168,8 +171,7 @@ def most_in_one(snapshot: Snapshot, level: int, by_node: IntArray) -> int:
 
 def totals(row: IntArray, by_node: IntArray, count: int) -> FloatArray:
     """The sum of `by_node` (N) over the nodes of each domain (`count`); `row`: the domain of each node, or -1."""
-    out: FloatArray = np.bincount(row + 1, weights=np.minimum(by_node, ANY_NUMBER), minlength=count + 1)[1:]
-    return out
+    return np.bincount(row + 1, weights=np.minimum(by_node, ANY_NUMBER), minlength=count + 1)[1:].astype(np.float64)
 
 
 def spread(of_node: IntArray, nodes: Sequence[int] | IntArray) -> tuple[int, ...]:
