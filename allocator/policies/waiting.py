@@ -230,10 +230,17 @@ def cap_that_binds(ledger: Ledger, job: int) -> Told | None:
     return found
 
 
+def best_room(ledger: Ledger, job: int) -> BoolArray | None:
+    """The nodes of the domain in which the largest part of the job's gang fits; None if it requires no domain."""
+    if ledger.facts.required[job] < 0:
+        return None
+    return best_domain(ledger.snapshot, job, {role: ledger.slots_for(job, role) for role in ledger.roles_of(job)})
+
+
 def fitting(ledger: Ledger, job: int) -> dict[int, int]:
     """Replicas of each of the job's roles that fit, caps aside; in the best domain if the job requires one."""
+    there = best_room(ledger, job)
     fits = {role: ledger.slots_for(job, role) for role in ledger.roles_of(job)}
-    there = best_domain(ledger.snapshot, job, fits)
     return {
         role: int(np.minimum(by_node if there is None else by_node[there], 2**31).sum())
         for role, by_node in fits.items()
