@@ -94,6 +94,7 @@ _TOO_BIG_FOR_ONE = (
     "can never start here: its gang needs {0:replica|} in one {level} and the largest takes {1:g}; ask for fewer, for "
     "less each, for a wider level, or add nodes"
 )
+_NO_DOMAIN = "can never start here: its gang has to be in one {level}, and no node has the label of that level"
 _WOULD_HELP = {
     Why.QUEUE_SHARE: "when other jobs of that queue end, when its weight or guarantee is raised, or in another queue",
     Why.OWN_SHARE: "when other jobs of that queue itself end, or in a queue below it",
@@ -135,7 +136,11 @@ class Explainer:
         if why is Why.RESERVED and plan.values[job, 2] > 0:
             words += f", for {plan.values[job, 2]:.0f} s more at most"
         if why is Why.TOO_BIG and s.required(job) >= 0:
-            words = _TOO_BIG_FOR_ONE.format(*numbers(plan.values[job]), level=s.level_names[s.required(job)])
+            level = s.required(job)
+            some = bool((s.node_domain[level] >= 0).any())
+            words = (_TOO_BIG_FOR_ONE if some else _NO_DOMAIN).format(
+                *numbers(plan.values[job]), level=s.level_names[level]
+            )
         refusal = s.refusal(job)
         if refusal and why in _REFUSED:
             words = f"{_REFUSED[why]}: {refusal}"
@@ -149,7 +154,8 @@ class Explainer:
             words = _TOGETHER.format(
                 int(s.role_min[roles].sum()), ", ".join(f"{s.role_min[r]} × {s.role_names[r]}" for r in roles)
             )
-            words += f" in one {s.level_names[s.required(job)]}" if s.required(job) >= 0 else ""
+            if s.required(job) >= 0:
+                words += f" in one {s.level_names[s.required(job)]}; {self.leftover.in_domains(roles)}".rstrip("; ")
         elif why is Why.DOES_NOT_FIT:
             words += self._short(job)
         later = ""
@@ -197,7 +203,7 @@ class Explainer:
         if role < 0:
             return ""
         by_node = self.snapshot.required(job) < 0
-        short = self.leftover.short(role) if by_node else self.leftover.in_domains(role)
+        short = self.leftover.short(role) if by_node else self.leftover.in_domains([role])
         return f", each {request(self.snapshot, role)}" + (f"; {short}" if short else "")
 
     def _worst(self, job: int) -> int:

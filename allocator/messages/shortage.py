@@ -5,6 +5,7 @@ They are computed from the capacity that a plan leaves free, as that is what the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -85,17 +86,19 @@ class Leftover:
     def _slots(self, role: int) -> IntArray:
         return slots(self.free, self.snapshot.role_request[role], self.snapshot.eligible(role))
 
-    def in_domains(self, role: int) -> str:
-        """What the role's gang needs in one domain, and what the best ones have: "it needs 16 nvidia.com/gpu in one
-        rack: r1 has 12 free and fits 1, r2 has 8 free and fits 1, 2 more fit no more"."""
+    def in_domains(self, roles: Sequence[int]) -> str:
+        """What the gang of these roles of a job needs in one domain, and what the best ones have: "it needs 16
+        nvidia.com/gpu in one rack: r1 has 12 free and fits 1, r2 has 8 free and fits 1, 2 others fit no more". Only for
+        one role with the replicas that fit."""
         s = self.snapshot
-        level, here = s.required(int(s.role_job[role])), s.eligible(role)
+        level = s.required(int(s.role_job[roles[0]]))
         row, count = s.node_domain[level], len(s.domain_names)
-        need = int(s.role_min[role]) * s.role_request[role]
+        need = sum((int(s.role_min[r]) * s.role_request[r] for r in roles), np.zeros(len(s.resources), dtype=np.int64))
         known, asked = np.unique(row[row >= 0]), np.flatnonzero(need)
         if not len(asked) or not len(known):
             return ""
-        fits = totals(row, self._slots(role), count)
+        here = np.any([s.eligible(role) for role in roles], axis=0)
+        fits = totals(row, self._slots(roles[0]) if len(roles) == 1 else np.zeros(s.nodes, dtype=np.int64), count)
         idle = np.maximum(self.free, 0) * here[:, None]
         free = {r: np.bincount(row + 1, weights=idle[:, r], minlength=count + 1)[1:] for r in asked.tolist()}
         part = np.min([free[r] / need[r] for r in free], axis=0)
@@ -103,11 +106,13 @@ class Leftover:
         scarce = min(free, key=lambda r: (free[r][best[0]] / need[r], r))
         name = s.resources[scarce]
         parts = [
-            f"{s.domain_names[d]} has {quantity(name, free[scarce][d])} free and fits {fits[d]:.0f}"
+            f"{s.domain_names[d]} has {quantity(name, free[scarce][d])} free"
+            + (f" and fits {fits[d]:.0f}" if len(roles) == 1 else "")
             for d in best[:NODES_NAMED]
         ]
         if best[NODES_NAMED:]:
-            parts.append(f"{len(best) - NODES_NAMED} more fit no more")
+            one, many = ("fits", "fit") if len(roles) == 1 else ("has", "have")
+            parts.append(f"{counted(len(best) - NODES_NAMED, f'other {one}', plural=f'others {many}')} no more")
         return f"it needs {amount(name, int(need[scarce]))} in one {s.level_names[level]}: {', '.join(parts)}"
 
     def _lacks(self, request: IntArray, nodes: IntArray) -> tuple[tuple[int, dict[int, int]], ...]:

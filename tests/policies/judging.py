@@ -31,8 +31,8 @@ MOST_TOLD = 5
 
 @dataclass(frozen=True)
 class Part:
-    """`count` snapshots of one seed for one policy; each `dear_each`-th is judged by the dear laws too, of "queues" each
-    one by law 6 and the laws of queues, of "topology" each one by the laws of topology."""
+    """`count` snapshots of one seed for one policy; each `dear_each`-th is judged by the dear laws too. Of "queues"
+    each one is judged by law 6 and the laws of queues, of "topology" each one by the laws of topology."""
 
     policy: str
     kind: str

@@ -59,7 +59,7 @@ def is_not_spread(snapshot: Snapshot, plan: Plan) -> list[str]:
     return out
 
 
-_FREE = re.compile(r"(\S+) has (\S+) free and fits (\d+)")
+_FREE = re.compile(r"(\S+) has (\S+) free(?: and fits (\d+))?")
 
 
 def texts_are_true(snapshot: Snapshot, plan: Plan) -> list[str]:
@@ -74,7 +74,7 @@ def texts_are_true(snapshot: Snapshot, plan: Plan) -> list[str]:
         named = re.search(rf"it needs (\S+) (\S+) in one {s.level_names[level]}: ", text)
         if named is not None:
             out += [f"text: {text!r}: {wrong}" for wrong in _wrong(s, j, free, text, (named[1], named[2]))]
-        elif f"together in one {s.level_names[level]}" not in text:
+        else:
             out.append(f"text: {text!r} names no domain")
     return out
 
@@ -84,7 +84,8 @@ def _wrong(s: Snapshot, job: int, free: IntArray, text: str, needs: tuple[str, s
     r, row = s.resources.index(needs[1]), s.node_domain[s.required(job)]
     scale = 1000 if needs[1] == "cpu" else 1
     out = []
-    if all(round(float(needs[0]) * scale) != s.role_min[g] * s.role_request[g, r] for g in roles):
+    gang = [int(s.role_min[g] * s.role_request[g, r]) for g in roles]
+    if round(float(needs[0]) * scale) not in ([sum(gang)] if "together" in text else gang):
         out.append("it needs another amount")
     told = _FREE.findall(text)
     if not told and (row >= 0).any():
@@ -92,11 +93,12 @@ def _wrong(s: Snapshot, job: int, free: IntArray, text: str, needs: tuple[str, s
     for name, amount, fits in told:
         domain = s.domain_names.index(name)
         open_here = [(row == domain) & s.node_open & s.class_nodes[s.role_class[g]] for g in roles]
+        open_here += [np.any(open_here, axis=0)] if "together" in text else []
         amounts = [int(free[nodes, r].sum()) for nodes in open_here]
         if round(float(amount) * scale) not in amounts:
             out.append(f"{name} has {amounts} free")
-        slots = [_slots(s, g, free, nodes) for g, nodes in zip(roles, open_here, strict=True)]
-        if int(fits) not in slots:
+        slots = [_slots(s, g, free, nodes) for g, nodes in zip(roles, open_here, strict=False)]
+        if (fits == "") is not ("together" in text) or (fits and int(fits) not in slots):
             out.append(f"{name} fits {slots}")
         if len(roles) == 1 and int(fits) >= s.role_min[roles[0]]:
             out.append(f"{name} fits the whole gang")
