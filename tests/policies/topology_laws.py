@@ -13,6 +13,7 @@ from diflow.allocator.messages import reason_texts
 from diflow.allocator.model.arrays import IntArray
 from diflow.allocator.model.plan import ADMIT, Plan, Why
 from diflow.allocator.model.snapshot import Snapshot
+from tests.policies.reasons import RESERVE_AFTER
 
 
 def topology_holds(snapshot: Snapshot, plan: Plan) -> list[str]:
@@ -35,8 +36,11 @@ def stays_in_one_domain(snapshot: Snapshot, plan: Plan) -> list[str]:
 
 def is_not_spread(snapshot: Snapshot, plan: Plan) -> list[str]:
     """Law 17: a job of one role that starts on several nodes is in one domain of the narrowest level if, beside all
-    others, it fits there with all its replicas."""
+    others, it fits there with all its replicas. Not judged if capacity may be reserved for a job that waits."""
     s, out = snapshot, list[str]()
+    waits = ~s.jobs_of(plan.role) & (s.now_seconds - s.job_created_seconds >= RESERVE_AFTER)
+    if waits.any():
+        return out
     free = s.node_allocatable - s.node_foreign - s.usage(plan.role, plan.node, plan.count)
     row = s.node_domain[-1]
     for j in np.flatnonzero(plan.action == ADMIT).tolist():

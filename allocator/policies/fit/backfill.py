@@ -110,9 +110,12 @@ def tidy(ledger: Ledger, jobs: Iterable[int]) -> bool:
     chosen = list(jobs)
     if not ledger.facts.has_topology:
         return _tidy(ledger, chosen)
-    moved = [_tidy(ledger, chosen)]
-    moved += [_tidy(ledger, [j]) for j in sorted(chosen, key=lambda j: (-size(ledger, j), j))]
-    return any(moved)
+    moved = _tidy(ledger, chosen)
+    order = sorted(chosen, key=lambda j: (-size(ledger, j), j))
+    # A job that moves may make room for another one. Each move needs fewer domains or nodes, so this ends.
+    while any(_tidy(ledger, [j]) for j in order):
+        moved = True
+    return moved
 
 
 def _tidy(ledger: Ledger, chosen: list[int]) -> bool:
