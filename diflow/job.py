@@ -26,6 +26,7 @@ from diflow.spec.podtemplate import (
     check_volumes,
     describe,
 )
+from diflow.spec.syntax import qualified_name
 from diflow.state import untrusted
 from diflow.state.memo import MIB, remembered
 from diflow.state.patches import canonical_json
@@ -125,14 +126,26 @@ class Task(_Model):
         return self
 
 
+class Topology(_Model):
+    """Where the replicas of a job have to be. `required`: a level of the cluster's topology, by its name or node label:
+    all of them are in one domain of it, such as one rack, at every size and after every move."""
+
+    required: str = Field(strict=True)
+
+    @model_validator(mode="after")
+    def _is_a_label(self) -> Self:
+        qualified_name(self.required, "required")
+        return self
+
+
 class DIJob(_Model):
     """A job of one or more tasks, run as one Argo Workflow.
 
     `namespace` None means the namespace of the current context. `backoff_limit` is how often a failed replica is
     restarted (for a preemptible job: the whole round). Eviction, preemption and lost nodes are not counted.
     `scheduling` None is decided by the cluster at submission: `gang` if the allocator is installed, else `none`, which
-    leaves scheduling to Argo. `ttl_seconds_after_finished` is how long the ended job is kept; None is decided by the
-    cluster at submission: what the administrator has set, else without end.
+    leaves scheduling to Argo; `topology` needs the allocator. `ttl_seconds_after_finished` is how long the ended job is
+    kept; None is decided by the cluster at submission: what the administrator has set, else without end.
     """
 
     name: str
@@ -146,6 +159,7 @@ class DIJob(_Model):
     clean_pod_policy: CleanPodPolicy = "Running"
     volumes: tuple[dict[str, Any], ...] = ()
     queue: str | None = None
+    topology: Topology | None = None
     scheduling: Scheduling | None = None
     ttl_seconds_after_finished: int | None = Field(
         None, ge=bounds.LEAST_TTL_SECONDS, le=bounds.MOST_TTL_SECONDS, strict=True
@@ -166,7 +180,15 @@ class DIJob(_Model):
             volumes, unknown = check_volumes(given, path="spec.volumes")
             _warn(unknown)
             data["volumes"] = tuple(volumes)
+        if data.get("topology") is not None:
+            data["topology"] = _topology(data["topology"])
         return data
+
+    @model_validator(mode="after")
+    def _topology_has_an_allocator(self) -> Self:
+        if self.topology is not None and self.scheduling == "none":
+            raise InvalidError("needs the allocator, which `scheduling: none` excludes", path="spec.topology")
+        return self
 
     @model_validator(mode="after")
     def _tasks_go_together(self) -> Self:
@@ -405,6 +427,20 @@ def _task(item: Any, index: int) -> Task:
         if isinstance(warning.message, UnknownFieldWarning):
             _warn([f"{path}.{warning.message.args[1]}"])
     return task
+
+
+def _topology(item: Any) -> Topology:
+    if isinstance(item, Topology):
+        return item
+    path = "spec.topology"
+    data = _mapping(item, path)
+    _warn([f"{path}.{key}" for key in data if key not in Topology.model_fields])
+    if data.get("required") is None:
+        raise InvalidError("is missing: name a level of the cluster's topology", path=f"{path}.required")
+    try:
+        return Topology(required=data["required"])
+    except InvalidError as error:
+        raise InvalidError(error.message, path=f"{path}.{error.path}") from None
 
 
 def _mapping(value: Any, path: str) -> dict[str, Any]:

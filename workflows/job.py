@@ -172,9 +172,10 @@ def _labels(job: DIJob) -> dict[str, str]:
 def _annotations(job: DIJob) -> dict[str, str]:
     roles = ", ".join(f"{task.replicas} × {task.name}" for task in job.tasks)
     mode = "preemptible" if job.preemptible else "not preemptible"
+    where = f", in one {job.topology.required}" if job.topology is not None else ""
     return {
         keys.TITLE: f"DIJob {job.name}",
-        keys.DESCRIPTION: f"{roles}; {job.priority} priority, {mode}, backoffLimit {job.backoff_limit}",
+        keys.DESCRIPTION: f"{roles}; {job.priority} priority, {mode}, backoffLimit {job.backoff_limit}{where}",
         **job.annotations,
         keys.DIJOB: dijob_annotation(job),
         keys.VERSION: __version__,

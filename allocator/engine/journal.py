@@ -28,6 +28,7 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 """Size of one file. An entry of 1,000 jobs on 200 nodes has about 250 KiB: a file holds about 250 of them."""
 _BLOCK: Final = 65536
 _FIELDS: Final = tuple(f for f in fields(Snapshot) if f.name != "memo")
+_OF_TOPOLOGY: Final = frozenset({"level_names", "domain_names", "node_domain", "job_required"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,8 @@ def _snapshot(data: dict[str, Any]) -> Snapshot:
     data = {"job_refusal": [], **data}  # a journal from before this field
     values: dict[str, Any] = {}
     for f in _FIELDS:
+        if f.name in _OF_TOPOLOGY and f.name not in data:
+            continue  # a journal from before these fields
         value = _array(data[f.name])
         if f.name == "job_profile":
             value = tuple(None if p is None else Profile(**{k: _array(v) for k, v in p.items()}) for p in value)

@@ -142,7 +142,7 @@ def _decided_by(read: JobRead) -> tuple[object, ...]:
         (read.identity.uid, read.problem, read.has_ended, read.is_stopping, read.is_suspended, read.continued_in),
         (read.awaits_admission, read.places_until),
         (read.rounds, read.current, read.granted, read.released, read.incarnations, read.allocation),
-        (read.roles, read.is_preemptible, read.priority, read.queue, read.backoff_limit),
+        (read.roles, read.is_preemptible, read.priority, read.queue, read.required, read.backoff_limit),
         (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts),
         frozenset(member for member in tree.members if tree.is_done(member)),
     )

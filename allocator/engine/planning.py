@@ -209,6 +209,7 @@ def picture(
             pool_label=pools.label,
             pool_speed=pools.speed,
             refused=_refused(standings, rules),
+            levels=pools.levels,
         )
         return Picture(snapshot, tuple(standings))
 
@@ -578,6 +579,7 @@ def _view(standing: Standing) -> JobView:
         restarts=at.moves if at else 0,
         placed=placed,
         profile=reports.profile(read.profilings) if read.profilings not in ("", "{}") else None,
+        required=read.required,
     )
 
 

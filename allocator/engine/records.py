@@ -125,8 +125,8 @@ class JobRead:
     `created_seconds` is when this Workflow was created, as the API server says.
 
     `name` is the job's, which is that of its first Workflow. `continues`: the key of the previous Workflow;
-    `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `service`: the
-    headless Service of its hosts.
+    `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `required`: the level
+    of the topology that its DIJob requires, or "". `service`: the headless Service of its hosts.
     """
 
     identity: Identity
@@ -140,6 +140,7 @@ class JobRead:
     is_preemptible: bool = False
     priority: int = 0
     queue: str = ""
+    required: str = ""
     backoff_limit: int = 3
     restarts_before: int = 0
     rounds_before: int = 0
@@ -412,6 +413,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         is_preemptible=state.is_preemptible,
         priority=keys.WORKFLOW_PRIORITIES.get(state.priority, 0),
         queue=state.queue,
+        required=job.topology.required if job.topology is not None else "",
         backoff_limit=state.backoff_limit,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),

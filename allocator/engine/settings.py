@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from diflow.allocator.engine.pools import PoolLabel, Pools, PoolSpeed
+from diflow.allocator.engine.pools import PoolLabel, Pools, PoolSpeed, TopologyText
 from diflow.allocator.model.views import POOL_LABEL
 from diflow.environment import from_environment
 
@@ -34,6 +34,11 @@ class AllocatorSettings(BaseSettings):
     pool_speed: PoolSpeed = {}
     """The assumed relative speed of each pool, as JSON: {"NVIDIA-A100-SXM4-40GB": 2, "Tesla-T4": 0.5}. Others
     have 1. Only the ratios matter, and only for where a job starts."""
+
+    topology: TopologyText = ""
+    """The levels of the topology, the widest first: "block=cloud.google.com/gce-topology-block,rack". A name without a
+    label stands for the label of that name, `zone` and `region` for Kubernetes' own. Gangs are placed in the smallest
+    domain that holds them, and jobs may require one domain of a level. Empty: nodes have no order."""
 
     period_seconds: float = Field(60.0, gt=0, le=3600)
     """The longest time between two plans. Events trigger plans earlier; this is for what changes only with time, such
@@ -85,8 +90,8 @@ class AllocatorSettings(BaseSettings):
 
     @property
     def pools(self) -> Pools:
-        """The pools of nodes, for the policies and for the Lease."""
-        return Pools(label=self.pool_label, speed=self.pool_speed)
+        """The pools of nodes and the topology, for the policies and for the Lease."""
+        return Pools(label=self.pool_label, speed=self.pool_speed, topology=self.topology)
 
 
 def allocator_settings(**given: object) -> AllocatorSettings:

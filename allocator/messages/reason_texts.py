@@ -90,6 +90,11 @@ _FOR_ANOTHER: dict[Why, str] = {
 _OF_A_RESOURCE = frozenset({Why.QUEUE_CAP, Why.QUEUE_SHARE, Why.OWN_SHARE, Why.NO_SURPLUS, Why.GUARANTEED_ELSEWHERE})
 """Reasons whose third value is a resource and whose other values are amounts of it."""
 _TOGETHER = "waits for capacity: each of its roles fits by itself, and not its {} replicas ({}) together"
+_TOO_BIG_FOR_ONE = (
+    "can never start here: its gang needs {0:replica|} in one {level} and the largest takes {1:g}; ask for fewer, for "
+    "less each, for a wider level, or add nodes"
+)
+_NO_DOMAIN = "can never start here: its gang has to be in one {level}, and no node has the label of that level"
 _WOULD_HELP = {
     Why.QUEUE_SHARE: "when other jobs of that queue end, when its weight or guarantee is raised, or in another queue",
     Why.OWN_SHARE: "when other jobs of that queue itself end, or in a queue below it",
@@ -130,6 +135,12 @@ class Explainer:
         )
         if why is Why.RESERVED and plan.values[job, 2] > 0:
             words += f", for {plan.values[job, 2]:.0f} s more at most"
+        if why is Why.TOO_BIG and s.required(job) >= 0:
+            level = s.required(job)
+            some = bool((s.node_domain[level] >= 0).any())
+            words = (_TOO_BIG_FOR_ONE if some else _NO_DOMAIN).format(
+                *numbers(plan.values[job]), level=s.level_names[level]
+            )
         refusal = s.refusal(job)
         if refusal and why in _REFUSED:
             words = f"{_REFUSED[why]}: {refusal}"
@@ -143,6 +154,8 @@ class Explainer:
             words = _TOGETHER.format(
                 int(s.role_min[roles].sum()), ", ".join(f"{s.role_min[r]} × {s.role_names[r]}" for r in roles)
             )
+            if s.required(job) >= 0:
+                words += f" in one {s.level_names[s.required(job)]}; {self.leftover.in_domains(roles)}".rstrip("; ")
         elif why is Why.DOES_NOT_FIT:
             words += self._short(job)
         later = ""
@@ -189,7 +202,8 @@ class Explainer:
         role = self._worst(job)
         if role < 0:
             return ""
-        short = self.leftover.short(role)
+        by_node = self.snapshot.required(job) < 0
+        short = self.leftover.short(role) if by_node else self.leftover.in_domains([role])
         return f", each {request(self.snapshot, role)}" + (f"; {short}" if short else "")
 
     def _worst(self, job: int) -> int:
@@ -240,7 +254,9 @@ class Explainer:
             count = f"{low}" if low == high else f"{low} to {high}"
             parts.append(f"{count} × {s.role_names[r]} of {request(s, r)}")
         kind = "preemptible" if s.job_preemptible[job] else "not preemptible"
-        return f"asks for: {' and '.join(parts)}; priority {s.job_priority[job]}, {kind}, queue {s.job_queue_name[job]}"
+        one = f", all in one {s.level_names[s.required(job)]}" if s.required(job) >= 0 else ""
+        told = f"priority {s.job_priority[job]}, {kind}, queue {s.job_queue_name[job]}"
+        return f"asks for: {' and '.join(parts)}{one}; {told}"
 
     def _places(self, job: int) -> list[tuple[str, str]]:
         s, plan = self.snapshot, self.plan
@@ -269,7 +285,7 @@ class Explainer:
             + (f" ({where})" if where else "")
             + (f"; {short}" if short else "")
         ]
-        mask = s.eligible(role)
+        mask = found.where
         if mask.any():
             free = np.maximum(self.leftover.free[mask], 0)
             names = np.flatnonzero(mask)

@@ -5,11 +5,13 @@ They are computed from the capacity that a plan leaves free, as that is what the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from diflow.allocator.model.arrays import IntArray
+from diflow.allocator.model.arrays import BoolArray, IntArray
+from diflow.allocator.model.domains import best_domain, one_domain_of, totals
 from diflow.allocator.model.packing import slots
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
@@ -24,12 +26,13 @@ NODES_NAMED = 3
 class Fit:
     """How a role fits into the free capacity.
 
-    `need`: its minimum replicas. `slots` (N): the replicas that fit on each node, 0 where it may not run. `lacks`: the
-    nodes that are closest to one more replica, with what each lacks by resource. `closed`, `unsuitable`: numbers of
-    nodes.
+    `need`: its minimum replicas. `where` (N): the nodes where it may run, of a job that requires a domain only those of
+    the best one. `slots` (N): the replicas that fit on each node, 0 where it may not run. `lacks`: the nodes that are
+    closest to one more replica, with what each lacks by resource. `closed`, `unsuitable`: numbers of nodes.
     """
 
     need: int
+    where: BoolArray
     slots: IntArray
     lacks: tuple[tuple[int, dict[int, int]], ...]
     closed: int
@@ -47,24 +50,70 @@ class Leftover:
         self.snapshot, self.plan = snapshot, plan
         used = snapshot.usage(plan.role, plan.node, plan.count)
         self.free: IntArray = snapshot.node_allocatable - snapshot.node_foreign - used
-        self._known: dict[tuple[bytes, int], Fit] = {}
+        self._known: dict[tuple[bytes, int, int], Fit] = {}
+        self._rooms: dict[int, BoolArray] = {}
 
     def fit(self, role: int) -> Fit:
         s = self.snapshot
-        request = s.role_request[role]
-        key = (request.tobytes(), int(s.role_class[role]))
+        request, job = s.role_request[role], int(s.role_job[role])
+        key = (request.tobytes(), int(s.role_class[role]), job if s.required(job) >= 0 else -1)
         if key not in self._known:
             suits = s.class_nodes[s.role_class[role]]
-            found = slots(self.free, request, s.eligible(role))
+            where = s.eligible(role) & self._room(job) if s.required(job) >= 0 else s.eligible(role)
+            found = slots(self.free, request, where)
             self._known[key] = Fit(
                 need=0,
+                where=where,
                 slots=found,
-                lacks=self._lacks(request, np.flatnonzero(s.eligible(role) & (found == 0))),
+                lacks=self._lacks(request, np.flatnonzero(where & (found == 0))),
                 closed=int((~s.node_open).sum()),
                 unsuitable=int((s.node_open & ~suits).sum()),
             )
-        known = self._known[key]
-        return Fit(int(s.role_min[role]), known.slots, known.lacks, known.closed, known.unsuitable)
+        return replace(self._known[key], need=int(s.role_min[role]))
+
+    def _room(self, job: int) -> BoolArray:
+        """N: the domain in which the job that requires one is by the plan, or the best one for its gang."""
+        s = self.snapshot
+        if job not in self._rooms:
+            held = self.plan.node[s.role_job[self.plan.role] == job]
+            if len(held):
+                there = one_domain_of(s.node_domain, held, s.required(job))
+            else:
+                there = best_domain(s, job, {role: self._slots(role) for role in s.facts.roles_of[job]})
+            self._rooms[job] = np.zeros(s.nodes, dtype=np.bool_) if there is None else there
+        return self._rooms[job]
+
+    def _slots(self, role: int) -> IntArray:
+        return slots(self.free, self.snapshot.role_request[role], self.snapshot.eligible(role))
+
+    def in_domains(self, roles: Sequence[int]) -> str:
+        """What the gang of these roles of a job needs in one domain, and what the best ones have: "it needs 16
+        nvidia.com/gpu in one rack: r1 has 12 free and fits 1, r2 has 8 free and fits 1, 2 others fit no more". Only for
+        one role with the replicas that fit."""
+        s = self.snapshot
+        level = s.required(int(s.role_job[roles[0]]))
+        row, count = s.node_domain[level], len(s.domain_names)
+        need = sum((int(s.role_min[r]) * s.role_request[r] for r in roles), np.zeros(len(s.resources), dtype=np.int64))
+        known, asked = np.unique(row[row >= 0]), np.flatnonzero(need)
+        if not len(asked) or not len(known):
+            return ""
+        here = np.any([s.eligible(role) for role in roles], axis=0)
+        fits = totals(row, self._slots(roles[0]) if len(roles) == 1 else np.zeros(s.nodes, dtype=np.int64), count)
+        idle = np.maximum(self.free, 0) * here[:, None]
+        free = {r: np.bincount(row + 1, weights=idle[:, r], minlength=count + 1)[1:] for r in asked.tolist()}
+        part = np.min([free[r] / need[r] for r in free], axis=0)
+        best = known[np.lexsort((known, -part[known], -fits[known]))].tolist()
+        scarce = min(free, key=lambda r: (free[r][best[0]] / need[r], r))
+        name = s.resources[scarce]
+        parts = [
+            f"{s.domain_names[d]} has {quantity(name, free[scarce][d])} free"
+            + (f" and fits {fits[d]:.0f}" if len(roles) == 1 else "")
+            for d in best[:NODES_NAMED]
+        ]
+        if best[NODES_NAMED:]:
+            one, many = ("fits", "fit") if len(roles) == 1 else ("has", "have")
+            parts.append(f"{counted(len(best) - NODES_NAMED, f'other {one}', plural=f'others {many}')} no more")
+        return f"it needs {amount(name, int(need[scarce]))} in one {s.level_names[level]}: {', '.join(parts)}"
 
     def _lacks(self, request: IntArray, nodes: IntArray) -> tuple[tuple[int, dict[int, int]], ...]:
         short = np.maximum(request - np.maximum(self.free[nodes], 0), 0)
@@ -82,7 +131,7 @@ class Leftover:
             for node, lacking in found.lacks[:NODES_NAMED]
             if lacking
         ]
-        more = int((s.eligible(role) & (found.slots == 0)).sum()) - len(parts)
+        more = int((found.where & (found.slots == 0)).sum()) - len(parts)
         if more > 0 and parts:
             parts.append(f"{counted(more, 'more node is', plural='more nodes are')} short too")
         if found.closed:

@@ -28,11 +28,14 @@ class Facts:
     |---|---|---|
     | starts, start_list | job, and one more | its first role |
     | role_min, role_max, role_desired, request | role | as in the snapshot |
-    | shape | role | index of its request and node conditions: roles of one shape fit on the same nodes |
+    | shape | role | index of its request, node conditions and level: roles of one shape fit on the same nodes |
+    | level | shape | the level of the topology of which one domain must hold the job, or -1 |
     | asks | shape | (resource, amount) pairs of one replica's request |
     | weight | shape | dominant share of one replica: its largest fraction of any resource of the cluster |
     | preference | shape | preference for each node (N), at most 1; None if there is none |
     | job_queue, priority, pinned | job | as in the snapshot |
+    | required | job | the level of which one domain must hold the job, or -1 |
+    | domains | L×N | as the snapshot's `node_domain`; `has_topology`: whether there are levels |
     | chains, caps | queue | the queue and its ancestors; as in the snapshot |
     | total, whole | resource | allocatable of all nodes, at least 1, as a list and as an array |
     """
@@ -54,27 +57,32 @@ class Facts:
         self.chains = ancestors(s.queue_parent)
         self.caps: list[list[int]] = s.queue_cap.tolist()
         self.capped = bool((s.queue_cap < UNLIMITED).any())
+        self.has_topology = len(s.level_names) > 0
+        self.domains = s.node_domain
+        self.required: list[int] = s.job_required.tolist() if len(s.job_required) else [-1] * s.jobs
         shapes: dict[tuple[int, ...], int] = {}
         self.shape = [
-            shapes.setdefault((where, *request), len(shapes))
-            for where, request in zip(s.role_class.tolist(), self.request, strict=True)
+            shapes.setdefault((where, self.required[job], *request), len(shapes))
+            for where, job, request in zip(s.role_class.tolist(), s.role_job.tolist(), self.request, strict=True)
         ]
         self.whole: IntArray = frozen(np.maximum(s.node_allocatable.sum(axis=0), 1))
         self.total: list[int] = self.whole.tolist()
-        self.asks = [tuple((r, amount) for r, amount in enumerate(shape[1:]) if amount) for shape in shapes]
+        self.asks = [tuple((r, amount) for r, amount in enumerate(shape[2:]) if amount) for shape in shapes]
         self.weight = [
-            max((amount / total for amount, total in zip(shape[1:], self.total, strict=True)), default=0.0)
+            max((amount / total for amount, total in zip(shape[2:], self.total, strict=True)), default=0.0)
             for shape in shapes
         ]
         self._masks = frozen(s.class_nodes & s.node_open)
         self._classes = [shape[0] for shape in shapes]
+        self.level = [shape[1] for shape in shapes]
         likes = [_part_of_most(row) for row in s.class_preference * self._masks]
         self.preference = [likes[where] for where in self._classes]
 
     def eligible(self, shape: int) -> BoolArray:
         """Nodes where a new pod of this shape may run (N). Read-only."""
         mask: BoolArray = self._masks[self._classes[shape]]
-        return mask
+        level = self.level[shape]
+        return mask if level < 0 else mask & (self.domains[level] >= 0)
 
     @cached_property
     def kinds(self) -> list[int]:

@@ -6,10 +6,12 @@ each node are cached and updated only on nodes that changed, so thousands of gan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
+from diflow.allocator.model import domains
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
 from diflow.allocator.model.facts import ancestors
 from diflow.allocator.model.packing import ANY_NUMBER, place, place_by_score, slots
@@ -66,6 +68,7 @@ class Ledger:
         """Scores of nodes (N) from the free capacity (N×R) and the role's preference (N); None: packing decides."""
         self.pool_of: dict[int, int] = {}
         """job → node pool, for jobs confined to one."""
+        self._within: BoolArray | None = None
 
     @property
     def changes(self) -> int:
@@ -166,6 +169,37 @@ class Ledger:
 
         The role `together` is placed on a single node or not at all.
         """
+        if not self.facts.has_topology or self._within is not None:
+            return self._try_gang(job, want, together)
+        if self._cannot_fit(job, want):
+            return None
+        for nodes in domains.choices(self, job, want, together):
+            with self.confined(nodes):
+                taken = self._try_gang(job, want, together)
+            if taken is not None:
+                return taken
+        return None
+
+    def choices(self, job: int, want: Mapping[int, int]) -> Iterable[BoolArray | None]:
+        """The sets of nodes (N) on which to try to place the gang, in order of preference, for `confined`."""
+        if not self.facts.has_topology or self._within is not None:
+            return (self._within,)
+        return () if self._cannot_fit(job, want) else domains.choices(self, job, want, -1)
+
+    @contextmanager
+    def confined(self, nodes: BoolArray | None) -> Iterator[None]:
+        """Place replicas only on these nodes (N) meanwhile; None: on all."""
+        before, self._within = self._within, nodes
+        try:
+            yield
+        finally:
+            self._within = before
+
+    def _cannot_fit(self, job: int, want: Mapping[int, int]) -> bool:
+        """Whether a role alone does not fit. Of a full cluster most gangs are ruled out by this, without a search."""
+        return any(count > self.most(job, role) for role, count in want.items() if count > 0)
+
+    def _try_gang(self, job: int, want: dict[int, int], together: int) -> Placement | None:
         roles = [role for role, count in want.items() if count > 0]
         if len(roles) == 1:
             role = roles[0]
@@ -212,7 +246,10 @@ class Ledger:
 
     def most(self, job: int, role: int) -> int:
         """Replicas of `role` that fit now, within caps."""
-        if self.facts.pinned[job] or job in self.pool_of:
+        facts = self.facts
+        if self._within is None and facts.required[job] >= 0 and not self.holds(job):
+            fits = domains.most_in_one(self.snapshot, facts.required[job], self.slots_for(job, role))
+        elif facts.pinned[job] or job in self.pool_of or facts.required[job] >= 0 or self._within is not None:
             fits = int(np.minimum(self.slots_for(job, role), MOST).sum())
         else:
             fits = self._slots_of(self.facts.shape[role]).total
@@ -293,8 +330,17 @@ class Ledger:
             np.concatenate([s.held_count[stay], *[c for _, _, c in own]]),
         )
 
+    def use_of(self, jobs: BoolArray) -> IntArray:
+        """N×R that these jobs (J) hold now."""
+        role, node, count = self.triples()
+        mine = jobs[self.snapshot.role_job[role]]
+        return self.snapshot.usage(role[mine], node[mine], count[mine])
+
     def slots_for(self, job: int, role: int) -> IntArray:
-        """Replicas of `role` that fit on each node for this job, caps aside (N). Read-only."""
+        """Replicas of `role` that fit on each node for this job, caps aside (N). Read-only.
+
+        For a job that requires a domain of the topology: in the domain where it is, or in any if it holds nothing.
+        """
         fits = self.slots(role)
         pool = self.pool_of.get(job)
         if pool is not None:
@@ -303,7 +349,21 @@ class Ledger:
             home = self.home(job)
             if home.any():
                 fits = np.where(home, fits, 0)
+        if self._within is not None:
+            return np.where(self._within, fits, 0)
+        if self.facts.required[job] >= 0 and len(held := self.nodes_of(job)):
+            there = domains.one_domain_of(self.facts.domains, held, self.facts.required[job])
+            return np.zeros_like(fits) if there is None else np.where(there, fits, 0)
         return fits
+
+    def nodes_of(self, job: int) -> IntArray:
+        """Nodes on which the job holds something now, role by role."""
+        return np.concatenate([self.placement(role)[0] for role in self.facts.roles_of[job]])
+
+    def is_bound(self, job: int) -> bool:
+        """Whether other nodes may be open to the job than to jobs of equal requests: it cannot leave its nodes, or has
+        to stay in its domain."""
+        return self.facts.pinned[job] or (self.facts.required[job] >= 0 and self.holds(job))
 
     def home(self, job: int) -> BoolArray:
         """Nodes that run the job's pods in the snapshot (N). Read-only."""

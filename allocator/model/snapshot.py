@@ -23,6 +23,10 @@ __all__ = ["UNLIMITED", "Memo", "Snapshot", "node_usage"]
 
 _T = TypeVar("_T")
 
+# One object for all snapshots: values derived from it stay cached.
+_NO_DOMAINS: IntArray = frozen(np.zeros((0, 0), dtype=np.int64))
+_NONE_REQUIRED: IntArray = frozen(np.zeros(0, dtype=np.int64))
+
 
 class Memo:
     """Values derived from a snapshot's arrays; each is valid while the arrays it was derived from are the same objects.
@@ -69,6 +73,9 @@ class Snapshot:
     | role_class | G | row of class_nodes and class_preference |
     | class_nodes, class_preference | K×N | where pods of a class may run; preference for each node (0: none) |
     | job_refusal | J or 0 | why a job may not be placed even on an empty cluster, or ""; empty if all jobs may |
+    | level_names | L | levels of the topology, the widest first; () if there is none |
+    | node_domain | L×N or 0×0 | index of the node's domain at each level, or -1; domain_names (D) beside it |
+    | job_required | J or 0 | the level of which one domain must hold the whole job, or -1; empty: no job has one |
     | held_role, held_node, held_count | A | the current allocation, sorted by role, then node |
     """
 
@@ -112,6 +119,10 @@ class Snapshot:
     held_node: IntArray
     held_count: IntArray
     job_refusal: tuple[str, ...] = ()
+    level_names: tuple[str, ...] = ()
+    domain_names: tuple[str, ...] = ()
+    node_domain: IntArray = field(default_factory=lambda: _NO_DOMAINS)
+    job_required: IntArray = field(default_factory=lambda: _NONE_REQUIRED)
     memo: Memo = field(default_factory=Memo, repr=False)
 
     @property
@@ -121,6 +132,10 @@ class Snapshot:
     def refusal(self, job: int) -> str:
         """Why the job may not be placed even on an empty cluster; "" if it may."""
         return self.job_refusal[job] if self.job_refusal else ""
+
+    def required(self, job: int) -> int:
+        """The level of which one domain must hold the whole job, or -1."""
+        return int(self.job_required[job]) if len(self.job_required) else -1
 
     @property
     def nodes(self) -> int:
@@ -153,6 +168,8 @@ class Snapshot:
             self.queue_cap,
             self.node_allocatable,
             self.node_open,
+            self.node_domain,
+            self.job_required,
         )
         return self.memo.get("facts", sources, lambda: Facts(self))
 

@@ -26,7 +26,7 @@ def faults(snapshot: Snapshot, plan: Plan) -> list[str]:
     found: list[str] = []
     change = _difference(snapshot, plan)
     # A plan that changes nothing can only have wrong actions.
-    checks = (_actions,) if change.untouched.all() else (_gangs, _not_moved, _places, _nodes, _caps, _actions)
+    checks = (_actions,) if change.untouched.all() else (_gangs, _not_moved, _places, _domains, _nodes, _caps, _actions)
     for check in checks:
         found += check(snapshot, change)
         if len(found) >= MOST_FAULTS:
@@ -124,6 +124,20 @@ def _places(s: Snapshot, change: _Change) -> list[str]:
         f"job {s.job_names[s.role_job[r]]}: new pods on {s.node_names[n]}, where they may not run"
         for r, n in zip(role[bad], node[bad], strict=True)
     ]
+
+
+def _domains(s: Snapshot, change: _Change) -> list[str]:
+    """A job that requires a domain and gets pods is then in one domain of that level."""
+    if not len(s.job_required):
+        return []
+    job = s.role_job[change.role]
+    out: list[str] = []
+    for j in np.unique(job[(change.after > change.before) & (s.job_required[job] >= 0)]).tolist():
+        level = int(s.job_required[j])
+        there = set(s.node_domain[level, change.node[(job == j) & (change.after > 0)]].tolist())
+        if len(there) > 1 or -1 in there:
+            out.append(f"job {s.job_names[j]} would not be in one {s.level_names[level]}")
+    return out
 
 
 def _amounts(s: Snapshot, role: IntArray, node: IntArray, count: IntArray) -> IntArray:

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, froze
 from diflow.allocator.model.predicates import NODE_NAME, Taint, Where
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.model.topology import Level, domains, level_of, unknown_level
 from diflow.bounds import MOST_COUNT, MOST_MOVES, MOST_PORT_COLUMNS, MOST_RESOURCES
 from diflow.errors import InvalidError
 
@@ -97,7 +98,8 @@ class RoleView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job under the allocator. `placed`: its current replicas, role → node → count.
+    """A job under the allocator. `placed`: its current replicas, role → node → count. `required`: the name or label of
+    the level of the topology of which one domain must hold all of its replicas; "": none.
 
     `service_seconds`: replica-seconds held so far; None: the seconds since it started.
     """
@@ -115,6 +117,7 @@ class JobView:
     service_seconds: float | None = None
     placed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     profile: Profile | None = None
+    required: str = ""
 
 
 _Named = TypeVar("_Named", NodeView, QueueView, JobView)
@@ -130,19 +133,29 @@ def build(
     pool_label: str = POOL_LABEL,
     pool_speed: Mapping[str, float] = _NO_SPEEDS,
     refused: Mapping[str, str] = _NO_TEXTS,
+    levels: Sequence[Level] = (),
 ) -> Snapshot:
     """The snapshot of these objects.
 
     Without queues, all jobs are in one named `default`. A job whose queue does not exist has queue -1.
     Pods on a node that no longer exists are left out: they are lost. `pool_speed`: relative speed of each pool, used to
     choose where a job starts. `ages`: time → seconds since it, for times that lie in the future (clock skew).
-    `refused`: job name → why it may not use its queue; its queue is -1.
+    `refused`: job name → why it may not use its queue; its queue is -1. `levels`: of the topology, the widest first;
+    a job that requires another level is refused in the same way.
     The arrays have a column for each resource of the nodes, one for all others that jobs ask for, and at most
     MOST_PORT_COLUMNS for host ports. Raises InvalidError for duplicate names and for negative amounts.
     """
     ordered_nodes = _by_name(nodes, "node")
     ordered_jobs = _by_name(jobs, "job")
     said = _by_name(queues, "queue")
+    required = [level_of(job.required, levels) if job.required else -1 for job in ordered_jobs]
+    strange = {
+        job.name: unknown_level(job.required, levels)
+        for job, level in zip(ordered_jobs, required, strict=True)
+        if job.required and level < 0
+    }
+    refused = {**strange, **refused} if strange else refused
+    node_domain, domain_names = domains(levels, [node.labels for node in ordered_nodes])
     ordered_queues = said or [QueueView(DEFAULT_QUEUE)]
     roles = [(j, role) for j, job in enumerate(ordered_jobs) for role in job.roles]
     limited = any(PODS in node.allocatable for node in ordered_nodes)
@@ -203,7 +216,19 @@ def build(
         held_node=frozen(held[1]),
         held_count=frozen(held[2]),
         job_refusal=refusals,
+        level_names=tuple(level.name for level in levels),
+        **_topology(node_domain, domain_names, required),
     )
+
+
+def _topology(node_domain: IntArray, domain_names: tuple[str, ...], required: list[int]) -> dict[str, Any]:
+    """The fields of the snapshot that have a default for clusters and jobs without topology."""
+    out: dict[str, Any] = {}
+    if len(node_domain):
+        out |= {"node_domain": node_domain, "domain_names": domain_names}
+    if any(level >= 0 for level in required):
+        out["job_required"] = frozen(ints(required, (len(required),)))
+    return out
 
 
 def _by_name(items: Iterable[_Named], what: str) -> list[_Named]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, IntArray, frozen
+from diflow.allocator.model.domains import best_domain, most_in_one, rooms
 from diflow.allocator.model.ledger import Ledger
 from diflow.allocator.model.packing import slots
 from diflow.allocator.model.plan import Plan, Why, make_plan
@@ -95,6 +96,9 @@ class Feasibility:
             most = self._most_of(role)
             if most < facts.role_min[role]:
                 return Why.TOO_BIG, (float(facts.role_min[role]), float(most), 0.0)
+        apart = self._fits_only_apart(job)
+        if apart is not None:
+            return Why.TOO_BIG, apart
         queue = facts.job_queue[job]
         if facts.capped and queue >= 0:
             for role in facts.roles_of[job]:
@@ -104,11 +108,25 @@ class Feasibility:
         return None
 
     def _most_of(self, role: int) -> int:
-        """Replicas of the role that fit on an empty cluster."""
+        """Replicas of the role that fit on an empty cluster, in one domain if its job requires that."""
         shape = self._facts.shape[role]
         if shape not in self._most:
-            self._most[shape] = int(np.minimum(empty_slots(self._snapshot, role), 2**40).sum())
+            self._most[shape] = most_in_one(self._snapshot, self._facts.level[shape], empty_slots(self._snapshot, role))
         return self._most[shape]
+
+    def _fits_only_apart(self, job: int) -> tuple[float, float, float] | None:
+        """For a gang of which each role fits in some domain of the required level, but not all in one: the replicas
+        needed and those that fit, of the worst role in the best domain."""
+        facts = self._facts
+        roles = facts.roles_of[job]
+        if facts.required[job] < 0 or len(roles) < 2:
+            return None
+        fits = {role: empty_slots(self._snapshot, role) for role in roles}
+        there = best_domain(self._snapshot, job, fits)
+        most = {role: int(np.minimum(fits[role][there], 2**31).sum()) for role in roles}
+        role = max(roles, key=lambda r: ((facts.role_min[r] - most[r]) / facts.role_min[r], -r))
+        need = facts.role_min[role]
+        return (float(need), float(most[role]), 0.0) if most[role] < need else None
 
 
 def empty_slots(snapshot: Snapshot, role: int) -> IntArray:
@@ -128,18 +146,23 @@ Kept = list[tuple[IntArray, IntArray]]
 def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
     """Reserve capacity for the job's minimum on the nodes that lack least. Empty if no set of nodes could hold it.
 
+    For a job that requires a domain, all these nodes are in the domain of which the largest part is free.
+
     Nodes are chosen in descending order of free slots for the job, until they could hold it if they were empty. Only
     the job itself uses the reservation, so what it lacks never grows from cycle to cycle; smaller jobs may use what
     is left over on these nodes. `borrowed` (N×R): counts as free for the choice, because borrowers give it back.
     """
     s = ledger.snapshot
     kept: Kept = []
+    here = _room(ledger, job, borrowed)
     for role in ledger.roles_of(job):
         need = int(s.role_min[role])
         whole = empty_slots(s, role)
         now = ledger.slots(role)
         if borrowed is not None:
             now = slots(ledger.free + borrowed, s.role_request[role], s.eligible(role))
+        if here is not None:
+            whole = np.where(here, whole, 0)
         now = np.minimum(now, whole)
         order = np.lexsort((-whole, -now))
         order = order[whole[order] > 0]
@@ -152,6 +175,25 @@ def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
         counts[-1] = need - (int(total[last - 1]) if last else 0)
         kept.append((chosen, ledger.block(chosen, counts[:, None] * s.role_request[role])))
     return kept
+
+
+def _room(ledger: Ledger, job: int, borrowed: IntArray | None) -> BoolArray | None:
+    """The nodes of the domain in which capacity is reserved for the job; None: all, as it requires no domain.
+
+    Of the domains that could hold the gang if they were empty, the one of which the largest part is free. Only the job
+    itself uses the reservation, so another domain is chosen only if the job lacks less there.
+    """
+    s = ledger.snapshot
+    if s.required(job) < 0:
+        return None
+    free = ledger.free if borrowed is None else ledger.free + borrowed
+    whole = {role: empty_slots(s, role) for role in ledger.roles_of(job)}
+    now = {role: np.minimum(slots(free, s.role_request[role], s.eligible(role)), whole[role]) for role in whole}
+    able = rooms(ledger, job, minimum_gang(ledger, job), lambda: s.capacity() - ledger.free)
+    inside = np.zeros(s.nodes, dtype=np.bool_)
+    for nodes in able:
+        inside |= True if nodes is None else nodes
+    return best_domain(s, job, {role: np.where(inside, now[role], 0) for role in now})
 
 
 def start(ledger: Ledger, job: int) -> bool:
@@ -188,21 +230,33 @@ def cap_that_binds(ledger: Ledger, job: int) -> Told | None:
     return found
 
 
-def fitting(ledger: Ledger, job: int, role: int) -> int:
-    """Replicas of the role that fit, caps aside."""
-    return int(np.minimum(ledger.slots_for(job, role), 2**31).sum())
+def best_room(ledger: Ledger, job: int) -> BoolArray | None:
+    """The nodes of the domain in which the largest part of the job's gang fits; None if it requires no domain."""
+    if ledger.facts.required[job] < 0:
+        return None
+    return best_domain(ledger.snapshot, job, {role: ledger.slots_for(job, role) for role in ledger.roles_of(job)})
+
+
+def fitting(ledger: Ledger, job: int) -> dict[int, int]:
+    """Replicas of each of the job's roles that fit, caps aside; in the best domain if the job requires one."""
+    there = best_room(ledger, job)
+    fits = {role: ledger.slots_for(job, role) for role in ledger.roles_of(job)}
+    return {
+        role: int(np.minimum(by_node if there is None else by_node[there], 2**31).sum())
+        for role, by_node in fits.items()
+    }
 
 
 def worst_role(ledger: Ledger, job: int) -> int:
     """The role of which the largest fraction of the minimum does not fit; the first of equal ones."""
-    low = ledger.facts.role_min
-    return max(ledger.roles_of(job), key=lambda r: ((low[r] - fitting(ledger, job, r)) / max(1, low[r]), -r))
+    low, fits = ledger.facts.role_min, fitting(ledger, job)
+    return max(ledger.roles_of(job), key=lambda r: ((low[r] - fits[r]) / max(1, low[r]), -r))
 
 
 def needed_and_fitting(ledger: Ledger, job: int) -> tuple[float, float]:
     """(needed, fitting) replicas of the gang's worst role."""
     role = worst_role(ledger, job)
-    return float(ledger.facts.role_min[role]), float(min(fitting(ledger, job, role), 2**31))
+    return float(ledger.facts.role_min[role]), float(min(fitting(ledger, job)[role], 2**31))
 
 
 def explain_waiting(ledger: Ledger, job: int, reserved_for: int = -1, *, left_seconds: float = 0.0) -> Told:

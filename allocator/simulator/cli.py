@@ -55,6 +55,9 @@ def simulate(  # noqa: PLR0917 - typer's options
     noise: Annotated[float, typer.Option(min=0, max=0.9, help="Reported times are off by up to this part.")] = 0.0,
     interference: Annotated[float, typer.Option(min=0, max=0.9, help="Slow-down of jobs that share a network.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the noise: the same seed, the same numbers.")] = 0,
+    rack_nodes: Annotated[int, typer.Option(min=0, help="Nodes of a rack. 0: no topology.")] = 0,
+    block_racks: Annotated[int, typer.Option(min=0, help="Racks of a block. 0: no blocks.")] = 0,
+    required: Annotated[str, typer.Option(help="Each job requires one domain of this level: rack or block.")] = "",
     out: Annotated[Path | None, typer.Option(help="Folder for tables (CSV, JSON) and pictures.")] = None,
     pictures: Annotated[bool, typer.Option(help="Draw pictures too.")] = True,
     output: Output = "text",
@@ -96,6 +99,9 @@ def simulate(  # noqa: PLR0917 - typer's options
         noise=noise,
         load=load_factor,
         seed=seed,
+        rack_nodes=rack_nodes,
+        block_racks=block_racks,
+        required=required,
     )
     settings = policy_settings(restart_seconds=restart_seconds, period_seconds=period_seconds)
     policies = [load_policy(name, settings) for name in names]

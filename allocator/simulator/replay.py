@@ -18,6 +18,7 @@ from diflow.allocator.model.arrays import FloatArray
 from diflow.allocator.model.plan import Action, Plan
 from diflow.allocator.model.profile import COLUMNS, Profile, clean
 from diflow.allocator.model.snapshot import Snapshot
+from diflow.allocator.model.topology import Level
 from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.base import Policy
@@ -53,8 +54,35 @@ class Scenario:
     report_progress: bool = True
     """Whether jobs report progress; otherwise the work left is unknown."""
     seed: int = 0
+    rack_nodes: int = 0
+    """Nodes of a rack; 0: the cluster has no topology."""
+    block_racks: int = 0
+    """Racks of a block; 0: there are no blocks."""
+    required: str = ""
+    """The level of the topology that all jobs require: "rack" or "block"; "": none."""
     longest_seconds: float = 30 * 86400.0
     """A replay that takes longer than this after the last arrival is an error."""
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels of the topology, the widest first."""
+        names = [name for name, size in (("block", self.block_racks), ("rack", self.rack_nodes)) if size]
+        return tuple(Level(name, name) for name in names)
+
+    def node(self, index: int) -> NodeView:
+        """The node of this index, with its rack and block as labels."""
+        labels = {}
+        if self.rack_nodes:
+            labels["rack"] = f"r{index // self.rack_nodes:03d}"
+        if self.block_racks:
+            labels["block"] = f"b{index // (self.rack_nodes * self.block_racks):03d}"
+        return NodeView(f"node-{index:03d}", {GPU: self.gpus}, labels=labels)
+
+    @property
+    def largest(self) -> int:
+        """GPUs of the largest domain that one job may use."""
+        nodes = {"rack": self.rack_nodes, "block": self.rack_nodes * self.block_racks}.get(self.required, self.nodes)
+        return min(nodes, self.nodes) * self.gpus
 
 
 @dataclass
@@ -167,7 +195,12 @@ def replay(
         key=lambda job: (job.created, job.arrival.name),
     )
     rng = np.random.default_rng(scenario.seed)
-    nodes = [NodeView(f"node-{i:03d}", {GPU: scenario.gpus}) for i in range(scenario.nodes)]
+    if scenario.required not in ("", *(level.name for level in scenario.levels)) or (
+        scenario.block_racks and not scenario.rack_nodes
+    ):
+        raise InvalidError("a required level needs that level in the cluster, and blocks consist of racks")
+    nodes = [scenario.node(i) for i in range(scenario.nodes)]
+    levels = scenario.levels
     queues = [QueueView("default")]
     active: list[_Job] = []
     done: list[_Job] = []
@@ -187,7 +220,9 @@ def replay(
             active.append(waiting.pop(0))
         if active:
             _refit(active)
-            snapshot = build(nodes, [_view(job, nodes, scenario) for job in active], queues, now_seconds=now)
+            snapshot = build(
+                nodes, [_view(job, nodes, scenario) for job in active], queues, now_seconds=now, levels=levels
+            )
             began = time.perf_counter()
             plan = policy.optimize(snapshot)
             decisions.append(time.perf_counter() - began)
@@ -223,10 +258,10 @@ def replay(
 def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario) -> JobView:
     app = job.app
     if job.mode == "rigid":
-        size = max(1, min(job.arrival.replicas, app.max_replicas, scenario.nodes * scenario.gpus))
+        size = max(1, min(job.arrival.replicas, app.max_replicas, scenario.largest))
         role = RoleView(ROLE, {GPU: 1}, size, size, size)
     else:
-        most = min(app.max_replicas, scenario.nodes * scenario.gpus)
+        most = min(app.max_replicas, scenario.largest)
         role = RoleView(ROLE, {GPU: 1}, 1, most, min(most, max(1, job.arrival.replicas)))
     return JobView(
         name=job.arrival.name,
@@ -238,6 +273,7 @@ def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario) -> JobView:
         service_seconds=job.service,
         placed={ROLE: {nodes[node].name: count for node, count in job.placement}},
         profile=_profile(job, scenario) if job.mode != "rigid" else None,
+        required=scenario.required,
     )
 
 

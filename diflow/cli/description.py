@@ -100,6 +100,7 @@ def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> 
         ("Priority", labels.get(keys.PRIORITY, "-")),
         ("Preemptible", labels.get(keys.PREEMPTIBLE, "-")),
         ("Scheduling", labels.get(keys.SCHEDULING, "-")),
+        *_topology(spec.get("topology")),
         ("Submitted", moment(job.created)),
         ("Ended", moment(status.completion_timestamp)) if status.ended else ("Running for", took),
     ]
@@ -110,6 +111,12 @@ def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> 
         facts.append(("Allocator", printable(f"{decision.why}{when}")))
     width = max(len(name) for name, _ in facts) + 2
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in facts)
+
+
+def _topology(given: object) -> list[tuple[str, str]]:
+    """The level that the job requires; nothing if it requires none. Its owner may have edited the manifest."""
+    required = given.get("required") if isinstance(given, dict) else None
+    return [("Topology", printable(f"all of it in one {required}"))] if isinstance(required, str) else []
 
 
 def _phases(job: Job) -> str:

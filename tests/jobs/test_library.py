@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from diflow import ConflictError, JobFailedError, NotFoundError, keys
+from diflow.errors import InvalidError
+from diflow.job import Topology
 from diflow.jobs import lookup
 from diflow.jobs.prerequisites import image_version
 from diflow.kube.kinds import CONFIG_MAP, NAMESPACE, WORKFLOW
@@ -104,6 +106,13 @@ def test_a_user_who_may_not_read_about_the_allocator_runs_jobs_without_it(diflow
     allocator(diflow)
     diflow.api.fail(status(403, "Forbidden"), path="/configmaps/")
     assert scheduled(diflow) == ("none", False, 1)
+
+
+def test_a_job_that_requires_a_domain_is_refused_where_no_allocator_would_place_it(diflow: Cli) -> None:
+    with pytest.raises(InvalidError, match=r"spec\.topology: needs the allocator, and this cluster announces none"):
+        scheduled(diflow, topology=Topology(required="rack"))
+    allocator(diflow)
+    assert scheduled(diflow, topology=Topology(required="rack"))[:2] == ("gang", True)
 
 
 def allocator(diflow: Cli, *, scheduling: str = "gang") -> None:

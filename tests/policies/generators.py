@@ -112,7 +112,7 @@ def random_snapshot(
         held_node=empty,
         held_count=empty,
     )
-    return replace(_with_holders(rng, snapshot, holding), class_preference=_preference(rng.spawn(1)[0], n))
+    return replace(with_holders(rng, snapshot, holding), class_preference=_preference(rng.spawn(1)[0], n))
 
 
 def _preference(rng: np.random.Generator, nodes: int) -> IntArray:
@@ -120,7 +120,7 @@ def _preference(rng: np.random.Generator, nodes: int) -> IntArray:
     return rng.integers(0, 4, (2, nodes)) * (rng.random() < 0.3)
 
 
-def _with_holders(rng: np.random.Generator, snapshot: Snapshot, holding: float) -> Snapshot:
+def with_holders(rng: np.random.Generator, snapshot: Snapshot, holding: float) -> Snapshot:
     """Let some jobs hold a gang each, at random sizes on random nodes."""
     anywhere = rng.random(snapshot.nodes).argsort().argsort()
     ledger = Ledger(replace(snapshot, class_preference=np.tile(anywhere, (2, 1))))

@@ -15,10 +15,11 @@ import numpy as np
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
-from tests.policies import laws, queue_laws, reasons
+from tests.policies import laws, queue_laws, reasons, topology_laws
 from tests.policies.generators import snapshots
 from tests.policies.lives import lives
 from tests.policies.queue_clusters import queue_clusters
+from tests.policies.topology_clusters import topology_clusters
 
 PROCESSES = min(4, os.cpu_count() or 1)
 PARTS = 32
@@ -30,8 +31,8 @@ MOST_TOLD = 5
 
 @dataclass(frozen=True)
 class Part:
-    """`count` snapshots of one seed for one policy; each `dear_each`-th is judged by the dear laws too, and of
-    "queues" each one by law 6 and the laws of queues."""
+    """`count` snapshots of one seed for one policy; each `dear_each`-th is judged by the dear laws too. Of "queues"
+    each one is judged by law 6 and the laws of queues, of "topology" each one by the laws of topology."""
 
     policy: str
     kind: str
@@ -53,6 +54,11 @@ def queue_parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> li
     if policy != "fair":
         return []
     return [replace(part, kind="queues") for part in parts(policy, count, dear_each=dear_each, seed=seed)]
+
+
+def topology_parts(policy: str, count: int, *, dear_each: int, seed: int = 0) -> list[Part]:
+    """As many clusters with racks and blocks."""
+    return [replace(part, kind="topology") for part in parts(policy, count, dear_each=dear_each, seed=seed)]
 
 
 def judge(work: list[Part]) -> list[tuple[int, list[str]]]:
@@ -93,6 +99,8 @@ def judge_part(part: Part) -> tuple[int, list[str]]:
         found = cheap(policy, snapshot, plan)
         if part.kind == "queues":
             found += queue_laws.queues_hold(snapshot, plan)
+        if part.kind == "topology":
+            found += topology_laws.topology_holds(snapshot, plan)
         if number % part.dear_each == 0:
             found += laws.same_bytes(policy, snapshot, plan, rng)
         if number % part.dear_each == 0 or part.kind == "queues":
@@ -119,6 +127,8 @@ def _planned(part: Part, ask: Callable[[Snapshot], Plan]) -> Iterator[tuple[Snap
     profiled = part.policy not in ("fit", "fair")  # these two read no profiles
     if part.kind == "queues":
         return ((snapshot, ask(snapshot)) for snapshot in queue_clusters(part.seed, part.count))
+    if part.kind == "topology":
+        return topology_clusters(part.seed, part.count, ask, profiled=profiled)
     if part.kind == "lives":
         return lives(part.seed, part.count, ask, profiled=profiled)
     large = part.count // 8

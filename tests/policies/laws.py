@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from diflow.allocator.model.arrays import BoolArray
 from diflow.allocator.model.plan import Action, Plan, Why, carry_out, changes, keep_plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.validate import faults
@@ -63,10 +64,19 @@ def nobody_waits_for_nothing(snapshot: Snapshot, plan: Plan) -> list[str]:
             continue
         request = snapshot.role_request[g]
         asked = request > 0
-        fits = int((np.maximum(free[nodes][:, asked], 0) // request[asked]).min(axis=1).sum()) if nodes.any() else 0
+        by_node = (np.maximum(free[:, asked], 0) // request[asked]).min(axis=1) * nodes
+        fits = max((int(by_node[room].sum()) for room in rooms(snapshot, j)), default=0)
         if fits >= snapshot.role_min[g] and not _capped(snapshot, plan, j, g):
             out.append(f"law 4: {snapshot.job_names[j]} waits ({Why(int(plan.why[j])).name}) though {fits} fit")
     return out
+
+
+def rooms(snapshot: Snapshot, job: int) -> list[BoolArray]:
+    """The sets of nodes of which one has to hold all of the job: the domains of the level that it requires."""
+    if not len(snapshot.job_required) or snapshot.job_required[job] < 0:
+        return [np.ones(snapshot.nodes, dtype=np.bool_)]
+    row = snapshot.node_domain[snapshot.job_required[job]]
+    return [row == domain for domain in sorted(set(row.tolist()) - {-1})]
 
 
 def _capped(snapshot: Snapshot, plan: Plan, job: int, role: int) -> bool:

@@ -32,11 +32,11 @@ def lives(
         for _ in range(min(left, MOMENTS)):
             plan = ask(snapshot)
             yield snapshot, plan
-            snapshot = _later(rng, snapshot, plan)
+            snapshot = later(rng, snapshot, plan)
         left -= MOMENTS
 
 
-def _later(rng: np.random.Generator, before: Snapshot, plan: Plan) -> Snapshot:
+def later(rng: np.random.Generator, before: Snapshot, plan: Plan) -> Snapshot:
     s = (carry_out if rng.random() < 0.8 else carry_out_first_step)(before, plan)
     s = replace(s, now_seconds=s.now_seconds + (1.0, 60.0, 130.0, 600.0)[int(rng.integers(0, 4))])
     for event in rng.choice(len(_EVENTS), int(rng.integers(0, 3)), replace=False).tolist():

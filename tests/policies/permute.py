@@ -11,6 +11,7 @@ import numpy as np
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.predicates import Requirement, Where
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
+from diflow.allocator.model.topology import Level
 from diflow.allocator.model.views import POOL_LABEL, JobView, NodeView, QueueView, RoleView, build
 
 
@@ -18,6 +19,7 @@ def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
     """The snapshot, built again from its views in a random order."""
     s = snapshot
     names = s.resources
+    domain_of = s.node_domain.T.tolist() if s.level_names else [[] for _ in range(s.nodes)]
 
     def amounts(row: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> dict[str, int]:
         return {name: int(value) for name, value in zip(names, row, strict=True)}
@@ -33,6 +35,7 @@ def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
                 POOL_LABEL: s.pool_names[int(s.node_pool[n])],
                 **{f"class-{c}": "yes" for c in range(len(s.class_nodes)) if s.class_nodes[c, n]},
                 **{f"preferred-{c}": str(weight) for c, weight in enumerate(s.class_preference[:, n].tolist())},
+                **{s.level_names[i]: s.domain_names[d] for i, d in enumerate(domain_of[n]) if d >= 0},
             },
         )
         for n in range(s.nodes)
@@ -83,6 +86,7 @@ def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
                 service_seconds=float(s.job_service_seconds[j]),
                 placed=placed,
                 profile=s.job_profile[j],
+                required=s.level_names[s.required(j)] if s.required(j) >= 0 else "",
             )
         )
     order = [rng.permutation(len(part)).tolist() for part in (nodes, jobs, queues)]
@@ -92,6 +96,7 @@ def permuted(snapshot: Snapshot, rng: np.random.Generator) -> Snapshot:
         [queues[i] for i in order[2]],
         now_seconds=s.now_seconds,
         pool_speed=dict(zip(s.pool_names, s.pool_speed.tolist(), strict=True)),
+        levels=[Level(name, name) for name in s.level_names],
     )
 
 

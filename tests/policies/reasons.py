@@ -6,6 +6,7 @@ cannot see is not checked: on which nodes capacity is reserved, and how the role
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 
 from diflow.allocator.model.plan import Action, Plan, Why
 from diflow.allocator.model.snapshot import Snapshot
+from tests.policies import laws
 from tests.policies.deserving import Tree
 
 NEAR = 1e-5
@@ -84,8 +86,25 @@ class Look:
         return (self.s.role_request[roles] * self.s.role_min[roles, None]).sum(axis=0)
 
     def fits(self, role: int) -> int:
-        """Replicas of the role that fit after the plan."""
-        return self._slots(role, self.free, self._nodes(role))
+        """Replicas of the role that fit after the plan, in one domain if its job requires one."""
+        rooms = laws.rooms(self.s, int(self.s.role_job[role]))
+        return max((self._slots(role, self.free, self._nodes(role) & room) for room in rooms), default=0)
+
+    def best_rooms(self, job: int, free: Any) -> list[Any]:
+        """The sets of nodes of which one has to hold all of the job, and that hold the largest part of its gang, by the
+        worst role."""
+
+        def part(room: Any) -> float:
+            roles = self.roles(job)
+            return min(self._slots(r, free, self._nodes(r) & room) / int(self.s.role_min[r]) for r in roles)
+
+        rooms = laws.rooms(self.s, job)
+        most = max(map(part, rooms), default=0.0)
+        return [room for room in rooms if part(room) >= most * (1 - NEAR)]
+
+    def open_to(self, role: int) -> Any:
+        """N: nodes where a new pod of the role may run."""
+        return self.s.class_nodes[self.s.role_class[role]] & self.s.node_open
 
     def _nodes(self, role: int) -> Any:
         s, job = self.s, int(self.s.role_job[role])
@@ -102,20 +121,31 @@ class Look:
         return int(min(MANY, (np.maximum(free[nodes][:, asked], 0) // request[asked]).min(axis=1).sum()))
 
     def gang_fits(self, job: int) -> bool:
-        """Whether each role of the gang fits by itself."""
-        return all(self.fits(role) >= self.s.role_min[role] for role in self.roles(job))
+        """Whether each role of the gang fits by itself, all in one domain if the job requires one."""
+        return any(
+            all(self._slots(r, self.free, self._nodes(r) & room) >= self.s.role_min[r] for r in self.roles(job))
+            for room in laws.rooms(self.s, job)
+        )
 
     def says_what_fits(self, job: int, values: Numbers) -> bool:
         """Whether the first two values are the replicas of a role that the gang needs and that fit."""
-        return any((values[0], values[1]) == (self.s.role_min[r], self.fits(r)) for r in self.roles(job))
+        rooms = self.best_rooms(job, self.free) or [np.zeros(self.s.nodes, dtype=np.bool_)]
+        return any(
+            (values[0], values[1]) == (self.s.role_min[r], self._slots(r, self.free, self._nodes(r) & room))
+            for r in self.roles(job)
+            for room in rooms
+        )
 
     def is_feasible(self, job: int) -> bool:
         """Whether the gang would fit on an empty cluster, each role by itself, within its queue's cap."""
         s = self.s
         empty = s.node_allocatable - s.node_foreign
+        if not any(
+            all(self._slots(r, empty, self.open_to(r) & room) >= s.role_min[r] for r in self.roles(job))
+            for room in laws.rooms(s, job)
+        ):
+            return False
         for r in self.roles(job):
-            if self._slots(r, empty, s.class_nodes[s.role_class[r]] & s.node_open) < s.role_min[r]:
-                return False
             cap = s.queue_cap[s.job_queue[job]]
             if not self.before.has_own(int(s.job_queue[job])) and (s.role_min[r] * s.role_request[r] > cap).any():
                 return False
@@ -184,8 +214,13 @@ def _too_big(look: Look, job: int, values: Numbers) -> str:
         return ""
     s = look.s
     empty = s.node_allocatable - s.node_foreign
-    for r in look.roles(job):
-        most = look._slots(r, empty, s.class_nodes[s.role_class[r]] & s.node_open)
+    rooms = laws.rooms(s, job)
+    if any(
+        all(look._slots(r, empty, look.open_to(r) & room) >= s.role_min[r] for r in look.roles(job)) for room in rooms
+    ):
+        return "it fits on an empty cluster"
+    for r, room in itertools.product(look.roles(job), rooms or [np.zeros(s.nodes, dtype=np.bool_)]):
+        most = look._slots(r, empty, look.open_to(r) & room)
         if (values[0], values[1]) == (s.role_min[r], most) and most < s.role_min[r]:
             return ""
     return "an empty cluster takes another number"
@@ -248,10 +283,13 @@ def _too_little(look: Look, job: int, values: Numbers, above: Any) -> str:
     tree, r = look.after, int(values[2])
     nodes = np.zeros(look.s.nodes, dtype=np.bool_)
     for role in look.roles(job):
-        nodes |= look.s.class_nodes[look.s.role_class[role]] & look.s.node_open
-    lack = look.gang(job)[r] - np.maximum(look.free[nodes, r], 0).sum()
-    if values[0] != lack or lack <= 0:
-        return f"the gang lacks {lack}"
+        nodes |= look.open_to(role)
+    lack = values[0]
+    lacking = [
+        look.gang(job)[r] - np.maximum(look.free[nodes & room, r], 0).sum() for room in look.best_rooms(job, look.free)
+    ]
+    if lack not in lacking or lack <= 0:
+        return f"the gang lacks {lacking}"
     others = [q for mine in tree.chain(tree.leaf(int(look.s.job_queue[job]))) for q in tree.beside(mine)]
     if sum(tree.stoppable[q, r] for q in others) <= 0:
         return "nobody else could give any"

@@ -1,8 +1,9 @@
 """The twelve laws over random snapshots and the lives of random clusters.
 
 `make test` judges a thousand snapshots for each policy, and for `fair` a thousand more of clusters that queues share
-(queue_clusters.py), each of those by law 6 and by the laws of queues (13 to 15, queue_laws.py). `make laws`
-(DIFLOW_LAW_SNAPSHOTS=100000) judges a hundred times as many.
+(queue_clusters.py), each of those by law 6 and by the laws of queues (13 to 15, queue_laws.py). A thousand more for
+each policy are of clusters with racks and blocks (topology_clusters.py), judged by the laws of topology too (16 and 17,
+topology_laws.py). `make laws` (DIFLOW_LAW_SNAPSHOTS=100000) judges a hundred times as many.
 
 The cheap laws (1-4, 7, and that reasons.py refutes no reason) are judged on every snapshot, the dear ones (5, 6: two to
 four more calls) on each fortieth; law 8 in test_queues.py, 9 in test_reservation.py, 11 in test_guard.py, 12 by brute
@@ -23,7 +24,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from tests.policies import brute, laws
 from tests.policies.generators import random_snapshot, snapshots, some_profile
-from tests.policies.judging import judge, parts, queue_parts
+from tests.policies.judging import judge, parts, queue_parts, topology_parts
 
 SNAPSHOTS = int(os.environ.get("DIFLOW_LAW_SNAPSHOTS") or 1000)
 POLICIES = ("fit", "fair", "goodput", "fair+goodput")
@@ -35,6 +36,7 @@ BRUTE_FORCED = max(20, SNAPSHOTS // 1000)
 @pytest.mark.parametrize("name", POLICIES)
 def test_no_random_snapshot_breaks_a_law(name: str) -> None:
     work = [*parts(name, SNAPSHOTS, dear_each=40), *queue_parts(name, SNAPSHOTS, dear_each=40)]
+    work += topology_parts(name, SNAPSHOTS, dear_each=40)
     judged = judge(work)
     assert [line for _, lines in judged for line in lines] == []
     assert sum(count for count, _ in judged) >= 0.99 * sum(part.count for part in work)

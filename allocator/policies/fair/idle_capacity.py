@@ -116,14 +116,14 @@ class Serving:
         state, facts, ledger = self._state, self._state.facts, self._state.ledger
         for role in facts.roles_of[job]:
             key = self._key(job, role)
-            if ledger.count[role] >= state.aim[role] or (not facts.pinned[job] and self._too_big.get(key) == 1):
+            if ledger.count[role] >= state.aim[role] or (not ledger.is_bound(job) and self._too_big.get(key) == 1):
                 continue
             if not self._is_within_share(job, facts.request[role]):
                 continue
             if ledger.try_gang(job, {role: 1}) is not None:
                 state.mark(job, Why.FITS if state.reasons.why[job] == int(Why.FITS) else Why.GROWN)
                 return True
-            if not facts.pinned[job]:
+            if not ledger.is_bound(job):
                 self._too_big[key] = 1
         return False
 

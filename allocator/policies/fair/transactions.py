@@ -48,7 +48,8 @@ class Transactions:
         """Let each of these jobs take for its request, in order and repeatedly, until none gets anything.
 
         What failed is not tried again, also not for a job with equal requests and allocation, until something changes.
-        A pinned job is only compared with itself, because it can use other nodes than its equals.
+        A job that is bound to nodes or a domain is only compared with itself, because it can use other nodes than its
+        equals.
         """
         state, facts = self._state, self._state.facts
         progress = True
@@ -58,7 +59,7 @@ class Transactions:
                 if self.exhausted:
                     return
                 counts = [state.ledger.count[role] for role in facts.roles_of[job]]
-                nodes = job if facts.pinned[job] else -1, self._reservation.is_open_to(job)
+                nodes = job if state.ledger.is_bound(job) else -1, self._reservation.is_open_to(job)
                 look = (take.__name__, facts.kinds[job], facts.priority[job], *nodes, *counts)
                 tried = state.cached("tried", set[tuple[object, ...]])
                 if look not in tried:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray, frozen
+from diflow.allocator.model.domains import most_in_one, rooms
 from diflow.allocator.model.ledger import MOST, Ledger, Placement
 from diflow.allocator.model.packing import slots
 from diflow.allocator.model.snapshot import Snapshot
@@ -36,13 +37,15 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """Arguments of `evict_for`. `first`: the node from which replicas are taken first, -1: the one that helps most."""
+    """Arguments of `evict_for`. `first`: the node from which replicas are taken first, -1: the one that helps most.
+    `within` (N): the nodes of which one set has to hold all of the job; None: all."""
 
     job: int
     want: dict[int, int]
     candidates: Sequence[int]
     may_take: MayTake
     first: int = -1
+    within: BoolArray | None = None
 
 
 def order_of_victims(snapshot: Snapshot) -> IntArray:
@@ -69,7 +72,18 @@ def evict_for(
     Afterwards every eviction that is not needed is undone, the largest first. `may_take` may refuse an eviction."""
     if ledger.try_gang(job, want) is not None:
         return []
-    search = _Search(job, want, candidates, may_take)
+    theirs = np.zeros(ledger.snapshot.jobs, dtype=np.bool_)
+    theirs[candidates] = True
+    for nodes in rooms(ledger, job, want, lambda: ledger.use_of(theirs)):
+        found = _evict_for(ledger, _Search(job, want, candidates, may_take, within=nodes), surplus_only=surplus_only)
+        if found is not None:
+            return found
+    return None
+
+
+def _evict_for(ledger: Ledger, search: _Search, *, surplus_only: bool) -> list[int] | None:
+    """As `evict_for`, on the nodes of the search."""
+    job, want = search.job, search.want
     steps = _evict(ledger, search, surplus_only=surplus_only)
     if not ledger.fits(job, want):
         for step in reversed(steps):
@@ -114,7 +128,7 @@ def _fewer(ledger: Ledger, search: _Search, found: list[_Step]) -> list[_Step]:
     if size < 2 or all(ledger.holds(step.job) for step in found):
         return found
     highest = max(ledger.facts.priority[step.job] for step in found)
-    useful = _useful_nodes(ledger, search.job, search.want)
+    useful = _useful_nodes(ledger, search)
     for victim in search.candidates[:MOST_ALONE]:
         held = sum(ledger.count[r] for r in ledger.roles_of(victim)) + sum(
             _replicas(step) for step in best if step.job == victim
@@ -199,7 +213,7 @@ class Reach:
                 roles, nodes, counts = ledger.triples()
                 self._by_node = ledger.snapshot.usage(roles, nodes, np.minimum(counts, self._count[roles]))
             fits = slots(ledger.free + self._by_node, ledger.snapshot.role_request[role], ledger.facts.eligible(shape))
-            self._fits[shape] = int(np.minimum(fits, MOST).sum())
+            self._fits[shape] = most_in_one(ledger.snapshot, ledger.facts.level[shape], fits)
         return self._fits[shape]
 
 
@@ -216,7 +230,7 @@ def _evict(ledger: Ledger, search: _Search, *, surplus_only: bool) -> list[_Step
     """Evictions, one after the other, until the gang fits or no candidate is left."""
     job, want, candidates = search.job, search.want, search.candidates
     steps: list[_Step] = []
-    useful = _useful_nodes(ledger, job, want)
+    useful = _useful_nodes(ledger, search)
     everywhere = bool(useful.all())
     priority = ledger.facts.priority
     ways = (_surplus_step,) if surplus_only else (_surplus_step, _whole_step)
@@ -253,7 +267,8 @@ def _take_back(ledger: Ledger, job: int, want: dict[int, int], steps: list[_Step
                 ledger.give(step.job, role, nodes, counts)
 
 
-def _useful_nodes(ledger: Ledger, job: int, want: dict[int, int]) -> BoolArray:
+def _useful_nodes(ledger: Ledger, search: _Search) -> BoolArray:
+    job, want = search.job, search.want
     out = np.zeros(ledger.snapshot.nodes, dtype=np.bool_)
     if not ledger.within_caps(job, want):
         # The queue is at its cap: victims on any node help.
@@ -262,7 +277,7 @@ def _useful_nodes(ledger: Ledger, job: int, want: dict[int, int]) -> BoolArray:
         out |= ledger.snapshot.eligible(role)
     if ledger.snapshot.job_pinned[job] and ledger.home(job).any():
         out &= ledger.home(job)
-    return out
+    return out if search.within is None else out & search.within
 
 
 def _surplus_step(ledger: Ledger, victim: int, useful: BoolArray, search: _Search) -> _Step | None:

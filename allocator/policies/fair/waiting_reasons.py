@@ -25,6 +25,7 @@ from diflow.allocator.policies.turns import Turn
 from diflow.allocator.policies.waiting import (
     Kept,
     Told,
+    best_room,
     cap_that_binds,
     minimum_gang,
     needed_and_fitting,
@@ -159,11 +160,15 @@ class Binding:
         return most
 
     def _lacks(self, job: int, need: list[int]) -> dict[int, int]:
-        """By resource: the gang's request minus what is idle on eligible nodes, if positive."""
+        """By resource: the gang's request minus what is idle on eligible nodes, if positive; of a gang that requires a
+        domain, on those of the best one."""
         ledger, facts = self._ledger, self._ledger.facts
         nodes = np.zeros(ledger.snapshot.nodes, dtype=np.bool_)
         for role in facts.roles_of[job]:
             nodes |= facts.eligible(facts.shape[role])
+        there = best_room(ledger, job)
+        if there is not None:
+            nodes &= there
         idle = np.maximum(ledger.free[nodes], 0).sum(axis=0).tolist()
         return {r: amount - idle[r] for r, amount in enumerate(need) if amount > idle[r]}
 

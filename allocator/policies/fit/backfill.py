@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diflow.allocator.model.arrays import IntArray
+from diflow.allocator.model.domains import spread
 from diflow.allocator.model.ledger import Ledger, Placement
 
 MOST_ATTEMPTS = 8
@@ -85,7 +86,16 @@ def _is_worth(ledger: Ledger, member: Member, gain: int) -> bool:
 
 
 def put(ledger: Ledger, job: int, want: dict[int, int]) -> bool:
-    """Place a whole gang, all or nothing: on its nodes in the snapshot as far as it fits there, then on few others."""
+    """Place a whole gang, all or nothing: on its nodes in the snapshot as far as it fits there, then on few others; in
+    the smallest domain of the topology that holds it."""
+    for nodes in ledger.choices(job, want):
+        with ledger.confined(nodes):
+            if _put(ledger, job, want):
+                return True
+    return False
+
+
+def _put(ledger: Ledger, job: int, want: dict[int, int]) -> bool:
     taken: _Given = []
     for role in sorted((r for r, count in want.items() if count > 0), key=lambda r: (-ledger.weight(r), r)):
         if not _add(ledger, job, role, want[role], taken):
@@ -95,15 +105,27 @@ def put(ledger: Ledger, job: int, want: dict[int, int]) -> bool:
 
 
 def tidy(ledger: Ledger, jobs: Iterable[int]) -> bool:
-    """Place these jobs again, the largest first, if they then need fewer nodes. Returns whether they do."""
+    """Place these jobs again, the largest first, if they then need fewer nodes or domains of the topology. Returns
+    whether any of them moved."""
     chosen = list(jobs)
-    before = sum(_nodes(ledger, j) for j in chosen)
-    if before <= len(chosen):
+    if not ledger.facts.has_topology:
+        return _tidy(ledger, chosen)
+    moved = _tidy(ledger, chosen)
+    order = sorted(chosen, key=lambda j: (-size(ledger, j), j))
+    # A job that moves may make room for another one. Each move needs fewer domains or nodes, so this ends.
+    while any(_tidy(ledger, [j]) for j in order):
+        moved = True
+    return moved
+
+
+def _tidy(ledger: Ledger, chosen: list[int]) -> bool:
+    before = _extent(ledger, chosen)
+    if before[-1] <= len(chosen):
         return False
     want = {j: {r: int(ledger.replicas[r]) for r in ledger.roles_of(j)} for j in chosen}
     old: dict[int, Placement] = {j: ledger.release(j) for j in chosen}
     if all(put(ledger, j, want[j]) for j in sorted(chosen, key=lambda j: -sum(want[j].values()))) and (
-        sum(_nodes(ledger, j) for j in chosen) < before
+        _extent(ledger, chosen) < before
     ):
         return True
     for j in chosen:
@@ -113,8 +135,11 @@ def tidy(ledger: Ledger, jobs: Iterable[int]) -> bool:
     return False
 
 
-def _nodes(ledger: Ledger, job: int) -> int:
-    return len({node for role in ledger.roles_of(job) for node in ledger.placement(role)[0].tolist()})
+def _extent(ledger: Ledger, jobs: Iterable[int]) -> tuple[int, ...]:
+    """How many domains of each level, the widest first, and at last how many nodes the jobs need, each by itself."""
+    nodes = [sorted(set(ledger.nodes_of(job).tolist())) for job in jobs]
+    levels = [spread(ledger.facts.domains, mine) for mine in nodes] if ledger.facts.has_topology else []
+    return (*(sum(counts) for counts in zip(*levels, strict=True)), sum(map(len, nodes)))
 
 
 def _pour(ledger: Ledger, gained: dict[int, _Given]) -> None:

@@ -300,7 +300,7 @@ class Cycle:
         roles = list(want)
         rank = int(s.job_priority[job])
         key = (ledger.shape(roles[0]), ledger.job_queue[job] if ledger.capped else -1)
-        simple = len(roles) == 1 and not s.job_pinned[job]
+        simple = len(roles) == 1 and not ledger.is_bound(job)
         count, above = self._hopeless.get(key, (2**62, rank))
         if simple and want[roles[0]] >= count and rank <= above:
             return False

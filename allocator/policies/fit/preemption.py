@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, IntArray
+from diflow.allocator.model.domains import rooms
 from diflow.allocator.model.ledger import Ledger, Placement
 from diflow.allocator.model.packing import ANY_NUMBER, slots
 
@@ -48,20 +49,21 @@ def preempt(
     `may_shrink`, `may_stop` (J): jobs that may lose replicas above their minimum, and jobs that may be stopped. Nothing
     is taken from nodes in `spared` (N).
     """
-    search = _Search(ledger, job, want, may_shrink=may_shrink, may_stop=may_stop, spared=spared)
-    found = search.by_shrinking(may_shrink) if search.enough(search.surplus_freed(may_shrink)) else None
-    stopped: tuple[int, ...] = ()
-    if found is None:
+    # Victims are useful only if they free capacity in one of these sets of nodes.
+    searches = [
+        _Search(ledger, job, want, may_shrink=may_shrink, may_stop=may_stop, spared=spared, within=nodes)
+        for nodes in rooms(ledger, job, want, lambda: ledger.use_of(may_shrink | may_stop))
+    ]
+    for search in searches:
+        found = search.by_shrinking(may_shrink) if search.enough(search.surplus_freed(may_shrink)) else None
+        if found is not None:
+            return search.finish(found, ())
+    for search in searches:
         for victims in search.sets_of_victims():
             found = search.by_stopping(victims)
             if found is not None:
-                stopped = victims
-                break
-    if found is None:
-        return None
-    kept = search.give_back(found)
-    ledger.try_gang(job, want)
-    return Victims(tuple(sorted({taken.job for taken in kept})), stopped)
+                return search.finish(found, victims)
+    return None
 
 
 @dataclass(slots=True)
@@ -78,7 +80,8 @@ class _Taken:
 
 
 class _Search:
-    """One search. The arrays are the part of the allocation that may be taken and is on useful nodes."""
+    """One search. The arrays are the part of the allocation that may be taken and is on useful nodes, `within` which
+    the gang has to be (N; None: anywhere)."""
 
     def __init__(
         self,
@@ -89,12 +92,15 @@ class _Search:
         may_shrink: BoolArray,
         may_stop: BoolArray,
         spared: BoolArray | None,
+        within: BoolArray | None,
     ) -> None:
         s = ledger.snapshot
         self.ledger, self.job, self.want = ledger, job, want
         self.roles = [role for role, count in want.items() if count > 0]
         home = ledger.home(job) if s.job_pinned[job] else np.zeros(0, dtype=np.bool_)
         self.mask = {r: s.eligible(r) & home if home.any() else s.eligible(r) for r in self.roles}
+        if within is not None:
+            self.mask = {r: mask & within for r, mask in self.mask.items()}
         useful = np.zeros(s.nodes, dtype=np.bool_)
         for mask in self.mask.values():
             useful |= mask
@@ -106,6 +112,12 @@ class _Search:
         self.owner = s.role_job[self.role]
         self.may_shrink, self.may_stop = may_shrink, may_stop
         self.surplus = np.maximum(ledger.replicas - s.role_min, 0)
+
+    def finish(self, found: list[_Taken], stopped: tuple[int, ...]) -> Victims:
+        """Return what is not needed, and place the gang."""
+        kept = self.give_back(found)
+        self.ledger.try_gang(self.job, self.want)
+        return Victims(tuple(sorted({taken.job for taken in kept})), stopped)
 
     # -- bounds --
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, IntArray
+from diflow.allocator.model.domains import most_in_one
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.allocator.policies.waiting import empty_slots
@@ -58,6 +59,7 @@ def _find_gangs(snapshot: Snapshot, settings: PolicySettings) -> Gangs:
     elastic[snapshot.role_job[candidates]] = candidates
     low = snapshot.role_min[elastic]
     high = np.minimum(snapshot.role_max[elastic], np.maximum(settings.most_replicas, low))
+    high = _within_domains(snapshot, elastic, low, high)
     count = np.clip(snapshot.role_desired, snapshot.role_min, snapshot.role_max)
     counts = count.tolist()
     count[elastic] = 0
@@ -75,6 +77,18 @@ def _find_gangs(snapshot: Snapshot, settings: PolicySettings) -> Gangs:
         per_node_list=per_node.tolist(),
         wants=[{role: counts[role] for role in roles} for roles in facts.roles_of],
     )
+
+
+def _within_domains(snapshot: Snapshot, elastic: IntArray, low: IntArray, high: IntArray) -> IntArray:
+    """`high` (J), for jobs that require a domain at most what the largest one of them holds if it is empty."""
+    facts = snapshot.facts
+    if not len(snapshot.job_required):
+        return high
+    most = [
+        high[j] if level < 0 else most_in_one(snapshot, level, empty_slots(snapshot, int(elastic[j])))
+        for j, level in enumerate(facts.required)
+    ]
+    return np.maximum(np.minimum(high, np.array(most, dtype=np.int64)), low)
 
 
 def _per_node(snapshot: Snapshot, elastic: IntArray) -> IntArray:

@@ -21,9 +21,10 @@ CLOSE = 0.995
 
 
 def is_tiny(case: Case) -> bool:
-    """Whether the search applies: few jobs and nodes; jobs that may change have one role; no caps, no quotas."""
+    """Whether the search applies: few jobs and nodes; jobs that may change have one role; no caps, quotas, topology."""
     s, facts = case.snapshot, case.snapshot.facts
-    plain = s.jobs <= TINY_JOBS and s.nodes <= TINY_NODES and case.quota.most is None and not facts.capped
+    plain = s.jobs <= TINY_JOBS and s.nodes <= TINY_NODES and case.quota.most is None
+    plain = plain and not facts.capped and not facts.has_topology
     return plain and all(len(facts.roles_of[j]) == 1 for j in np.flatnonzero(case.view.free_to_move).tolist())
 
 

@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from diflow.allocator.engine import journal
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from diflow.allocator.simulator import report
@@ -106,6 +108,31 @@ def test_a_move_costs_what_the_world_says(apps: dict[str, Application]) -> None:
         for seconds in (0.0, 55.0)
     )
     assert long > short + 50
+
+
+@pytest.mark.parametrize("name", ["fit", "fair", "goodput", "fair+goodput"])
+def test_jobs_that_require_a_rack_run_in_one(apps: dict[str, Application], name: str) -> None:
+    """4 racks of 4 nodes with 8 GPUs each; jobs of up to 24 GPUs."""
+    many = [Arrival(f"toy-{i}", i * 20.0, "toy", (1, 3, 8, 17, 24)[i % 5], 256) for i in range(20)]
+    racks = {"nodes": 16, "gpus": 8, "rack_nodes": 4, "block_racks": 2}
+    spread: list[int] = []
+
+    def check(snapshot: Snapshot, plan: Plan) -> None:
+        assert snapshot.level_names == ("block", "rack")
+        for job in range(snapshot.jobs):
+            at = snapshot.node_domain[1, plan.node[snapshot.role_job[plan.role] == job]]
+            spread.append(len(set(at.tolist())))
+
+    result = replay(many, apps, load_policy(name), Scenario(**racks, required="rack"), on_plan=check)  # type: ignore[arg-type]
+    assert len(result.outcomes) == 20
+    assert set(spread) <= {0, 1}
+    assert 1 in spread
+
+
+def test_a_required_level_needs_a_topology(apps: dict[str, Application]) -> None:
+    for scenario in (Scenario(required="rack"), Scenario(block_racks=2), Scenario(rack_nodes=2, required="block")):
+        with pytest.raises(InvalidError, match="a required level needs that level"):
+            replay(arrivals(), apps, load_policy("fit"), scenario)
 
 
 def test_half_the_load_spaces_the_arrivals(apps: dict[str, Application]) -> None:
