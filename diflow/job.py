@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from diflow import bounds, documents, keys, names
 from diflow.errors import InvalidError
+from diflow.figures import shortened
 from diflow.spec.generations import refuse_older
 from diflow.spec.podrules import check_mounts
 from diflow.spec.podtemplate import (
@@ -158,6 +159,12 @@ class DIJob(_Model):
         if not isinstance(data, dict):
             return data
         data = dict(data)
+        for name in ("cleanPodPolicy", "clean_pod_policy"):
+            if data.get(name) == "":  # as written by DI-orchestrator's own programs
+                del data[name]
+            elif name in data and not (isinstance(data[name], str) and data[name] in get_args(CleanPodPolicy)):
+                text = f"Invalid CleanPodPolicy {shortened(str(data[name]), 80)}, expected in [None, Running, All]"
+                raise InvalidError(text, path="spec.cleanPodPolicy")
         if isinstance(data.get("tasks"), list | tuple):
             if len(data["tasks"]) > bounds.MOST_TASKS:
                 raise _exceeds("tasks", len(data["tasks"]), bounds.MOST_TASKS, path="spec.tasks")
