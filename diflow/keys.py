@@ -35,6 +35,8 @@ DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's
 HELD: Final = "diflow/held"  # "true": its user suspended it, and not only the wait for its admission
 BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: requested since the submission
 REQUESTS: Final = "diflow/requests"  # JSON: the replica requests that were carried out (server)
+# JSON {spec, status}: the requests of its DIJob object that were carried out (controller)
+CARRIED_OUT: Final = "diflow/carried-out"
 EPOCH: Final = "diflow/epoch"  # which leader wrote last
 RESTARTS_BEFORE: Final = "diflow/restarts-before"  # carried over from the Workflow that this one continues
 ROUNDS_BEFORE: Final = "diflow/rounds-before"
@@ -120,6 +122,7 @@ WORKER_ACCOUNT: Final = "diflow-worker"
 STEPS_ACCOUNT: Final = "diflow-steps"
 GATE: Final = "diflow/gang"
 ALLOCATOR: Final = "diflow-allocator"  # its service account, its name in events, and the ConfigMap below
+CONTROLLER: Final = "diflow-controller"  # its Deployment, its service account, its Lease, and its name in events
 SERVER: Final = "diflow-server"  # its Deployment, its Service, and its public ConfigMap
 PUBLIC_NAMESPACE: Final = "kube-public"  # all users may read that ConfigMap there, which announces the allocator
 PRIORITY_CLASSES: Final = {"normal": "diflow-normal", "high": "diflow-high"}

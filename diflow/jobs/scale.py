@@ -12,7 +12,7 @@ from diflow.bounds import MOST_REPLICAS
 from diflow.errors import InvalidError
 from diflow.job import DIJob
 from diflow.jobs import changing
-from diflow.jobs.replica_ranges import Asked, Bounds, all_ranges, asked, check_size, choose_task, with_number
+from diflow.jobs.replica_ranges import Asked, Bounds, asked, check_size, choose_task, with_bounds, with_number
 from diflow.jobs.scale_requests import current_requests
 from diflow.kube.api import Cluster
 from diflow.state.notes import Notes
@@ -94,14 +94,12 @@ def _by_bounds(
     for number, option in ((low, "--min"), (high, "--max")):
         if number is not None:
             _check_count(number, option)
-    task = job.tasks[index]
     now = asked(job, index, wanted=wanted, bounds=bounds)
     new_low, new_high = low if low is not None else now.low, high if high is not None else now.high
     if new_low > new_high:
         other = "" if low is not None and high is not None else f"; give {'--max' if high is None else '--min'}, too"
         raise InvalidError(f"the minimum {new_low} is above the maximum {new_high}{other}", path="--min")
-    # Any other number would limit the bounds; the submitted one does not.
-    return {**wanted, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (new_low, new_high)}
+    return with_bounds(job, index, new_low, new_high, wanted=wanted, bounds=bounds)
 
 
 def _check_count(number: int, option: str) -> None:

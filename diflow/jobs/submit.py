@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from diflow import bounds, keys
-from diflow.errors import ConflictError, InvalidError, UnauthorizedError
+from diflow.errors import ConflictError, UnauthorizedError, UnavailableError
 from diflow.jobs import parts, prerequisites
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
@@ -20,7 +21,14 @@ TTL: Final = "ttlSecondsAfterFinished"
 AnyJob = TypeVar("AnyJob", bound="DIJob")
 
 
-def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False) -> AnyJob:
+def submit(
+    job: AnyJob,
+    *,
+    cluster: Cluster | None = None,
+    dry_run: bool = False,
+    owner: Mapping[str, Any] | None = None,
+    before_create: Callable[[], object] = lambda: None,
+) -> AnyJob:
     """Create the job's Workflow. Returns the job with its namespace and scheduling set.
 
     A job without `scheduling` is left to the allocator if the cluster has one. One without
@@ -28,6 +36,9 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
 
     Everything is checked before an object is created: the prerequisites (accounts, priority class, Argo), and the
     Workflow, by a dry run of the API server. So a rejected job leaves nothing behind. `dry_run` stops there.
+
+    `owner`: the owner reference of the Workflow of a DIJob object. `before_create` is called immediately before the
+    Workflow is created.
 
     Raises ConflictError if the name is taken.
     """
@@ -45,8 +56,11 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
     if placed.scheduling == announced.get("scheduling") == "gang":
         # The allocator decides first, often at once; Argo then starts the job without a wait.
         body["metadata"]["labels"][keys.INSTANCE] = keys.INSTANCE_VALUE
+    if owner is not None:
+        body["metadata"]["ownerReferences"] = [dict(owner)]
     _create(cluster, body, namespace=namespace, dry_run=True)
     if not dry_run:
+        before_create()
         _create(cluster, body, namespace=namespace, dry_run=False)
     return placed
 
@@ -67,7 +81,7 @@ def _defaults(job: DIJob, said: dict[str, Any]) -> dict[str, Any]:
     if seconds is None and said.get(TTL):
         seconds = untrusted.whole(said[TTL], digits=10)
         if seconds is None or not bounds.LEAST_TTL_SECONDS <= seconds <= bounds.MOST_TTL_SECONDS:
-            raise InvalidError(
+            raise UnavailableError(
                 f"the ConfigMap {keys.PUBLIC_NAMESPACE}/{keys.ALLOCATOR} has {TTL}: {str(said[TTL])[:40]!r}, which is "
                 f"no whole number from {bounds.LEAST_TTL_SECONDS} to {bounds.MOST_TTL_SECONDS}: tell the "
                 f"administrator, or set spec.{TTL}"
