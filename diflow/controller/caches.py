@@ -77,7 +77,7 @@ class Caches:
         with self._lock:
             parts = [one for one in self._workflows.get(key, {}).values() if one.owner == owner]
         current = chain.newest([part.unpack() for part in parts])
-        return dict(max(current, key=lambda part: chain.part(part))) if current else None
+        return dict(max(current, key=_part)) if current else None
 
     def pods_of(self, workflow: Json) -> list[Json]:
         """The pods of a Workflow."""
@@ -86,7 +86,7 @@ class Caches:
             found = list(self._pods.get((metadata["namespace"], metadata["name"]), {}).values())
         return [pod for pod in found if pod["owner"] == metadata["uid"]]
 
-    def keys(self) -> list[Key]:
+    def jobs(self) -> list[Key]:
         """All jobs."""
         return list(self.dijobs.items())
 
@@ -148,6 +148,10 @@ def _trim_pod(obj: Json) -> Json:
         "spec": {name: spec[name] for name in ("nodeName", "schedulingGates") if name in spec},
         "status": {name: status[name] for name in _OF_POD if name in status},
     }
+
+
+def _part(workflow: chain.Object) -> int:
+    return chain.part(workflow)
 
 
 def _drop(index: dict[Key, dict[str, Any]], home: Key, name: str) -> None:

@@ -66,7 +66,7 @@ class Controller:
 
     def look_at_all(self) -> None:
         """Look at each job once."""
-        for key in self.caches.keys():
+        for key in self.caches.jobs():
             self.queue.add(key)
 
     def step(self) -> bool:

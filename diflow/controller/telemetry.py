@@ -37,7 +37,7 @@ class Telemetry:
         here: dict[str, Any] = {"namespace": "diflow", "subsystem": "controller", "registry": self.registry}
         self.seconds = Histogram("look_seconds", "How long a look at a job took.", buckets=_BUCKETS, **here)
         gauges: tuple[tuple[str, str, Callable[[Controller], float]], ...] = (
-            ("jobs", "DIJob objects.", lambda c: len(c.caches.keys())),
+            ("jobs", "DIJob objects.", lambda c: len(c.caches.jobs())),
             ("queue", "Jobs that are to be looked at, at once or later.", lambda c: len(c.queue)),
             ("refused_jobs", "Jobs that wait, as the last look at them failed.", lambda c: len(c.reconciler.refused)),
             ("leader", "1 while this process leads.", lambda c: float(c.elector.is_leader())),
