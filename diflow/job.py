@@ -321,6 +321,16 @@ class DIJob(_Model):
             warnings.warn(documents.DuplicateKeyWarning(text), stacklevel=2)
         return cls.from_manifest(document.data)
 
+    @classmethod
+    def from_cluster(cls, name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> DIJob:
+        """The job `name` of a cluster: its DIJob object, or else the job that its Workflow was made of.
+
+        Raises NotFoundError if there is neither.
+        """
+        from diflow.jobs import dijobs  # noqa: PLC0415
+
+        return dijobs.from_cluster(name, namespace=namespace, cluster=cluster)
+
     def to_manifest(self) -> dict[str, Any]:
         """The job as a DIJob manifest, without the fields that have their default."""
         spec = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)

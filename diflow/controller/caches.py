@@ -77,7 +77,8 @@ class Caches:
         with self._lock:
             parts = [one for one in self._workflows.get(key, {}).values() if one.owner == owner]
         current = chain.newest([part.unpack() for part in parts])
-        return dict(max(current, key=_part)) if current else None
+        current.sort(key=chain.part)
+        return dict(current[-1]) if current else None
 
     def pods_of(self, workflow: Json) -> list[Json]:
         """The pods of a Workflow."""
@@ -148,10 +149,6 @@ def _trim_pod(obj: Json) -> Json:
         "spec": {name: spec[name] for name in ("nodeName", "schedulingGates") if name in spec},
         "status": {name: status[name] for name in _OF_POD if name in status},
     }
-
-
-def _part(workflow: chain.Object) -> int:
-    return chain.part(workflow)
 
 
 def _drop(index: dict[Key, dict[str, Any]], home: Key, name: str) -> None:

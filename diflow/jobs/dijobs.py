@@ -123,6 +123,30 @@ def create(job: DIJob, *, cluster: Cluster, dry_run: bool = False) -> Json:
         ) from None
 
 
+def scaled(obj: Mapping[str, Any], task: str, *, low: int, high: int, is_preemptible: bool) -> Json | None:
+    """The merge patch of the object's spec that requests `low` to `high` replicas of a task; None if its spec says that
+    already, or has no such task. It is valid for this version of the object only."""
+    tasks: list[Any] = []
+    for given in untrusted.sub(obj, "spec").get("tasks") or ():
+        one = dict(given) if isinstance(given, Mapping) else given
+        if isinstance(one, dict) and (one.get("name") or one.get("type")) == task:
+            if is_preemptible:
+                one |= {"replicas": min(max(_count(one.get("replicas")), low), high)}
+                one |= {"minReplicas": low, "maxReplicas": high}
+            else:  # bounds, which have no meaning then, must not exclude it
+                one["replicas"] = high
+                one |= {"minReplicas": min(one["minReplicas"], high)} if "minReplicas" in one else {}
+                one |= {"maxReplicas": max(one["maxReplicas"], high)} if "maxReplicas" in one else {}
+        tasks.append(one)
+    if tasks == untrusted.sub(obj, "spec").get("tasks"):
+        return None
+    metadata = untrusted.sub(obj, "metadata")
+    return {
+        "metadata": {name: metadata.get(name) for name in ("uid", "resourceVersion")},
+        "spec": {"tasks": tasks},
+    }
+
+
 def as_workflow(obj: Mapping[str, Any]) -> Json:
     """A DIJob object without a Workflow in the form of one, for those who show jobs."""
     metadata = untrusted.sub(obj, "metadata")
@@ -145,7 +169,6 @@ def as_workflow(obj: Mapping[str, Any]) -> Json:
         keys.MANAGED_BY: keys.MANAGED_BY_VALUE,
         keys.PRIORITY: untrusted.string(spec.get("priority"), most=keys.LABEL_LIMIT) or "normal",
         keys.PREEMPTIBLE: str(spec.get("preemptible") is True).lower(),
-        keys.SCHEDULING: untrusted.string(spec.get("scheduling"), most=keys.LABEL_LIMIT) or "none",
     }
     return {
         "apiVersion": f"{WORKFLOW.group}/{WORKFLOW.version}",
