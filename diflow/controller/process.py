@@ -75,7 +75,7 @@ def lead(controller: Controller, stop: threading.Event) -> None:
     try:
         if not controller.elector.acquire(stop):
             return
-        log.info("leads", epoch=controller.elector.epoch)
+        log.info("leading", epoch=controller.elector.epoch)
         controller.run(stop)
         controller.elector.release()
     finally:

@@ -244,7 +244,6 @@ class Reconciler:
             "metadata": {
                 "name": obj.name, "namespace": obj.namespace, "uid": obj.uid, "resourceVersion": obj.version,
             },
-            "spec": obj.job.get("spec") or {},
             "status": made,
         }  # fmt: skip
         self._elector.check()

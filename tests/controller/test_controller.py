@@ -12,6 +12,7 @@ from diflow import keys
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import SERVICE_ACCOUNT, WORKFLOW
 from diflow.state.parameters import JobState
+from diflow.workflows.successor import successor
 from tests.builders import template
 from tests.controller.lab import Lab, lab
 from tests.kube.fakeapi import Answer, Request, status
@@ -292,6 +293,28 @@ def test_an_ended_job_is_deleted_when_its_time_has_come(at: Lab) -> None:
     assert list(at.dijobs()) == ["kept"]
 
 
+def test_a_job_that_continues_in_another_workflow_is_followed_there(at: Lab) -> None:
+    worker = {"name": "worker", "replicas": 2, "minReplicas": 1, "maxReplicas": 4}
+    at.apply(scheduling="gang", preemptible=True, tasks=[worker])
+    at.rest()
+    first = at.workflows()["job"]
+    second = successor(first, name="job-s2", parameters={}, annotations={})
+    at.api.add(WORKFLOW, {**second, "metadata": {**second["metadata"], "uid": "part-2"}})
+    at.rest()
+    assert at.phase() == "Pending", "the new part does not count yet"
+    at.cluster.annotate("job", **{keys.CONTINUED_IN.removeprefix("diflow/"): "job-s2"})
+    at.rest()
+    at.apply(scheduling="gang", preemptible=True, tasks=[{**worker, "maxReplicas": 6}])
+    at.rest()
+    assert (bounds(at), bounds(at, "job-s2")) == ({}, {"worker": (1, 6)})
+    at.api.remove(WORKFLOW, "job")
+    at.rest()
+    assert at.phase() in ("Pending", "Rescheduling"), "the later part is the job"
+    at.delete()
+    at.rest()
+    assert at.workflows() == {}
+
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
@@ -398,7 +421,7 @@ def test_an_absurd_number_in_the_status_is_refused_and_replaced(at: Lab, number:
 def test_an_edited_note_of_what_was_carried_out_does_no_harm(at: Lab, text: str) -> None:
     at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 3}])
     at.rest()
-    at.cluster.annotate("job", **{keys.CARRIED_OUT: text})
+    at.cluster.annotate("job", **{keys.CARRIED_OUT.removeprefix("diflow/"): text})
     at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 4}])
     at.rest()
     assert replicas(at) == {"learner": 4}
