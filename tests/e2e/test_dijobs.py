@@ -130,17 +130,20 @@ def test_the_demo_runs_as_an_object_although_the_controller_is_killed_again_and_
             process.kill()
             uid = space.workflow("cartpole")["metadata"]["uid"]
             process.start()
-            wait_until("it runs", lambda: phase(space, "cartpole") == "Running", timeout=300)
+            # On a slow machine it may have ended before the new process leads.
+            wait_until("it runs", lambda: phase(space, "cartpole") in ("Running", "Succeeded"), timeout=300)
             process.kill()
             process.start()
             wait_until("it has succeeded", lambda: phase(space, "cartpole") == "Succeeded", timeout=600)
             wait_until("the end is seen", lambda: seen.phases()[-1:] == ["Succeeded"], timeout=60)
             phases = seen.phases()
     assert space.workflow("cartpole")["metadata"]["uid"] == uid, "it was made once"
-    assert [p for p in phases if p in ("Starting", "Running", "Succeeded")][-2:] == ["Running", "Succeeded"]
+    assert (phases[0], phases[-1]) == ("Pending", "Succeeded")
     assert set(phases) <= {"Pending", "Starting", "Running", "Restarting", "Rescheduling", "Succeeded"}
     status = space.get("dijob", "cartpole")["status"]
     assert (status["replicas"], status["restarts"]) == (5, 0)
+    # Also what happened while no controller ran.
+    assert [c["type"] for c in status["conditions"]][-3:] == ["Starting", "Running", "Succeeded"]
     assert status["taskStatus"]["evaluator"] == {"Succeeded": 1}
     space.kubectl("delete", "dijob", "cartpole")
     wait_until("nothing is left", lambda: nothing_left(space, "cartpole"), timeout=120)
