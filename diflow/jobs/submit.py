@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from diflow import bounds, keys
 from diflow.errors import ConflictError, UnauthorizedError, UnavailableError
@@ -21,6 +21,13 @@ TTL: Final = "ttlSecondsAfterFinished"
 AnyJob = TypeVar("AnyJob", bound="DIJob")
 
 
+class CheckReady(Protocol):
+    """As `prerequisites.check_ready`."""
+
+    def __call__(self, cluster: Cluster, *, namespace: str, priority: str) -> None:
+        """Raises UnavailableError that names what is missing."""
+
+
 def submit(
     job: AnyJob,
     *,
@@ -28,6 +35,7 @@ def submit(
     dry_run: bool = False,
     owner: Mapping[str, Any] | None = None,
     before_create: Callable[[], object] = lambda: None,
+    check_ready: CheckReady = prerequisites.check_ready,
 ) -> AnyJob:
     """Create the job's Workflow. Returns the job with its namespace and scheduling set.
 
@@ -38,7 +46,7 @@ def submit(
     Workflow, by a dry run of the API server. So a rejected job leaves nothing behind. `dry_run` stops there.
 
     `owner`: the owner reference of the Workflow of a DIJob object. `before_create` is called immediately before the
-    Workflow is created.
+    Workflow is created. `check_ready` checks the prerequisites.
 
     Raises ConflictError if the name is taken.
     """
@@ -48,7 +56,7 @@ def submit(
     namespace = job.namespace or cluster.namespace
     announced = _announced(cluster)
     placed = job.model_copy(update={"namespace": namespace, **_defaults(job, announced)})
-    prerequisites.check_ready(cluster, namespace=namespace, priority=job.priority)
+    check_ready(cluster, namespace=namespace, priority=job.priority)
     prerequisites.check_host_names(cluster, job, namespace=namespace)
     if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job whose first part was deleted
         raise _taken(job.name, left[-1]["metadata"]["name"], namespace)

@@ -229,6 +229,21 @@ def test_a_job_waits_for_what_the_cluster_lacks_and_says_so(at: Lab) -> None:
     at.until(lambda: at.phase() == "Succeeded", "it runs then", seconds=120)
 
 
+def test_jobs_that_are_applied_together_share_the_check_of_their_namespace(at: Lab) -> None:
+    before = len(at.api.seen("GET", "serviceaccounts"))
+    for i in range(5):
+        at.apply(f"job-{i}", scheduling="gang")
+    at.rest()
+    assert len(at.workflows()) == 5
+    assert len(at.api.seen("GET", "serviceaccounts")) == before + 2
+    for _ in range(12):
+        at.step()
+    at.api.remove(SERVICE_ACCOUNT, keys.WORKER_ACCOUNT)
+    at.apply("late", scheduling="gang")
+    at.rest()
+    assert "the service account diflow-worker is missing" in at.message("late")
+
+
 def test_an_api_server_that_fails_for_a_while_costs_no_job(at: Lab) -> None:
     at.api.fail(Answer(500, {"message": "etcd is slow"}), method="POST", path="workflows", times=3)
     at.api.fail(Answer(429, {"message": "later"}, headers={"Retry-After": "2"}), method="PUT", path="dijobs", times=2)
