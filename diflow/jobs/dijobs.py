@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from diflow import keys, names
 from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
-from diflow.job import DIJob
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW, Kind
 from diflow.kube.refusals import UnknownKindError
-from diflow.spec.podtemplate import check_annotations, check_labels
 from diflow.state import untrusted
 from diflow.state.patches import canonical_json
 from diflow.state.status import PHASES, Condition, JobStatus
+
+if TYPE_CHECKING:
+    from diflow.job import DIJob
 
 Json = dict[str, Any]
 
@@ -69,6 +70,9 @@ def job_of(obj: Mapping[str, Any]) -> DIJob:
     Labels and annotations that other programs put on objects, such as those of Helm and Argo CD, are left out where
     diflow does not allow them on its own objects. Unknown fields are dropped without a warning.
     """
+    from diflow.job import DIJob  # noqa: PLC0415 (a list of jobs needs no models, which take a while to import)
+    from diflow.spec.podtemplate import check_annotations, check_labels  # noqa: PLC0415
+
     metadata = untrusted.sub(obj, "metadata")
     kept = {name: untrusted.string(metadata.get(name)) for name in ("name", "namespace")}
     made = {
