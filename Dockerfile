@@ -11,8 +11,8 @@ ARG BASE=python:3.11.14-slim-bookworm
 ARG INSTALLER=${BASE}
 
 FROM ${INSTALLER} AS packages
-# `--build-arg EXTRAS=allocator,server` leaves out what only the programs of the examples need.
-ARG EXTRAS=allocator,server,examples
+# `--build-arg EXTRAS=allocator,controller,server` leaves out what only the programs of the examples need.
+ARG EXTRAS=allocator,controller,server,examples
 ARG PIP_INDEX_URL
 ARG PIP_FIND_LINKS
 ARG PIP_NO_INDEX

@@ -9,13 +9,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from diflow import bounds, documents, keys, names
 from diflow.errors import InvalidError
+from diflow.figures import shortened
 from diflow.spec.generations import refuse_older
 from diflow.spec.podrules import check_mounts
 from diflow.spec.podtemplate import (
@@ -171,6 +172,12 @@ class DIJob(_Model):
         if not isinstance(data, dict):
             return data
         data = dict(data)
+        for name in ("cleanPodPolicy", "clean_pod_policy"):
+            if data.get(name) == "":  # as written by DI-orchestrator's own programs
+                del data[name]
+            elif name in data and not (isinstance(data[name], str) and data[name] in get_args(CleanPodPolicy)):
+                text = f"Invalid CleanPodPolicy {shortened(str(data[name]), 80)}, expected in [None, Running, All]"
+                raise InvalidError(text, path="spec.cleanPodPolicy")
         if isinstance(data.get("tasks"), list | tuple):
             if len(data["tasks"]) > bounds.MOST_TASKS:
                 raise _exceeds("tasks", len(data["tasks"]), bounds.MOST_TASKS, path="spec.tasks")
@@ -334,6 +341,16 @@ class DIJob(_Model):
         for text in document.warnings():
             warnings.warn(documents.DuplicateKeyWarning(text), stacklevel=2)
         return cls.from_manifest(document.data)
+
+    @classmethod
+    def from_cluster(cls, name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> DIJob:
+        """The job `name` of a cluster: its DIJob object, or else the job that its Workflow was made of.
+
+        Raises NotFoundError if there is neither.
+        """
+        from diflow.jobs import dijobs  # noqa: PLC0415
+
+        return dijobs.from_cluster(name, namespace=namespace, cluster=cluster)
 
     def to_manifest(self) -> dict[str, Any]:
         """The job as a DIJob manifest, without the fields that have their default."""

@@ -38,6 +38,8 @@ REQUESTED: Final = (
 )
 BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: requested since the submission
 REQUESTS: Final = "diflow/requests"  # JSON: the replica requests that were carried out (server)
+# JSON {spec, status}: the requests of its DIJob object that were carried out (controller)
+CARRIED_OUT: Final = "diflow/carried-out"
 EPOCH: Final = "diflow/epoch"  # which leader wrote last
 RESTARTS_BEFORE: Final = "diflow/restarts-before"  # carried over from the Workflow that this one continues
 ROUNDS_BEFORE: Final = "diflow/rounds-before"
@@ -124,6 +126,7 @@ STEPS_ACCOUNT: Final = "diflow-steps"
 GATE: Final = "diflow/gang"
 ALLOCATOR: Final = "diflow-allocator"  # its service account, its name in events, and the ConfigMap below
 ENDED_JOBS: Final = "diflow-ended"  # the ConfigMap of a namespace with the record of its ended jobs (allocator)
+CONTROLLER: Final = "diflow-controller"  # its Deployment, its service account, its Lease, and its name in events
 SERVER: Final = "diflow-server"  # its Deployment, its Service, and its public ConfigMap
 PUBLIC_NAMESPACE: Final = "kube-public"  # all users may read that ConfigMap there, which announces the allocator
 PRIORITY_CLASSES: Final = {"normal": "diflow-normal", "high": "diflow-high"}

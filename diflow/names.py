@@ -14,6 +14,8 @@ from diflow import keys
 from diflow.errors import InvalidError
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+TASK_PATTERN: Final = r"[a-z]([-a-z0-9]*[a-z0-9])?"
+"""The names of tasks, as a regular expression of Python and of RE2. `check_task` has the messages."""
 _RESERVED_TASKS: Final = frozenset(
     {
         keys.TEMPLATE_JOB,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Container, Mapping, MutableMapping, Sequence
@@ -25,6 +24,7 @@ from diflow.errors import (
     UnavailableError,
 )
 from diflow.kube.api import Cluster
+from diflow.kube.events import event
 from diflow.kube.kinds import EVENT, LEASE, WORKFLOW, Kind
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Json
@@ -32,8 +32,6 @@ from diflow.state import chain
 from diflow.workflows.successor import successor
 
 COMPONENT = "diflow-allocator"
-# Kubernetes allows 1024 bytes.
-_LONGEST_MESSAGE = 1000
 _BACKOFF_SECONDS = (0.5, 60.0)
 # Objects known to be at their size limit, by uid and version; a forgotten one costs one more refused request.
 _MOST_FULL = 10_000
@@ -312,26 +310,19 @@ class Executor:
         self._record({**on, "namespace": elector.namespace, "name": elector.name}, note, salt=salt)
 
     def _record(self, on: dict[str, str], note: Note, *, salt: str) -> None:
-        digest = hashlib.sha256(f"{on.get('uid', '')} {salt} {note.reason} {note.message}".encode()).hexdigest()[:16]
-        now = timestamp(self._wall())
-        event = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"name": f"{on['name']}.{digest}", "namespace": on["namespace"]},
-            "involvedObject": on,
-            "reason": note.reason,
-            "message": note.message[:_LONGEST_MESSAGE],
-            "type": "Warning" if note.is_warning else "Normal",
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": self._elector.identity[:128],
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+        body = event(
+            on,
+            reason=note.reason,
+            message=note.message,
+            is_warning=note.is_warning,
+            component=COMPONENT,
+            instance=self._elector.identity,
+            salt=salt,
+            now=timestamp(self._wall()),
+        )
         try:
             self._elector.check()
-            self._cluster.create(EVENT, event, namespace=on["namespace"])
+            self._cluster.create(EVENT, body, namespace=on["namespace"])
         except DiflowError as error:  # a missing Event must not stop the write
             log.debug("no event", on=on["name"], why=str(error))
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -21,6 +19,7 @@ from diflow.allocator.engine.telemetry import Telemetry
 from diflow.allocator.policies.base import load_policy
 from diflow.errors import LostLeadershipError
 from diflow.kube.leader_election import Elector
+from diflow.signals import ending_on_signals
 from diflow.version import __version__
 
 if TYPE_CHECKING:
@@ -40,10 +39,10 @@ def serve(cluster: Cluster, settings: AllocatorSettings, *, metrics_port: int) -
 
     def on_lost(why: str) -> None:
         log.error("the lead is lost", why=why)
-        end = threading.Timer(_LONGEST_END_SECONDS, os._exit, (LostLeadershipError.exit_code,))
-        end.daemon = True
-        lost.append(end)
-        end.start()
+        timer = threading.Timer(_LONGEST_END_SECONDS, os._exit, (LostLeadershipError.exit_code,))
+        timer.daemon = True
+        lost.append(timer)
+        timer.start()
         stop.set()
         allocator.ask("end")
 
@@ -52,7 +51,12 @@ def serve(cluster: Cluster, settings: AllocatorSettings, *, metrics_port: int) -
     telemetry = Telemetry(elector)
     allocator = Allocator(cluster, settings, policy, elector, record=_recorder(settings), on_cycle=telemetry.cycle)
     telemetry.watch(allocator)
-    with telemetry.serving(metrics_port), _ending_on_signals(stop, allocator):
+
+    def end() -> None:
+        stop.set()
+        allocator.ask("end")
+
+    with telemetry.serving(metrics_port), ending_on_signals(end):
         telemetry.log_troubles(stop)
         log.info(
             "started",
@@ -69,8 +73,8 @@ def serve(cluster: Cluster, settings: AllocatorSettings, *, metrics_port: int) -
             code = LostLeadershipError.exit_code
         finally:
             stop.set()
-            for end in lost:
-                end.cancel()
+            for timer in lost:
+                timer.cancel()
     code = LostLeadershipError.exit_code if lost else code
     log.info("ended", code=code)
     return code
@@ -93,26 +97,3 @@ def _recorder(settings: AllocatorSettings) -> Callable[..., None]:
         most_bytes=settings.journal_bytes,
         report=lambda words: log.warning("no journal", why=words),
     )
-
-
-@contextmanager
-def _ending_on_signals(stop: threading.Event, allocator: Allocator) -> Iterator[None]:
-    """TERM and INT end the loop after its current cycle; a second one ends the process at once."""
-    before: dict[int, Any] = {}
-
-    def end() -> None:
-        stop.set()
-        allocator.ask("end")
-
-    def on_signal(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        # In a thread: the main thread, which runs this handler, may hold the lock that `ask` needs.
-        threading.Thread(target=end, name="signal", daemon=True).start()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, on_signal)
-    try:
-        yield
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler)

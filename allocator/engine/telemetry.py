@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, make_wsgi_app
 
-from diflow.allocator.engine import pages
+from diflow import pages
 from diflow.allocator.model.plan import Action
 
 if TYPE_CHECKING:
@@ -114,28 +113,9 @@ class Telemetry:
 
     # --- over HTTP ----------------------------------------------------------------------------------------------------
 
-    def app(self) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
+    def app(self) -> pages.App:
         """The WSGI application that serves all three pages."""
-        metrics = make_wsgi_app(self.registry)
-
-        def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-            path = environ.get("PATH_INFO")
-            if path == "/metrics":
-                page: Iterable[bytes] = metrics(environ, start)
-                return page
-            if path == "/healthz":
-                trouble = self.health()
-                good, text = not trouble, trouble or "ok"
-            elif path == "/readyz":
-                good, text = self.readiness()
-            else:
-                start("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
-                return [b"there are /metrics, /healthz and /readyz\n"]
-            status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
-            start(f"{status.value} {status.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
-            return [f"{text}\n".encode()]
-
-        return answer
+        return pages.probes(make_wsgi_app(self.registry), health=self.health, readiness=self.readiness)
 
     @contextmanager
     def serving(self, port: int) -> Iterator[None]:

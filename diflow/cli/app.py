@@ -10,6 +10,7 @@ import typer
 from diflow.cli import (
     acting,
     allocating,
+    controlling,
     cron,
     doctor,
     following,
@@ -87,6 +88,7 @@ GROUPS: dict[str, tuple[str, tuple[Callable[..., Any], ...]]] = {
         "Run the allocator, which decides where jobs run and with how many replicas.",
         (allocating.run, allocating.once),
     ),
+    "controller": ("Run the controller, which runs DIJob objects of the cluster.", (controlling.run,)),
     "server": ("Run the server: the REST API of replicas and profilings, and the status page.", (server.run,)),
 }
 

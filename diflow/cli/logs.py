@@ -138,6 +138,8 @@ def _print_all(cluster: Cluster, name: str, wanted: Wanted) -> int:
     seen = observe(job.workflow, job.pods)
     chosen = [(a, rank) for a, rank in _chosen(seen, wanted)]
     _check_choice(seen, wanted, chosen)
+    if not seen.attempts:
+        note(f"{name} has no replicas yet, or has none any more: {job.status.message}")
     pods = {_node(pod): pod for pod in job.pods}
     printer = Printer(wanted, max((len(attempt.replica) for attempt, _ in chosen), default=0))
     streams = []

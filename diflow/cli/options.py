@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = {
     "allocator": ("numpy", "prometheus_client", "scipy", "structlog"),
+    "controller": ("prometheus_client", "structlog"),
     "server": ("cachetools", "httptools", "jinja2", "markupsafe", "prometheus_client", "starlette", "structlog",
                "uvicorn", "uvloop"),
 }  # fmt: skip
@@ -71,7 +72,7 @@ def connect(*, kubeconfig: str | None, context: str | None, namespace: str | Non
     return Cluster.connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
 
 
-def needs(extra: Literal["allocator", "server"]) -> None:
+def needs(extra: Literal["allocator", "controller", "server"]) -> None:
     """Raise UnavailableError if diflow was installed without the dependencies of this extra."""
     from importlib.util import find_spec  # noqa: PLC0415
 

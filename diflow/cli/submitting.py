@@ -28,6 +28,13 @@ _ALL = ", or take all with --all"
 NewName = Annotated[str | None, typer.Option("--name", help="Another name for the job.", show_default=False)]
 
 
+class Form(StrEnum):
+    """As what a job is submitted."""
+
+    WORKFLOW = "workflow"
+    DIJOB = "dijob"
+
+
 class DryRun(StrEnum):
     """Where a dry run takes place."""
 
@@ -43,11 +50,18 @@ def submit(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Then show the job live until it ends.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Then wait until the job has ended.")] = False,
     logs: Annotated[bool, typer.Option("--logs", help="Then print all its logs until it ends.")] = False,
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--as",
+            help="Create a Workflow, or a DIJob object, of which the controller makes one (docs/controller.md).",
+        ),
+    ] = Form.WORKFLOW,
     dry_run: Annotated[
         DryRun | None,
         typer.Option(
             "--dry-run",
-            help="Send nothing and print the Workflow; `server` lets the cluster check it.",
+            help="Send nothing and print the Workflow (or the DIJob); `server` lets the cluster check it.",
             show_default=False,
         ),
     ] = None,
@@ -69,17 +83,18 @@ def submit(
     wanted = load_all(source, name=name, namespace=namespace, every=every, hint=_ALL)
     if len(wanted) > 1 and (watch or wait or logs):
         raise typer.BadParameter(f"--watch, --wait and --logs follow one job, and {source} holds {len(wanted)}")
+    shown = _print_workflows if form is Form.WORKFLOW else _print_dijobs
     if dry_run is DryRun.CLIENT:
-        _print_workflows(wanted)
+        shown(wanted)
         return 0
-    from diflow.jobs import submit, unproven  # noqa: PLC0415
+    from diflow.jobs import unproven  # noqa: PLC0415
 
     only = wanted[0] if len(wanted) == 1 else None
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=only.namespace if only else namespace)
     if dry_run is DryRun.SERVER or only is None:  # of several, none is created if one is rejected
-        checked = [submit.submit(job, cluster=cluster, dry_run=True) for job in wanted]
+        checked = [_create(job, cluster, form, dry_run=True) for job in wanted]
         if dry_run is DryRun.SERVER:
-            _print_workflows(checked)
+            shown(checked)
             named = ", ".join(job.name for job in wanted)
             note(f"the cluster would accept {'job' if only else 'the jobs'} {named}; nothing was created")
             return 0
@@ -88,7 +103,7 @@ def submit(
             warn(trouble)
     placed = []
     for job in wanted:
-        placed.append(submit.submit(job, cluster=cluster))
+        placed.append(_create(job, cluster, form))
         say(placed[-1].name)
     if only is None:
         note(f"submitted {len(placed)} jobs; next: diflow list")
@@ -100,6 +115,17 @@ def submit(
         return 0
     with detaching(name, cluster):
         return _follow(name, cluster, watch=watch, logs=logs, limit=limit)
+
+
+def _create(job: DIJob, cluster: Cluster, form: Form, *, dry_run: bool = False) -> DIJob:
+    """Create the job's Workflow or its DIJob object. Returns the job with its namespace."""
+    from diflow.jobs import dijobs, submit  # noqa: PLC0415
+
+    if form is Form.WORKFLOW:
+        return submit.submit(job, cluster=cluster, dry_run=dry_run)
+    placed = job.model_copy(update={"namespace": job.namespace or cluster.namespace})
+    dijobs.create(placed, cluster=cluster, dry_run=dry_run)
+    return placed
 
 
 def _follow(name: str, cluster: Cluster, *, watch: bool, logs: bool, limit: float | None) -> int:
@@ -197,6 +223,12 @@ def advice(job: DIJob) -> list[str]:
         if (task.min_replicas is not None or task.max_replicas is not None) and not job.preemptible:
             found.append(f"{path} has minReplicas or maxReplicas, which only a preemptible job makes full use of")
     return found
+
+
+def _print_dijobs(jobs: Sequence[DIJob]) -> None:
+    import sys  # noqa: PLC0415
+
+    sys.stdout.write("---\n".join([job.to_yaml() for job in jobs]))
 
 
 def _print_workflows(jobs: Sequence[DIJob]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diflow.errors import NotFoundError
-from diflow.jobs import parts
+from diflow.jobs import dijobs, parts
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain, status
@@ -12,9 +12,13 @@ from diflow.state import chain, status
 def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> bool:
     """Delete the job's Workflows; Kubernetes then removes its pods. Returns whether it existed.
 
-    All parts of the job are deleted. Raises NotFoundError if the Workflow of that name is not diflow's.
+    All parts of the job are deleted. Of a job that is a DIJob object, the object is deleted, and Kubernetes removes its
+    Workflows, too. Raises NotFoundError if the Workflow of that name is not diflow's.
     """
     cluster = cluster or Cluster.connect()
+    obj = dijobs.find(cluster, name, namespace=namespace)
+    if obj is not None:
+        return cluster.delete(dijobs.DIJOB, name, namespace=namespace, uid=obj["metadata"]["uid"])
     workflow = cluster.find(WORKFLOW, name, namespace=namespace)
     if workflow is not None and not status.is_job(workflow):
         raise NotFoundError(f"the Workflow {name} is not a diflow job: use `argo delete` for it")

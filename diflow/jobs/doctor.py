@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diflow import keys
 from diflow.errors import DiflowError, NotFoundError, UnauthorizedError
 from diflow.figures import named
-from diflow.jobs import argo_settings, fence, lookup, prerequisites, unproven
+from diflow.jobs import argo_settings, fence, installed, lookup, prerequisites, unproven
 from diflow.kube.kinds import (
     CONFIG_MAP,
     CRD,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_SKEW_SECONDS: Final = 5.0
 _FENCE: Final = "the fence of the allocator"
+_DIJOBS: Final = "the kind DIJob"
 
 # The rights that a user's commands need: verb, kind, subresource, and what does not work without it.
 RIGHTS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
@@ -102,6 +103,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
             what,
             remedy="kubectl apply -k manifests/cluster",
         )
+    yield from _dijobs(cluster)
     if found.ok:
         yield _looked(lambda: _fence(cluster), _FENCE)
         yield from _server(cluster)
@@ -215,6 +217,46 @@ def _argo_settings(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(what, ok=False, detail=remark.what, remedy=remark.remedy)
         else:
             yield Finding(what, ok=True, detail=remark.what, advice=remark.remedy)
+
+
+def _dijobs(cluster: Cluster) -> Iterator[Finding]:
+    """Whether DIJob objects are run, and by whom."""
+    try:
+        has = installed.look(cluster)
+    except UnauthorizedError:
+        yield Finding(_DIJOBS, ok=True, detail="not checked, as you may not read it", is_known=False)
+        return
+    except DiflowError as error:
+        yield Finding(_DIJOBS, ok=False, detail=str(error))
+        return
+    apply = "kubectl apply --server-side --force-conflicts -k manifests/crds"
+    if not has.kind:
+        yield Finding(_DIJOBS, ok=True, detail="not installed: jobs are submitted as Workflows", is_known=False)
+    else:
+        yield Finding(
+            _DIJOBS,
+            ok=has.is_ours,
+            detail="installed" if has.is_ours else "installed by another program, not by diflow's manifests",
+            remedy=f"{apply} (docs/controller.md)",
+        )
+        ready, pods = has.controller or (0, 0)
+        yield Finding(
+            "the controller of DIJob objects",
+            ok=ready > 0,
+            detail=f"{ready} of {pods} pods are ready"
+            if has.controller
+            else "not installed, so DIJobs stay as they are",
+            remedy=f"kubectl logs -n diflow-system deployment/{keys.CONTROLLER}"
+            if has.controller
+            else "kubectl apply -k manifests/controller",
+        )
+    if has.operators:
+        yield Finding(
+            "no other operator acts on DIJobs",
+            ok=False,
+            detail=f"{named(has.operators, 3)} is an operator of DI-orchestrator, which would run the same objects",
+            remedy="delete it: diflow's controller and it would both make pods and write the status of each job",
+        )
 
 
 def _fence(cluster: Cluster) -> Finding:

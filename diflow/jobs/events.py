@@ -7,12 +7,13 @@ from typing import Any
 from diflow import keys
 from diflow.errors import UnauthorizedError
 from diflow.jobs import parts
+from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 
 
 def job_events(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> list[dict[str, Any]]:
-    """The events of the job's Workflow and pods, the oldest first; none if the user may not list them."""
+    """The events of the job's Workflow, DIJob object and pods, the oldest first; none if the user may not list them."""
     cluster = cluster or Cluster.connect()
     try:
         found = cluster.list_all(EVENT, namespace=namespace)
@@ -58,4 +59,6 @@ def _names(job: str, *, namespace: str | None, cluster: Cluster) -> set[str]:
 
 def _is_about(thing: dict[str, Any], name: str) -> bool:
     kind, about = thing.get("kind"), thing.get("name") or ""
-    return (kind == WORKFLOW.name and about == name) or (kind == POD.name and about.startswith(f"{name}-"))
+    return (kind in (WORKFLOW.name, DIJOB.name) and about == name) or (
+        kind == POD.name and about.startswith(f"{name}-")
+    )

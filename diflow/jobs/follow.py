@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from diflow.errors import UnauthorizedError, UnavailableError
-from diflow.jobs import parts
+from diflow.errors import JobFailedError, NotFoundError, UnauthorizedError, UnavailableError
+from diflow.jobs import dijobs, parts
 from diflow.kube.kinds import POD, WORKFLOW
 from diflow.kube.reflector import Reflector
 from diflow.state import chain
@@ -83,11 +83,12 @@ def follow(
 ) -> Iterator[FollowedJob]:
     """Yield the states of a job, starting with the current one, until `seconds` have passed or the job is deleted.
 
-    A job that continues in another Workflow is followed there. Raises NotFoundError if there is no such job, and the
-    errors of the requests.
+    A job that continues in another Workflow is followed there. A DIJob object that has no Workflow yet is waited for.
+    Raises NotFoundError if there is no such job, JobFailedError if it has failed without a Workflow, TimeoutError if it
+    has none in time, and the errors of the requests.
     """
     deadline = time.monotonic() + seconds if seconds is not None else None
-    workflow = parts.newest(cluster, name, namespace=namespace)
+    workflow = _await_workflow(cluster, name, namespace=namespace, deadline=deadline)
     if workflow is None:
         workflow = cluster.get(WORKFLOW, name, namespace=namespace)  # raises
     while workflow is not None:
@@ -104,6 +105,25 @@ def follow(
                 break
             yield snapshot
         workflow = after
+
+
+def _await_workflow(
+    cluster: Cluster, name: str, *, namespace: str | None, deadline: float | None
+) -> dict[str, Any] | None:
+    """The current Workflow of a job; None if there is neither a Workflow nor a DIJob object of this name."""
+    while (workflow := parts.newest(cluster, name, namespace=namespace)) is None:
+        obj = dijobs.find(cluster, name, namespace=namespace)
+        if obj is None:
+            return None
+        status = dijobs.status_of(obj)
+        if status.phase == "Failed":
+            raise JobFailedError(f"job {name} failed: {status.message}")
+        if status.ended:
+            raise NotFoundError(f"job {name} has succeeded, and its Workflow was deleted since")
+        if _over(deadline):
+            raise TimeoutError(f"job {name} has no Workflow yet: {status.message}")
+        time.sleep(_IDLE_SECONDS if deadline is None else _left(deadline, _IDLE_SECONDS))
+    return workflow
 
 
 def _follow_one(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diflow import keys
 from diflow.errors import NotFoundError, UnauthorizedError
-from diflow.jobs import parts, waiting
+from diflow.jobs import dijobs, parts, waiting
 from diflow.jobs.follow import selector
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD, WORKFLOW
@@ -63,9 +63,18 @@ class Job:
 
 
 def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> Job:
-    """One job with its pods. Raises NotFoundError, also for a Workflow that is not diflow's."""
+    """One job with its pods. Raises NotFoundError, also for a Workflow that is not diflow's.
+
+    A DIJob object without a Workflow is a job, too: it waits for one, or has none any more.
+    """
     cluster = cluster or Cluster.connect()
-    workflow = current_workflow(name, namespace=namespace, cluster=cluster)
+    try:
+        workflow = current_workflow(name, namespace=namespace, cluster=cluster)
+    except NotFoundError:
+        obj = dijobs.find(cluster, name, namespace=namespace)
+        if obj is None:
+            raise
+        return _without_workflow(obj)
     try:
         pods = tuple(cluster.list_all(POD, namespace=namespace, labels=selector(workflow["metadata"]["name"])))
     except UnauthorizedError:
@@ -115,6 +124,9 @@ def list_jobs(
     present = {w["metadata"]["uid"] for w in chain.newest([*workflows, *(job.workflow for job in ended)])}
     jobs = [Job(w, (), status.derive(w)) for w in workflows if w["metadata"]["uid"] in present]
     jobs += [job for job in ended if job.workflow["metadata"]["uid"] in present]
+    shown = {(job.namespace, job.name) for job in jobs}
+    objects = [_without_workflow(obj) for obj in dijobs.list_all(cluster, labels=labels, **where)]
+    jobs += [job for job in objects if (job.namespace, job.name) not in shown]
     return sorted(jobs, key=lambda job: _created(job.workflow), reverse=True)
 
 
@@ -122,7 +134,8 @@ def names(*, namespace: str | None = None, cluster: Cluster | None = None) -> li
     """The names of all jobs in the namespace, the newest first."""
     cluster = cluster or Cluster.connect()
     found = cluster.list_all(WORKFLOW, namespace=namespace, labels=_MANAGED, metadata_only=True)
-    newest = sorted(chain.newest(found), key=_created, reverse=True)
+    objects = dijobs.list_all(cluster, namespace=namespace, metadata_only=True)
+    newest = sorted([*chain.newest(found), *objects], key=_created, reverse=True)
     return list(dict.fromkeys(chain.job_name(workflow) for workflow in newest))
 
 
@@ -133,6 +146,10 @@ def latest(*, namespace: str | None = None, cluster: Cluster | None = None) -> s
     if not found:
         raise NotFoundError(f"there is no job in the namespace {namespace or cluster.namespace!r} yet")
     return found[0]
+
+
+def _without_workflow(obj: dict[str, Any]) -> Job:
+    return Job(dijobs.as_workflow(obj), (), dijobs.status_of(obj))
 
 
 def _created(workflow: chain.Object) -> tuple[str, str]:

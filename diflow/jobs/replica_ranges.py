@@ -7,7 +7,7 @@ the number of another job's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from diflow.errors import InvalidError
 
 if TYPE_CHECKING:
     from diflow.job import DIJob
+    from diflow.state.parameters import TaskState
 
 Bounds = Mapping[str, tuple[int, int]]
 
@@ -74,6 +75,15 @@ def with_number(
     return new, bounds
 
 
+def with_bounds(
+    job: DIJob, index: int, low: int, high: int, *, wanted: Mapping[str, int], bounds: Bounds
+) -> tuple[dict[str, int], Bounds]:
+    """(wanted, bounds) that request `low` to `high` replicas of a preemptible job's task."""
+    task = job.tasks[index]
+    # Any other number would limit the bounds; the submitted one does not.
+    return {**wanted, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (low, high)}
+
+
 def all_ranges(job: DIJob, bounds: Bounds) -> dict[str, tuple[int, int]]:
     """The bounds of all tasks that scale now: once one task has bounds, the others need theirs to scale."""
     scaling = scales(job, bounds)
@@ -118,3 +128,17 @@ def choose_task(job: DIJob, name: str | None, bounds: Bounds) -> int:
         if len(scaling) == 1:
             return scaling[0]
     raise InvalidError(f"say which task of job {job.name}: {', '.join(names)}", path="--task")
+
+
+def elastic(tasks: Sequence[TaskState], *, bounds: Mapping[str, tuple[int, int]]) -> str:
+    """The elastic task: the first one whose minimum is below its maximum, else the last one.
+
+    The policies resize the same task.
+    """
+    elastic_tasks = (task.name for task in tasks if _is_elastic(task, bounds))
+    return next(elastic_tasks, tasks[-1].name if tasks else "")
+
+
+def _is_elastic(task: TaskState, bounds: Mapping[str, tuple[int, int]]) -> bool:
+    low, high = bounds.get(task.name) or (task.low or task.replicas, task.high or task.replicas)
+    return low < high

@@ -11,11 +11,12 @@ from diflow import keys
 from diflow.bounds import MOST_REPLICAS
 from diflow.errors import InvalidError
 from diflow.job import DIJob
-from diflow.jobs import changing
-from diflow.jobs.replica_ranges import Asked, Bounds, all_ranges, asked, check_size, choose_task, with_number
+from diflow.jobs import changing, dijobs
+from diflow.jobs.replica_ranges import Asked, Bounds, asked, check_size, choose_task, with_bounds, with_number
 from diflow.jobs.scale_requests import current_requests
 from diflow.kube.api import Cluster
 from diflow.state.notes import Notes
+from diflow.state.parameters import JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +46,37 @@ def scale(
 ) -> Scaled:
     """Request `replicas`, or `low` to `high` of a preemptible job (the one not given stays as it is).
 
-    The write has the resourceVersion that was read and is repeated on a conflict. Raises InvalidError for an invalid
+    Of a job that is a DIJob object, its spec is changed, which the controller carries out. The write has the
+    resourceVersion that was read and is repeated on a conflict. Raises InvalidError for an invalid
     request, NotFoundError, and ConflictError if the job has ended or conflicts persist.
     """
+    cluster = cluster or Cluster.connect()
+
+    def decide(workflow: dict[str, Any]) -> tuple[Scaled, changing.Change]:
+        done, patch = _change(workflow, task=task, replicas=replicas, low=low, high=high)
+        if patch is not None and (of_object := _of_object(cluster, workflow, done)) is not None:
+            return done, of_object
+        return done, patch
+
     return changing.change(
         name,
-        lambda workflow: _change(workflow, task=task, replicas=replicas, low=low, high=high),
+        decide,
         namespace=namespace,
         cluster=cluster,
         pause=pause,
     )
+
+
+def _of_object(cluster: Cluster, workflow: dict[str, Any], done: Scaled) -> changing.OfOther | None:
+    """The change of the DIJob object that owns the Workflow; None if there is none, or if its spec has these numbers
+    already, and only the Workflow has others."""
+    name, uid = dijobs.owner(workflow)
+    obj = dijobs.find(cluster, name, namespace=workflow["metadata"].get("namespace")) if uid else None
+    if obj is None or obj["metadata"]["uid"] != uid:
+        return None
+    is_preemptible = JobState.parse(workflow).is_preemptible
+    patch = dijobs.scaled(obj, done.task, low=done.after.low, high=done.after.high, is_preemptible=is_preemptible)
+    return changing.OfOther(dijobs.DIJOB, name, patch) if patch is not None else None
 
 
 def _change(
@@ -94,14 +116,12 @@ def _by_bounds(
     for number, option in ((low, "--min"), (high, "--max")):
         if number is not None:
             _check_count(number, option)
-    task = job.tasks[index]
     now = asked(job, index, wanted=wanted, bounds=bounds)
     new_low, new_high = low if low is not None else now.low, high if high is not None else now.high
     if new_low > new_high:
         other = "" if low is not None and high is not None else f"; give {'--max' if high is None else '--min'}, too"
         raise InvalidError(f"the minimum {new_low} is above the maximum {new_high}{other}", path="--min")
-    # Any other number would limit the bounds; the submitted one does not.
-    return {**wanted, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (new_low, new_high)}
+    return with_bounds(job, index, new_low, new_high, wanted=wanted, bounds=bounds)
 
 
 def _check_count(number: int, option: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from diflow import bounds, keys
-from diflow.errors import ConflictError, InvalidError, UnauthorizedError
+from diflow.errors import ConflictError, InvalidError, UnauthorizedError, UnavailableError
 from diflow.jobs import parts, prerequisites
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import CONFIG_MAP, WORKFLOW
@@ -20,7 +21,22 @@ TTL: Final = "ttlSecondsAfterFinished"
 AnyJob = TypeVar("AnyJob", bound="DIJob")
 
 
-def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False) -> AnyJob:
+class CheckReady(Protocol):
+    """As `prerequisites.check_ready`."""
+
+    def __call__(self, cluster: Cluster, *, namespace: str, priority: str) -> None:
+        """Raises UnavailableError that names what is missing."""
+
+
+def submit(
+    job: AnyJob,
+    *,
+    cluster: Cluster | None = None,
+    dry_run: bool = False,
+    owner: Mapping[str, Any] | None = None,
+    before_create: Callable[[], object] = lambda: None,
+    check_ready: CheckReady = prerequisites.check_ready,
+) -> AnyJob:
     """Create the job's Workflow. Returns the job with its namespace and scheduling set.
 
     A job without `scheduling` is left to the allocator if the cluster has one. One without
@@ -28,6 +44,9 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
 
     Everything is checked before an object is created: the prerequisites (accounts, priority class, Argo), and the
     Workflow, by a dry run of the API server. So a rejected job leaves nothing behind. `dry_run` stops there.
+
+    `owner`: the owner reference of the Workflow of a DIJob object. `before_create` is called immediately before the
+    Workflow is created. `check_ready` checks the prerequisites.
 
     Raises ConflictError if the name is taken.
     """
@@ -39,7 +58,7 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
     placed = job.model_copy(update={"namespace": namespace, **_defaults(job, announced)})
     if placed.topology is not None and placed.scheduling != "gang":
         raise InvalidError("needs the allocator, and this cluster announces none", path="spec.topology")
-    prerequisites.check_ready(cluster, namespace=namespace, priority=job.priority)
+    check_ready(cluster, namespace=namespace, priority=job.priority)
     prerequisites.check_host_names(cluster, job, namespace=namespace)
     if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job whose first part was deleted
         raise _taken(job.name, left[-1]["metadata"]["name"], namespace)
@@ -47,8 +66,11 @@ def submit(job: AnyJob, *, cluster: Cluster | None = None, dry_run: bool = False
     if placed.scheduling == announced.get("scheduling") == "gang":
         # The allocator decides first, often at once; Argo then starts the job without a wait.
         body["metadata"]["labels"][keys.INSTANCE] = keys.INSTANCE_VALUE
+    if owner is not None:
+        body["metadata"]["ownerReferences"] = [dict(owner)]
     _create(cluster, body, namespace=namespace, dry_run=True)
     if not dry_run:
+        before_create()
         _create(cluster, body, namespace=namespace, dry_run=False)
     return placed
 
@@ -69,7 +91,7 @@ def _defaults(job: DIJob, said: dict[str, Any]) -> dict[str, Any]:
     if seconds is None and said.get(TTL):
         seconds = untrusted.whole(said[TTL], digits=10)
         if seconds is None or not bounds.LEAST_TTL_SECONDS <= seconds <= bounds.MOST_TTL_SECONDS:
-            raise InvalidError(
+            raise UnavailableError(
                 f"the ConfigMap {keys.PUBLIC_NAMESPACE}/{keys.ALLOCATOR} has {TTL}: {str(said[TTL])[:40]!r}, which is "
                 f"no whole number from {bounds.LEAST_TTL_SECONDS} to {bounds.MOST_TTL_SECONDS}: tell the "
                 f"administrator, or set spec.{TTL}"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from diflow.errors import JobFailedError, NotFoundError
-from diflow.jobs import lookup
+from diflow.jobs import dijobs, lookup
 from diflow.jobs.follow import follow
 from diflow.kube.api import Cluster
 from diflow.state import status
 
 if TYPE_CHECKING:
     from diflow.state.status import JobStatus
+
+_PAUSE_SECONDS: Final = 0.5
 
 
 def wait(
@@ -28,7 +31,7 @@ def wait(
     NotFoundError if the job is deleted.
     """
     cluster = cluster or Cluster.connect()
-    lookup.current_workflow(name, namespace=namespace, cluster=cluster)
+    lookup.get(name, namespace=namespace, cluster=cluster)
     seen: JobStatus | None = None
     for snapshot in follow(cluster, name, namespace=namespace, seconds=timeout_seconds):
         if snapshot.workflow is None:
@@ -56,6 +59,11 @@ def wait_deleted(
 ) -> None:
     """Wait until there is no such job. Raises TimeoutError after `timeout_seconds`."""
     cluster = cluster or Cluster.connect()
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    while dijobs.find(cluster, name, namespace=namespace) is not None:
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(f"job {name} is still there after {timeout_seconds:g} s")
+        time.sleep(_PAUSE_SECONDS)
     try:
         for snapshot in follow(cluster, name, namespace=namespace, seconds=timeout_seconds):
             if snapshot.workflow is None:

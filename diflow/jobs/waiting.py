@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diflow import keys
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import untrusted
-from diflow.state.parameters import JobState
-from diflow.state.patches import initial
+from diflow.state.waiting import from_metadata
 
 if TYPE_CHECKING:
     from diflow.kube.api import Cluster
@@ -57,15 +56,3 @@ def workflows(
 
 def _has_places(head: Mapping[str, Any]) -> bool:
     return keys.ALLOCATION in untrusted.sub(head, "metadata", "annotations")
-
-
-def from_metadata(head: Mapping[str, Any]) -> Object:
-    """The Workflow of a gang that waits, as far as diflow reads it, from its metadata."""
-    annotations = untrusted.sub(head, "metadata", "annotations")
-    # An unreadable DIJob has no tasks, and its state names the problem, as that of the whole Workflow does.
-    replicas = {task.name: task.replicas for task in JobState.parse(head).tasks}
-    values = initial(replicas, is_gang=True)
-    if requested := untrusted.string(annotations.get(keys.REQUESTED)):
-        values[keys.PARAM_REPLICAS] = requested
-    parameters = [{"name": name, "value": value} for name, value in values.items()]
-    return {**head, "spec": {"suspend": True, "arguments": {"parameters": parameters}}, "status": {}}

@@ -254,9 +254,26 @@ class Cluster:
             about=kind.about(name),
         )
 
-    def replace(self, kind: Kind, name: str, body: Mapping[str, Any], *, namespace: str | None = None) -> Json:
-        """Replace an object. Raises ConflictError if it was changed since `body` was read."""
-        return self._json("PUT", kind.path(self._space(kind, namespace), name), body=body, about=kind.about(name))
+    def replace(
+        self,
+        kind: Kind,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        subresource: str = "",
+        manager: str = "",
+    ) -> Json:
+        """Replace an object (or its `subresource`). Raises ConflictError if it was changed since `body` was read.
+
+        `manager`: the field manager in managedFields."""
+        return self._json(
+            "PUT",
+            kind.path(self._space(kind, namespace), name, *([subresource] if subresource else [])),
+            query={"fieldManager": manager},
+            body=body,
+            about=kind.about(name),
+        )
 
     def patch(
         self,
@@ -292,11 +309,14 @@ class Cluster:
         *,
         namespace: str | None = None,
         grace_seconds: int | None = None,
+        uid: str = "",
     ) -> bool:
-        """Delete an object. Returns whether it existed."""
+        """Delete an object. Returns whether it existed. Raises ConflictError if it is not the one with this `uid`."""
         options: Json = {"propagationPolicy": "Background"}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
+        if uid:
+            options["preconditions"] = {"uid": uid}
         try:
             self._json("DELETE", kind.path(self._space(kind, namespace), name), body=options, about=kind.about(name))
         except NotFoundError:

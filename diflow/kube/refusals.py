@@ -46,6 +46,10 @@ class PassingError(UnavailableError):
     """A transient error: a retry may succeed."""
 
 
+class UnknownKindError(UnavailableError):
+    """The API server does not serve this kind: its CustomResourceDefinition is not installed."""
+
+
 class GoneError(UnavailableError):
     """The requested resourceVersion or continue token is unknown or has expired: list again."""
 
@@ -168,7 +172,7 @@ def _absent(path: str, about: str, message: str) -> DiflowError:
                 f"Argo Workflows is not installed: no {WORKFLOW.resource} in this cluster. "
                 "Install it and diflow's manifests/, then look at `diflow doctor`"
             )
-        return UnavailableError(f"this server knows no {path}: is it a Kubernetes API server?")
+        return UnknownKindError(f"this server knows no {path}: is it a Kubernetes API server?")
     match = re.match(r'namespaces "([^"]*)" not found', message)
     if match:
         return NotFoundError(f"there is no namespace {match[1]!r}: check -n, or create it")

@@ -5,11 +5,12 @@ Users can edit these objects, so no content raises here. Thousands of pods need 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow import keys
+from diflow.jobs.replica_ranges import elastic
 from diflow.state import chain, untrusted
 from diflow.state.parameters import LONGEST_PROFILINGS, JobState, TaskState
 
@@ -140,23 +141,9 @@ def read_pod(obj: Mapping[str, Any], *, more: Any = None) -> PodRead:
     )
 
 
-def elastic(tasks: Sequence[TaskState], *, bounds: Mapping[str, tuple[int, int]]) -> str:
-    """The elastic task: the first one whose minimum is below its maximum, else the last one.
-
-    The policies resize the same task.
-    """
-    elastic_tasks = (task.name for task in tasks if _is_elastic(task, bounds))
-    return next(elastic_tasks, tasks[-1].name if tasks else "")
-
-
 def address(host: str, port: int) -> str:
     """`host:port`, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _is_elastic(task: TaskState, bounds: Mapping[str, tuple[int, int]]) -> bool:
-    low, high = bounds.get(task.name) or (task.low or task.replicas, task.high or task.replicas)
-    return low < high
 
 
 def _port(spec: Mapping[str, Any]) -> int:

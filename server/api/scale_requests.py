@@ -18,12 +18,12 @@ from diflow import keys
 from diflow.bounds import MOST_REPLICAS
 from diflow.errors import ConflictError, DiflowError, InvalidError, NotFoundError, UnavailableError
 from diflow.jobs import parts
-from diflow.jobs.replica_ranges import Bounds, check_size, scales, submitted_range, with_number
+from diflow.jobs.replica_ranges import Bounds, check_size, elastic, scales, submitted_range, with_number
 from diflow.jobs.scale_requests import CurrentRequests, current_requests
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.api.cache import Cache
-from diflow.server.api.reading import WorkflowRead, elastic, read_workflow
+from diflow.server.api.reading import WorkflowRead, read_workflow
 from diflow.server.http.errors import (
     ApiError,
     bad_request,

@@ -37,6 +37,7 @@ FOR_EVER = 10.0**9
 _HOST = "kubernetes.io/hostname"
 _WORKFLOW_LABEL = "workflows.argoproj.io/workflow"
 _NODE_NAME = "workflows.argoproj.io/node-name"
+_NODE_ID = "workflows.argoproj.io/node-id"
 _UNCOUNTED = re.compile("|".join(UNCOUNTED_MESSAGES))
 _STOPPED = re.compile(STOPPED_MESSAGE)
 _UNCOUNTED_LIMIT = 1000
@@ -418,6 +419,8 @@ class FakeCluster:
         status: Json = {"phase": phase, "startedAt": _text(tree.started), "nodes": dict(_nodes(metadata["name"], tree))}
         if message:
             status["message"] = message
+        if phase in _DONE:
+            status["finishedAt"] = self._time()
         if status != obj.get("status"):
             with self.api.changed:
                 now = self.api.objects[WORKFLOW.path("default")].get(metadata["name"])
@@ -588,6 +591,7 @@ class FakeCluster:
                     "annotations": {
                         **given["annotations"],
                         _NODE_NAME: name,
+                        _NODE_ID: name,
                         keys.NODES: people.nodes,
                         keys.REPLICAS: str(len(people.hosts)),
                         keys.RANK: str(people.rank_of(member.task, member.index)),

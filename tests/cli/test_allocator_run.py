@@ -34,13 +34,13 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Daemon:
-    """The allocator as a process, and its log."""
+    """The allocator, or another daemon, as a process, and its log."""
 
-    def __init__(self, diflow: Cli, *args: str) -> None:
+    def __init__(self, diflow: Cli, *args: str, group: str = "allocator") -> None:
         self.log = diflow.folder / "log"
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "diflow", "allocator", "run", "--kubeconfig", str(diflow.kubeconfig), *args],
+                [sys.executable, "-m", "diflow", group, "run", "--kubeconfig", str(diflow.kubeconfig), *args],
                 stderr=out,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": str(_ROOT)},

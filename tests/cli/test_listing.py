@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import status
@@ -288,7 +289,7 @@ def test_the_namespace_of_the_context_is_used_unless_another_is_given(diflow: Cl
     diflow("list", "-n", "other")
     assert "/namespaces/other/" in diflow.api.requests[-1].path
     diflow("list", "-A")
-    assert diflow.api.requests[-1].path == WORKFLOW.path(None)
+    assert {request.path for request in diflow.api.requests[-2:]} == {WORKFLOW.path(None), DIJOB.path(None)}
 
 
 def test_the_token_of_the_kubeconfig_is_sent(diflow: Cli) -> None:

@@ -14,6 +14,7 @@ from diflow.jobs import lookup, waiting
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import status
+from diflow.state.waiting import from_metadata
 from diflow.workflows import render
 from tests.builders import template
 from tests.cli.runner import Cli
@@ -58,7 +59,7 @@ DECISION = json.dumps({"action": "wait", "why": "2 fit, 4 are needed", "time": "
 )
 def test_metadata_and_the_whole_say_the_same(metadata: dict[str, Any]) -> None:
     whole = submitted(**metadata)
-    found = waiting.from_metadata(head(whole))
+    found = from_metadata(head(whole))
     assert status.derive(found) == status.derive(whole)
     # The parameters of an unreadable job are kept to be written back, which nobody does from a list.
     assert replace(read_workflow(found), parameters=()) == replace(read_workflow(whole), parameters=())
@@ -69,14 +70,14 @@ def test_what_was_requested_since_is_in_the_metadata(diflow: Cli) -> None:
     diflow.api.add(WORKFLOW, submitted())
     assert diflow("scale", "job", "-t", "collector", "--replicas", "5").code == 0
     whole = diflow.api.objects[WORKFLOW.path("default")]["job"]
-    asked = {role.name: role.wanted for role in read_workflow(waiting.from_metadata(head(whole))).roles}
+    asked = {role.name: role.wanted for role in read_workflow(from_metadata(head(whole))).roles}
     assert asked == {role.name: role.wanted for role in read_workflow(whole).roles}
     assert asked["collector"] == 5
 
 
 @pytest.mark.parametrize("requested", ["{", '{"collector":-1}', '{"collector":100000000}', "x" * 200_000, '{"a":1}'])
 def test_an_invalid_request_is_ignored(requested: str) -> None:
-    found = read_workflow(waiting.from_metadata(head(submitted(annotations={keys.REQUESTED: requested}))))
+    found = read_workflow(from_metadata(head(submitted(annotations={keys.REQUESTED: requested}))))
     assert not found.problem
     assert {role.name: role.wanted for role in found.roles} == {"learner": 1, "collector": 3}
     assert keys.PARAM_REPLICAS in found.complaint

@@ -71,6 +71,10 @@ class FakeApi:
         self.most_bytes = 0
         """The size limit of an object in etcd; 0: none."""
         self.url = ""
+        self.present: Callable[[], str] = now
+        """The time at which objects are created."""
+        self.uid_of: Callable[[str], str] = lambda name: f"uid-{name}"
+        """The uid of an object that is created with this name."""
 
     # --- for tests ------------------------------------------------------------------------------------------------
 
@@ -219,7 +223,14 @@ class FakeApi:
                     return Answer(201, request.body)
                 kind = next(k for k in _KINDS if k.plural == request.path.split("/")[-1])
                 namespace = request.path.split("/")[-2] if kind.namespaced else "default"
-                body = {**request.body, "metadata": {"creationTimestamp": now(), **request.body["metadata"]}}
+                body = {
+                    **request.body,
+                    "metadata": {
+                        "creationTimestamp": self.present(),
+                        "uid": self.uid_of(name),
+                        **request.body["metadata"],
+                    },
+                }
                 return Answer(201, self.add(kind, body, namespace=namespace))
         if "continue" in request.query:
             token, _, start = request.query["continue"].partition(":")
@@ -247,6 +258,9 @@ class FakeApi:
         kind = next(k for k in _KINDS if k.plural == collection.rsplit("/", maxsplit=1)[-1])
         name, namespace = obj["metadata"]["name"], obj["metadata"]["namespace"]
         if request.method == "DELETE":
+            expected = ((request.body or {}).get("preconditions") or {}).get("uid")
+            if expected not in (None, obj["metadata"].get("uid")):
+                return status(409, "the UID in the precondition does not match", reason="Conflict")
             self.remove(kind, name, namespace=namespace)
             return Answer(body={"kind": "Status", "status": "Success"})
         if request.method == "PATCH":
@@ -254,7 +268,8 @@ class FakeApi:
         if request.method == "PUT":
             if request.body["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
                 return status(409, "the object has been modified", reason="Conflict")
-            return Answer(body=self.add(kind, request.body, namespace=namespace))
+            new = {**obj, "status": request.body.get("status")} if subresource else request.body
+            return Answer(body=self.add(kind, new, namespace=namespace))
         return Answer(body=obj)
 
     def _patched(self, request: Request, kind: Kind, obj: Json, subresource: str) -> Answer:
@@ -267,6 +282,8 @@ class FakeApi:
         refusal = self._size(new, name)
         if refusal is not None:
             return refusal
+        if kind is DIJOB:
+            new = {**obj, "status": new.get("status")} if subresource else {**new, "status": obj.get("status")}
         if kind is _all.POD:
             # The status of a pod is changed by its subresource alone, and that changes nothing else.
             new = {**obj, "status": new.get("status")} if subresource else {**new, "status": obj.get("status")}
@@ -373,9 +390,10 @@ def _merge(old: Any, change: Any) -> Any:
     return out
 
 
-from diflow.kube import kinds as _all  # noqa: E402 (only for the two tables below)
+from diflow.jobs.dijobs import DIJOB  # noqa: E402 (only for what follows)
+from diflow.kube import kinds as _all  # noqa: E402
 
-_KINDS = [kind for kind in vars(_all).values() if isinstance(kind, Kind)]
+_KINDS = [DIJOB, *(kind for kind in vars(_all).values() if isinstance(kind, Kind))]
 _PLURALS = {kind.plural for kind in _KINDS}
 
 

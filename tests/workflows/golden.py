@@ -1,4 +1,4 @@
-"""Where the golden Workflows of the examples and of manifests/ are, and how they are regenerated."""
+"""Where the golden Workflows of the examples, and the generated manifests, are, and how they are regenerated."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = _ROOT / "examples"
 REOPTIMISE = _ROOT / "manifests" / "allocator" / "reoptimise.yaml"
+CRD = _ROOT / "manifests" / "crds" / "dijobs.yaml"
 _HEAD = "# The scheduled re-optimisation, as `diflow cron` prints it (`make golden` writes it anew).\n"
 
 
@@ -29,10 +30,12 @@ def reoptimise() -> str:
 
 def main() -> None:
     from diflow import DIJob
+    from diflow.controller.crd import crd_yaml
     from diflow.workflows import to_yaml
 
     REOPTIMISE.parent.mkdir(exist_ok=True)
     REOPTIMISE.write_text(reoptimise(), encoding="utf-8")
+    CRD.write_text(crd_yaml(), encoding="utf-8")
     for path in jobs():
         golden_of(path).write_text(to_yaml(DIJob.from_yaml(path)), encoding="utf-8")
 

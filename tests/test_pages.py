@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from diflow.allocator.engine import pages
-from diflow.allocator.engine.pages import CONNECTION_SECONDS, MOST_CONNECTIONS, serving
+from diflow import pages
 from diflow.errors import InvalidError
+from diflow.pages import CONNECTION_SECONDS, MOST_CONNECTIONS, serving
 from tests.allocator.faults import Time, eventually
 
 

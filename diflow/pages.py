@@ -1,4 +1,8 @@
-"""The daemon's HTTP server, with bounds on connections, threads and the time of a connection.
+"""The HTTP server of a daemon for metrics and probes, with bounds on connections, threads and the time of each.
+
+    /metrics   counters and times, in Prometheus' text form
+    /healthz   200 while the process works; 503 if it hangs: restart it
+    /readyz    200 while it is ready; else 503 with the reason
 
 The standard library's threading server has one thread for each connection and waits for a request indefinitely. Here
 each connection has a deadline, and beyond the most connections the oldest one is closed, so that the kubelet's probes
@@ -10,9 +14,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from socketserver import TCPServer
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -24,6 +29,32 @@ MOST_CONNECTIONS: Final = 32
 CONNECTION_SECONDS: Final = 10.0
 """The longest time of a connection, from accepting it to closing it."""
 _LOOK_SECONDS: Final = 0.25
+
+App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+"""A WSGI application."""
+
+
+def probes(metrics: App, *, health: Callable[[], str], readiness: Callable[[], tuple[bool, str]]) -> App:
+    """The WSGI application that serves all three pages. `health`: why to restart the process, or ""; `readiness`:
+    whether it is ready, and the state or reason as text."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO")
+        if path == "/metrics":
+            return metrics(environ, start)
+        if path == "/healthz":
+            trouble = health()
+            good, text = not trouble, trouble or "ok"
+        elif path == "/readyz":
+            good, text = readiness()
+        else:
+            start("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+            return [b"there are /metrics, /healthz and /readyz\n"]
+        status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+        start(f"{status.value} {status.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{text}\n".encode()]
+
+    return answer
 
 
 @contextmanager

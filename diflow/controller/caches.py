@@ -1,0 +1,159 @@
+"""The watches of the controller: DIJob objects, the Workflows that they own, and the pods of these.
+
+Workflows are kept compressed, as those of a thousand jobs would take hundreds of megabytes as Python objects.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from diflow import keys
+from diflow.controller.objects import DIJobRead, read
+from diflow.jobs import dijobs
+from diflow.jobs.dijobs import DIJOB
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import POD, WORKFLOW
+from diflow.kube.reflector import Json, Key, Reflector
+from diflow.kube.reflectors import Reflectors
+from diflow.state import chain, untrusted
+
+MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
+PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
+_WORKFLOW: Final = "workflows.argoproj.io/workflow"
+_OF_NODE: Final = ("workflows.argoproj.io/node-id", "workflows.argoproj.io/node-name")
+_OF_SPEC: Final = ("arguments", "suspend", "shutdown", "ttlStrategy")
+_OF_POD: Final = ("phase", "reason", "message", "conditions", "containerStatuses", "initContainerStatuses")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRead:
+    """A Workflow that a DIJob owns. `packed` has what its status is derived from."""
+
+    name: str
+    uid: str
+    job: Key
+    owner: str
+    packed: bytes = field(repr=False)
+
+    def unpack(self) -> Json:
+        """The Workflow without its templates."""
+        found: Json = json.loads(zlib.decompress(self.packed))
+        return found
+
+
+class Caches:
+    """The watches. `on_change` is called with the key of each job that has changed. `options` are those of
+    `Reflector`."""
+
+    def __init__(
+        self, cluster: Cluster, *, namespace: str = "", on_change: Callable[[Key], None], **options: Any
+    ) -> None:
+        space: dict[str, Any] = {"namespace": namespace} if namespace else {"everywhere": True}
+        given = {**space, **options}
+        self._tell = on_change
+        self._lock = threading.Lock()
+        self._workflows: dict[Key, dict[str, WorkflowRead]] = {}
+        self._job_of: dict[Key, Key] = {}
+        self._pods: dict[Key, dict[str, Json]] = {}
+        self.dijobs = Reflector(cluster, DIJOB, trim=lambda obj: {"read": read(obj)}, on_change=self._on_dijob, **given)
+        self.workflows = Reflector(
+            cluster, WORKFLOW, labels=MANAGED, trim=_trim_workflow, on_change=self._on_workflow, **given
+        )
+        self.pods = Reflector(cluster, POD, labels=PODS, trim=_trim_pod, on_change=self._on_pod, **given)
+        self.all = Reflectors((self.dijobs, self.workflows, self.pods))
+
+    def dijob(self, key: Key) -> DIJobRead | None:
+        """The DIJob object of a job."""
+        found = self.dijobs.get(*key)
+        return found["read"] if found is not None else None
+
+    def workflow(self, key: Key, owner: str) -> Json | None:
+        """The current Workflow of the DIJob with the uid `owner`."""
+        with self._lock:
+            parts = [one for one in self._workflows.get(key, {}).values() if one.owner == owner]
+        current = chain.newest([part.unpack() for part in parts])
+        current.sort(key=chain.part)
+        return dict(current[-1]) if current else None
+
+    def pods_of(self, workflow: Json) -> list[Json]:
+        """The pods of a Workflow."""
+        metadata = workflow["metadata"]
+        with self._lock:
+            found = list(self._pods.get((metadata["namespace"], metadata["name"]), {}).values())
+        return [pod for pod in found if pod["owner"] == metadata["uid"]]
+
+    def jobs(self) -> list[Key]:
+        """All jobs."""
+        return list(self.dijobs.items())
+
+    def _on_dijob(self, _: str, key: Key, __: Json | None, ___: Json | None) -> None:
+        self._tell(key)
+
+    def _on_workflow(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
+        before: WorkflowRead | None = old["read"] if old else None
+        after: WorkflowRead | None = new["read"] if new else None
+        with self._lock:
+            if before is not None:
+                _drop(self._workflows, before.job, key[1])
+                self._job_of.pop(key, None)
+            if after is not None:
+                self._workflows.setdefault(after.job, {})[key[1]] = after
+                self._job_of[key] = after.job
+        for job in {one.job for one in (before, after) if one is not None}:
+            self._tell(job)
+
+    def _on_pod(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
+        changed = set()
+        with self._lock:
+            if old is not None:
+                _drop(self._pods, (key[0], old["workflow"]), key[1])
+            if new is not None:
+                self._pods.setdefault((key[0], new["workflow"]), {})[key[1]] = new
+            for pod in (old, new):
+                job = self._job_of.get((key[0], pod["workflow"])) if pod is not None else None
+                if job is not None:
+                    changed.add(job)
+        for job in changed:
+            self._tell(job)
+
+
+def _trim_workflow(obj: Json) -> Json | None:
+    name, uid = dijobs.owner(obj)
+    if not uid:
+        return None
+    metadata, spec = obj["metadata"], untrusted.sub(obj, "spec")
+    kept = {
+        "metadata": {name: value for name, value in metadata.items() if name != "managedFields"},
+        "spec": {field: spec[field] for field in _OF_SPEC if field in spec},
+        "status": untrusted.sub(obj, "status"),
+    }
+    packed = zlib.compress(json.dumps(kept).encode(), 1)
+    return {"read": WorkflowRead(metadata["name"], metadata["uid"], (metadata["namespace"], name), uid, packed)}
+
+
+def _trim_pod(obj: Json) -> Json:
+    metadata, spec, status = obj["metadata"], untrusted.sub(obj, "spec"), untrusted.sub(obj, "status")
+    owners = untrusted.mappings(metadata.get("ownerReferences"))
+    annotations = untrusted.sub(metadata, "annotations")
+    kept = {name: metadata[name] for name in ("name", "namespace", "creationTimestamp", "deletionTimestamp")
+            if name in metadata}  # fmt: skip
+    return {
+        "workflow": untrusted.string(untrusted.sub(metadata, "labels").get(_WORKFLOW)),
+        "owner": next((untrusted.string(o.get("uid")) for o in owners if o.get("kind") == WORKFLOW.name), ""),
+        "metadata": {**kept, "annotations": {name: annotations[name] for name in _OF_NODE if name in annotations}},
+        "spec": {name: spec[name] for name in ("nodeName", "schedulingGates") if name in spec},
+        "status": {name: status[name] for name in _OF_POD if name in status},
+    }
+
+
+def _drop(index: dict[Key, dict[str, Any]], home: Key, name: str) -> None:
+    inside = index.get(home)
+    if inside is not None:
+        inside.pop(name, None)
+        if not inside:
+            del index[home]

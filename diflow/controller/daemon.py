@@ -1,0 +1,105 @@
+"""The controller's loop: threads that look at the jobs that have changed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from diflow.controller.caches import Caches
+from diflow.controller.reconcile import Reconciler
+from diflow.controller.settings import ControllerSettings
+from diflow.controller.workqueue import WorkQueue
+from diflow.errors import LostLeadershipError
+from diflow.kube.api import Cluster
+from diflow.kube.leader_election import Elector
+
+_LOOK_SECONDS: Final = 1.0
+
+log = structlog.get_logger("diflow.controller")
+
+
+class Controller:
+    """Gives DIJob objects their Workflows and their status. `run` blocks; `step` looks at one job, for tests."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ControllerSettings,
+        elector: Elector,
+        *,
+        on_look: Callable[[float], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        reflecting: dict[str, Any] | None = None,
+    ) -> None:
+        self.settings, self.elector = settings, elector
+        self._clock, self._on_look = clock, on_look
+        self.queue = WorkQueue(clock=clock)
+        self.caches = Caches(
+            cluster, namespace=settings.watched_namespace, on_change=self.queue.add, **(reflecting or {})
+        )
+        self.reconciler = Reconciler(cluster, self.caches, elector, settings, clock=clock, wall=wall)
+        self._looking: dict[int, float] = {}
+        self._lost: LostLeadershipError | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop` is set, on caches that were started. Raises LostLeadershipError when this process does not
+        lead any more."""
+        self.caches.all.reopen()
+        while not stop.is_set() and not self.caches.all.wait_synced(_LOOK_SECONDS):
+            self.elector.check()
+        self.look_at_all()
+        threads = [
+            threading.Thread(target=self._work, args=(stop,), name=f"look-{i}", daemon=True)
+            for i in range(self.settings.workers)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._lost is not None:
+            raise self._lost
+
+    def look_at_all(self) -> None:
+        """Look at each job once."""
+        for key in self.caches.jobs():
+            self.queue.add(key)
+
+    def step(self) -> bool:
+        """Look at the next job that is due. Returns whether there was one. Raises LostLeadershipError."""
+        key = self.queue.take()
+        if key is None:
+            return False
+        self._look(key)
+        return True
+
+    @property
+    def longest_look_seconds(self) -> float:
+        """For how long the longest look has lasted that is not over."""
+        now = self._clock()
+        return max((now - began for began in list(self._looking.values())), default=0.0)
+
+    def _work(self, stop: threading.Event) -> None:
+        while (key := self.queue.pop(stop)) is not None:
+            try:
+                self._look(key)
+            except LostLeadershipError as error:
+                self._lost = error
+                stop.set()
+
+    def _look(self, key: tuple[str, str]) -> None:
+        began = self._looking[threading.get_ident()] = self._clock()
+        again: float | None = 0.0  # where leadership was lost
+        rest = 0.0
+        try:
+            again, rest = self.reconciler.look(key)
+        finally:
+            del self._looking[threading.get_ident()]
+            self.queue.done(key, again=again, rest=rest)
+            self._on_look(self._clock() - began)
+        if self.caches.dijob(key) is None:
+            self.queue.forget(key)

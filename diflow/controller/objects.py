@@ -1,0 +1,130 @@
+"""A DIJob object as the controller keeps it: what it needs of it, bounded in size, whatever the object contains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from diflow.bounds import MOST_MANIFEST_BYTES, MOST_METADATA_BYTES, MOST_REPLICAS, MOST_TASKS
+from diflow.errors import InvalidError
+from diflow.job import DIJob
+from diflow.jobs import dijobs
+from diflow.state import untrusted
+from diflow.state.patches import canonical_json
+from diflow.state.status import ENDED
+
+Json = dict[str, Any]
+
+Counts = tuple[int, int | None, int | None]
+"""(replicas, minReplicas, maxReplicas) of a task."""
+
+MOST_STATUS_BYTES: Final = 512 * 1024
+"""Of a status that is kept. The controller's own has less than half: 2,000 nodes of 63 characters, and 64 KiB of
+reports. Of a larger one, which others wrote, only the numbers are kept, and it is replaced."""
+_BEGUN: Final = frozenset({"Starting", "Running", "Restarting", "Rescheduling"})
+_NUMBERS: Final = ("replicas", "reportedReplicas", "scaleRequests")
+
+
+@dataclass(frozen=True, slots=True)
+class DIJobRead:
+    """A DIJob object. `job` has the fields of a manifest; {} if it is too large, and `problem` says so.
+
+    `begun`: its status says that pods of it were started. `status` is what it has now; {} if it has none.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    created: str
+    is_deleted: bool
+    phase: str
+    begun: bool
+    job: Json
+    status: Json
+    problem: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Its status says that it has ended."""
+        return self.phase in ENDED
+
+    @property
+    def counts(self) -> dict[str, Counts]:
+        """The replicas of each task as the spec has them now, without invalid ones."""
+        return counts(self.job)
+
+    def number(self, name: str) -> int | None:
+        """A number of its status."""
+        value = self.status.get(name)
+        return value if untrusted.is_count(value, least=0, most=2**31 - 1) else None
+
+    def read(self) -> DIJob:
+        """The job. Raises InvalidError."""
+        if self.problem:
+            raise InvalidError(self.problem)
+        return dijobs.job_of(self.job)
+
+
+def read(obj: Mapping[str, Any]) -> DIJobRead:
+    """What to keep of an object. It never raises."""
+    metadata, status = untrusted.sub(obj, "metadata"), untrusted.sub(obj, "status")
+    phase = untrusted.string(status.get("phase"), most=63)
+    past = {phase, *(untrusted.string(c.get("type"), most=63) for c in untrusted.mappings(status.get("conditions")))}
+    own = {"labels": dict(untrusted.sub(metadata, "labels")), "annotations": dijobs.own_annotations(metadata)}
+    job: Json = {
+        "metadata": {**{name: metadata.get(name) for name in ("name", "namespace")}, **own},
+        "spec": obj.get("spec"),
+    }
+    problem = _too_large("labels and annotations", own, 2 * MOST_METADATA_BYTES)
+    problem = problem or _too_large("its spec", obj.get("spec"), 2 * MOST_MANIFEST_BYTES)
+    kept = dict(status)
+    if _size(kept) > MOST_STATUS_BYTES:
+        kept = {name: kept[name] for name in _NUMBERS if isinstance(kept.get(name), int)} | {"phase": phase}
+    return DIJobRead(
+        namespace=untrusted.string(metadata.get("namespace")),
+        name=untrusted.string(metadata.get("name")),
+        uid=untrusted.string(metadata.get("uid")),
+        version=untrusted.string(metadata.get("resourceVersion")),
+        created=untrusted.time(metadata.get("creationTimestamp")),
+        is_deleted=bool(metadata.get("deletionTimestamp")),
+        phase=phase,
+        begun=bool(past & _BEGUN),
+        job={} if problem else job,
+        status=kept,
+        problem=problem,
+    )
+
+
+def counts(manifest: Mapping[str, Any]) -> dict[str, Counts]:
+    """The replicas of each task of a manifest, without invalid ones."""
+    out: dict[str, Counts] = {}
+    given = untrusted.sub(manifest, "spec").get("tasks")
+    for task in list(untrusted.mappings(given))[:MOST_TASKS]:
+        name = untrusted.string(task.get("name") or task.get("type"), most=63)
+        found = task.get("replicas", 1), task.get("minReplicas"), task.get("maxReplicas")
+        if name and is_counts(found):
+            out[name] = found
+    return out
+
+
+def is_counts(value: Any) -> bool:
+    """Whether these are valid `Counts`."""
+    if not isinstance(value, tuple | list) or len(value) != 3 or value[0] is None:
+        return False
+    return all(n is None or untrusted.is_count(n, most=MOST_REPLICAS) for n in value)
+
+
+def _too_large(what: str, value: Any, most: int) -> str:
+    size = _size(value)
+    return (
+        f"{what}: {size:,} bytes as JSON, and a job has at most {most // 2:,} (docs/limits.md)" if size > most else ""
+    )
+
+
+def _size(value: Any) -> int:
+    try:
+        return len(canonical_json(value).encode(errors="replace"))
+    except RecursionError:  # the API server's answer is parsed with far fewer levels
+        return 2**31

@@ -1,0 +1,320 @@
+"""One look at one job: what its DIJob object, its Workflow and its pods are now, and the next writes.
+
+    no Workflow, and the job has not begun    all checks of `diflow submit`, then the Workflow
+    no Workflow, and the job has begun        Failed: somebody has deleted it
+    a Workflow of its name that is not its    Failed; the other one is left alone
+    its Workflow                              requests of the object go into the Workflow, and its state into the status
+
+Everything is read again in each look, and each write names the version that it is based on. So the process may be
+killed between any two of them, and two processes do not harm each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import structlog
+
+from diflow import keys
+from diflow.controller import requests, statuses
+from diflow.controller.caches import Caches
+from diflow.controller.objects import DIJobRead
+from diflow.controller.settings import ControllerSettings
+from diflow.controller.workqueue import Key
+from diflow.errors import (
+    ConflictError,
+    DiflowError,
+    InvalidError,
+    LostLeadershipError,
+    NotFoundError,
+    UnavailableError,
+)
+from diflow.jobs import dijobs, prerequisites, submit
+from diflow.jobs.dijobs import DIJOB
+from diflow.kube.api import Cluster
+from diflow.kube.events import event
+from diflow.kube.kinds import EVENT, WORKFLOW
+from diflow.kube.leader_election import Elector
+from diflow.state import status, untrusted
+from diflow.state.patches import canonical_json
+
+Json = dict[str, Any]
+
+_BACKOFF_SECONDS: Final = (0.5, 60.0)
+# After a conflict the cache has the newer object within this time.
+_CONFLICT_SECONDS: Final = 0.2
+# A Workflow that was created is in the cache long before.
+_CREATED_SECONDS: Final = 5.0
+_LONGEST_SLEEP_SECONDS: Final = 3600.0
+_READY_SECONDS: Final = 10.0
+_MOST_READY: Final = 10_000
+
+log = structlog.get_logger("diflow.controller")
+
+
+class Reconciler:
+    """Looks at jobs. `look` returns after how many seconds to look again (None: when something changes), and for how
+    many seconds not to look at all.
+
+    `clock` gives monotonic seconds, `wall` the Unix time.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        elector: Elector,
+        settings: ControllerSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster.without_retries()
+        self._caches, self._elector, self._settings = caches, elector, settings
+        self._clock, self._wall = clock, wall
+        self._failures: dict[Key, int] = {}
+        self._written: dict[Key, float] = {}
+        self._sent: dict[Key, tuple[str, str]] = {}
+        self._ready: dict[tuple[str, str], float] = {}
+        self.made: dict[str, int] = {"workflow": 0, "status": 0, "request": 0}
+        """Writes so far, by what was written."""
+        self.refused: dict[Key, str] = {}
+        """Why the last look at a job failed, by job."""
+
+    def look(self, key: Key) -> tuple[float | None, float]:
+        """Look at one job. Only LostLeadershipError is raised: other errors are this job's, which is tried again."""
+        again: float | None
+        before = self._failures.get(key, 0)
+        try:
+            again = self._look(key)
+        except LostLeadershipError:
+            raise
+        except ConflictError as error:
+            log.debug("changed meanwhile", job=key, why=str(error))
+            again = _CONFLICT_SECONDS
+        except Exception as error:
+            again = self._back_off(key, error)
+        else:
+            if self._failures.get(key, 0) == before:
+                self._failures.pop(key, None)
+                self.refused.pop(key, None)
+        rest = self._written.get(key, -math.inf) + self._settings.status_seconds - self._clock()
+        return again, max(0.0, rest)
+
+    def _look(self, key: Key) -> float | None:
+        obj = self._caches.dijob(key)
+        if obj is None:
+            for table in (self._failures, self._written, self._sent, self.refused):
+                table.pop(key, None)
+            return None
+        workflow = self._caches.workflow(key, obj.uid)
+        if workflow is not None:
+            return self._follow(key, obj, workflow)
+        if obj.is_deleted:
+            return None
+        if obj.has_ended:
+            return self._expire(obj)
+        found = self._cluster.find(WORKFLOW, obj.name, namespace=obj.namespace)  # the cache may be behind
+        return self._start(key, obj) if found is None else self._taken(key, obj, found)
+
+    # --- without a Workflow -------------------------------------------------------------------------------------------
+
+    def _start(self, key: Key, obj: DIJobRead) -> float | None:
+        if obj.begun:
+            why = (
+                f"its Workflow {obj.name} was deleted before the end of the job was seen, and the job had begun: it is "
+                "not started again"
+            )
+            return self._fail(key, obj, why)
+        try:
+            submit.submit(
+                obj.read(),
+                cluster=self._cluster,
+                owner=dijobs.owner_reference(obj.name, obj.uid),
+                before_create=self._elector.check,
+                check_ready=self._check_ready,
+            )
+        except InvalidError as error:
+            return self._fail(key, obj, statuses.refusal(error))
+        except NotFoundError:  # the namespace is being deleted, and the object with it
+            return self._back_off_seconds(key)
+        except (ConflictError, UnavailableError) as error:
+            return self._wait(key, obj, error)
+        self.made["workflow"] += 1
+        log.info("workflow created", job=key)
+        return _CREATED_SECONDS
+
+    def _check_ready(self, cluster: Cluster, *, namespace: str, priority: str) -> None:
+        """As `prerequisites.check_ready`, whose five requests are half of those of a job: what was found to be there is
+        not read again for some seconds, for jobs that are applied together."""
+        known = (namespace, priority)
+        if self._ready.get(known, -math.inf) + _READY_SECONDS > self._clock():
+            return
+        prerequisites.check_ready(cluster, namespace=namespace, priority=priority)
+        if len(self._ready) >= _MOST_READY:
+            self._ready.clear()
+        self._ready[known] = self._clock()
+
+    def _taken(self, key: Key, obj: DIJobRead, found: Json) -> float | None:
+        """There is a Workflow of this name, which is not in the cache as the job's own."""
+        name, uid = dijobs.owner(found)
+        if uid == obj.uid:
+            if status.is_job(found):
+                return _CONFLICT_SECONDS  # the cache does not have it yet
+            why = f"its Workflow {obj.name} has lost the label {keys.MANAGED_BY}: set it to {keys.MANAGED_BY_VALUE}"
+            return self._wait(key, obj, why)
+        if name == obj.name:
+            return self._wait(key, obj, f"the Workflow of an earlier DIJob {obj.name} is being deleted")
+        why = (
+            f"there is a Workflow {obj.name} in the namespace {obj.namespace!r} that is not of this DIJob: it was left "
+            "alone. Delete this DIJob, and give it another name"
+        )
+        return self._fail(key, obj, why)
+
+    def _wait(self, key: Key, obj: DIJobRead, why: object) -> float:
+        """The job has to wait for something that others must do; it is looked at again, less and less often."""
+        self.refused[key] = str(why)
+        left = self._write(key, obj, statuses.waiting(obj, str(why)))
+        pause = self._back_off_seconds(key)
+        return pause if left is None else min(left, pause)
+
+    def _fail(self, key: Key, obj: DIJobRead, why: str) -> float | None:
+        seconds = statuses.ttl_seconds(untrusted.sub(obj.job, "spec").get("ttlSecondsAfterFinished"))
+        made = statuses.failed(obj, why, now=statuses.timestamp(self._wall()), ttl_seconds=seconds)
+        log.info("failed", job=key, why=why)
+        return self._write(key, obj, made)
+
+    def _expire(self, obj: DIJobRead) -> float | None:
+        """Delete an object that has ended for so long as its job says."""
+        expires = untrusted.time(obj.status.get("expiresAt"))
+        if not expires:
+            return None
+        left = untrusted.seconds(expires) - self._wall()
+        if left > 0:
+            return min(left, _LONGEST_SLEEP_SECONDS)
+        self._elector.check()
+        self._cluster.delete(DIJOB, obj.name, namespace=obj.namespace, uid=obj.uid)
+        return None
+
+    # --- with one -----------------------------------------------------------------------------------------------------
+
+    def _follow(self, key: Key, obj: DIJobRead, workflow: Json) -> float | None:
+        found = status.derive(workflow, self._caches.pods_of(workflow))
+        if obj.number("replicas") is not None and obj.number("reportedReplicas") is None:
+            # Others have written the status without our record: it is repaired first, then their number counts.
+            made = statuses.adopted(obj, found.replicas, requests.answered(obj, workflow))
+            self._put(key, obj, made)
+            return 0.0
+        if not obj.is_deleted:
+            todo = requests.answer(obj, workflow)
+            if todo is not None:
+                workflow = self._carry_out(key, obj, workflow, todo)
+                found = status.derive(workflow, self._caches.pods_of(workflow))
+        seconds = statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
+        made = statuses.observed(found, requests=requests.answered(obj, workflow), ttl_seconds=seconds)
+        again = self._write(key, obj, made)
+        if again is None and made.get("expiresAt") and not obj.is_deleted:
+            return self._expire(obj) if obj.has_ended else 0.0
+        return again
+
+    def _carry_out(self, key: Key, obj: DIJobRead, workflow: Json, todo: requests.Answer) -> Json:
+        """Write requests into the Workflow, and tell the user. Returns the Workflow as it is now."""
+        name = workflow["metadata"]["name"]
+        self._elector.check()
+        answer = self._cluster.patch(WORKFLOW, name, todo.patch, namespace=obj.namespace, manager=keys.CONTROLLER)
+        self._caches.workflows.apply_write(answer)
+        self.made["request"] += 1
+        for text in todo.done:
+            log.info("scaled", job=key, what=text)
+            self._tell(obj, "Scaled", text)
+        for text in todo.refused:
+            log.info("not scaled", job=key, why=text)
+            self._tell(obj, "ScaleRefused", f"the request for other replicas was refused: {text}", is_warning=True)
+        return answer
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+
+    def _write(self, key: Key, obj: DIJobRead, made: Json) -> float | None:
+        """Write the status, unless it is that already. Returns the seconds to wait if the last write was just now."""
+        if obj.status == made or self._sent.get(key) == (obj.version, _digest(made)):
+            return None
+        left = self._written.get(key, -math.inf) + self._settings.status_seconds - self._clock()
+        if left > 0:
+            return left
+        try:
+            self._put(key, obj, made)
+        except InvalidError as error:
+            log.warning("the status is refused", job=key, why=str(error))
+            self._put(key, obj, statuses.without_reports(made))
+        return None
+
+    def _put(self, key: Key, obj: DIJobRead, made: Json) -> None:
+        body = {
+            "apiVersion": keys.API_VERSION,
+            "kind": keys.KIND,
+            "metadata": {
+                "name": obj.name, "namespace": obj.namespace, "uid": obj.uid, "resourceVersion": obj.version,
+            },
+            "status": made,
+        }  # fmt: skip
+        self._elector.check()
+        try:
+            answer = self._cluster.replace(
+                DIJOB, obj.name, body, namespace=obj.namespace, subresource="status", manager=keys.CONTROLLER
+            )
+        except NotFoundError:
+            return  # it was deleted meanwhile
+        self._written[key] = self._clock()
+        self._sent[key] = (str(answer["metadata"]["resourceVersion"]), _digest(made))
+        self.made["status"] += 1
+        self._caches.dijobs.apply_write(answer)
+
+    def _tell(self, obj: DIJobRead, reason: str, message: str, *, is_warning: bool = False) -> None:
+        on = {
+            "apiVersion": keys.API_VERSION, "kind": keys.KIND, "uid": obj.uid,
+            "namespace": obj.namespace, "name": obj.name,
+        }  # fmt: skip
+        body = event(
+            on,
+            reason=reason,
+            message=message,
+            is_warning=is_warning,
+            component=keys.CONTROLLER,
+            instance=self._elector.identity,
+            salt=obj.version,
+            now=statuses.timestamp(self._wall()),
+        )
+        try:
+            self._elector.check()
+            self._cluster.create(EVENT, body, namespace=obj.namespace)
+        except LostLeadershipError:
+            raise
+        except DiflowError as error:  # a missing Event must not stop the work
+            log.debug("no event", job=f"{obj.namespace}/{obj.name}", why=str(error))
+
+    # --- errors -------------------------------------------------------------------------------------------------------
+
+    def _back_off(self, key: Key, error: Exception) -> float:
+        self.refused[key] = str(error) or type(error).__name__
+        pause = self._back_off_seconds(key)
+        if isinstance(error, UnavailableError) and error.retry_after_seconds:
+            pause = max(pause, min(error.retry_after_seconds, _BACKOFF_SECONDS[1]))
+        known = isinstance(error, DiflowError)
+        log.warning(
+            "refused", job=key, why=str(error), again_seconds=round(pause, 1), exc_info=None if known else error
+        )
+        return pause
+
+    def _back_off_seconds(self, key: Key) -> float:
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        low, high = _BACKOFF_SECONDS
+        return float(min(high, low * 2.0 ** min(failures, 10)))
+
+
+def _digest(made: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(made).encode(errors="replace")).hexdigest()

@@ -1,0 +1,198 @@
+"""Changes of a DIJob object that request other numbers of replicas, as a change of its Workflow. Pure.
+
+There are two: a change of the replicas in the spec, and a write of `status.replicas` by others, as DI-orchestrator's
+own allocator does it. Users can also request replicas without the object (`POST .../replicas`), so a spec is carried
+out once, when it changes, and not enforced. What was carried out is in an annotation of the Workflow, which the same
+patch writes: after a crash at any time each request is carried out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from diflow import keys
+from diflow.bounds import MOST_REPLICAS, MOST_TASKS
+from diflow.controller.objects import Counts, DIJobRead, counts, is_counts
+from diflow.errors import ConflictError, InvalidError, NotFoundError
+from diflow.jobs.replica_ranges import asked, check_size, elastic, with_bounds, with_number
+from diflow.jobs.scale_requests import CurrentRequests, current_requests
+from diflow.state import untrusted
+from diflow.state.notes import Notes
+from diflow.state.parameters import JobState, manifest
+from diflow.state.patches import canonical_json
+
+Json = dict[str, Any]
+
+_LONGEST: Final = 16_384
+"""Of the annotation: 40 tasks take less than 4 KiB."""
+_MOST_REQUESTS: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """The replicas of the spec that were carried out last, by task; the number of answered writes of
+    `status.replicas`, and the number of replicas in the last of them."""
+
+    spec: Mapping[str, Counts]
+    status: int = 0
+    replicas: int = 0
+
+    @classmethod
+    def read(cls, workflow: Mapping[str, Any]) -> CarriedOut:
+        """As the Workflow has it; what it was made of, if the annotation is missing or was edited."""
+        text = untrusted.sub(workflow, "metadata", "annotations").get(keys.CARRIED_OUT)
+        given = untrusted.mapping(text) if isinstance(text, str) and len(text) <= _LONGEST else {}
+        spec, number = given.get("spec"), given.get("status")
+        known = counts(manifest(workflow))
+        if isinstance(spec, dict) and len(spec) <= MOST_TASKS:
+            known |= {task: tuple(found) for task, found in spec.items() if is_counts(found)}
+        pair = number if isinstance(number, list) and len(number) == 2 else [0, 0]
+        return cls(known, *(n if untrusted.is_count(n, least=0, most=_MOST_REQUESTS) else 0 for n in pair))
+
+    def text(self) -> str:
+        """The annotation's text."""
+        spec = {task: list(found) for task, found in self.spec.items()}
+        return canonical_json({"spec": spec, "status": [self.status, self.replicas]})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The patch of the Workflow that carries requests out, and what was done and refused, as texts."""
+
+    patch: Json
+    done: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The requests of a Workflow while they are changed."""
+
+    current: CurrentRequests
+    wanted: dict[str, int]
+    bounds: Mapping[str, tuple[int, int]]
+    notes: Notes
+    namespace: str
+    done: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+def answered(obj: DIJobRead, workflow: Mapping[str, Any]) -> int:
+    """The number for `status.scaleRequests` once a wish was carried out."""
+    return max(obj.number("scaleRequests") or 0, CarriedOut.read(workflow).status)
+
+
+def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
+    """The patch of the Workflow that carries out what the object requests; None if nothing is left to be done."""
+    before = CarriedOut.read(workflow)
+    new = obj.counts
+    changed = {task: found for task, found in new.items() if task in before.spec and before.spec[task] != found}
+    by, answered = _wish(obj, before)
+    if not changed and not by:
+        return None
+    after = CarriedOut({**before.spec, **changed}, *answered)
+    try:
+        current = current_requests(workflow)
+    except (InvalidError, ConflictError, NotFoundError) as error:
+        return Answer(_noted(workflow, after), refused=(str(error),))
+    draft = _Draft(
+        current,
+        dict(current.wanted),
+        current.bounds,
+        Notes.read(untrusted.string(current.annotations.get(keys.REQUESTS))),
+        obj.namespace,
+    )
+    for task in changed:
+        _as_specified(draft, task, new)
+    if by:
+        _more(draft, JobState.parse(workflow), by)
+    noted = {keys.CARRIED_OUT: after.text()}
+    if draft.notes != Notes.read(untrusted.string(current.annotations.get(keys.REQUESTS))):
+        noted[keys.REQUESTS] = draft.notes.text()
+    patch = current.change(draft.wanted, draft.bounds, annotations=noted)
+    return Answer(patch, tuple(draft.done), tuple(draft.refused))
+
+
+def _wish(obj: DIJobRead, before: CarriedOut) -> tuple[int, tuple[int, int]]:
+    """How many more replicas others have written into `status.replicas` than the controller has (0: none), and what to
+    note of that.
+
+    Each answered write is counted in the status, after the Workflow. One that only the Workflow counts was carried out
+    already, before a crash or in this second: what is left is the difference to the number of then.
+    """
+    replicas, reported = obj.number("replicas"), obj.number("reportedReplicas")
+    noted = before.status, before.replicas
+    if replicas is None or reported is None or replicas == reported:
+        return 0, noted
+    number = (obj.number("scaleRequests") or 0) + 1
+    by = replicas - (before.replicas if number <= before.status else reported)
+    return by, (max(number, before.status), replicas) if by else noted
+
+
+def _as_specified(draft: _Draft, task: str, spec: Mapping[str, Counts]) -> None:
+    """Request for a task what a job submitted with these replicas would request."""
+    job = draft.current.job
+    index = next((i for i, one in enumerate(job.tasks) if one.name == task), None)
+    if index is None:
+        return
+    replicas = spec[task][0]
+    try:
+        if not job.preemptible:
+            wanted, bounds = with_number(job, index, replicas, wanted=draft.wanted, bounds=draft.bounds)
+        else:
+            low, high = _range(task, spec, is_last=index == len(job.tasks) - 1)
+            wanted, bounds = with_bounds(job, index, low, high, wanted=draft.wanted, bounds=draft.bounds)
+        _accept(draft, index, wanted, bounds)
+        draft.notes = draft.notes.without_range(task)
+    except InvalidError as error:
+        draft.refused.append(f"{task}: {error.message}")
+
+
+def _range(task: str, spec: Mapping[str, Counts], *, is_last: bool) -> tuple[int, int]:
+    """The range of a preemptible job's task, as that of a job submitted with this spec
+    (`replica_ranges.submitted_range`)."""
+    replicas, low, high = spec[task]
+    if any(found[1] or found[2] for found in spec.values()):
+        return low or replicas, high or replicas
+    return (1 if is_last else replicas), replicas
+
+
+def _more(draft: _Draft, state: JobState, by: int) -> None:
+    """Add the difference to the elastic task, else to the last one."""
+    job = draft.current.job
+    task = elastic(state.tasks, bounds=draft.bounds)
+    index = next(i for i, one in enumerate(job.tasks) if one.name == task)
+    # A preemptible job has as many as the allocator grants: the status has reported those.
+    now = state.running(task) if job.preemptible else draft.wanted.get(task, job.tasks[index].replicas)
+    number = now + by
+    try:
+        if not 1 <= number <= MOST_REPLICAS:
+            raise InvalidError(f"{number:,} replicas: a task has from 1 to {MOST_REPLICAS:,}")
+        _accept(draft, index, *with_number(job, index, number, wanted=draft.wanted, bounds=draft.bounds))
+    except InvalidError as error:
+        draft.refused.append(f"status.replicas: {task}: {error.message}")
+
+
+def _accept(draft: _Draft, index: int, wanted: dict[str, int], bounds: Mapping[str, tuple[int, int]]) -> None:
+    """Take these requests into the draft. Raises InvalidError if the job would exceed a limit."""
+    job = draft.current.job
+    after = asked(job, index, wanted=wanted, bounds=bounds)
+    check_size(job, wanted=wanted, bounds=bounds, namespace=draft.namespace, path="")
+    draft.current.check_hostnames(index, after.high, path="")
+    before = asked(job, index, wanted=draft.wanted, bounds=draft.bounds)
+    draft.wanted, draft.bounds = wanted, bounds
+    draft.done.append(f"{after.task}: {before.text()} → {after.text()} replicas")
+
+
+def _noted(workflow: Mapping[str, Any], after: CarriedOut) -> Json:
+    """The patch that only notes what was answered."""
+    metadata = untrusted.sub(workflow, "metadata")
+    return {
+        "metadata": {
+            "uid": metadata.get("uid"),
+            "resourceVersion": metadata.get("resourceVersion"),
+            "annotations": {keys.CARRIED_OUT: after.text()},
+        }
+    }

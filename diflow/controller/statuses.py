@@ -1,0 +1,138 @@
+"""The `status` of a DIJob object: as its Workflow and pods show it, or why it has no Workflow. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from diflow.bounds import LEAST_TTL_SECONDS, MOST_TTL_SECONDS
+from diflow.controller.objects import DIJobRead
+from diflow.errors import InvalidError
+from diflow.state import untrusted
+from diflow.state.status import PHASES, JobStatus
+
+Json = dict[str, Any]
+
+_LONGEST_MESSAGE: Final = 4096
+_PAST: Final = frozenset(PHASES)
+# What the rules on the tasks of a job and on its clean-up say is complete, and known from DI-orchestrator.
+_COMPLETE: Final = re.compile(r"spec\.(tasks(\[\d+\](\.name)?)?|cleanPodPolicy)")
+
+
+def refusal(error: InvalidError) -> str:
+    """Why a job cannot run, as its status says it."""
+    return error.message if _COMPLETE.fullmatch(error.path) else str(error)
+
+
+def observed(status: JobStatus, *, requests: int, ttl_seconds: int | None) -> Json:
+    """The status of a job with a Workflow. `requests`: the answered writes of `status.replicas`."""
+    made = status.to_dict()
+    out: Json = {
+        **made,
+        "message": status.message[:_LONGEST_MESSAGE],
+        "conditions": [_condition(one) for one in made["conditions"]],
+        "restarts": status.restarts or 0,
+        "reschedules": status.reschedules or 0,
+        "reportedReplicas": status.replicas,
+        "scaleRequests": requests,
+    }
+    if expires := _expires(status.completion_timestamp, ttl_seconds):
+        out["expiresAt"] = expires
+    return out
+
+
+def waiting(obj: DIJobRead, why: str) -> Json:
+    """The status of a job whose Workflow cannot be made yet."""
+    replicas = sum(found[0] for found in obj.counts.values())
+    return _without_workflow(obj, "Pending", why, since=obj.created, replicas=replicas)
+
+
+def failed(obj: DIJobRead, why: str, *, now: str, ttl_seconds: int | None) -> Json:
+    """The status of a job that has failed without a Workflow. The earlier phases are kept."""
+    out = _without_workflow(obj, "Failed", why, since=now)
+    out["completionTimestamp"] = now
+    if obj.begun:
+        out["conditions"] = [*_earlier(obj), *out["conditions"]]
+        for name in ("restarts", "reschedules"):
+            out[name] = obj.number(name) or 0
+        started = untrusted.time(obj.status.get("startTime"))
+        out |= {"startTime": started} if started else {}
+    if expires := _expires(now, ttl_seconds):
+        out["expiresAt"] = expires
+    return out
+
+
+def adopted(obj: DIJobRead, replicas: int, requests: int) -> Json:
+    """The status as it is, with the record of what was reported: it has `replicas`, which others have written, and not
+    the record, which their client may have dropped."""
+    return {**obj.status, "reportedReplicas": replicas, "scaleRequests": requests}
+
+
+def ttl_seconds(value: Any) -> int | None:
+    """How long an ended job is kept, as its spec or its Workflow has it; None if that is not said, or invalid."""
+    return value if untrusted.is_count(value, least=LEAST_TTL_SECONDS, most=MOST_TTL_SECONDS) else None
+
+
+def without_reports(status: Json) -> Json:
+    """The status without what programs have reported, for an API server that refuses that."""
+    return {**status, "profilings": {}}
+
+
+def timestamp(seconds: float) -> str:
+    """A Unix time as Kubernetes writes it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _without_workflow(obj: DIJobRead, phase: str, why: str, *, since: str, replicas: int = 0) -> Json:
+    message = why[:_LONGEST_MESSAGE]
+    condition = {
+        "type": phase,
+        "status": "True",
+        "reason": f"Job{phase}",
+        "message": message,
+        "lastTransitionTime": since,
+        "lastUpdateTime": since,
+    }
+    return {
+        "phase": phase,
+        "reason": f"Job{phase}",
+        "message": message,
+        "conditions": [_condition(condition)],
+        "replicas": replicas,
+        "readyReplicas": 0,
+        "taskStatus": {},
+        "allocation": {},
+        "profilings": {},
+        "restarts": 0,
+        "reschedules": 0,
+        "reportedReplicas": replicas,
+        "scaleRequests": obj.number("scaleRequests") or 0,
+    }
+
+
+def _earlier(obj: DIJobRead) -> list[Json]:
+    out: dict[str, Json] = {}
+    for given in untrusted.mappings(obj.status.get("conditions")):
+        name = given.get("type")
+        if isinstance(name, str) and name in _PAST and name != "Failed":
+            texts = {key: untrusted.string(given.get(key), most=_LONGEST_MESSAGE) for key in ("reason", "message")}
+            times = {key: untrusted.time(given.get(key)) for key in ("lastTransitionTime", "lastUpdateTime")}
+            out[name] = _condition({"type": name, "status": "False", **texts, **times})
+    return list(out.values())
+
+
+def _condition(given: Mapping[str, Any]) -> Json:
+    """A condition without times that are unknown: the API server refuses an empty one."""
+    out = {name: value for name, value in given.items() if value or not name.endswith("Time")}
+    return {**out, "message": untrusted.string(out.get("message"), most=_LONGEST_MESSAGE)}
+
+
+def _expires(completed: str, seconds: int | None) -> str:
+    if not completed or seconds is None:
+        return ""
+    try:
+        return timestamp(untrusted.seconds(completed) + seconds)
+    except (ValueError, OverflowError):
+        return ""

@@ -1,0 +1,113 @@
+"""Which jobs are looked at next: each at most once at a time, after its time has come, namespaces in turn.
+
+It knows only keys and times. A namespace with thousands of changed jobs delays those of others by one look each.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+Key = tuple[str, str]
+"""(namespace, name)."""
+
+_LOOK_SECONDS: Final = 1.0
+
+
+class WorkQueue:
+    """Keys with the times from which they are due. `clock` gives monotonic seconds."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._due: dict[Key, float] = {}
+        self._later: list[tuple[float, Key]] = []
+        self._ready: OrderedDict[str, OrderedDict[Key, None]] = OrderedDict()
+        self._rests: dict[Key, float] = {}
+        self._busy: set[Key] = set()
+        self._again: dict[Key, float] = {}
+
+    def add(self, key: Key, *, after: float = 0.0) -> None:
+        """Look at the key in `after` seconds, or earlier if that was requested already; not before its rest is over."""
+        with self._changed:
+            self._add(key, self._clock() + after)
+
+    def pop(self, stop: threading.Event) -> Key | None:
+        """The next key that is due, which is busy until `done`. Waits for it; None when `stop` is set."""
+        while not stop.is_set():
+            key = self.take()
+            if key is not None:
+                return key
+            with self._changed:
+                if not self._ready:
+                    left = self._later[0][0] - self._clock() if self._later else _LOOK_SECONDS
+                    self._changed.wait(min(max(left, 0.001), _LOOK_SECONDS))
+        return None
+
+    def take(self) -> Key | None:
+        """The next key that is due, without waiting."""
+        with self._changed:
+            now = self._clock()
+            while self._later and self._later[0][0] <= now:
+                due, key = heapq.heappop(self._later)
+                if self._due.get(key) == due:
+                    self._ready.setdefault(key[0], OrderedDict())[key] = None
+            if not self._ready:
+                return None
+            namespace, keys = next(iter(self._ready.items()))
+            key, _ = keys.popitem(last=False)
+            if keys:
+                self._ready.move_to_end(namespace)
+            else:
+                del self._ready[namespace]
+            del self._due[key]
+            self._busy.add(key)
+            return key
+
+    def done(self, key: Key, *, again: float | None = None, rest: float = 0.0) -> None:
+        """The look at this key is over: look again in `again` seconds (None: when it is added), and not within `rest`
+        seconds for any reason."""
+        with self._changed:
+            now = self._clock()
+            self._busy.discard(key)
+            if rest > 0:
+                self._rests[key] = now + rest
+            added = self._again.pop(key, None)
+            if added is not None:
+                self._add(key, added)
+            if again is not None:
+                self._add(key, now + again)
+
+    def forget(self, key: Key) -> None:
+        """The key does not exist any more."""
+        with self._changed:
+            self._rests.pop(key, None)
+
+    def __len__(self) -> int:
+        """How many keys are due, or will be."""
+        with self._changed:
+            return len(self._due)
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next key is due, on the clock; None if there is none."""
+        with self._changed:
+            return min(self._due.values(), default=None)
+
+    def _add(self, key: Key, due: float) -> None:
+        """Call with the lock held."""
+        if key in self._busy:
+            self._again[key] = min(due, self._again.get(key, due))
+            return
+        rest = self._rests.get(key, 0.0)
+        if rest <= self._clock():
+            self._rests.pop(key, None)
+        due = max(due, rest)
+        if due < self._due.get(key, float("inf")) and key not in self._ready.get(key[0], ()):
+            self._due[key] = due
+            heapq.heappush(self._later, (due, key))
+            self._changed.notify()

@@ -1,0 +1,230 @@
+"""Jobs that are DIJob objects in the cluster, beside their Workflows.
+
+The controller (`diflow.controller`) gives each DIJob object a Workflow of its name, which the object owns. This module
+reads such objects; it does not know the controller.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from diflow import keys, names
+from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import WORKFLOW, Kind
+from diflow.kube.refusals import UnknownKindError
+from diflow.state import untrusted
+from diflow.state.patches import canonical_json
+from diflow.state.status import PHASES, Condition, JobStatus
+
+if TYPE_CHECKING:
+    from diflow.job import DIJob
+
+Json = dict[str, Any]
+
+_VERSION: Final = keys.API_VERSION.rpartition("/")[2]
+DIJOB: Final = Kind(keys.KIND, keys.API_GROUP, _VERSION, "dijobs")
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_LONGEST_MESSAGE: Final = 4096
+_MOST_CONDITIONS: Final = 32
+
+
+def find(cluster: Cluster, name: str, *, namespace: str | None = None) -> Json | None:
+    """The DIJob object of this name; None if there is none, if the kind is not installed, or if the user may not read
+    it."""
+    if not names.is_label(name):
+        return None
+    try:
+        return cluster.find(DIJOB, name, namespace=namespace)
+    except (UnknownKindError, UnauthorizedError):
+        return None
+
+
+def list_all(cluster: Cluster, **selection: Any) -> list[Json]:
+    """All DIJob objects of the selection; none if the kind is not installed, or if the user may not list them."""
+    try:
+        return cluster.list_all(DIJOB, **selection)
+    except (UnknownKindError, UnauthorizedError):
+        return []
+
+
+def owner(workflow: Mapping[str, Any]) -> tuple[str, str]:
+    """(name, uid) of the DIJob object that owns a Workflow; empty text if none does."""
+    for reference in untrusted.mappings(untrusted.sub(workflow, "metadata").get("ownerReferences")):
+        group = untrusted.string(reference.get("apiVersion")).partition("/")[0]
+        if reference.get("kind") == keys.KIND and group == keys.API_GROUP:
+            return untrusted.string(reference.get("name")), untrusted.string(reference.get("uid"))
+    return "", ""
+
+
+def owner_reference(name: str, uid: str) -> Json:
+    """The owner reference of a DIJob's Workflow."""
+    return {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "name": name, "uid": uid, "controller": True}
+
+
+def job_of(obj: Mapping[str, Any]) -> DIJob:
+    """The job of a DIJob object. Raises InvalidError.
+
+    Labels and annotations that other programs put on objects, such as those of Helm and Argo CD, are left out where
+    diflow does not allow them on its own objects. Unknown fields are dropped without a warning.
+    """
+    from diflow.job import DIJob  # noqa: PLC0415 (a list of jobs needs no models, which take a while to import)
+    from diflow.spec.podtemplate import check_annotations, check_labels  # noqa: PLC0415
+
+    metadata = untrusted.sub(obj, "metadata")
+    kept = {name: untrusted.string(metadata.get(name)) for name in ("name", "namespace")}
+    made = {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.KIND,
+        "metadata": {
+            **kept,
+            "labels": _allowed(untrusted.sub(metadata, "labels"), check_labels),
+            "annotations": _allowed(own_annotations(metadata), check_annotations),
+        },
+        "spec": obj.get("spec"),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return DIJob.from_manifest(made)
+
+
+def own_annotations(metadata: Mapping[str, Any]) -> Json:
+    """The annotations of an object, without the copy of the object that `kubectl apply` keeps there."""
+    return {k: v for k, v in untrusted.sub(metadata, "annotations").items() if k != _LAST_APPLIED}
+
+
+def from_cluster(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> DIJob:
+    """The job `name` of a cluster: its DIJob object, or else the DIJob that its Workflow was made of.
+
+    Raises NotFoundError, and InvalidError if it cannot be read.
+    """
+    from diflow.job import read_annotation  # noqa: PLC0415
+    from diflow.jobs import lookup  # noqa: PLC0415 (it imports this module)
+    from diflow.state.parameters import JobState  # noqa: PLC0415
+
+    cluster = cluster or Cluster.connect()
+    found = find(cluster, name, namespace=namespace)
+    if found is not None:
+        return job_of(found)
+    return read_annotation(
+        JobState.parse(lookup.current_workflow(name, namespace=namespace, cluster=cluster)).dijob
+    ).model_copy(update={"namespace": namespace or cluster.namespace})
+
+
+def create(job: DIJob, *, cluster: Cluster, dry_run: bool = False) -> Json:
+    """Create the DIJob object of a job. Raises ConflictError if its name is taken, NotFoundError if the kind is not
+    installed."""
+    body = job.to_manifest()
+    body["metadata"]["namespace"] = job.namespace or cluster.namespace
+    try:
+        return cluster.create(DIJOB, body, namespace=job.namespace, dry_run=dry_run)
+    except UnknownKindError:
+        raise NotFoundError(
+            "the kind DIJob is not installed in this cluster: kubectl apply --server-side -k manifests/crds, and then "
+            "kubectl apply -k manifests/controller; or submit the job as a Workflow"
+        ) from None
+
+
+def scaled(obj: Mapping[str, Any], task: str, *, low: int, high: int, is_preemptible: bool) -> Json | None:
+    """The merge patch of the object's spec that requests `low` to `high` replicas of a task; None if its spec says that
+    already, or has no such task. It is valid for this version of the object only."""
+    tasks: list[Any] = []
+    for given in untrusted.sub(obj, "spec").get("tasks") or ():
+        one = dict(given) if isinstance(given, Mapping) else given
+        if isinstance(one, dict) and (one.get("name") or one.get("type")) == task:
+            if is_preemptible:
+                one |= {"replicas": min(max(_count(one.get("replicas")), low), high)}
+                one |= {"minReplicas": low, "maxReplicas": high}
+            else:  # bounds, which have no meaning then, must not exclude it
+                one["replicas"] = high
+                one |= {"minReplicas": min(one["minReplicas"], high)} if "minReplicas" in one else {}
+                one |= {"maxReplicas": max(one["maxReplicas"], high)} if "maxReplicas" in one else {}
+        tasks.append(one)
+    if tasks == untrusted.sub(obj, "spec").get("tasks"):
+        return None
+    metadata = untrusted.sub(obj, "metadata")
+    return {
+        "metadata": {name: metadata.get(name) for name in ("uid", "resourceVersion")},
+        "spec": {"tasks": tasks},
+    }
+
+
+def as_workflow(obj: Mapping[str, Any]) -> Json:
+    """A DIJob object without a Workflow in the form of one, for those who show jobs."""
+    metadata = untrusted.sub(obj, "metadata")
+    kept = {
+        name: metadata[name] for name in ("name", "namespace", "uid", "creationTimestamp", "generation")
+        if name in metadata
+    }  # fmt: skip
+    spec = untrusted.sub(obj, "spec")
+    manifest = {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.KIND,
+        "metadata": {
+            "name": metadata.get("name"),
+            **{name: dict(untrusted.sub(metadata, name)) for name in ("labels",) if metadata.get(name)},
+        },
+        "spec": spec,
+    }
+    labels = {
+        **untrusted.sub(metadata, "labels"),
+        keys.MANAGED_BY: keys.MANAGED_BY_VALUE,
+        keys.PRIORITY: untrusted.string(spec.get("priority"), most=keys.LABEL_LIMIT) or "normal",
+        keys.PREEMPTIBLE: str(spec.get("preemptible") is True).lower(),
+    }
+    return {
+        "apiVersion": f"{WORKFLOW.group}/{WORKFLOW.version}",
+        "kind": WORKFLOW.name,
+        "metadata": {**kept, "labels": labels, "annotations": {keys.DIJOB: canonical_json(manifest)}},
+        "spec": {},
+    }
+
+
+def status_of(obj: Mapping[str, Any]) -> JobStatus:
+    """The status that a DIJob object has: Pending if the controller has written none."""
+    given = untrusted.sub(obj, "status")
+    phase = next((phase for phase in PHASES if phase == given.get("phase")), None)
+    if phase is None:
+        return JobStatus(
+            phase="Pending",
+            reason="JobPending",
+            message="the controller has not made its Workflow yet (`diflow doctor` says whether there is a controller)",
+        )
+    counts = {name: _count(given.get(name)) for name in ("replicas", "readyReplicas", "restarts", "reschedules")}
+    conditions = [_condition(c) for c in untrusted.mappings(given.get("conditions"))][:_MOST_CONDITIONS]
+    return JobStatus(
+        phase=phase,
+        reason=untrusted.string(given.get("reason"), most=keys.LABEL_LIMIT),
+        message=untrusted.string(given.get("message"), most=_LONGEST_MESSAGE),
+        conditions=tuple(conditions),
+        replicas=counts["replicas"],
+        ready_replicas=counts["readyReplicas"],
+        restarts=counts["restarts"],
+        reschedules=counts["reschedules"],
+        start_time=untrusted.time(given.get("startTime")),
+        completion_timestamp=untrusted.time(given.get("completionTimestamp")),
+    )
+
+
+def _condition(given: Mapping[str, Any]) -> Condition:
+    text = {name: untrusted.string(given.get(name), most=_LONGEST_MESSAGE) for name in ("type", "reason", "message")}
+    began, updated = (untrusted.time(given.get(name)) for name in ("lastTransitionTime", "lastUpdateTime"))
+    status = "True" if given.get("status") == "True" else "False"
+    return Condition(text["type"], status, text["reason"], text["message"], began, updated)
+
+
+def _count(value: Any) -> int:
+    return value if untrusted.is_count(value, least=0, most=2**31 - 1) else 0
+
+
+def _allowed(given: Mapping[str, Any], check: Any) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for key, value in given.items():
+        try:
+            check({key: value}, path="")
+        except InvalidError:
+            continue
+        out[key] = value
+    return out

@@ -1,0 +1,25 @@
+"""Gangs that wait for their first admission, read from the metadata of their Workflows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diflow import keys
+from diflow.state import untrusted
+from diflow.state.parameters import JobState
+from diflow.state.patches import initial
+
+Object = dict[str, Any]
+
+
+def from_metadata(head: Mapping[str, Any]) -> Object:
+    """The Workflow of a gang that waits, as far as diflow reads it, from its metadata."""
+    annotations = untrusted.sub(head, "metadata", "annotations")
+    # An unreadable DIJob has no tasks, and its state names the problem, as that of the whole Workflow does.
+    replicas = {task.name: task.replicas for task in JobState.parse(head).tasks}
+    values = initial(replicas, is_gang=True)
+    if requested := untrusted.string(annotations.get(keys.REQUESTED)):
+        values[keys.PARAM_REPLICAS] = requested
+    parameters = [{"name": name, "value": value} for name, value in values.items()]
+    return {**head, "spec": {"suspend": True, "arguments": {"parameters": parameters}}, "status": {}}

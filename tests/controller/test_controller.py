@@ -1,0 +1,502 @@
+"""DIJob objects get their Workflows and their status: what users see, over a fake API server and a fake Argo."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from diflow import keys
+from diflow.jobs.dijobs import DIJOB
+from diflow.kube.kinds import SERVICE_ACCOUNT, WORKFLOW
+from diflow.state.parameters import JobState
+from diflow.workflows.successor import successor
+from tests.builders import template
+from tests.controller.lab import Lab, lab
+from tests.kube.fakeapi import Answer, Request, status
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(name="at")
+def _at() -> Iterator[Lab]:
+    with lab() as found:
+        yield found
+
+
+def replicas(at: Lab, name: str = "job") -> dict[str, int]:
+    """The requested replicas in the Workflow."""
+    state = JobState.parse(at.workflows()[name])
+    return dict(state.wanted)
+
+
+def bounds(at: Lab, name: str = "job") -> dict[str, tuple[int, int]]:
+    return dict(JobState.parse(at.workflows()[name]).bounds)
+
+
+# --- the life of a job ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_gets_a_workflow_of_its_name_which_it_owns_and_its_status_goes_through_the_phases(at: Lab) -> None:
+    made = at.apply(tasks=[{"type": "learner"}, {"type": "collector", "replicas": 2}])
+    phases: list[str] = []
+    for _ in range(40):
+        at.step()
+        if at.phase() not in phases:
+            phases.append(at.phase())
+    (workflow,) = at.workflows().values()
+    (owner,) = workflow["metadata"]["ownerReferences"]
+    assert (workflow["metadata"]["name"], owner["uid"], owner["controller"]) == ("job", made["metadata"]["uid"], True)
+    assert phases[0] == "Pending"
+    assert phases[-1] == "Succeeded"
+    assert "Running" in phases
+    found = at.status()
+    assert (found["replicas"], found["readyReplicas"], found["restarts"]) == (3, 0, 0)
+    assert found["taskStatus"] == {"learner": {"Succeeded": 1}, "collector": {"Succeeded": 2}}
+    assert found["allocation"] == {"learner": ["a"], "collector": ["a", "a"]}
+    assert found["completionTimestamp"]
+    assert [(c["type"], c["status"], c["reason"]) for c in found["conditions"]][-1] == (
+        "Succeeded", "True", "JobSucceeded",
+    )  # fmt: skip
+    assert {c["reason"] for c in found["conditions"]} >= {"JobPending", "JobStarting", "JobRunning"}
+
+
+def test_a_job_that_fails_ends_failed_with_the_reason() -> None:
+    with lab(runs=lambda _: (2.0, 3)) as at:
+        at.apply(backoffLimit=1)
+        at.until(lambda: at.phase() == "Failed", "it has failed")
+        assert at.status()["restarts"] == 1
+        assert at.status()["reason"] == "JobFailed"
+
+
+def test_deleting_the_object_leaves_nothing(at: Lab) -> None:
+    at.apply()
+    at.until(lambda: at.phase() == "Running", "it runs")
+    at.delete()
+    at.rest()
+    assert at.workflows() == {}
+    assert at.cluster.pods() == []
+
+
+def test_labels_and_annotations_of_the_object_are_those_of_the_workflow_but_not_those_of_other_programs(
+    at: Lab,
+) -> None:
+    obj = at.apply()
+    labels = {"team": "vision", "argocd.argoproj.io/instance": "x", keys.MANAGED_BY: "Helm"}
+    annotations = {"note": "kept", "kubectl.kubernetes.io/last-applied-configuration": "{}" * 1000}
+    at.api.add(DIJOB, {**obj, "metadata": {**obj["metadata"], "labels": labels, "annotations": annotations}})
+    at.rest()
+    metadata = at.workflows()["job"]["metadata"]
+    assert metadata["labels"]["team"] == "vision"
+    assert metadata["labels"][keys.MANAGED_BY] == keys.MANAGED_BY_VALUE
+    assert "argocd.argoproj.io/instance" not in metadata["labels"]
+    assert metadata["annotations"]["note"] == "kept"
+    assert "kubectl.kubernetes.io/last-applied-configuration" not in metadata["annotations"]
+
+
+# --- what cannot run --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"tasks": [{"type": "collector"}, {"type": "collector"}]}, "the number of collector task is more than one"),
+        ({"tasks": [{"type": "none"}]}, "none type task has no name"),
+        ({"tasks": [{"name": "x"}, {"name": "x"}]}, "there is more than one task named x"),
+        ({"cleanPodPolicy": "Some"}, "Invalid CleanPodPolicy Some, expected in [None, Running, All]"),
+    ],
+)
+def test_an_invalid_object_ends_failed_with_the_text_of_di_orchestrator_and_makes_nothing(
+    at: Lab, spec: Json, text: str
+) -> None:
+    at.apply(**spec)
+    at.rest()
+    assert (at.phase(), at.message()) == ("Failed", text)
+    assert (at.status()["reason"], at.workflows()) == ("JobFailed", {})
+    assert at.status()["completionTimestamp"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"tasks": None},
+        {"tasks": {"a": 1}},
+        {"tasks": [[]]},
+        {"tasks": [{"type": "learner", "template": {"spec": {"containers": "x"}}}]},
+        {"tasks": [{"type": {"a": 1}, "replicas": "9" * 5000, "template": {}}]},
+        {"tasks": [{"type": "learner", "template": {}}] * 5000},
+        {"tasks": [{"type": "learner", "replicas": 10**30, "template": template()}]},
+    ],
+    ids=lambda spec: str(spec)[:40],
+)
+def test_whatever_a_spec_contains_it_is_the_trouble_of_its_job_alone(at: Lab, spec: Any) -> None:
+    obj = at.apply("strange")
+    at.api.add(DIJOB, {**obj, "spec": spec, "status": {"conditions": 3, "phase": [], "replicas": "x"}})
+    at.apply("good")
+    at.until(lambda: at.phase("good") == "Succeeded", "the other one runs")
+    assert at.phase("strange") == "Failed"
+    assert list(at.workflows()) == ["good"]
+
+
+def test_large_objects_are_refused_and_not_kept(at: Lab) -> None:
+    big = "x" * 200_000
+    at.apply("large", tasks=[{"type": "learner", "template": template(container={"args": [big]})}])
+    obj = at.apply("noted")
+    at.api.add(DIJOB, {**obj, "metadata": {**obj["metadata"], "annotations": {"note": big}}})
+    at.rest()
+    assert "its spec: 200," in at.message("large")
+    assert "labels and annotations: 200," in at.message("noted")
+    assert {at.phase("large"), at.phase("noted")} == {"Failed"}
+    assert at.process is not None
+    assert all(not kept["read"].job for kept in at.process.controller.caches.dijobs.items().values())
+
+
+def test_a_huge_status_of_others_is_replaced(at: Lab) -> None:
+    at.apply()
+    at.rest()
+    at.write_status(profilings={"a": "x" * 1_000_000})
+    at.rest()
+    assert at.status()["profilings"] == {}
+
+
+def test_deep_reports_and_large_numbers_do_not_make_the_controller_write_forever(at: Lab) -> None:
+    at.apply(tasks=[{"type": "learner", "template": template("sleep")}])
+    at.until(lambda: at.phase() == "Running", "it runs")
+    deep: Any = 2**70
+    for _ in range(60):
+        deep = {"a": deep}
+    at.cluster.edit("job", profilings=json.dumps(deep))
+
+    # As the API server stores numbers: what is read back is not what was written.
+    def lossy(request: Request) -> Answer | None:
+        if request.method == "PUT" and "profilings" in str(request.body):
+            request.body["status"]["profilings"] = json.loads(
+                json.dumps(request.body["status"]["profilings"]), parse_int=lambda text: float(text) + 1e10
+            )
+        return None
+
+    at.api.rule(lossy)
+    at.step()
+    before = len(at.api.seen("PUT", "/status"))
+    for _ in range(3):
+        at.step()
+    assert len(at.api.seen("PUT", "/status")) <= before + 1
+
+
+# --- names that are taken ---------------------------------------------------------------------------------------------
+
+
+def test_a_workflow_that_is_not_of_the_object_is_left_alone(at: Lab) -> None:
+    other = at.api.add(WORKFLOW, {"metadata": {"name": "job"}, "spec": {"suspend": True}})
+    at.apply()
+    at.rest()
+    assert at.phase() == "Failed"
+    assert "there is a Workflow job in the namespace 'default' that is not of this DIJob" in at.message()
+    assert at.workflows() == {"job": other}
+
+
+def test_a_job_waits_until_the_workflow_of_an_earlier_object_of_its_name_is_deleted(at: Lab) -> None:
+    at.apply()
+    at.until(lambda: at.phase() == "Running", "it runs")
+    old = at.workflows()["job"]["metadata"]["ownerReferences"][0]["uid"]
+    collect, at.collect = at.collect, lambda: None  # type: ignore[method-assign]
+    at.delete()
+    at.apply()
+    at.step(2.0)
+    assert at.phase() == "Pending"
+    assert "the Workflow of an earlier DIJob job is being deleted" in at.message()
+    at.collect = collect  # type: ignore[method-assign]
+    at.until(lambda: at.phase() == "Succeeded", "it runs then", seconds=120)
+    assert at.workflows()["job"]["metadata"]["ownerReferences"][0]["uid"] != old
+
+
+# --- what is missing --------------------------------------------------------------------------------------------------
+
+
+def test_a_job_waits_for_what_the_cluster_lacks_and_says_so(at: Lab) -> None:
+    at.api.remove(SERVICE_ACCOUNT, keys.WORKER_ACCOUNT)
+    at.apply()
+    at.step(2.0)
+    assert at.phase() == "Pending"
+    assert "the service account diflow-worker is missing in the namespace 'default'" in at.message()
+    at.api.add(SERVICE_ACCOUNT, {"metadata": {"name": keys.WORKER_ACCOUNT}})
+    at.until(lambda: at.phase() == "Succeeded", "it runs then", seconds=120)
+
+
+def test_jobs_that_are_applied_together_share_the_check_of_their_namespace(at: Lab) -> None:
+    before = len(at.api.seen("GET", "serviceaccounts"))
+    for i in range(5):
+        at.apply(f"job-{i}", scheduling="gang")
+    at.rest()
+    assert len(at.workflows()) == 5
+    assert len(at.api.seen("GET", "serviceaccounts")) == before + 2
+    for _ in range(12):
+        at.step()
+    at.api.remove(SERVICE_ACCOUNT, keys.WORKER_ACCOUNT)
+    at.apply("late", scheduling="gang")
+    at.rest()
+    assert "the service account diflow-worker is missing" in at.message("late")
+
+
+def test_an_api_server_that_fails_for_a_while_costs_no_job(at: Lab) -> None:
+    at.api.fail(Answer(500, {"message": "etcd is slow"}), method="POST", path="workflows", times=3)
+    at.api.fail(Answer(429, {"message": "later"}, headers={"Retry-After": "2"}), method="PUT", path="dijobs", times=2)
+    at.apply()
+    at.until(lambda: at.phase() == "Succeeded", "it runs then", seconds=120)
+
+
+def test_an_admission_that_refuses_the_workflow_for_good_fails_the_job(at: Lab) -> None:
+    text = "admission webhook denied the request: no jobs on Fridays"
+    at.api.fail(status(422, text, reason="Invalid"), method="POST", path="workflows", times=1)
+    at.apply()
+    at.rest()
+    assert at.phase() == "Failed"
+    assert "no jobs on Fridays" in at.message()
+
+
+# --- a Workflow that was deleted --------------------------------------------------------------------------------------
+
+
+def test_a_deleted_workflow_is_made_again_if_the_job_had_not_begun(at: Lab) -> None:
+    at.apply(scheduling="gang")  # without an allocator it waits
+    at.until(lambda: at.phase() == "Pending", "it waits")
+    first = at.api.seen("POST", "workflows")
+    at.api.remove(WORKFLOW, "job")
+    at.rest()
+    assert at.phase() == "Pending"
+    assert "job" in at.workflows()
+    assert len(at.api.seen("POST", "workflows")) > len(first)
+
+
+def test_a_deleted_workflow_of_a_job_that_had_begun_fails_the_job(at: Lab) -> None:
+    at.apply(tasks=[{"type": "learner"}])
+    at.until(lambda: at.phase() == "Running", "it runs")
+    at.api.remove(WORKFLOW, "job")
+    at.rest()
+    assert at.phase() == "Failed"
+    assert "was deleted before the end of the job was seen" in at.message()
+    assert [(c["type"], c["status"]) for c in at.status()["conditions"]][-2:] == [
+        ("Running", "False"), ("Failed", "True"),
+    ]  # fmt: skip
+    assert at.workflows() == {}
+
+
+def test_of_a_job_that_has_ended_the_workflow_may_be_deleted(at: Lab) -> None:
+    at.apply()
+    at.until(lambda: at.phase() == "Succeeded", "it has succeeded")
+    before = at.status()
+    at.api.remove(WORKFLOW, "job")
+    at.rest()
+    assert at.status() == before
+    assert at.workflows() == {}
+
+
+def test_an_ended_job_is_deleted_when_its_time_has_come(at: Lab) -> None:
+    at.apply(ttlSecondsAfterFinished=60)
+    at.apply("wrong", cleanPodPolicy="Some", ttlSecondsAfterFinished=60)
+    at.apply("kept")
+    at.until(lambda: at.phase() == "Succeeded", "it has succeeded")
+    assert at.status()["expiresAt"] > at.status()["completionTimestamp"]
+    for _ in range(16):
+        at.step(5.0)
+    assert list(at.dijobs()) == ["kept"]
+
+
+def test_a_job_that_continues_in_another_workflow_is_followed_there(at: Lab) -> None:
+    worker = {"name": "worker", "replicas": 2, "minReplicas": 1, "maxReplicas": 4}
+    at.apply(scheduling="gang", preemptible=True, tasks=[worker])
+    at.rest()
+    first = at.workflows()["job"]
+    second = successor(first, name="job-s2", parameters={}, annotations={})
+    at.api.add(WORKFLOW, {**second, "metadata": {**second["metadata"], "uid": "part-2"}})
+    at.rest()
+    assert at.phase() == "Pending", "the new part does not count yet"
+    at.cluster.annotate("job", **{keys.CONTINUED_IN.removeprefix("diflow/"): "job-s2"})
+    at.rest()
+    at.apply(scheduling="gang", preemptible=True, tasks=[{**worker, "maxReplicas": 6}])
+    at.rest()
+    assert (bounds(at), bounds(at, "job-s2")) == ({}, {"worker": (1, 6)})
+    at.api.remove(WORKFLOW, "job")
+    at.rest()
+    assert at.phase() in ("Pending", "Rescheduling"), "the later part is the job"
+    at.delete()
+    at.rest()
+    assert at.workflows() == {}
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_of_the_replicas_in_the_spec_is_a_scale_request(at: Lab) -> None:
+    tasks = [{"type": "learner"}, {"type": "collector", "replicas": 2}]
+    at.apply(scheduling="gang", tasks=tasks)
+    at.rest()
+    at.apply(scheduling="gang", tasks=[tasks[0], {"type": "collector", "replicas": 5}])
+    at.rest()
+    assert replicas(at) == {"learner": 1, "collector": 5}
+    assert at.events() == [("Scaled", "collector: 2 → 5 replicas")]
+
+
+def test_a_change_of_the_bounds_is_one_too(at: Lab) -> None:
+    worker = {"name": "worker", "replicas": 2, "minReplicas": 1, "maxReplicas": 4}
+    at.apply(scheduling="gang", preemptible=True, tasks=[worker])
+    at.rest()
+    assert bounds(at) == {}
+    at.apply(scheduling="gang", preemptible=True, tasks=[{**worker, "replicas": 3, "minReplicas": 2, "maxReplicas": 8}])
+    at.rest()
+    assert bounds(at) == {"worker": (2, 8)}
+
+
+def test_requests_by_other_ways_stay_until_the_spec_changes(at: Lab) -> None:
+    at.apply(scheduling="gang", tasks=[{"type": "learner"}])
+    at.rest()
+    at.cluster.edit("job", replicas=json.dumps({"learner": 7}))
+    at.rest()
+    assert replicas(at) == {"learner": 7}
+    at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 2}])
+    at.rest()
+    assert replicas(at) == {"learner": 2}
+
+
+def test_a_request_that_cannot_be_carried_out_is_refused_once_with_an_event(at: Lab) -> None:
+    at.apply(tasks=[{"type": "learner", "template": template("sleep")}])  # scheduling: none
+    at.until(lambda: at.phase() == "Running", "it runs")
+    at.apply(tasks=[{"type": "learner", "replicas": 4, "template": template("sleep")}])
+    at.rest()
+    (event,) = at.events()
+    assert event[0] == "ScaleRefused"
+    assert "has scheduling: none" in event[1]
+    assert at.phase() in ("Running", "Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("fields", "tasks", "wanted"),
+    [
+        ({}, [{"type": "learner"}, {"type": "collector", "replicas": 2}], {"learner": 1, "collector": 4}),
+        ({"preemptible": True}, [{"name": "worker", "minReplicas": 1, "maxReplicas": 4}, {"name": "head"}],
+         {"worker": 3, "head": 1}),
+    ],
+    ids=["the last task", "the elastic task"],
+)  # fmt: skip
+def test_a_write_of_replicas_in_the_status_is_a_request_for_the_difference(
+    at: Lab, fields: Json, tasks: list[Json], wanted: dict[str, int]
+) -> None:
+    at.apply(scheduling="gang", tasks=tasks, **fields)
+    at.rest()
+    total = at.status()["replicas"]
+    at.write_status(replicas=total + 2)
+    at.rest()
+    assert replicas(at) == wanted
+    assert at.status()["replicas"] == total, "the status says what is granted"
+    assert at.status()["scaleRequests"] == 1
+
+
+def test_a_second_write_before_the_first_is_reported_counts_from_the_first(at: Lab) -> None:
+    at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 3}])
+    at.rest()
+    assert at.process is not None
+    # The status cannot be written for a while, and the Workflow can.
+    at.api.fail(Answer(500, {"message": "slow"}), method="PUT", path="/status", times=4)
+    at.write_status(replicas=5)
+    at.step()
+    assert replicas(at) == {"learner": 5}
+    at.write_status(replicas=6)
+    at.rest()
+    assert replicas(at) == {"learner": 6}
+
+
+def test_a_client_that_drops_unknown_fields_of_the_status_can_request_replicas_too(at: Lab) -> None:
+    at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 3}])
+    at.rest()
+    obj = at.dijob()
+    kept = {name: obj["status"][name] for name in ("phase", "conditions")}
+    at.api.add(DIJOB, {**obj, "status": {**kept, "replicas": 5}})
+    at.rest()
+    assert replicas(at) == {"learner": 5}
+    assert at.status()["reportedReplicas"] == at.status()["replicas"] == 3
+
+
+@pytest.mark.parametrize("number", [0, 10**9, -(10**9)])
+def test_an_absurd_number_in_the_status_is_refused_and_replaced(at: Lab, number: int) -> None:
+    at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 3}])
+    at.rest()
+    at.write_status(replicas=number)
+    at.rest()
+    assert replicas(at) == {"learner": 3}
+    assert at.status()["replicas"] == 3
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", '{"spec":{"learner":[1]},"status":[-1,2]}', "{" * 9000, '{"spec":7}'])
+def test_an_edited_note_of_what_was_carried_out_does_no_harm(at: Lab, text: str) -> None:
+    at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 3}])
+    at.rest()
+    at.cluster.annotate("job", **{keys.CARRIED_OUT.removeprefix("diflow/"): text})
+    at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 4}])
+    at.rest()
+    assert replicas(at) == {"learner": 4}
+
+
+# --- how often it writes ----------------------------------------------------------------------------------------------
+
+
+def test_the_status_is_written_at_most_once_a_second_and_not_when_nothing_has_changed(at: Lab) -> None:
+    at.apply(tasks=[{"type": "learner", "replicas": 20, "template": template("sleep")}])
+    for _ in range(20):
+        before = len(at.api.seen("PUT", "/status"))
+        at.step(0.25)
+        at.step(0.25)
+        at.step(0.25)
+        at.step(0.24)
+        assert len(at.api.seen("PUT", "/status")) <= before + 1
+    at.until(lambda: at.phase() == "Succeeded", "it has ended")
+    at.rest()
+    before = len(at.api.requests)
+    assert at.process is not None
+    at.process.controller.look_at_all()
+    for _ in range(5):
+        at.step()
+    later = [r for r in at.api.requests[before:] if "leases" not in r.path]
+    assert [r.method for r in later if r.method != "GET"] == []
+
+
+def test_an_object_that_changes_while_its_status_is_written_keeps_both(at: Lab) -> None:
+    at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 3}])
+    wished: list[int] = []
+
+    def meanwhile(request: Request) -> Answer | None:
+        if request.method == "PUT" and request.path.endswith("/status") and at.status() and not wished:
+            wished.append(5)
+            at.write_status(replicas=5)
+        return None
+
+    at.rest()
+    at.api.rule(meanwhile)
+    at.cluster.edit("job", profilings='{"speed": 1}')
+    at.rest()
+    assert wished
+    assert replicas(at) == {"learner": 5}
+    assert at.status()["profilings"] == {"speed": 1}
+
+
+def test_a_job_that_raises_does_not_stop_the_others(at: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    from diflow.controller import statuses
+
+    made = statuses.observed
+
+    def raising(found: Any, **options: Any) -> Json:
+        if found.replicas == 7:
+            raise ZeroDivisionError("a bug")
+        return made(found, **options)
+
+    monkeypatch.setattr(statuses, "observed", raising)
+    at.apply("bad", tasks=[{"type": "learner", "replicas": 7}])
+    at.apply("good")
+    at.until(lambda: at.phase("good") == "Succeeded", "the other one runs")
+    assert at.process is not None
+    assert "a bug" in at.process.controller.reconciler.refused["default", "bad"]

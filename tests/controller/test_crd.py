@@ -1,0 +1,144 @@
+"""The CRD is generated from the models. What a real API server does with it is in tests/e2e/test_crd.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import jsonschema
+import pytest
+import yaml
+
+from diflow import DIJob, bounds
+from diflow.controller.crd import crd, crd_yaml
+from diflow.errors import InvalidError
+from diflow.state.status import PHASES
+from tests.controller.refusals import NEW, dijob
+from tests.workflows.golden import CRD, jobs
+
+Json = dict[str, Any]
+
+_APPLIED: Final = 262_144
+"""Bytes of an object that `kubectl apply` without --server-side can keep in its annotation."""
+# What the schema does not say: CEL does, or the model alone.
+IN_CEL = {what for what, _, _ in NEW} - {
+    "no task", "too many tasks", "no replicas", "another type", "another priority",
+}  # fmt: skip
+
+
+def version() -> Json:
+    (found,) = crd()["spec"]["versions"]
+    assert isinstance(found, dict)
+    return found
+
+
+def schema() -> Json:
+    found: Json = version()["schema"]["openAPIV3Schema"]
+    return found
+
+
+def fields(at: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """All schemas inside a schema, with their paths."""
+    yield path, at
+    for name, inner in at.get("properties", {}).items():
+        yield from fields(inner, f"{path}.{name}")
+    for name in ("items", "additionalProperties"):
+        if name in at:
+            yield from fields(at[name], f"{path}[]")
+
+
+def test_the_file_is_what_is_generated() -> None:
+    assert CRD.read_text(encoding="utf-8") == crd_yaml(), "run `make golden`"
+
+
+def test_it_is_stored_and_served_with_a_status_and_the_columns_of_di_orchestrator() -> None:
+    made = version()
+    assert (made["name"], made["served"], made["storage"]) == ("v2alpha1", True, True)
+    assert made["subresources"] == {"status": {}}
+    assert [column["name"] for column in made["additionalPrinterColumns"]] == [
+        "Phase", "ReadyReplicas", "Replicas", "Restarts", "Reschedules", "Age",
+    ]  # fmt: skip
+    assert crd()["spec"]["names"]["shortNames"] == ["dijob"]
+    assert crd()["metadata"]["name"] == "dijobs.diengine.opendilab.org"
+
+
+def test_it_is_small_enough_for_each_way_of_applying_it() -> None:
+    assert len(json.dumps(crd())) < _APPLIED / 2
+
+
+def test_each_field_has_a_type_and_no_reference_is_left() -> None:
+    for path, field in fields(schema()):
+        assert "type" in field or field.get("x-kubernetes-int-or-string"), path
+        assert not {"$ref", "title", "anyOf"} & field.keys() or field.get("x-kubernetes-int-or-string"), path
+        assert "default" not in field or path.startswith(".spec"), path
+
+
+def test_a_template_has_the_fields_of_a_pod_without_their_descriptions() -> None:
+    template = schema()["properties"]["spec"]["properties"]["tasks"]["items"]["properties"]["template"]
+    paths = {path for path, _ in fields(template)}
+    assert ".spec.containers[].resources.limits[]" in paths
+    assert ".spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[]" in paths
+    assert ".metadata.annotations[]" in paths
+    assert not any("description" in field for _, field in fields(template))
+    port = next(field for path, field in fields(template) if path.endswith(".livenessProbe.httpGet.port"))
+    assert port["x-kubernetes-int-or-string"] is True
+
+
+def test_the_defaults_are_those_of_the_model() -> None:
+    spec = schema()["properties"]["spec"]["properties"]
+    found = {name: field["default"] for name, field in spec.items() if "default" in field}
+    job = DIJob(name="job", tasks=({"type": "learner", "template": _template()},))
+    assert found == {
+        "priority": job.priority,
+        "preemptible": job.preemptible,
+        "backoffLimit": job.backoff_limit,
+        "cleanPodPolicy": job.clean_pod_policy,
+    }
+    task = spec["tasks"]["items"]["properties"]
+    assert (task["type"]["default"], task["replicas"]["default"]) == ("none", 1)
+    assert spec["tasks"]["maxItems"] == bounds.MOST_TASKS
+
+
+def test_the_phases_are_those_of_the_status() -> None:
+    assert schema()["properties"]["status"]["properties"]["phase"]["enum"] == list(PHASES)
+
+
+@pytest.mark.parametrize("path", jobs(), ids=lambda path: path.parent.name)
+def test_the_examples_are_valid_and_nothing_of_them_is_dropped(path: Any) -> None:
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    jsonschema.Draft7Validator(closed(schema()["properties"]["spec"])).validate(found["spec"])
+
+
+@pytest.mark.parametrize(("what", "given", "_text"), NEW, ids=[what for what, _, _ in NEW])
+def test_what_the_crd_refuses_the_model_refuses_too(what: str, given: Json, _text: str) -> None:
+    made = dijob("job", given)
+    with pytest.raises(InvalidError):
+        DIJob.from_manifest(made)
+    is_valid = jsonschema.Draft7Validator(schema()).is_valid(made)
+    assert is_valid is (what in IN_CEL)
+
+
+def closed(at: Any) -> Any:
+    """The schema without unknown fields, as in the API server's strict validation."""
+    if isinstance(at, list):
+        return [closed(item) for item in at]
+    if not isinstance(at, dict):
+        return at
+    out = {key: closed(value) for key, value in at.items()}
+    if at.get("type") == "object" and isinstance(at.get("properties"), dict):
+        out["additionalProperties"] = False
+    return out
+
+
+def _template() -> Json:
+    found: Json = dijob("job", {"tasks": [{"type": "learner"}]})["spec"]["tasks"][0]["template"]
+    return found
+
+
+def test_it_has_every_field_of_the_models() -> None:
+    spec = schema()["properties"]["spec"]["properties"]
+    own = DIJob.model_json_schema(by_alias=True)
+    # The name and the namespace of a job are the object's.
+    assert set(spec) >= set(own["properties"]) - {"name", "namespace", "annotations", "labels"}
+    assert set(spec["tasks"]["items"]["properties"]) >= set(own["$defs"]["Task"]["properties"])

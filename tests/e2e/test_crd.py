@@ -1,0 +1,99 @@
+"""What the API server does with DIJob objects by the CRD alone: no controller runs here."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.clusters import ROOT, CommandError, alone, wait_until
+from tests.controller.refusals import CHANGED, NEW, SCALED, WHAT_CAN, dijob
+from tests.e2e.live import Live
+
+Json = dict[str, Any]
+EXAMPLE = ROOT / "examples" / "cartpole" / "job.yaml"
+
+
+@pytest.fixture(autouse=True)
+def crd(live: Live) -> None:
+    """The CRD of this checkout."""
+    install(live)
+
+
+def install(live: Live) -> None:
+    with alone(live.cluster):
+        live.cluster.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "manifests" / "crds"))
+    wait_until("the kind is served", lambda: live.kubectl("get", "dijob") is not None)
+
+
+def refused(live: Live, obj: Json) -> str:
+    with pytest.raises(CommandError) as caught:
+        live.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("given", "text"), [one[1:] for one in NEW], ids=[one[0] for one in NEW])
+def test_what_can_never_run_is_refused(live: Live, given: Json, text: str) -> None:
+    assert text in refused(live, dijob("new", given))
+
+
+def test_a_name_that_is_no_host_name_is_refused(live: Live) -> None:
+    task = {"tasks": [{"type": "learner"}]}
+    assert "the name of a job is part of its host names" in refused(live, dijob("a.b", task))
+    assert "may not be more than 63" in refused(live, dijob("a" * 64, task))
+
+
+def test_unknown_fields_are_refused_by_kubectl_and_dropped_where_that_is_off(live: Live) -> None:
+    obj = dijob("unknown", {"tasks": [{"type": "learner"}], "engine": 1})
+    obj["spec"]["tasks"][0]["template"]["spec"]["strange"] = True
+    assert 'unknown field "spec.engine"' in refused(live, obj)
+    live.kubectl("apply", "--validate=ignore", "-f", "-", stdin=json.dumps(obj))
+    spec = live.get("dijob", "unknown")["spec"]
+    assert "engine" not in spec
+    assert "strange" not in spec["tasks"][0]["template"]["spec"]
+
+
+def test_the_example_is_kept_as_it_is_with_defaults(live: Live) -> None:
+    live.kubectl("apply", "-f", str(EXAMPLE))
+    spec, given = live.get("dijob", "cartpole")["spec"], yaml.safe_load(EXAMPLE.read_text())["spec"]
+    assert (spec["priority"], spec["preemptible"], spec["cleanPodPolicy"]) == ("normal", False, "Running")
+    assert [task["template"] for task in spec["tasks"]] == [task["template"] for task in given["tasks"]]
+    assert spec["tasks"][0]["replicas"] == 1
+
+
+def test_old_fields_without_a_meaning_pass(live: Live) -> None:
+    old = dijob("old", {"tasks": [{"type": "learner"}], "group": "", "cleanPodPolicy": ""})
+    live.kubectl("apply", "-f", "-", stdin=json.dumps(old))
+
+
+def test_of_a_job_that_was_created_only_the_numbers_of_replicas_can_change(live: Live) -> None:
+    obj = dijob("fixed", {"tasks": [{"type": "learner"}]})
+    live.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
+    for what, given, text in CHANGED:
+        said = refused(live, dijob("fixed", {**obj["spec"], **given}))
+        assert text in said, what
+        assert next(iter(given)) in said, f"{what}: the field is named"
+    for task in SCALED:
+        changed = dijob("fixed", {"tasks": [task]})
+        live.kubectl("apply", "-f", "-", stdin=json.dumps(changed))
+        assert live.get("dijob", "fixed")["spec"]["tasks"][0]["replicas"] == task["replicas"]
+
+
+def test_the_spec_of_a_job_that_has_ended_cannot_change(live: Live) -> None:
+    obj = dijob("ended", {"tasks": [{"type": "learner"}]})
+    live.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
+    status = json.dumps({"status": {"phase": "Succeeded"}})
+    live.kubectl("patch", "dijob", "ended", "--subresource=status", "--type=merge", "-p", status)
+    obj["spec"]["tasks"][0]["replicas"] = 2
+    text = refused(live, obj)
+    assert "the job has ended (Succeeded), so its spec cannot change" in text
+    assert WHAT_CAN not in text
+
+
+def test_kubectl_explains_a_container_and_prints_the_columns(live: Live) -> None:
+    assert "imagePullPolicy" in live.kubectl("explain", "dijob.spec.tasks.template.spec.containers")
+    live.kubectl("apply", "-f", "-", stdin=json.dumps(dijob("shown", {"tasks": [{"type": "learner"}]})))
+    head = live.kubectl("get", "dijob", "shown").splitlines()[0]
+    assert head.split() == ["NAME", "PHASE", "READYREPLICAS", "REPLICAS", "RESTARTS", "RESCHEDULES", "AGE"]
