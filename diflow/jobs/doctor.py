@@ -96,6 +96,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
         )
     if found.ok:
         yield _looked(lambda: _service(cluster), f"Service {keys.SERVICE} in {cluster.namespace}")
+        yield _looked(lambda: _record(cluster), f"record of ended jobs in {cluster.namespace}")
     for name in keys.PRIORITY_CLASSES.values():
         what = f"PriorityClass {name}"
         yield _looked(
@@ -116,6 +117,19 @@ def _service(cluster: Cluster) -> Finding:
         ok=not problem,
         detail=problem,
         remedy=prerequisites.SERVICE_REMEDY.format(cluster.namespace),
+    )
+
+
+def _record(cluster: Cluster) -> Finding:
+    """Whether the allocator can record how jobs end, for when their Workflows are deleted."""
+    what = f"record of ended jobs in {cluster.namespace}"
+    if cluster.find(CONFIG_MAP, keys.ENDED_JOBS) is not None:
+        return Finding(what, ok=True)
+    return Finding(
+        what,
+        ok=True,
+        detail="missing, so diflow list --ended shows no job whose Workflow was deleted",
+        advice=f"kubectl apply -n {cluster.namespace} -k manifests/jobs",
     )
 
 

@@ -227,6 +227,18 @@ def test_doctor_counts_what_may_not_be_looked_at_as_in_order(diflow: Cli) -> Non
     assert "Service di in default:" not in result.out.replace("– Service di in default: not checked", "")
 
 
+def test_doctor_advises_where_ended_jobs_are_not_recorded(diflow: Cli) -> None:
+    diflow.prepare()
+    result = diflow("doctor")
+    assert result.code == 0
+    assert (
+        "! record of ended jobs in default: missing, so diflow list --ended shows no job whose Workflow was deleted\n"
+        "    → kubectl apply -n default -k manifests/jobs" in result.out
+    )
+    diflow.api.add(CONFIG_MAP, {"metadata": {"name": "diflow-ended"}})
+    assert "✓ record of ended jobs in default\n" in diflow("doctor").out
+
+
 def test_doctor_says_whether_former_leaders_are_fenced(diflow: Cli) -> None:
     diflow.prepare()
     assert "✓ the fence of the allocator: not needed: there is no allocator" in diflow("doctor").out
