@@ -44,14 +44,14 @@ def workflows(
         heads = cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", metadata_only=True, **where)
     heads = [head for head in heads if untrusted.sub(head, "metadata", "labels").get(keys.ADMITTED) == "false"]
     full = cluster.list_all(WORKFLOW, labels=f"{labels},{_OTHERS}", **where)
-    if any(map(_has_places, heads)):
-        # Somebody resumed it (`argo resume`), so it has pods without an admission.
-        full += cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", **where)
+    # Somebody resumed these (`argo resume`), so they have pods without an admission. Only their namespaces are read as
+    # a whole: everybody can write this annotation.
+    for resumed in sorted({str(head["metadata"].get("namespace") or "") for head in heads if _has_places(head)}):
+        full += cluster.list_all(WORKFLOW, labels=f"{labels},{_WAITS}", namespace=resumed)
     known = {workflow["metadata"].get("uid") for workflow in full}
     whole = {workflow["metadata"].get("uid"): workflow for workflow in read}
-    heads = [whole.get(head["metadata"].get("uid"), head) for head in heads]
-    waits = (head for head in heads if head["metadata"].get("uid") not in known)
-    return [*(head if "spec" in head else from_metadata(head) for head in waits), *full]
+    waits = ((head["metadata"].get("uid"), head) for head in heads)
+    return [*(whole.get(uid) or from_metadata(head) for uid, head in waits if uid not in known), *full]
 
 
 def _has_places(head: Mapping[str, Any]) -> bool:

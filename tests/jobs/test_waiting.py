@@ -123,6 +123,18 @@ def test_a_gang_that_was_resumed_and_placed_is_read_as_a_whole(diflow: Cli) -> N
     assert found["spec"]["templates"]
 
 
+def test_a_gang_that_was_resumed_costs_other_namespaces_nothing(diflow: Cli) -> None:
+    diflow.prepare()
+    resumed = submitted("job", annotations={keys.ALLOCATION: "{}"})
+    other = submitted("other")
+    other["metadata"] |= {"namespace": "team", "uid": "u-2"}
+    diflow.api.add(WORKFLOW, resumed)
+    diflow.api.add(WORKFLOW, other, namespace="team")
+    cluster = Cluster.connect(kubeconfig=str(diflow.kubeconfig))
+    found = waiting.workflows(cluster, labels=f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}", everywhere=True)
+    assert {w["metadata"]["name"]: "templates" in w["spec"] for w in found} == {"job": True, "other": False}
+
+
 def test_a_workflow_that_was_just_read_is_not_replaced(diflow: Cli) -> None:
     diflow.prepare()
     whole = diflow.api.add(WORKFLOW, submitted("job"))
