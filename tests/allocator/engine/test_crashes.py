@@ -4,38 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from diflow.allocator.engine.settings import AllocatorSettings
+from tests.allocator.crashing import Crash
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task
-
-
-@dataclass
-class Crash:
-    """Kills the process at its `at`-th write: before it is sent, or after the server has applied it."""
-
-    at: int
-    is_sent: bool
-    seen: int = 0
-
-    def before(self, method: str, path: str) -> None:
-        if _is_write(method, path):
-            self.seen += 1
-            if self.seen == self.at and not self.is_sent:
-                raise Killed
-
-    def after(self, method: str, path: str) -> None:
-        if _is_write(method, path) and self.seen == self.at and self.is_sent:
-            raise Killed
-
-
-def _is_write(method: str, path: str) -> bool:
-    return method != "GET" and "leases" not in path
-
 
 Play = Callable[[Lab], None]
 
