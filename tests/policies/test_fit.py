@@ -391,3 +391,24 @@ def _fewest(snapshot: Snapshot, new: int, need: int) -> tuple[int, int] | None:
         if found:
             return min(found)
     return None
+
+
+def test_a_job_that_starts_in_one_step_of_the_plan_and_loses_in_the_next_is_told_that_it_waits() -> None:
+    """The gang of two stands in the way of the gang of five in the first step only: both start in the end, and the
+    one of low priority, which started between them, never held anything."""
+    shapes = {
+        "low": ({"cpu": 2, "gpu": 1}, 1, 8, 0),
+        "five": ({"cpu": 2, "gpu": 2}, 5, 5, 1),
+        "two": ({"cpu": 2}, 2, 2, 1),
+    }
+    created = {"low": 500.0, "five": NOW, "two": 600.0}
+    jobs = [
+        JobView(
+            name, (RoleView("w", asked, low, high),), preemptible=True, priority=rank, created_seconds=created[name]
+        )
+        for name, (asked, low, high, rank) in shapes.items()
+    ]
+    free = [{"cpu": 7, "gpu": 4}, {"cpu": 7, "gpu": 2}, {"cpu": 16, "gpu": 2}, {"cpu": 6, "gpu": 2}]
+    snapshot, plan = planned([NodeView(f"n{i}", have) for i, have in enumerate(free)], jobs)
+    assert sizes(snapshot, plan) == {"five": 5, "two": 2}
+    assert told(snapshot, plan, "low").startswith("low: wait: waits for capacity: its gang needs 1 replica at once")
