@@ -81,7 +81,7 @@ class _Draft:
 
 def answered(obj: DIJobRead, workflow: Mapping[str, Any]) -> int:
     """The number for `status.scaleRequests` once a wish was carried out."""
-    return max(obj.number("scaleRequests") or 0, CarriedOut.read(workflow).status)
+    return max(_counted(obj), CarriedOut.read(workflow).status)
 
 
 def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
@@ -126,9 +126,15 @@ def _wish(obj: DIJobRead, before: CarriedOut) -> tuple[int, tuple[int, int]]:
     noted = before.status, before.replicas
     if replicas is None or reported is None or replicas == reported:
         return 0, noted
-    number = (obj.number("scaleRequests") or 0) + 1
+    number = _counted(obj) + 1
     by = replicas - (before.replicas if number <= before.status else reported)
     return by, (max(number, before.status), replicas) if by else noted
+
+
+def _counted(obj: DIJobRead) -> int:
+    """The answered writes of `status.replicas` that the status counts; 0 for a number written by hand."""
+    number = obj.number("scaleRequests") or 0
+    return number if number < _MOST_REQUESTS // 2 else 0
 
 
 def _as_specified(draft: _Draft, task: str, spec: Mapping[str, Counts]) -> None:

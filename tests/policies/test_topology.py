@@ -146,9 +146,9 @@ def test_a_level_is_named_by_its_name_or_its_label() -> None:
 
 def test_domains_are_identified_by_the_labels_of_all_wider_levels() -> None:
     labels = [{"block": "a", "rack": "1"}, {"block": "b", "rack": "1"}, {"block": "a", "rack": "2"}, {"block": "a"}, {}]
-    of_node, names = domains(LEVELS, [*labels, {"block": "a", "rack": ""}])
+    of_node, names = domains(LEVELS, [*labels, {"block": "a", "rack": ""}, {"rack": "1"}, {"rack": "1"}])
     assert names == ("a", "b", "a/1", "2", "b/1")
-    assert of_node.tolist() == [[0, 1, 0, 0, -1, 0], [2, 4, 3, -1, -1, -1]]
+    assert of_node.tolist() == [[0, 1, 0, 0, -1, 0, -1, -1], [2, 4, 3, -1, -1, -1, -1, -1]]
 
 
 # -- the smallest domain that holds a gang --
