@@ -77,7 +77,7 @@ def test_a_pipeline_is_stopped_terminated_and_retried_with_its_job_which_is_resi
         live.argo(verb, NAME)
         assert live.ended(NAME) == "Failed"
         wait_until(f"{verb} reaches the job", lambda: phase(live, tried[-1]) == "Failed", timeout=120)
-        assert nothing_runs(live, tried[-1])
+        wait_until("its pods have ended", lambda: nothing_runs(live, tried[-1]))
         assert {name: steps(live)[name] for name in ("prepare", "train")} == {"prepare": "Succeeded", "train": "Failed"}
         live.argo("retry", NAME, "-p", "steps=600")
 
