@@ -18,6 +18,7 @@ PRIORITY: Final = "diflow/priority"
 PREEMPTIBLE: Final = "diflow/preemptible"
 QUEUE: Final = "diflow/queue"
 SCHEDULING: Final = "diflow/scheduling"
+GRANTED: Final = "diflow/replicas"  # how many replicas are granted, of all tasks: a column of the Argo UI (allocator)
 ADMITTED: Final = "diflow/admitted"  # "false" until the allocator has admitted a gang for the first time
 # Which of Argo's controllers a Workflow belongs to: with this value none of them. Argo looks at once at a Workflow that
 # it sees for the first time, but only some seconds later at one that has changed.

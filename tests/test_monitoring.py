@@ -71,7 +71,9 @@ def metrics() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 def labels(registry: CollectorRegistry, name: str) -> tuple[str, ...]:
     collector = registry._names_to_collectors.get(name)
-    return tuple(collector._labelnames) if collector is not None else ("object",)  # a collector of the controller's own
+    return (
+        tuple(getattr(collector, "_labelnames", ())) if collector is not None else ("object",)
+    )  # a collector of the controller's own
 
 
 def rules() -> list[Json]:
