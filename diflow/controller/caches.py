@@ -50,7 +50,10 @@ class WorkflowRead:
 
 @dataclass(frozen=True, slots=True)
 class StepPod:
-    """A pod of a step that waits for a DIJob. `created` is RFC 3339 text."""
+    """A pod of a step that waits for a DIJob. `created` is RFC 3339 text.
+
+    One without the label of a step counts as ended: the cache would not follow it.
+    """
 
     created: str
     has_ended: bool
@@ -59,8 +62,9 @@ class StepPod:
     def read(cls, obj: Json) -> StepPod:
         """Read a pod. One that is being deleted has ended."""
         metadata, phase = untrusted.sub(obj, "metadata"), untrusted.sub(obj, "status").get("phase")
-        has_ended = phase in ("Succeeded", "Failed") or bool(metadata.get("deletionTimestamp"))
-        return cls(untrusted.time(metadata.get("creationTimestamp")), has_ended)
+        is_step = untrusted.sub(metadata, "labels").get(keys.STEP) == "true"
+        waits = is_step and phase not in ("Succeeded", "Failed") and not metadata.get("deletionTimestamp")
+        return cls(untrusted.time(metadata.get("creationTimestamp")), not waits)
 
 
 class Caches:

@@ -51,8 +51,6 @@ _BACKOFF_SECONDS: Final = (0.5, 60.0)
 _CONFLICT_SECONDS: Final = 0.2
 # A Workflow that was created is in the cache long before.
 _CREATED_SECONDS: Final = 5.0
-# How often to look whether a step still waits whose pod has not the label by which the caches follow it.
-_STEP_SECONDS: Final = 15.0
 _LONGEST_SLEEP_SECONDS: Final = 3600.0
 _READY_SECONDS: Final = 10.0
 _MOST_READY: Final = 10_000
@@ -230,8 +228,6 @@ class Reconciler:
         again = self._write(key, obj, made)
         if again is None and made.get("expiresAt") and not obj.is_deleted:
             return self._expire(obj) if obj.has_ended else 0.0
-        if again is None and obj.waited_by and not found.ended:
-            return _STEP_SECONDS
         return again
 
     # --- a step of another Workflow -----------------------------------------------------------------------------------
@@ -245,7 +241,7 @@ class Reconciler:
         if not obj.waited_by:
             return False
         pod = self._caches.step((obj.namespace, obj.waited_by))
-        if pod is None:  # without the label, gone, or the cache is behind
+        if pod is None:  # gone, or the cache is behind
             found = self._cluster.find(POD, obj.waited_by, namespace=obj.namespace)
             pod = StepPod.read(found) if found is not None else None
         return pod is None or pod.has_ended or pod.created > obj.created

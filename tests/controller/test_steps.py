@@ -48,31 +48,38 @@ def running(at: Lab, **spec: Any) -> None:
 
 
 @pytest.mark.parametrize("end", ["Failed", "Succeeded", "being deleted", "gone"])
-@pytest.mark.parametrize("labelled", [True, False])
-def test_a_job_is_stopped_when_the_pod_of_its_step_has_ended_in_any_way(at: Lab, end: str, labelled: bool) -> None:
-    pod(at, labelled=labelled)
+def test_a_job_is_stopped_when_the_pod_of_its_step_has_ended_in_any_way(at: Lab, end: str) -> None:
+    pod(at)
     running(at)
     assert not stopped(at)
     created = "2026-11-21T00:00:00Z"
     if end == "gone":
         at.api.remove(POD, STEP)
     elif end == "being deleted":
-        pod(at, labelled=labelled, deletionTimestamp=at.cluster._time(), creationTimestamp=created)
+        pod(at, deletionTimestamp=at.cluster._time(), creationTimestamp=created)
     else:
-        pod(at, end, labelled=labelled, creationTimestamp=created)
+        pod(at, end, creationTimestamp=created)
     at.until(lambda: stopped(at), "it is stopped", seconds=40)
     (event,) = [text for reason, text in at.events() if reason == "Stopped"]
     assert STEP in event
 
 
-def test_a_job_whose_step_still_waits_is_left_alone_and_its_object_is_not_written_again(at: Lab) -> None:
+def test_a_pod_that_is_not_labelled_as_a_step_is_none_and_starts_no_job(at: Lab) -> None:
+    pod(at, labelled=False)
+    apply(at)
+    at.until(lambda: at.phase() == "Failed", "it has failed")
+    assert at.workflows() == {}
+
+
+def test_a_job_whose_step_still_waits_is_left_alone_and_costs_no_request(at: Lab) -> None:
     pod(at)
     running(at)
-    before = at.dijob()["metadata"]["resourceVersion"]
+    before, asked = at.dijob()["metadata"]["resourceVersion"], len(at.api.seen("GET", f"pods/{STEP}"))
     for _ in range(20):
         at.step(5.0)
     assert not stopped(at)
     assert at.dijob()["metadata"]["resourceVersion"] == before
+    assert len(at.api.seen("GET", f"pods/{STEP}")) == asked
 
 
 def test_a_job_without_a_step_is_never_stopped(at: Lab) -> None:
