@@ -21,26 +21,33 @@ from tests.e2e.test_crd import install
 from tests.e2e.test_dijobs import controller, phase
 from tests.workflows.golden import pipeline_module
 
-pytestmark = pytest.mark.xdist_group("node")
 __all__ = ["image"]
 NAME = "outer"
 
 
 @pytest.fixture
 def live(argo40: TestCluster, tmp_path: Path) -> Iterator[Live]:
-    """A namespace with the account of steps, a controller and an allocator."""
+    """A namespace with the account of steps, and a controller."""
     with argo40.namespace("pipeline") as namespace:
         found = Live(argo40, namespace)
         install(found)
         found.kubectl("apply", "-k", str(ROOT / "manifests" / "pipelines"))
-        allocator = Daemon(argo40, namespace, tmp_path / "allocator.log")
-        allocator.start()
-        try:
-            with controller(found, tmp_path / "controller.log"):
+        with controller(found, tmp_path / "controller.log"):
+            try:
                 yield found
-        finally:
-            found.kubectl("delete", "workflows,dijobs", "--all", "--wait=false", check=False)
-            allocator.stop()
+            finally:
+                found.kubectl("delete", "workflows,dijobs", "--all", "--wait=false", check=False)
+
+
+@pytest.fixture
+def running(live: Live, tmp_path: Path) -> Iterator[Daemon]:
+    """An allocator for the namespace."""
+    made = Daemon(live.cluster, live.namespace, tmp_path / "allocator.log")
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
 
 
 def steps(live: Live) -> dict[str, str]:
@@ -66,7 +73,8 @@ def nothing_runs(live: Live, name: str) -> bool:
     return all(pod["status"]["phase"] not in ("Running", "Pending") for pod in live.pods(name))
 
 
-@pytest.mark.usefixtures("image")
+@pytest.mark.xdist_group("node")
+@pytest.mark.usefixtures("image", "running")
 def test_a_pipeline_is_stopped_terminated_and_retried_with_its_job_which_is_resized_while_it_waits(live: Live) -> None:
     trained = DIJob.from_yaml(ROOT / "examples" / "pipeline" / "job.yaml").model_copy(update={"scheduling": "gang"})
     live.argo("lint", "--kinds=workflowtemplates", str(ROOT / "manifests" / "pipelines" / "template.yaml"))
