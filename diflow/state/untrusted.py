@@ -31,7 +31,7 @@ def load(text: Any) -> Any:
         value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError("too deep") from None
-    # As many levels need as many brackets, which short texts do not have.
+    # A text with few brackets has few levels.
     if text.count("[") + text.count("{") > MOST_LEVELS and not _is_shallow(value):
         raise ValueError("too deep")
     return value
