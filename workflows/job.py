@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from diflow import bounds, keys
 from diflow.errors import InvalidError
-from diflow.job import DIJob
+from diflow.job import CleanPodPolicy, DIJob, Priority
 from diflow.settings import RenderSettings, render_settings
 from diflow.state.nodenames import dag_task
 from diflow.state.patches import canonical_json, initial
@@ -47,7 +47,7 @@ from diflow.yamltext import dump_yaml
 _UNCOUNTED_LIMIT = 1000
 _UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
 _STEP_RETRIES = 5
-_MARSHAL_WITHOUT_REFERENCES = 2
+_WITHOUT_REFERENCES = 2  # a version of marshal in which nothing is shared
 _LONGEST_LINE = 65_536
 # In the order of the fields of Argo's template.
 _PLACE_IN_TEMPLATE = {field.alias or name: place for place, (name, field) in enumerate(m.Template.model_fields.items())}
@@ -62,21 +62,16 @@ def _plain(model: BaseModel) -> Json:
 
 
 def _built_once(build: Callable[[*Given], BaseModel]) -> Callable[[*Given], Json]:
-    """Build a part of a Workflow once for the same arguments. Each call returns a copy as plain data.
+    """Build a part of a Workflow once for the same arguments, as plain data. The result is shared: do not change it.
 
-    Hera's models are what rendering took most of its time for. `marshal` is the fastest copy of plain data.
+    Hera's models are what rendering took most of its time for.
     """
 
     @lru_cache(maxsize=256)
-    def frozen(*given: *Given) -> bytes:
-        return marshal.dumps(_plain(build(*given)))
-
-    @wraps(build)
     def built(*given: *Given) -> Json:
-        made: Json = marshal.loads(frozen(*given))  # noqa: S302 (written by `frozen`)
-        return made
+        return _plain(build(*given))
 
-    return built
+    return cast("Callable[[*Given], Json]", wraps(build)(built))
 
 
 def build(job: DIJob, *, settings: RenderSettings | None = None) -> Workflow:
@@ -93,9 +88,11 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, A
     It is built from Hera's models directly, as Hera's Workflow searches each template for additions, which takes longer
     than all the rest. Raises InvalidError if the Workflow is too large.
     """
-    data = _workflow(job, settings if settings is not None else render_settings())
-    # JSON has at most six bytes for one of marshal's, which is faster: most Workflows are far smaller than the limit.
-    size = len(marshal.dumps(data, _MARSHAL_WITHOUT_REFERENCES)) * 6
+    # Parts of it belong to the job and to other Workflows. `marshal` is the fastest copy of plain data.
+    packed = marshal.dumps(_workflow(job, settings if settings is not None else render_settings()), _WITHOUT_REFERENCES)
+    data: Json = marshal.loads(packed)  # noqa: S302 (written above)
+    # JSON has at most six bytes for one of marshal's: most Workflows are far smaller than the limit.
+    size = len(packed) * 6
     if size > bounds.MOST_WORKFLOW_BYTES:
         size = len(canonical_json(data).encode())
     if size > bounds.MOST_WORKFLOW_BYTES:
@@ -109,45 +106,60 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, A
 
 
 def _workflow(job: DIJob, settings: RenderSettings) -> Json:
-    tasks = [task.name for task in job.tasks]
+    tasks = tuple(task.name for task in job.tasks)
     common = Common.of(job, settings)
+    frame = _frame(job.priority, job.scheduling == "gang", job.clean_pod_policy, job.ttl_seconds_after_finished)
     replicas = {task.name: task.replicas for task in job.tasks}
     parameters = initial(replicas, is_gang=job.scheduling == "gang")
-    workflow = m.Workflow(
+    metadata = {
+        "annotations": _annotations(job),
+        "labels": _labels(job),
+        "name": job.name,
+        **({} if job.namespace is None else {"namespace": job.namespace}),
+    }
+    spec = {
+        **frame["spec"],
+        "arguments": {"parameters": [{"name": name, "value": value} for name, value in parameters.items()]},
+        "podMetadata": {"annotations": pod_annotations(job)},
+        "podSpecPatch": job_patch(common),
+        "securityContext": pod_security({}, settings),
+        "templates": [
+            _job_dag(),
+            _round_dag(tasks, _restarts_together(job), job.backoff_limit),
+            *(_replica_dag(task, job.backoff_limit, job.preemptible) for task in tasks),
+            *(_pods(common, index) for index in range(len(tasks))),
+            _superseded(),
+            _give_up_step(),
+        ],
+        "volumes": [roster_volume(job), token_volume(job)],
+    }
+    return {**frame, "metadata": metadata, "spec": spec}
+
+
+@_built_once
+def _frame(priority: Priority, is_gang: bool, clean_pod_policy: CleanPodPolicy, ttl_seconds: int | None) -> m.Workflow:
+    """The Workflow without what depends on more of the job than this, in the order of the fields of Argo's Workflow."""
+    return m.Workflow(
         api_version="argoproj.io/v1alpha1",
         kind="Workflow",
-        metadata=m.ObjectMeta(
-            name=job.name, namespace=job.namespace, labels=_labels(job), annotations=_annotations(job)
-        ),
+        metadata=m.ObjectMeta(),
         spec=m.WorkflowSpec(
             entrypoint=keys.TEMPLATE_JOB,
             service_account_name=keys.WORKER_ACCOUNT,
-            pod_priority_class_name=keys.PRIORITY_CLASSES[job.priority],
-            priority=keys.WORKFLOW_PRIORITIES[job.priority],
-            security_context=m.PodSecurityContext.model_validate(pod_security({}, settings)),
-            ttl_strategy=None
-            if job.ttl_seconds_after_finished is None
-            else m.TTLStrategy(seconds_after_completion=job.ttl_seconds_after_finished),
-            pod_gc=m.PodGC(strategy="OnWorkflowCompletion") if job.clean_pod_policy == "All" else None,
+            pod_priority_class_name=keys.PRIORITY_CLASSES[priority],
+            priority=keys.WORKFLOW_PRIORITIES[priority],
+            ttl_strategy=None if ttl_seconds is None else m.TTLStrategy(seconds_after_completion=ttl_seconds),
+            pod_gc=m.PodGC(strategy="OnWorkflowCompletion") if clean_pod_policy == "All" else None,
             # A gang that is not admitted yet has no pods: the allocator lifts this when it has places for them.
-            suspend=True if job.scheduling == "gang" else None,
-            arguments=_arguments(**parameters),
-            pod_metadata=m.Metadata(annotations=pod_annotations(job)),
-            pod_spec_patch=job_patch(common),
-            volumes=[m.Volume.model_validate(volume) for volume in (roster_volume(job), token_volume(job))],
+            suspend=True if is_gang else None,
+            arguments=m.Arguments(),
+            pod_metadata=m.Metadata(),
+            pod_spec_patch="",
+            security_context=m.PodSecurityContext(),
             templates=[],
+            volumes=[],
         ),
     )
-    data = _plain(workflow)
-    data["spec"]["templates"] = [
-        _job_dag(),
-        _round_dag(job, tasks),
-        *(_replica_dag(task, job.backoff_limit, job.preemptible) for task in tasks),
-        *(_pods(common, index) for index in range(len(tasks))),
-        _superseded(),
-        _give_up_step(),
-    ]
-    return data
 
 
 def to_yaml(job: DIJob, *, settings: RenderSettings | None = None) -> str:
@@ -205,8 +217,8 @@ def _job_dag() -> m.Template:
     )
 
 
-def _round_dag(job: DIJob, tasks: list[str]) -> Json:
-    restarts_together = _restarts_together(job)
+@_built_once
+def _round_dag(tasks: tuple[str, ...], restarts_together: bool, backoff_limit: int) -> m.Template:
     ended = " && ".join(f"({_has_ended(task)})" for task in tasks)
     superseded = m.DAGTask(
         name=keys.TEMPLATE_SUPERSEDED,
@@ -214,19 +226,14 @@ def _round_dag(job: DIJob, tasks: list[str]) -> Json:
         depends=ended,
         when=expr.is_current().replace("==", "!="),
     )
-    template = _plain(
-        m.Template(
-            name=keys.TEMPLATE_ROUND,
-            inputs=_inputs("round"),
-            retry_strategy=_retry(job.backoff_limit, expr.is_current()) if restarts_together else None,
-            dag=m.DAGTemplate(fail_fast=False, tasks=[superseded]),
-        )
+    return m.Template(
+        name=keys.TEMPLATE_ROUND,
+        inputs=_inputs("round"),
+        retry_strategy=_retry(backoff_limit, expr.is_current()) if restarts_together else None,
+        dag=m.DAGTemplate(fail_fast=False, tasks=[*(_fanout(task, restarts_together) for task in tasks), superseded]),
     )
-    template["dag"]["tasks"][:0] = [_fanout(task, restarts_together) for task in tasks]
-    return template
 
 
-@_built_once
 def _fanout(task: str, restarts_together: bool) -> m.DAGTask:
     return m.DAGTask(
         name=dag_task(task),
@@ -285,7 +292,8 @@ def _pods(common: Common, index: int) -> Json:
     # A failed replica stops the others of its round; with backoffLimit 0 there is one attempt, without a number.
     restart = "" if not job.preemptible else "{{inputs.parameters.attempt}}" if _restarts_together(job) else "0"
     stopped = expr.is_stopped(deadline_seconds=fields.get("activeDeadlineSeconds"), restart=restart)
-    template = {**_plain(m.Template.model_validate(fields)), **_pod_frame(task, stopped, _pod_inputs(job))}
+    # The user's part was checked with Hera's models when the job was made.
+    template = {**fields, **_pod_frame(task, stopped, _pod_inputs(job))}
     return dict(sorted(template.items(), key=lambda item: _PLACE_IN_TEMPLATE[item[0]]))
 
 

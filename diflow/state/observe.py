@@ -7,7 +7,7 @@ Kubernetes writes it (`2026-11-21T09:40:44Z`), whose alphabetical order is chron
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from diflow import keys
@@ -19,6 +19,7 @@ from diflow.state.parameters import Decision, JobState, past_phases
 from diflow.state.tree import is_never_made, read_tree
 
 Object = Mapping[str, Any]
+_Fields = dict[str, Any]
 
 _NODE_ID = "workflows.argoproj.io/node-id"
 _ARGO_MAIN = "main"  # Argo's name of the main container
@@ -147,7 +148,7 @@ class Observation:
     @property
     def gated(self) -> str:
         """Why the allocator does not admit the job, as far as it says so."""
-        return self.decision.why if self.decision and self.decision.action != _STOP else ""
+        return _gated(self.decision)
 
     @property
     def stopped(self) -> str:
@@ -172,8 +173,7 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
 
 def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()) -> Observation:
     """As `observe`, for a Workflow whose `state` is already parsed."""
-    decision = state.decision
-    seen = Observation(
+    fields = _Fields(
         name=state.name,
         round=state.current,
         rounds=state.rounds,
@@ -184,7 +184,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         restarts=state.restarts_before,
         reschedules=state.rounds_before,
         closing=state.is_stopping or state.has_ended,
-        decision=decision,
+        decision=state.decision,
         profilings=dict(untrusted.mapping(state.profilings)),
         past=tuple(past_phases(state)),
         started=untrusted.time(state.history_before.get("started"))
@@ -195,11 +195,11 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         problem=state.problem,
     )
     if state.problem:
-        return seen
-    gated = seen.gated
+        return Observation(**fields)
+    gated = _gated(state.decision)
     found, offloaded = nodes.nodes(workflow, pods)
     by_node = {untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(_NODE_ID)): pod for pod in pods}
-    tasks = dict.fromkeys(seen.tasks)
+    tasks = dict.fromkeys(fields.pop("tasks"))
     attempts: list[Attempt] = []
     gave_up = False
     for node in found:
@@ -211,8 +211,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
             tasks.setdefault(node.place.task)
     attempts.sort(key=lambda a: (a.order, a.created))
     tree = read_tree(found, is_offloaded=offloaded)
-    return replace(
-        seen,
+    fields |= _Fields(
         tasks=tuple(tasks),
         granted=dict(state.granted[state.current]),
         running={task.name: state.running(task.name) for task in state.tasks},
@@ -223,6 +222,11 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         gave_up=gave_up,
         offloaded=offloaded,
     )
+    return Observation(**fields)
+
+
+def _gated(decision: Decision | None) -> str:
+    return decision.why if decision and decision.action != _STOP else ""
 
 
 def waiting_reason(pod: Object, *, gated: str = "") -> str:
