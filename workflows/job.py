@@ -44,8 +44,8 @@ from diflow.workflows.pods import (
 from diflow.yamltext import dump_yaml
 
 # Attempts that are not counted are limited, too: each adds a node to the Workflow, whose size is limited.
-_UNCOUNTED_LIMIT = 1000
-_UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
+UNCOUNTED_LIMIT = 1000
+UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
 _STEP_RETRIES = 5
 _MARSHAL_WITHOUT_REFERENCES = 2
 _LONGEST_LINE = 65_536
@@ -56,7 +56,7 @@ Json = dict[str, Any]
 Given = TypeVarTuple("Given")
 
 
-def _plain(model: BaseModel) -> Json:
+def plain(model: BaseModel) -> Json:
     """A model of Hera as plain data."""
     return model.model_dump(exclude_none=True, by_alias=True)
 
@@ -69,7 +69,7 @@ def _built_once(build: Callable[[*Given], BaseModel]) -> Callable[[*Given], Json
 
     @lru_cache(maxsize=256)
     def frozen(*given: *Given) -> bytes:
-        return marshal.dumps(_plain(build(*given)))
+        return marshal.dumps(plain(build(*given)))
 
     @wraps(build)
     def built(*given: *Given) -> Json:
@@ -93,7 +93,11 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, A
     It is built from Hera's models directly, as Hera's Workflow searches each template for additions, which takes longer
     than all the rest. Raises InvalidError if the Workflow is too large.
     """
-    data = _workflow(job, settings if settings is not None else render_settings())
+    return checked_size(_workflow(job, settings if settings is not None else render_settings()))
+
+
+def checked_size(data: Json) -> Json:
+    """The Workflow. Raises InvalidError if it is too large."""
     # JSON has at most six bytes for one of marshal's, which is faster: most Workflows are far smaller than the limit.
     size = len(marshal.dumps(data, _MARSHAL_WITHOUT_REFERENCES)) * 6
     if size > bounds.MOST_WORKFLOW_BYTES:
@@ -111,8 +115,35 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, A
 def _workflow(job: DIJob, settings: RenderSettings) -> Json:
     tasks = [task.name for task in job.tasks]
     common = Common.of(job, settings)
-    replicas = {task.name: task.replicas for task in job.tasks}
-    parameters = initial(replicas, is_gang=job.scheduling == "gang")
+    return workflow_of(
+        job,
+        settings,
+        parameters=initial({task.name: task.replicas for task in job.tasks}, is_gang=job.scheduling == "gang"),
+        common=common,
+        pods=m.Metadata(annotations=pod_annotations(job)),
+        volumes=[roster_volume(job), token_volume(job)],
+        templates=[
+            job_dag(),
+            _round_dag(job, tasks),
+            *(_replica_dag(task, job.backoff_limit, job.preemptible) for task in tasks),
+            *(_pods(common, index) for index in range(len(tasks))),
+            superseded(),
+            _give_up_step(),
+        ],
+    )
+
+
+def workflow_of(
+    job: DIJob,
+    settings: RenderSettings,
+    *,
+    parameters: dict[str, str],
+    common: Common,
+    pods: m.Metadata | None,
+    volumes: list[Json],
+    templates: list[Json],
+) -> Json:
+    """The Workflow of a job with these templates, parameters and metadata of all pods."""
     workflow = m.Workflow(
         api_version="argoproj.io/v1alpha1",
         kind="Workflow",
@@ -131,22 +162,15 @@ def _workflow(job: DIJob, settings: RenderSettings) -> Json:
             pod_gc=m.PodGC(strategy="OnWorkflowCompletion") if job.clean_pod_policy == "All" else None,
             # A gang that is not admitted yet has no pods: the allocator lifts this when it has places for them.
             suspend=True if job.scheduling == "gang" else None,
-            arguments=_arguments(**parameters),
-            pod_metadata=m.Metadata(annotations=pod_annotations(job)),
+            arguments=arguments(**parameters),
+            pod_metadata=pods,
             pod_spec_patch=job_patch(common),
-            volumes=[m.Volume.model_validate(volume) for volume in (roster_volume(job), token_volume(job))],
+            volumes=[m.Volume.model_validate(volume) for volume in volumes],
             templates=[],
         ),
     )
-    data = _plain(workflow)
-    data["spec"]["templates"] = [
-        _job_dag(),
-        _round_dag(job, tasks),
-        *(_replica_dag(task, job.backoff_limit, job.preemptible) for task in tasks),
-        *(_pods(common, index) for index in range(len(tasks))),
-        _superseded(),
-        _give_up_step(),
-    ]
+    data = plain(workflow)
+    data["spec"]["templates"] = templates
     return data
 
 
@@ -183,12 +207,14 @@ def _annotations(job: DIJob) -> dict[str, str]:
 
 
 @_built_once
-def _superseded() -> m.Template:
+def superseded() -> m.Template:
+    """The leaf that makes a replica or a round count as Succeeded."""
     return m.Template(name=keys.TEMPLATE_SUPERSEDED, suspend=m.SuspendTemplate(duration="0"))
 
 
 @_built_once
-def _job_dag() -> m.Template:
+def job_dag() -> m.Template:
+    """The entry point: the rounds."""
     return m.Template(
         name=keys.TEMPLATE_JOB,
         dag=m.DAGTemplate(
@@ -196,7 +222,7 @@ def _job_dag() -> m.Template:
                 m.DAGTask(
                     name="round",
                     template=keys.TEMPLATE_ROUND,
-                    arguments=_arguments(round="{{item}}"),
+                    arguments=arguments(round="{{item}}"),
                     with_param=f"{{{{workflow.parameters.{keys.PARAM_ROUNDS}}}}}",
                 )
             ]
@@ -206,19 +232,19 @@ def _job_dag() -> m.Template:
 
 def _round_dag(job: DIJob, tasks: list[str]) -> Json:
     restarts_together = _restarts_together(job)
-    ended = " && ".join(f"({_has_ended(task)})" for task in tasks)
-    superseded = m.DAGTask(
+    ended = " && ".join(f"({has_ended(task)})" for task in tasks)
+    leaf = m.DAGTask(
         name=keys.TEMPLATE_SUPERSEDED,
         template=keys.TEMPLATE_SUPERSEDED,
         depends=ended,
         when=expr.is_current().replace("==", "!="),
     )
-    template = _plain(
+    template = plain(
         m.Template(
             name=keys.TEMPLATE_ROUND,
-            inputs=_inputs("round"),
+            inputs=inputs("round"),
             retry_strategy=_retry(job.backoff_limit, expr.is_current()) if restarts_together else None,
-            dag=m.DAGTemplate(fail_fast=False, tasks=[superseded]),
+            dag=m.DAGTemplate(fail_fast=False, tasks=[leaf]),
         )
     )
     template["dag"]["tasks"][:0] = [_fanout(task, restarts_together) for task in tasks]
@@ -229,8 +255,8 @@ def _round_dag(job: DIJob, tasks: list[str]) -> Json:
 def _fanout(task: str, restarts_together: bool) -> m.DAGTask:
     return m.DAGTask(
         name=dag_task(task),
-        template=_replica_name(task),
-        arguments=_arguments(
+        template=replica_name(task),
+        arguments=arguments(
             round="{{inputs.parameters.round}}",
             index=expr.template(expr.index_of_item()),
             member="{{item}}",
@@ -244,21 +270,21 @@ def _fanout(task: str, restarts_together: bool) -> m.DAGTask:
 def _replica_dag(task: str, backoff_limit: int, preemptible: bool) -> m.Template:
     retried_alone = not preemptible and backoff_limit > 0
     restarts_together = preemptible and backoff_limit > 0
-    inputs = _replica_inputs(restarts_together)
+    given = _replica_inputs(restarts_together)
     attempt = "{{retries}}" if retried_alone else "{{inputs.parameters.attempt}}" if restarts_together else None
     last = f"'{attempt}' == '{backoff_limit}' && " if attempt else ""
     return m.Template(
-        name=_replica_name(task),
+        name=replica_name(task),
         annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
-        inputs=_inputs(*inputs),
+        inputs=inputs(*given),
         retry_strategy=_retry(backoff_limit, expr.is_wanted(task)) if retried_alone else None,
         dag=m.DAGTemplate(
             tasks=[
                 m.DAGTask(
                     name=dag_task(task),
                     template=task,
-                    arguments=_arguments(
-                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in inputs},
+                    arguments=arguments(
+                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in given},
                         **({"attempt": "{{retries}}"} if retried_alone else {}),
                     ),
                 ),
@@ -267,7 +293,7 @@ def _replica_dag(task: str, backoff_limit: int, preemptible: bool) -> m.Template
                 m.DAGTask(
                     name=keys.TEMPLATE_SUPERSEDED,
                     template=keys.TEMPLATE_SUPERSEDED,
-                    depends=_has_ended(task),
+                    depends=has_ended(task),
                     when=expr.template(expr.is_unwanted(task)),
                     # On the leaf: Argo evaluates no other hooks once the DAG has ended.
                     hooks={"give-up": _give_up(f"{last}{expr.has_failed(dag_task(task))} && {expr.is_wanted(task)}")},
@@ -284,20 +310,20 @@ def _pods(common: Common, index: int) -> Json:
     # A failed replica stops the others of its round; with backoffLimit 0 there is one attempt, without a number.
     restart = "" if not job.preemptible else "{{inputs.parameters.attempt}}" if _restarts_together(job) else "0"
     stopped = expr.is_stopped(deadline_seconds=fields.get("activeDeadlineSeconds"), restart=restart)
-    template = {**_plain(m.Template.model_validate(fields)), **_pod_frame(task, stopped, _pod_inputs(job))}
+    template = {**plain(m.Template.model_validate(fields)), **_pod_frame(task, stopped, _pod_inputs(job))}
     return dict(sorted(template.items(), key=lambda item: _PLACE_IN_TEMPLATE[item[0]]))
 
 
 @_built_once
-def _pod_frame(task: str, stopped: str, inputs: tuple[str, ...]) -> m.Template:
+def _pod_frame(task: str, stopped: str, names: tuple[str, ...]) -> m.Template:
     """What the template of a task's pods has besides the fields of `pod_template`."""
     return m.Template(
         name=task,
         annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
-        inputs=_inputs(*inputs),
+        inputs=inputs(*names),
         retry_strategy=m.RetryStrategy(
-            limit=m.IntOrString(root=_UNCOUNTED_LIMIT),
-            backoff=_UNCOUNTED_BACKOFF,
+            limit=m.IntOrString(root=UNCOUNTED_LIMIT),
+            backoff=UNCOUNTED_BACKOFF,
             expression=f"{expr.is_wanted(task)} && ({expr.is_uncounted()} || {stopped})",
         ),
     )
@@ -318,7 +344,7 @@ def _give_up_step() -> m.Template:
         # The Workflow's patch and annotations of all pods read it.
         inputs=m.Inputs(parameters=[m.Parameter(name="round", default="")]),
         retry_strategy=m.RetryStrategy(
-            limit=m.IntOrString(root=_STEP_RETRIES), retry_policy="Always", backoff=_UNCOUNTED_BACKOFF
+            limit=m.IntOrString(root=_STEP_RETRIES), retry_policy="Always", backoff=UNCOUNTED_BACKOFF
         ),
         # It always ends as Failed, as `argo retry` keeps everything that a succeeded step depends on.
         resource=m.ResourceTemplate(
@@ -327,7 +353,8 @@ def _give_up_step() -> m.Template:
     )
 
 
-def _has_ended(task: str) -> str:
+def has_ended(task: str) -> str:
+    """Whether a DAG task has ended, as a `depends`."""
     return " || ".join(f"{dag_task(task)}.{result}" for result in ("Succeeded", "Failed", "Errored"))
 
 
@@ -352,14 +379,17 @@ def _pod_inputs(job: DIJob) -> tuple[str, ...]:
     return ("round", "index", "member", *(("attempt",) if job.backoff_limit else ()))
 
 
-def _replica_name(task: str) -> str:
+def replica_name(task: str) -> str:
+    """The name of the template of one replica of a task."""
     # A capital letter, which no task's name has: the template of a task's pods is named as the task is.
     return f"replicaOf-{task}"
 
 
-def _inputs(*parameters: str) -> m.Inputs:
+def inputs(*parameters: str) -> m.Inputs:
+    """These inputs of a template."""
     return m.Inputs(parameters=[m.Parameter(name=name) for name in parameters])
 
 
-def _arguments(**values: str) -> m.Arguments:
+def arguments(**values: str) -> m.Arguments:
+    """These arguments."""
     return m.Arguments(parameters=[m.Parameter(name=name, value=value) for name, value in values.items()])
