@@ -10,6 +10,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any, Final
 
 from diflow import keys
@@ -53,7 +54,7 @@ class Wanted:
     def gpus(self) -> int:
         """The GPUs of each."""
         value = exact(self.resources.get(GPU, "0")) or 0
-        return int(-(-value // 1))
+        return ceil(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ Plan = Callable[[Modules], Change]
 def majority(counts: Iterable[int]) -> int:
     """The most frequent number of GPUs among the nodes that have some, of several the largest; 0 if none has any."""
     found = Counter(count for count in counts if count > 0)
-    return max(found, key=lambda count: (found[count], count), default=0)
+    return max(((often, count) for count, often in found.items()), default=(0, 0))[1]
 
 
 def split(gpus: int, most: int) -> list[int]:

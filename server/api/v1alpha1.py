@@ -71,11 +71,8 @@ class V1Alpha1:
         else:
             caller = await self._core.access.lister(exchange.token, namespace=namespace, address=exchange.address)
             exchange.scope["state"]["caller"] = caller
-            found = [
-                _listed(view, known, f"{view.name}-{COORDINATOR}")
-                for view in sorted(self._core.cache.jobs(), key=lambda view: (view.namespace, view.name))
-                if namespace in ("", view.namespace) and (known := view.workflow.modules) and not _is_over(view, known)
-            ]
+            views = sorted(self._core.cache.jobs(), key=lambda view: (view.namespace, view.name))
+            found = [_of_job(view) for view in views if namespace in ("", view.namespace) and _is_listed(view)]
         await exchange.answer(envelope.success(_GOT, found))
 
     async def create(self, exchange: Exchange) -> None:
@@ -148,6 +145,16 @@ class V1Alpha1:
 
 def _is_over(view: JobView, known: Modules) -> bool:
     return view.workflow.is_over or known.has_ended
+
+
+def _is_listed(view: JobView) -> bool:
+    known = view.workflow.modules
+    return known is not None and not known.problem and not _is_over(view, known)
+
+
+def _of_job(view: JobView) -> Json:
+    known = view.workflow.modules
+    return _listed(view, known, f"{view.name}-{COORDINATOR}") if known is not None else {}
 
 
 def _missing(*more: str) -> dict[str, Handler]:

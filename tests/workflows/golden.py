@@ -8,6 +8,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = _ROOT / "examples"
 REOPTIMISE = _ROOT / "manifests" / "allocator" / "reoptimise.yaml"
 CRD = _ROOT / "manifests" / "crds" / "dijobs.yaml"
+AGGREGATOR_CRD = _ROOT / "manifests" / "crds" / "aggregatorconfigs.yaml"
 _HEAD = "# The scheduled re-optimisation, as `diflow cron` prints it (`make golden` writes it anew).\n"
 
 
@@ -31,11 +32,13 @@ def reoptimise() -> str:
 def main() -> None:
     from diflow import DIJob
     from diflow.controller.crd import crd_yaml
+    from diflow.controller.crd_v1alpha1 import aggregator_yaml
     from diflow.workflows import to_yaml
 
     REOPTIMISE.parent.mkdir(exist_ok=True)
     REOPTIMISE.write_text(reoptimise(), encoding="utf-8")
     CRD.write_text(crd_yaml(), encoding="utf-8")
+    AGGREGATOR_CRD.write_text(aggregator_yaml(), encoding="utf-8")
     for path in jobs():
         golden_of(path).write_text(to_yaml(DIJob.from_yaml(path)), encoding="utf-8")
 

@@ -285,7 +285,8 @@ async def test_pods_without_a_token_are_known_by_their_address(unproven: bool) -
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", '{"1":{}}', '{"x":{}}', '{"2":{"coordinator":{"ids":["abcde"]}}}',
-     '{"2":{"collector":{"ids":"x"}}}', '{"2":{"collector":{"ids":["abcde","abcde"]}}}', '{"2":{"collector":{"ids":["{{x}}"]}}}',
+     '{"2":{"collector":{"ids":"x"}}}', '{"2":{"collector":{"ids":["abcde","abcde"]}}}',
+     '{"2":{"collector":{"ids":["{{x}}"]}}}',
      '{"2":{"collector":{"ids":["abcde"],"resources":{"cpu":1}}}}',
      '{"2":{"ddp-learner":{"ids":["abcde"],"each":[1]}}}',
      '{"2":{"ddp-learner":{"ids":["abcde"],"each":[{"ports":3}]}}}', "[" * 100_000],
