@@ -257,7 +257,10 @@ class Reconciler:
             for pod in todo.delete:
                 self._end_pod(pod, None)
             for pod in todo.stop:
-                self._end_pod(pod, pods_of_modules.STOP)
+                self._end_pod(pod, pods_of_modules.stopped())
+            for pod in todo.fail:
+                body = pods_of_modules.failed(pod, now=statuses.timestamp(self._wall()))
+                self._end_pod(pod, body, subresource="status")
         seconds = statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
         made = statuses.coordinated(found, known, requests=obj.number("scaleRequests") or 0, ttl_seconds=seconds)
         again = self._write(key, obj, made)
@@ -265,7 +268,7 @@ class Reconciler:
             return self._expire(obj) if obj.has_ended else 0.0
         return again
 
-    def _end_pod(self, pod: Json, patch: Json | None) -> None:
+    def _end_pod(self, pod: Json, patch: Json | None, *, subresource: str = "") -> None:
         """Delete a pod, or patch it. One that is gone is no error."""
         metadata = pod["metadata"]
         where: dict[str, Any] = {"namespace": metadata["namespace"]}
@@ -276,7 +279,9 @@ class Reconciler:
             else:
                 body = {**patch, "metadata": {"uid": metadata["uid"]}}
                 self._caches.pods.apply_write(
-                    self._cluster.patch(POD, metadata["name"], body, manager=keys.CONTROLLER, **where)
+                    self._cluster.patch(
+                        POD, metadata["name"], body, manager=keys.CONTROLLER, subresource=subresource, **where
+                    )
                 )
         except NotFoundError:
             return

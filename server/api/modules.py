@@ -254,7 +254,7 @@ def _gpus(node: Mapping[str, Any]) -> int:
     for part in ("allocatable", "capacity"):
         given = untrusted.sub(node, "status", part).get(GPU)
         if isinstance(given, str) and (value := exact(given)) is not None:
-            return int(min(max(value, 0), _MOST_GPUS))
+            return min(max(ceil(value), 0), _MOST_GPUS)
     return 0
 
 
