@@ -23,10 +23,17 @@ def app(_: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
 
 @contextmanager
 def served() -> Iterator[tuple[int, pages._Server]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with serving(port, app) as server:
+    with ExitStack() as stack:
+        for tries_left in (4, 3, 2, 1, 0):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            try:
+                server = stack.enter_context(serving(port, app))
+                break
+            except InvalidError:  # another test's process took the port meanwhile
+                if not tries_left:
+                    raise
         assert isinstance(server, pages._Server)
         yield port, server
 

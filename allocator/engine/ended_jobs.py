@@ -139,7 +139,7 @@ class EndedJobs:
         space.served = self._clock()
         config_map = self._cluster.get(CONFIG_MAP, keys.ENDED_JOBS, namespace=namespace)
         before = ended.text_of(config_map)
-        recorded = ended.parse(before, namespace=namespace)
+        recorded = ended.parse(before, namespace=namespace, now_seconds=time.time())
         found: list[EndedJob] = []
         looked = {(job.uid, job.version) for job in recorded} & there.keys()
         for key, head in [one for one in todo if one[0] not in looked][:_MOST_READ]:

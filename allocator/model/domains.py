@@ -140,15 +140,20 @@ def rooms(ledger: Ledger, job: int, want: Mapping[int, int], freed: Callable[[],
     return [row == domain for domain in found[np.lexsort((found, -part[found]))][:MOST_TRIED].tolist()]
 
 
-def best_domain(snapshot: Snapshot, job: int, fits: Mapping[int, IntArray]) -> BoolArray | None:
+def best_domain(
+    snapshot: Snapshot, job: int, fits: Mapping[int, IntArray], among: BoolArray | None = None
+) -> BoolArray | None:
     """The nodes (N) of the domain of the required level that holds the largest part of the job's minimum, by its worst
-    role there; None if no level is required. `fits`: role → replicas that fit on each node (N)."""
+    role there; None if no level is required. `fits`: role → replicas that fit on each node (N). `among`: the nodes (N)
+    of the domains that are compared; no node is returned if there are none."""
     s, level = snapshot, snapshot.required(job)
     if level < 0:
         return None
     row = s.node_domain[level]
-    known = np.unique(row[row >= 0])
     inside: BoolArray = row >= 0
+    if among is not None:
+        inside &= among
+    known = np.unique(row[inside])
     if not len(known):
         return inside
     part: FloatArray = np.ones(len(s.domain_names))

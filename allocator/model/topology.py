@@ -1,7 +1,8 @@
 """The levels of the topology, and the domains that nodes form at each level: racks, blocks, zones.
 
 A domain is identified by the labels of its level and of all wider levels, so rack `1` of block `a` is not rack `1` of
-block `b`. A node without the label of a level is in no domain of that level.
+block `b`. A node without the label of a level is in no domain of that level or of a narrower one: two nodes that both
+lack the label of their block may be far apart.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def domains(levels: Sequence[Level], labels: Sequence[Mapping[str, str]]) -> tup
     rows: list[list[int]] = []
     names: list[str] = []
     for path_of in paths:
-        known = sorted({path for path in path_of if path[-1]})
+        known = sorted({path for path in path_of if all(path)})
         index = {path: len(names) + i for i, path in enumerate(known)}
         rows.append([index.get(path, -1) for path in path_of])
         values = Counter(path[-1] for path in known)

@@ -17,13 +17,15 @@ from diflow.allocator.model.snapshot import Snapshot
 
 ROUNDING = 1e-9
 """Relative difference of measures that counts as equal: sums in another order."""
-_OF_REPLICAS = tuple(
+_LOSSES = tuple(
     int(why)
     for why in (
-        *(Why.FITS, Why.GROWN, Why.PLACED_AGAIN, Why.PREEMPTED_FOR_PRIORITY, Why.RECLAIMED),
-        *(Why.RECLAIMED_BY_GUARANTEE, Why.SHARED_IN_QUEUE, Why.GAVE_BACK_RESERVATION, Why.SHRUNK_FOR_OTHERS),
+        *(Why.PREEMPTED_FOR_PRIORITY, Why.RECLAIMED, Why.RECLAIMED_BY_GUARANTEE, Why.SHARED_IN_QUEUE),
+        *(Why.GAVE_BACK_RESERVATION, Why.SHRUNK_FOR_OTHERS),
     )
 )
+"""Reasons of jobs that lose replicas to another job."""
+_OF_REPLICAS = (int(Why.FITS), int(Why.GROWN), int(Why.PLACED_AGAIN), *_LOSSES)
 """Reasons of running jobs whose values are replicas."""
 ROUNDS = 8
 MOST_JOBS = 200
@@ -37,7 +39,9 @@ def followed(snapshot: Snapshot, plan: Plan, look: Callable[[Snapshot], Plan]) -
     seen = {_allocation(plan)}
     for _ in range(ROUNDS):
         again = look(carry_out(snapshot, plan))
-        if not changes(again) or leaves_home(snapshot, again):
+        if not changes(again):
+            return _as_waiting(snapshot, plan, again)
+        if leaves_home(snapshot, again):
             return plan
         plan = joined(snapshot, plan, again)
         # In a cycle of exchanges any state is as good as the others.
@@ -67,6 +71,21 @@ def joined(snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
     )
 
 
+def _as_waiting(snapshot: Snapshot, plan: Plan, again: Plan) -> Plan:
+    """`plan` with the reasons of `again`, which changes nothing after it, for jobs that one step started and a later
+    one stopped: they never ran, so they wait."""
+    idle = ~snapshot.jobs_of(snapshot.held_by_role() > 0) & ~snapshot.jobs_of(plan.role)
+    never_ran = idle & np.isin(plan.why, _LOSSES)
+    if not never_ran.any():
+        return plan
+    return replace(
+        plan,
+        why=frozen(np.where(never_ran, again.why, plan.why)),
+        values=frozen(np.where(never_ran[:, None], again.values, plan.values)),
+        subject=frozen(np.where(never_ran, again.subject, plan.subject)),
+    )
+
+
 def recounted(snapshot: Snapshot, plan: Plan) -> Plan:
     """The plan with reasons that count replicas before and after the whole plan.
 
@@ -78,10 +97,12 @@ def recounted(snapshot: Snapshot, plan: Plan) -> Plan:
     counts = np.isin(plan.why, _OF_REPLICAS) & (~np.isin(plan.why, tuple(NAMES_A_JOB)) | (plan.subject >= 0))
     # The last step may have kept a job that an earlier one moved.
     counts |= np.isin(plan.why, (int(Why.KEPT), int(Why.KEPT_NOT_PREEMPTIBLE))) & (plan.action != KEEP)
+    stopped = counts & (then == 0) & (held > 0) & np.isin(plan.why, _LOSSES)
     told = np.flatnonzero(counts & (then > 0))
-    if not len(told):
+    if not len(told) and not stopped.any():
         return plan
     why, values, subject = plan.why.copy(), plan.values.copy(), plan.subject.copy()
+    values[stopped, 0], values[stopped, 1] = 0.0, held[stopped]
     for job in told.tolist():
         before, after, reason = held[job], then[job], Why(int(why[job]))
         if plan.action[job] == KEEP:

@@ -167,6 +167,8 @@ def reserve(ledger: Ledger, job: int, borrowed: IntArray | None = None) -> Kept:
         order = np.lexsort((-whole, -now))
         order = order[whole[order] > 0]
         if len(order) == 0 or int(np.minimum(whole[order], 2**40).sum()) < need:
+            for nodes, amount in kept:
+                ledger.unblock(nodes, amount)
             return []
         total = np.cumsum(np.minimum(whole[order], need))
         last = int(np.searchsorted(total, need))
@@ -193,7 +195,7 @@ def _room(ledger: Ledger, job: int, borrowed: IntArray | None) -> BoolArray | No
     inside = np.zeros(s.nodes, dtype=np.bool_)
     for nodes in able:
         inside |= True if nodes is None else nodes
-    return best_domain(s, job, {role: np.where(inside, now[role], 0) for role in now})
+    return best_domain(s, job, now, inside)
 
 
 def start(ledger: Ledger, job: int) -> bool:

@@ -8,7 +8,7 @@
 
 All parts together take less than 40 minutes on two processors, and end by themselves. They need a cluster with fake
 nodes: that of DIFLOW_TEST_KUBECONFIG, or a new one. The exit code is 1 if a figure is outside its range
-(scale_ranges.json) or above its limit.
+(ranges.json) or above its limit.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -99,3 +100,9 @@ for group, (text, commands) in GROUPS.items():
     for command in commands:
         under.command(name=command.__name__.rstrip("_"))(command)
     app.add_typer(under)
+
+
+@cache
+def root() -> Callable[..., Any]:
+    """`diflow` with all its commands. A process builds it once: that takes longer than most commands."""
+    return typer.main.get_command(app)

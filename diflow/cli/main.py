@@ -66,11 +66,11 @@ def _write_what_the_terminal_can() -> None:
 
 def code_of(args: Sequence[str] | None = None) -> int:
     """Run `diflow` and return its exit code. Tracebacks are shown only if DIFLOW_DEBUG is set."""
-    from diflow.cli.app import app  # noqa: PLC0415 (its errors must be caught here too)
+    from diflow.cli.app import root  # noqa: PLC0415 (its errors must be caught here too)
 
     try:
         given = _in_full(sys.argv[1:] if args is None else args)
-        result = app(args=given, prog_name="diflow", standalone_mode=False)
+        result = root()(args=given, prog_name="diflow", standalone_mode=False)
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as error:
         code = _ended_by(error)

@@ -81,7 +81,8 @@ class _Draft:
 
 def answered(obj: DIJobRead, workflow: Mapping[str, Any]) -> int:
     """The number for `status.scaleRequests` once a wish was carried out."""
-    return max(obj.number("scaleRequests") or 0, CarriedOut.read(workflow).status)
+    carried_out = CarriedOut.read(workflow)
+    return max(_counted(obj, carried_out), carried_out.status)
 
 
 def answer(obj: DIJobRead, workflow: Mapping[str, Any]) -> Answer | None:
@@ -126,9 +127,16 @@ def _wish(obj: DIJobRead, before: CarriedOut) -> tuple[int, tuple[int, int]]:
     noted = before.status, before.replicas
     if replicas is None or reported is None or replicas == reported:
         return 0, noted
-    number = (obj.number("scaleRequests") or 0) + 1
+    number = _counted(obj, before) + 1
     by = replicas - (before.replicas if number <= before.status else reported)
     return by, (max(number, before.status), replicas) if by else noted
+
+
+def _counted(obj: DIJobRead, before: CarriedOut) -> int:
+    """The answered writes of `status.replicas` that the status counts; those that the Workflow counts, if somebody
+    wrote a number into the status that nobody could have reached."""
+    number = obj.number("scaleRequests") or 0
+    return number if number < _MOST_REQUESTS // 2 else before.status
 
 
 def _as_specified(draft: _Draft, task: str, spec: Mapping[str, Counts]) -> None:

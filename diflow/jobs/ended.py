@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,7 +40,8 @@ def list_ended(*, namespace: str | None = None, everywhere: bool = False, cluste
     try:
         for config_map in _records(cluster, **where):
             space = untrusted.string(untrusted.sub(config_map, "metadata").get("namespace"))
-            recorded |= {job.key: job for job in ended.parse(ended.text_of(config_map), namespace=space)}
+            found = ended.parse(ended.text_of(config_map), namespace=space, now_seconds=time.time())
+            recorded |= {job.key: job for job in found}
     except UnauthorizedError as error:
         trouble = str(error)
     versions = {(job.namespace, job.uid, job.version) for job in recorded.values()}

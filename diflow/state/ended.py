@@ -28,6 +28,7 @@ _LONGEST_VERSION: Final = 32
 _LONGEST_MESSAGE: Final = 240
 _LONGEST_LINE: Final = 4096
 _MOST_RESTARTS: Final = 10**9
+_CLOCKS_DIFFER_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +120,16 @@ def text_of(config_map: Mapping[str, Any] | None) -> str:
     return untrusted.string(untrusted.sub(config_map or {}, "data").get(JOBS_KEY))
 
 
-def parse(text: str, *, namespace: str, most: int = MOST_ENDED_JOBS) -> list[EndedJob]:
+def parse(text: str, *, namespace: str, now_seconds: float, most: int = MOST_ENDED_JOBS) -> list[EndedJob]:
     """The last `most` jobs of a record, the one that ended first at the beginning; each job once.
 
-    Only as much of the text is read as the allocator would write.
+    Only as much of the text is read as the allocator would write. A line of a job that ends after `now_seconds` (Unix
+    time) is ignored: it would stand before the jobs of all other namespaces.
     """
     lines = text[-MOST_ENDED_BYTES:].rstrip("\n").split("\n")[-most:]
     read = (_read(line, namespace) for line in lines if len(line) <= _LONGEST_LINE)
-    return merged((job for job in read if job is not None), ())
+    latest = now_seconds + _CLOCKS_DIFFER_SECONDS
+    return merged((job for job in read if job is not None and untrusted.seconds(job.ended) <= latest), ())
 
 
 def merged(recorded: Iterable[EndedJob], more: Iterable[EndedJob]) -> list[EndedJob]:

@@ -6,6 +6,7 @@ can edit these objects, so nothing here raises: a job that cannot be read has a 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -196,7 +197,7 @@ def trim_pod(obj: Object) -> PodFacts | None:
 def trim_record(obj: Object) -> tuple[JobFacts, ...]:
     """The last jobs of a namespace's record of ended jobs, the one that ended first at the beginning."""
     namespace = str(obj["metadata"].get("namespace") or "")
-    jobs = ended.parse(ended.text_of(obj), namespace=namespace, most=MOST_RECORDED)
+    jobs = ended.parse(ended.text_of(obj), namespace=namespace, now_seconds=time.time(), most=MOST_RECORDED)
     return tuple(_recorded(job) for job in jobs)
 
 

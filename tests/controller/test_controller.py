@@ -397,6 +397,16 @@ def test_a_write_of_replicas_in_the_status_is_a_request_for_the_difference(
     assert at.status()["scaleRequests"] == 1
 
 
+def test_a_count_of_requests_that_somebody_wrote_by_hand_is_replaced(at: Lab) -> None:
+    at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 1}])
+    at.rest()
+    for number, wanted in enumerate((3, 5), 1):
+        at.write_status(replicas=at.status()["replicas"] + 2, scaleRequests=2**31 - 1)
+        at.rest()
+        assert replicas(at) == {"learner": wanted}
+        assert at.status()["scaleRequests"] == number
+
+
 def test_a_second_write_before_the_first_is_reported_counts_from_the_first(at: Lab) -> None:
     at.apply(scheduling="gang", tasks=[{"type": "learner", "replicas": 3}])
     at.rest()

@@ -336,7 +336,7 @@ def _wrong_reservation(look: Look, job: int, values: Numbers) -> Iterator[str]:
     if s.job_preemptible[job] and s.job_priority[job] <= s.job_priority[other]:
         yield "it could borrow the capacity"
     comes_first = (-s.job_priority[other], -look.waited(other)) <= (-s.job_priority[job], -look.waited(job))
-    if not comes_first and _is_due(look, job):
+    if not comes_first and _is_due(look, job) and not _one_as_late_runs(look, job):
         yield "it comes first itself"
 
 
@@ -361,6 +361,18 @@ def _is_due(look: Look, job: int) -> bool:
         if any(((tree.used[q] + need > s.queue_cap[q]) & (need > 0)).any() for q in tree.chain(int(s.job_queue[job]))):
             return False
     return True
+
+
+def _one_as_late_runs(look: Look, job: int) -> bool:
+    """Whether a job runs that is at least half as large and waited as long for its start: then there is no turn."""
+    s = look.s
+    open_to_all = s.node_allocatable[s.node_open] - s.node_foreign[s.node_open]
+    on_closed = s.usage(s.held_role, s.held_node, s.held_count)[~s.node_open]
+    total = np.maximum(open_to_all.sum(axis=0) + on_closed.sum(axis=0), 1)
+    size = [float((look.gang(other) / total).max()) for other in range(s.jobs)]
+    started = np.where(s.job_started_seconds >= 0, s.job_started_seconds, s.job_created_seconds)
+    late = (look.held > 0) & (started - s.job_created_seconds >= RESERVE_AFTER)
+    return any(size[other] >= size[job] / 2 - NEAR for other in np.flatnonzero(late).tolist())
 
 
 def _its_turn(look: Look, job: int, values: Numbers) -> str:

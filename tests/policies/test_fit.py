@@ -17,7 +17,7 @@ from diflow.allocator.model.validate import faults
 from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView, build
 from diflow.allocator.policies.fit.policy import FitPolicy
 from diflow.allocator.policies.fit.preemption import preempt
-from diflow.allocator.policies.fixed_point import no_worse_than_keeping
+from diflow.allocator.policies.fixed_point import joined, no_worse_than_keeping, recounted
 from diflow.allocator.policies.settings import PolicySettings
 
 NOW = 1000.0
@@ -391,3 +391,48 @@ def _fewest(snapshot: Snapshot, new: int, need: int) -> tuple[int, int] | None:
         if found:
             return min(found)
     return None
+
+
+def test_a_job_that_starts_in_one_step_of_the_plan_and_loses_in_the_next_is_told_that_it_waits() -> None:
+    """The gang of two stands in the way of the gang of five in the first step only: both start in the end, and the
+    one of low priority, which started between them, never held anything."""
+    shapes = {
+        "low": ({"cpu": 2, "gpu": 1}, 1, 8, 0),
+        "five": ({"cpu": 2, "gpu": 2}, 5, 5, 1),
+        "two": ({"cpu": 2}, 2, 2, 1),
+    }
+    created = {"low": 500.0, "five": NOW, "two": 600.0}
+    jobs = [
+        JobView(
+            name, (RoleView("w", asked, low, high),), preemptible=True, priority=rank, created_seconds=created[name]
+        )
+        for name, (asked, low, high, rank) in shapes.items()
+    ]
+    free = [{"cpu": 7, "gpu": 4}, {"cpu": 7, "gpu": 2}, {"cpu": 16, "gpu": 2}, {"cpu": 6, "gpu": 2}]
+    snapshot, plan = planned([NodeView(f"n{i}", have) for i, have in enumerate(free)], jobs)
+    assert sizes(snapshot, plan) == {"five": 5, "two": 2}
+    assert told(snapshot, plan, "low").startswith("low: wait: waits for capacity: its gang needs 1 replica at once")
+
+
+def test_a_job_that_grows_in_one_step_and_is_stopped_in_the_next_loses_what_it_held_before() -> None:
+    """The reason of a job that several steps of one plan changed counts its replicas before and after the plan."""
+    snapshot = build(nodes(4), [elastic("old", 1, 4, {"n1": 1}), firm("urgent", 4, priority=1)], now_seconds=NOW)
+    grown = make_plan(snapshot, "fit", *_triples((0, 0, 4)), **_reasons(Why.GROWN, (4, 1, 0), -1))
+    after = carry_out(snapshot, grown)
+    plan = joined(snapshot, grown, FitPolicy(PolicySettings()).optimize(after))
+    assert plan.values[0].tolist() == [0, 4, 0]
+    assert recounted(snapshot, plan).values[0].tolist() == [0, 1, 0]
+
+
+def _triples(*rows: tuple[int, int, int]) -> list[Any]:
+    """Role, node and count as arrays."""
+    return [np.array(column) for column in zip(*rows, strict=True)]
+
+
+def _reasons(why: Why, values: tuple[float, float, float], subject: int) -> dict[str, Any]:
+    """The reasons of a plan for two jobs, of which the first one has this reason."""
+    return {
+        "why": np.array([int(why), int(Why.DOES_NOT_FIT)]),
+        "values": np.array([values, (4, 0, 0)], dtype=np.float64),
+        "subject": np.array([subject, -1]),
+    }

@@ -146,9 +146,9 @@ def test_a_level_is_named_by_its_name_or_its_label() -> None:
 
 def test_domains_are_identified_by_the_labels_of_all_wider_levels() -> None:
     labels = [{"block": "a", "rack": "1"}, {"block": "b", "rack": "1"}, {"block": "a", "rack": "2"}, {"block": "a"}, {}]
-    of_node, names = domains(LEVELS, [*labels, {"block": "a", "rack": ""}])
+    of_node, names = domains(LEVELS, [*labels, {"block": "a", "rack": ""}, {"rack": "1"}, {"rack": "1"}])
     assert names == ("a", "b", "a/1", "2", "b/1")
-    assert of_node.tolist() == [[0, 1, 0, 0, -1, 0], [2, 4, 3, -1, -1, -1]]
+    assert of_node.tolist() == [[0, 1, 0, 0, -1, 0, -1, -1], [2, 4, 3, -1, -1, -1, -1, -1]]
 
 
 # -- the smallest domain that holds a gang --
@@ -380,6 +380,26 @@ def test_capacity_is_reserved_in_one_rack(required: str) -> None:
     assert len(chosen) == 1 or not required
     ledger = Ledger(cluster([gang("job", 5, required="rack", created=0.0)]))
     assert reserve(ledger, 0) == [], "no rack could hold it"
+
+
+def two_roles(head: int, workers: int, required: str) -> JobView:
+    """A gang of `head` and `workers` replicas of 8 GPUs each, in two roles."""
+    roles = (RoleView("head", {GPU: 8}, head, head, head), RoleView("worker", {GPU: 8}, workers, workers, workers))
+    return JobView("job", roles, required=required, created_seconds=900.0)
+
+
+def test_capacity_is_reserved_in_a_rack_that_could_hold_all_roles_and_nothing_otherwise() -> None:
+    """All racks are full, and rack 1 alone has four nodes: in the others two nodes are used by others."""
+    used = {f"n{r}{i}": 8 for r in (0, 2, 3) for i in (0, 1)}
+    holds = [gang(f"b{r}{i}", 1, placed=[f"n{r}{i}"]) for r in range(4) for i in range(4) if f"n{r}{i}" not in used]
+    ledger = Ledger(cluster([*holds, two_roles(1, 3, "rack")], nodes(used)))
+    job = ledger.snapshot.job_names.index("job")
+    assert [chosen.tolist() for chosen, _ in reserve(ledger, job)] == [[4], [4, 5, 6]]
+    for required in ("", "rack"):
+        ledger = Ledger(cluster([two_roles(1, 99, required)]))
+        free = ledger.free.copy()
+        assert reserve(ledger, 0) == [], "the second role can never fit"
+        assert np.array_equal(ledger.free, free), "nothing stays reserved for the first"
 
 
 @pytest.mark.parametrize("policy", ["fit", "fair"])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diflow.bounds import MOST_ENDED_BYTES, MOST_ENDED_JOBS
-from diflow.state import ended
+from diflow.state import ended, untrusted
 from diflow.state.ended import EndedJob
 from tests.state.seen import SeenJob, at
 
@@ -30,6 +30,7 @@ JOB = EndedJob(
     reschedules=1,
     message="learner-0 failed",
 )
+NOW = untrusted.seconds(at(0)) + 86_400.0
 
 
 def test_a_job_is_recorded_as_its_status_says() -> None:
@@ -57,9 +58,9 @@ def test_a_part_that_its_job_has_left_is_not_recorded() -> None:
 
 def test_the_record_is_read_as_it_was_written() -> None:
     jobs = [replace(JOB, name=f"job-{i}", ended=at(i)) for i in range(20)]
-    assert ended.parse(ended.text(jobs), namespace="default") == jobs
-    assert ended.parse(ended.text(jobs), namespace="default", most=5) == jobs[-5:]
-    assert ended.parse("", namespace="default") == []
+    assert ended.parse(ended.text(jobs), namespace="default", now_seconds=NOW) == jobs
+    assert ended.parse(ended.text(jobs), namespace="default", now_seconds=NOW, most=5) == jobs[-5:]
+    assert ended.parse("", namespace="default", now_seconds=NOW) == []
 
 
 @given(st.lists(st.text(max_size=300), max_size=5))
@@ -68,12 +69,12 @@ def test_any_message_of_a_user_is_one_line_of_the_record(messages: list[str]) ->
     text = ended.text(jobs)
     assert text.isascii()
     assert text.count("\n") == len(jobs)
-    assert ended.parse(text, namespace="default") == jobs
+    assert ended.parse(text, namespace="default", now_seconds=NOW) == jobs
 
 
 def test_of_too_many_jobs_the_last_ones_are_kept() -> None:
     jobs = [replace(JOB, name=f"job-{i}", ended=at(i)) for i in range(MOST_ENDED_JOBS + 500)]
-    kept = ended.parse(ended.text(jobs), namespace="default")
+    kept = ended.parse(ended.text(jobs), namespace="default", now_seconds=NOW)
     assert kept == jobs[-MOST_ENDED_JOBS:]
 
 
@@ -81,7 +82,7 @@ def test_of_too_long_texts_the_last_ones_are_kept() -> None:
     jobs = [replace(JOB, name=f"job-{i}", ended=at(i), message="\N{PILE OF POO}" * 240) for i in range(MOST_ENDED_JOBS)]
     text = ended.text(jobs)
     assert MOST_ENDED_BYTES * 0.9 < len(text) <= MOST_ENDED_BYTES
-    kept = ended.parse(text, namespace="default")
+    kept = ended.parse(text, namespace="default", now_seconds=NOW)
     assert kept == jobs[-len(kept) :]
     assert len(kept) > 100
 
@@ -119,7 +120,7 @@ def test_a_job_is_in_the_record_once_and_as_it_ended_last() -> None:
 )
 def test_a_line_that_is_no_record_is_ignored(line: str) -> None:
     text = f"{line}\n{ended.text([JOB])}{line}\n"
-    assert ended.parse(text, namespace="default") == [JOB]
+    assert ended.parse(text, namespace="default", now_seconds=NOW) == [JOB]
 
 
 def test_wrong_values_in_a_line_are_ignored_or_shortened() -> None:
@@ -127,12 +128,17 @@ def test_wrong_values_in_a_line_are_ignored_or_shortened() -> None:
         "name": "n" * 900, "phase": "Failed", "ended": at(9), "started": 7, "submitted": "9999", "uid": {},
         "restarts": -1, "reschedules": 1e300, "replicas": True, "queue": ["a"], "message": "m" * 2000,
     }  # fmt: skip
-    (job,) = ended.parse(json.dumps(wrong), namespace="default")
+    (job,) = ended.parse(json.dumps(wrong), namespace="default", now_seconds=NOW)
     assert job == EndedJob(namespace="default", name="n" * 253, uid="", phase="Failed", ended=at(9), message="m" * 240)
+
+
+def test_a_line_of_a_job_that_ends_in_the_future_is_ignored() -> None:
+    later = replace(JOB, name="later", ended="2999-01-01T00:00:00Z")
+    assert ended.parse(ended.text([JOB, later]), namespace="default", now_seconds=NOW) == [JOB]
 
 
 def test_a_record_of_a_mebibyte_is_read_in_part() -> None:
     line = ended.text([JOB])
-    assert len(ended.parse("x" * 500_000 + "\n" + line * 5000, namespace="default")) == 1
-    assert ended.parse("x" * 1_000_000, namespace="default") == []
+    assert len(ended.parse("x" * 500_000 + "\n" + line * 5000, namespace="default", now_seconds=NOW)) == 1
+    assert ended.parse("x" * 1_000_000, namespace="default", now_seconds=NOW) == []
     assert ended.text_of({"data": {"jobs": 5}}) == ended.text_of({"data": []}) == ended.text_of(None) == ""

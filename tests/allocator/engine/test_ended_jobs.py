@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -72,7 +73,7 @@ class Scene:
         return ended.text_of(self.api.objects[CONFIG_MAP.path(namespace)][keys.ENDED_JOBS])
 
     def recorded(self, namespace: str = "default") -> list[EndedJob]:
-        return ended.parse(self.text(namespace), namespace=namespace)
+        return ended.parse(self.text(namespace), namespace=namespace, now_seconds=time.time())
 
     def names(self, namespace: str = "default") -> list[str]:
         return [job.name for job in self.recorded(namespace)]

@@ -14,9 +14,9 @@ import pytest
 
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
+from tests.allocator.crashing import Crash
 from tests.allocator.engine.test_crashes import (
     PLAYS,
-    Crash,
     Play,
     elastic,
     end_of,

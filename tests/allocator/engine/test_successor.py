@@ -14,7 +14,8 @@ from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain
 from diflow.state.status import derive
-from tests.allocator.engine.test_crashes import Crash, rest_through_crashes
+from tests.allocator.crashing import Crash
+from tests.allocator.engine.test_crashes import rest_through_crashes
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task
 
