@@ -215,8 +215,8 @@ def test_keys_that_stand_twice_warn_with_their_lines(diflow: Cli) -> None:
         (
             {"apiVersion": "diengine.opendilab.org/v1alpha1", "kind": "DIJob", "metadata": {"name": "a"},
              "spec": {"coordinator": {"template": template()}}},
-            "apiVersion: v1alpha1 is the DIJob of DI-orchestrator v0.x (coordinator, collector, learner): kubectl apply "
-            "runs it where the controller is installed (docs/manifests.md)",
+            "apiVersion: v1alpha1 is the DIJob of DI-orchestrator v0.x (coordinator, collector, learner): kubectl "
+            "apply runs it where the controller is installed (docs/manifests.md)",
         ),
         (
             {"apiVersion": "diengine.opendilab.org/v1alpha1", "kind": "AggregatorConfig", "metadata": {"name": "a"}},

@@ -40,15 +40,18 @@ class Kubelets(FakeCluster):
 
     def _change_pod(self, pod: Json, status: Json) -> None:
         if status["phase"] == "Running":
-            now = self._time()
-            since = {"status": "True", "lastTransitionTime": now}
-            state = {"name": "main", "ready": True, "state": {"running": {"startedAt": now}}}
-            status = {
-                **status,
-                "conditions": [{"type": name, **since} for name in ("PodScheduled", "Ready")],
-                "containerStatuses": [state],
-            }
+            status = {**status, **_running(self._time())}
         super()._change_pod(pod, status)
+
+
+def _running(now: str) -> Json:
+    """The conditions and containers of a pod that runs since then."""
+    since = {"status": "True", "lastTransitionTime": now}
+    state = {"name": "main", "ready": True, "state": {"running": {"startedAt": now}}}
+    return {
+        "conditions": [{"type": name, **since} for name in ("PodScheduled", "Ready")],
+        "containerStatuses": [state],
+    }
 
 
 class Process:
@@ -245,7 +248,7 @@ class Lab:
             known = {"id": node, "name": node, "type": "Pod", "phase": phase, "startedAt": self.cluster._time()}
             status.setdefault("nodes", {})[node] = known
             pod = f"{name}-{round_}-{module}-{index}-{attempt}"
-            state = {"phase": phase, "conditions": [{"type": "Ready", "status": str(phase == "Running")}]}
+            state = {"phase": phase, **(_running(self.cluster._time()) if phase == "Running" else {})}
             metadata = {
                 "name": pod,
                 "uid": f"uid-{pod}",

@@ -40,7 +40,7 @@ def test_one_template_is_one_task(spec: Json, replicas: tuple[int, int, int | No
     ("spec", "path"),
     [
         ({"minReplicas": 5, "maxReplicas": 4}, "spec.tasks[0]"),
-        ({"minReplicas": "2"}, "spec.tasks[0].minReplicas"),
+        ({"minReplicas": "2"}, "spec.tasks[0]"),
         ({"engineFields": 7}, "spec.engineFields"),
         ({"engineFields": {"topology": "ring"}}, "spec.engineFields.topology"),
         ({"engineFields": {"topology": []}}, "spec.engineFields.topology"),
