@@ -22,6 +22,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dingine")]
 Json = dict[str, Any]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _client() -> None:
+    """The environment of the client, before the time of a test begins."""
+    dingine.prepared()
+
+
 async def calling(place: Place, url: str, name: str, *calls: tuple[str, Json]) -> list[Any]:
     """What the client returns for these calls."""
     address = url.removeprefix("http://")
