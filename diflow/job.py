@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 from diflow import bounds, documents, keys, names
 from diflow.errors import InvalidError
 from diflow.figures import shortened
-from diflow.spec.generations import refuse_older
+from diflow.spec.generations import refuse_older, with_tasks
 from diflow.spec.podrules import check_mounts
 from diflow.spec.podtemplate import (
     as_invalid,
@@ -321,6 +321,7 @@ class DIJob(_Model):
         if version != keys.API_VERSION:
             raise InvalidError(f"must be {keys.API_VERSION}, not {describe(version)}", path="apiVersion")
         _warn([key for key in manifest if key not in _MANIFEST])
+        manifest = with_tasks(manifest)
         fields = _in_manifests(cls) - _IN_METADATA
         metadata = _known(manifest, "metadata", _IN_METADATA, ignored=_SERVER_METADATA)
         spec = _known(manifest, "spec", fields, ignored=_IGNORED)

@@ -9,6 +9,7 @@ from typing import Final
 
 API_GROUP: Final = "diengine.opendilab.org"
 API_VERSION: Final = f"{API_GROUP}/v2alpha1"
+API_VERSION_1: Final = f"{API_GROUP}/v1alpha1"  # jobs with a coordinator
 KIND: Final = "DIJob"
 
 # Labels of the Workflow.
@@ -41,6 +42,7 @@ BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: requested since the 
 REQUESTS: Final = "diflow/requests"  # JSON: the replica requests that were carried out (server)
 # JSON {spec, status}: the requests of its DIJob object that were carried out (controller)
 CARRIED_OUT: Final = "diflow/carried-out"
+MODULES: Final = "diflow/modules"  # JSON {module: port}: what a v1alpha1 job can have replicas of (controller)
 EPOCH: Final = "diflow/epoch"  # which leader wrote last
 RESTARTS_BEFORE: Final = "diflow/restarts-before"  # carried over from the Workflow that this one continues
 ROUNDS_BEFORE: Final = "diflow/rounds-before"
@@ -71,6 +73,15 @@ ROUND: Final = "diflow/round"
 
 # A label of the pods of steps that wait for a DIJob (`workflows/steps.py`).
 STEP: Final = "diflow/step"
+
+# Labels of the pods of v1alpha1 jobs, as DI-orchestrator v0.2 has them.
+GROUP_NAME: Final = "group-name"
+DIJOB_NAME: Final = "dijob-name"
+CONTROLLER_NAME: Final = "controller-name"
+CONTROLLER_NAME_VALUE: Final = "di-operator"
+REPLICA_TYPE: Final = "replica-type"
+POD_NAME: Final = "pod-name"
+DDP_LEARNER_TYPE: Final = "ddp-learner-type"
 
 # Annotations of the pods.
 REPLICAS: Final = "diengine/replicas"
@@ -106,6 +117,7 @@ PARAM_TASKS: Final = "tasks"  # JSON list of the tasks' names in the order of th
 PARAM_PLACES: Final = "places"
 PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: requested by the user
 PARAM_PROFILINGS: Final = "profilings"  # JSON: the job's reports
+PARAM_MODULES: Final = "modules"  # JSON: the replicas of a v1alpha1 job that its coordinator has asked for (server)
 
 # Names of templates inside the Workflow that are not tasks of the user.
 TEMPLATE_JOB: Final = "job"
@@ -131,6 +143,7 @@ WORKER_ACCOUNT: Final = "diflow-worker"
 STEPS_ACCOUNT: Final = "diflow-steps"
 SUBMIT_ACCOUNT: Final = "diflow-submit"  # of the steps of other Workflows that create DIJobs
 GATE: Final = "diflow/gang"
+AGGREGATOR_CONFIG: Final = "di-system/aggregator-config"  # the object with the template of aggregators, by default
 ALLOCATOR: Final = "diflow-allocator"  # its service account, its name in events, and the ConfigMap below
 ENDED_JOBS: Final = "diflow-ended"  # the ConfigMap of a namespace with the record of its ended jobs (allocator)
 CONTROLLER: Final = "diflow-controller"  # its Deployment, its service account, its Lease, and its name in events

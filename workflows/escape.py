@@ -47,7 +47,7 @@ def _users(value: Any) -> str:
         case Template():
             return canonical_json(str(value))
         case dict():
-            return "{" + ",".join(f"{_inert(canonical_json(key))}:{_users(item)}" for key, item in value.items()) + "}"
+            return "{" + ",".join(f"{_users(key)}:{_users(item)}" for key, item in value.items()) + "}"
         case list() | tuple():
             return "[" + ",".join(map(_users, value)) + "]"
         case _:

@@ -139,8 +139,13 @@ def is_current() -> str:
 
 def is_wanted(task: str) -> str:
     """Whether this replica should run: its round is current, and diflow does not stop it on purpose."""
+    return f"{is_current()} && {is_kept(task)}"
+
+
+def is_kept(task: str) -> str:
+    """Whether diflow does not stop this replica on purpose, whatever its round."""
     member = f'"{{{{{_ROUND}}}}}/{task}/{{{{{_MEMBER}}}}}"'
-    return f"{is_current()} && !('{{{{workflow.parameters.{keys.PARAM_RELEASED}}}}}' contains '{member}')"
+    return f"!('{{{{workflow.parameters.{keys.PARAM_RELEASED}}}}}' contains '{member}')"
 
 
 def is_unwanted(task: str) -> str:
@@ -148,11 +153,13 @@ def is_unwanted(task: str) -> str:
 
     Argo's parser of a `when` cannot read the quotes inside `released`.
     """
+    return f"{_ROUND} != workflow.parameters.{keys.PARAM_CURRENT} || {is_released(task)}"
+
+
+def is_released(task: str) -> str:
+    """The negation of `is_kept` in the language of `{{=...}}`."""
     member = f"'\"' + {_ROUND} + '/{task}/' + {_MEMBER} + '\"'"
-    return (
-        f"{_ROUND} != workflow.parameters.{keys.PARAM_CURRENT}"
-        f" || workflow.parameters.{keys.PARAM_RELEASED} contains ({member})"
-    )
+    return f"workflow.parameters.{keys.PARAM_RELEASED} contains ({member})"
 
 
 @lru_cache(maxsize=256)
@@ -186,3 +193,60 @@ def is_stopped(*, deadline_seconds: float | None = None, restart: str = "") -> s
 def has_failed(task: str) -> str:
     """Whether the DAG task `task` beside this hook has failed."""
     return f"tasks['{task}'].status in ['Failed', 'Error']"
+
+
+# v1alpha1 jobs: the parameter `modules` (see `diflow.state.modules`).
+
+
+def indices(module: str) -> str:
+    """The replicas of a module that this round adds, as a JSON list of their indices as text. What `granted` says about
+    the raw round applies here too."""
+    count = f"len(fromJSON(workflow.parameters.{keys.PARAM_MODULES})[{_ROUND}]?.['{module}']?.ids ?? [])"
+    return f"toJson(map(0..{count} - 1, {{string(#)}}))"
+
+
+def only_in(round_: str) -> str:
+    """One replica in this round, none in the others, as a JSON list."""
+    return f"{_ROUND} == '{round_}' ? '[\"0\"]' : '[]'"
+
+
+def _group(module: str) -> str:
+    return f"fromJSON(workflow.parameters.{keys.PARAM_MODULES})[{_ROUND}]['{module}']"
+
+
+def identity(module: str, *, index: str = f"int({_INDEX})", is_renamed: bool = True) -> str:
+    """`<module>-<id>`, the end of the host name of a replica, as an expression in parentheses. `is_renamed`: with the
+    number of the pod, from the second one on."""
+    again = " + (int(retries) == 0 ? '' : '-' + string(retries))" if is_renamed else ""
+    return f"('{module}-' + {_group(module)}.ids[{index}]{again})"
+
+
+def of_each(module: str, name: str) -> str:
+    """A text of a ddp learner of its own."""
+    return f"{_group(module)}.each[int({_INDEX})].{name}"
+
+
+def is_first() -> str:
+    """Whether this is the first replica of its module in the round."""
+    return f"int({_INDEX}) == 0"
+
+
+def count(module: str) -> str:
+    """The replicas of a module that this round adds, as an int."""
+    return f"len({_group(module)}.ids)"
+
+
+def requested(module: str, *, own: bool) -> str:
+    """The fields of a container that a request sets: `resources` and, of a ddp learner (`own`), `ports`. They are a
+    part of a JSON text.
+
+    It begins inside the name of the first field and ends inside the name of `stdinOnce`: between `"` and `":null` it
+    completes the fields, so that the text is valid JSON before Argo evaluates it, too.
+    """
+    one = f"{_group(module)}.each[int({_INDEX})]" if own else _group(module)
+    ports = " + 'ports' + q + ':' + toJson(g.ports ?? []) + ',' + q" if own else ""
+    return (
+        f"let g = {one}; let q = toJson('')[:1]; let r = toJson(g.resources ?? {{}});"
+        f" 'resources' + q + ':{{' + q + 'limits' + q + ':' + r + ',' + q + 'requests' + q + ':' + r + '}},' + q"
+        f"{ports} + 'stdinOnce'"
+    )

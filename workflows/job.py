@@ -44,8 +44,8 @@ from diflow.workflows.pods import (
 from diflow.yamltext import dump_yaml
 
 # Attempts that are not counted are limited, too: each adds a node to the Workflow, whose size is limited.
-_UNCOUNTED_LIMIT = 1000
-_UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
+UNCOUNTED_LIMIT = 1000
+UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
 _STEP_RETRIES = 5
 _WITHOUT_REFERENCES = 2  # a version of marshal in which nothing is shared
 _LONGEST_LINE = 65_536
@@ -56,7 +56,7 @@ Json = dict[str, Any]
 Given = TypeVarTuple("Given")
 
 
-def _plain(model: BaseModel) -> Json:
+def plain(model: BaseModel) -> Json:
     """A model of Hera as plain data."""
     return model.model_dump(exclude_none=True, by_alias=True)
 
@@ -69,7 +69,7 @@ def _built_once(build: Callable[[*Given], BaseModel]) -> Callable[[*Given], Json
 
     @lru_cache(maxsize=256)
     def built(*given: *Given) -> Json:
-        return _plain(build(*given))
+        return plain(build(*given))
 
     return cast("Callable[[*Given], Json]", wraps(build)(built))
 
@@ -88,8 +88,13 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, A
     It is built from Hera's models directly, as Hera's Workflow searches each template for additions, which takes longer
     than all the rest. Raises InvalidError if the Workflow is too large.
     """
-    # Parts of it belong to the job and to other Workflows. `marshal` is the fastest copy of plain data.
-    packed = marshal.dumps(_workflow(job, settings if settings is not None else render_settings()), _WITHOUT_REFERENCES)
+    return checked(_workflow(job, settings if settings is not None else render_settings()))
+
+
+def checked(workflow: Json) -> Json:
+    """A copy of the Workflow, whose parts belong to the job and to other Workflows. Raises InvalidError if it is too
+    large."""
+    packed = marshal.dumps(workflow, _WITHOUT_REFERENCES)  # the fastest copy of plain data
     data: Json = marshal.loads(packed)  # noqa: S302 (written above)
     # JSON has at most six bytes for one of marshal's: most Workflows are far smaller than the limit.
     size = len(packed) * 6
@@ -108,9 +113,37 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, A
 def _workflow(job: DIJob, settings: RenderSettings) -> Json:
     tasks = tuple(task.name for task in job.tasks)
     common = Common.of(job, settings)
+    return workflow_of(
+        job,
+        settings,
+        parameters=initial({task.name: task.replicas for task in job.tasks}, is_gang=job.scheduling == "gang"),
+        common=common,
+        pods={"annotations": pod_annotations(job)},
+        volumes=[roster_volume(job), token_volume(job)],
+        templates=[
+            job_dag(),
+            _round_dag(tasks, _restarts_together(job), job.backoff_limit),
+            *(_replica_dag(task, job.backoff_limit, job.preemptible) for task in tasks),
+            *(_pods(common, index) for index in range(len(tasks))),
+            superseded(),
+            _give_up_step(),
+        ],
+    )
+
+
+def workflow_of(
+    job: DIJob,
+    settings: RenderSettings,
+    *,
+    parameters: dict[str, str],
+    common: Common,
+    pods: Json | None,
+    volumes: list[Json],
+    templates: list[Json],
+) -> Json:
+    """The Workflow of a job with these parameters, volumes, templates, and metadata of all `pods`. Parts of it are
+    shared: see `checked`."""
     frame = _frame(job.priority, job.scheduling == "gang", job.clean_pod_policy, job.ttl_seconds_after_finished)
-    replicas = {task.name: task.replicas for task in job.tasks}
-    parameters = initial(replicas, is_gang=job.scheduling == "gang")
     metadata = {
         "annotations": _annotations(job),
         "labels": _labels(job),
@@ -120,20 +153,13 @@ def _workflow(job: DIJob, settings: RenderSettings) -> Json:
     spec = {
         **frame["spec"],
         "arguments": {"parameters": [{"name": name, "value": value} for name, value in parameters.items()]},
-        "podMetadata": {"annotations": pod_annotations(job)},
+        "podMetadata": pods,
         "podSpecPatch": job_patch(common),
         "securityContext": pod_security({}, settings),
-        "templates": [
-            _job_dag(),
-            _round_dag(tasks, _restarts_together(job), job.backoff_limit),
-            *(_replica_dag(task, job.backoff_limit, job.preemptible) for task in tasks),
-            *(_pods(common, index) for index in range(len(tasks))),
-            _superseded(),
-            _give_up_step(),
-        ],
-        "volumes": [roster_volume(job), token_volume(job)],
+        "templates": templates,
+        "volumes": volumes,
     }
-    return {**frame, "metadata": metadata, "spec": spec}
+    return {**frame, "metadata": metadata, "spec": {name: value for name, value in spec.items() if value is not None}}
 
 
 @_built_once
@@ -196,12 +222,12 @@ def _annotations(job: DIJob) -> dict[str, str]:
 
 
 @_built_once
-def _superseded() -> m.Template:
+def superseded() -> m.Template:
     return m.Template(name=keys.TEMPLATE_SUPERSEDED, suspend=m.SuspendTemplate(duration="0"))
 
 
 @_built_once
-def _job_dag() -> m.Template:
+def job_dag() -> m.Template:
     return m.Template(
         name=keys.TEMPLATE_JOB,
         dag=m.DAGTemplate(
@@ -209,7 +235,7 @@ def _job_dag() -> m.Template:
                 m.DAGTask(
                     name="round",
                     template=keys.TEMPLATE_ROUND,
-                    arguments=_arguments(round="{{item}}"),
+                    arguments=arguments(round="{{item}}"),
                     with_param=f"{{{{workflow.parameters.{keys.PARAM_ROUNDS}}}}}",
                 )
             ]
@@ -219,8 +245,8 @@ def _job_dag() -> m.Template:
 
 @_built_once
 def _round_dag(tasks: tuple[str, ...], restarts_together: bool, backoff_limit: int) -> m.Template:
-    ended = " && ".join(f"({_has_ended(task)})" for task in tasks)
-    superseded = m.DAGTask(
+    ended = " && ".join(f"({has_ended(task)})" for task in tasks)
+    leaf = m.DAGTask(
         name=keys.TEMPLATE_SUPERSEDED,
         template=keys.TEMPLATE_SUPERSEDED,
         depends=ended,
@@ -228,17 +254,17 @@ def _round_dag(tasks: tuple[str, ...], restarts_together: bool, backoff_limit: i
     )
     return m.Template(
         name=keys.TEMPLATE_ROUND,
-        inputs=_inputs("round"),
+        inputs=inputs("round"),
         retry_strategy=_retry(backoff_limit, expr.is_current()) if restarts_together else None,
-        dag=m.DAGTemplate(fail_fast=False, tasks=[*(_fanout(task, restarts_together) for task in tasks), superseded]),
+        dag=m.DAGTemplate(fail_fast=False, tasks=[*(_fanout(task, restarts_together) for task in tasks), leaf]),
     )
 
 
 def _fanout(task: str, restarts_together: bool) -> m.DAGTask:
     return m.DAGTask(
         name=dag_task(task),
-        template=_replica_name(task),
-        arguments=_arguments(
+        template=replica_name(task),
+        arguments=arguments(
             round="{{inputs.parameters.round}}",
             index=expr.template(expr.index_of_item()),
             member="{{item}}",
@@ -252,21 +278,21 @@ def _fanout(task: str, restarts_together: bool) -> m.DAGTask:
 def _replica_dag(task: str, backoff_limit: int, preemptible: bool) -> m.Template:
     retried_alone = not preemptible and backoff_limit > 0
     restarts_together = preemptible and backoff_limit > 0
-    inputs = _replica_inputs(restarts_together)
+    given = _replica_inputs(restarts_together)
     attempt = "{{retries}}" if retried_alone else "{{inputs.parameters.attempt}}" if restarts_together else None
     last = f"'{attempt}' == '{backoff_limit}' && " if attempt else ""
     return m.Template(
-        name=_replica_name(task),
+        name=replica_name(task),
         annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
-        inputs=_inputs(*inputs),
+        inputs=inputs(*given),
         retry_strategy=_retry(backoff_limit, expr.is_wanted(task)) if retried_alone else None,
         dag=m.DAGTemplate(
             tasks=[
                 m.DAGTask(
                     name=dag_task(task),
                     template=task,
-                    arguments=_arguments(
-                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in inputs},
+                    arguments=arguments(
+                        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in given},
                         **({"attempt": "{{retries}}"} if retried_alone else {}),
                     ),
                 ),
@@ -275,7 +301,7 @@ def _replica_dag(task: str, backoff_limit: int, preemptible: bool) -> m.Template
                 m.DAGTask(
                     name=keys.TEMPLATE_SUPERSEDED,
                     template=keys.TEMPLATE_SUPERSEDED,
-                    depends=_has_ended(task),
+                    depends=has_ended(task),
                     when=expr.template(expr.is_unwanted(task)),
                     # On the leaf: Argo evaluates no other hooks once the DAG has ended.
                     hooks={"give-up": _give_up(f"{last}{expr.has_failed(dag_task(task))} && {expr.is_wanted(task)}")},
@@ -298,15 +324,15 @@ def _pods(common: Common, index: int) -> Json:
 
 
 @_built_once
-def _pod_frame(task: str, stopped: str, inputs: tuple[str, ...]) -> m.Template:
+def _pod_frame(task: str, stopped: str, given: tuple[str, ...]) -> m.Template:
     """What the template of a task's pods has besides the fields of `pod_template`."""
     return m.Template(
         name=task,
         annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
-        inputs=_inputs(*inputs),
+        inputs=inputs(*given),
         retry_strategy=m.RetryStrategy(
-            limit=m.IntOrString(root=_UNCOUNTED_LIMIT),
-            backoff=_UNCOUNTED_BACKOFF,
+            limit=m.IntOrString(root=UNCOUNTED_LIMIT),
+            backoff=UNCOUNTED_BACKOFF,
             expression=f"{expr.is_wanted(task)} && ({expr.is_uncounted()} || {stopped})",
         ),
     )
@@ -327,7 +353,7 @@ def _give_up_step() -> m.Template:
         # The Workflow's patch and annotations of all pods read it.
         inputs=m.Inputs(parameters=[m.Parameter(name="round", default="")]),
         retry_strategy=m.RetryStrategy(
-            limit=m.IntOrString(root=_STEP_RETRIES), retry_policy="Always", backoff=_UNCOUNTED_BACKOFF
+            limit=m.IntOrString(root=_STEP_RETRIES), retry_policy="Always", backoff=UNCOUNTED_BACKOFF
         ),
         # It always ends as Failed, as `argo retry` keeps everything that a succeeded step depends on.
         resource=m.ResourceTemplate(
@@ -336,7 +362,7 @@ def _give_up_step() -> m.Template:
     )
 
 
-def _has_ended(task: str) -> str:
+def has_ended(task: str) -> str:
     return " || ".join(f"{dag_task(task)}.{result}" for result in ("Succeeded", "Failed", "Errored"))
 
 
@@ -361,14 +387,14 @@ def _pod_inputs(job: DIJob) -> tuple[str, ...]:
     return ("round", "index", "member", *(("attempt",) if job.backoff_limit else ()))
 
 
-def _replica_name(task: str) -> str:
+def replica_name(task: str) -> str:
     # A capital letter, which no task's name has: the template of a task's pods is named as the task is.
     return f"replicaOf-{task}"
 
 
-def _inputs(*parameters: str) -> m.Inputs:
+def inputs(*parameters: str) -> m.Inputs:
     return m.Inputs(parameters=[m.Parameter(name=name) for name in parameters])
 
 
-def _arguments(**values: str) -> m.Arguments:
+def arguments(**values: str) -> m.Arguments:
     return m.Arguments(parameters=[m.Parameter(name=name, value=value) for name, value in values.items()])

@@ -110,6 +110,22 @@ class Common:
             has_root=has_root,
         )
 
+    @classmethod
+    def with_env(cls, job: DIJob, settings: RenderSettings, env: Sequence[Variable]) -> Self:
+        """With these variables alone, of pods that do not share them, and the token."""
+        return cls(
+            job=job,
+            settings=settings,
+            env=env,
+            lists=(),
+            listed=frozenset(),
+            mounts=(_token_mount(job),),
+            is_shared=False,
+            shares_paths=False,
+            is_confined=False,
+            has_root=any(_runs_as_root(task.template["spec"]) for task in job.tasks),
+        )
+
 
 @dataclass
 class _Parts:
@@ -126,6 +142,35 @@ class _Parts:
 
 def pod_template(common: Common, index: int) -> dict[str, Any]:
     """The Argo template for the pods of the job's task `index`, without its inputs and retries, as plain data."""
+    job = common.job
+    task = job.tasks[index]
+    spec: dict[str, Any] = task.template["spec"]
+    path = f"spec.tasks[{index}].template"
+    hostname = names.hostname("{{workflow.name}}", task.name, "{{inputs.parameters.index}}")
+    ours: dict[str, Any] = {"hostname": hostname}
+    gates = list(spec.get("schedulingGates", []))
+    if job.scheduling == "gang":
+        if spec.get("nodeName"):
+            raise InvalidError(
+                "cannot be set for a job that the allocator places: use nodeSelector, or scheduling: none",
+                path=f"{path}.spec.nodeName",
+            )
+        ours[expr.template(_gate_or_node(job, task, gates, f"{path}.spec.schedulingGates"))] = None
+        gates = []
+    return template_of(common, index, metadata=_metadata(job, task, path, hostname), ours=ours, gates=gates)
+
+
+def template_of(
+    common: Common,
+    index: int,
+    *,
+    metadata: dict[str, Any],
+    ours: dict[str, Any],
+    gates: Sequence[dict[str, str]] = (),
+    fields: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The same with this metadata. `ours` is the part of the pod's patch that may hold templates, `gates` are the
+    user's; `fields` are those of diflow's for the patch of the main container."""
     job, settings = common.job, common.settings
     task = job.tasks[index]
     spec: dict[str, Any] = task.template["spec"]
@@ -138,6 +183,8 @@ def pod_template(common: Common, index: int) -> dict[str, Any]:
     if not work.get("resources"):
         work = {**work, "resources": settings.default_resources}
     patched = [_container(work, parts, "container", name="main")]
+    if fields:
+        patched = [{"name": "main", **patched[0], **fields}]
     patched += [_container(c, parts, "sidecars", name=c.get("name")) for c in containers]
     inits = [_container(c, parts, "initContainers", name=c.get("name")) for c in spec.get("initContainers", [])]
     # As root they may need root's capabilities to read files of other users.
@@ -159,23 +206,9 @@ def pod_template(common: Common, index: int) -> dict[str, Any]:
     for name, value in spec.items():
         if name not in _HANDLED:
             parts.patch[name] = value
-    hostname = names.hostname("{{workflow.name}}", task.name, "{{inputs.parameters.index}}")
-    ours: dict[str, Any] = {"hostname": hostname}
-    gates = list(spec.get("schedulingGates", []))
-    if job.scheduling == "gang":
-        if spec.get("nodeName"):
-            raise InvalidError(
-                "cannot be set for a job that the allocator places: use nodeSelector, or scheduling: none",
-                path=f"{path}.spec.nodeName",
-            )
-        ours[expr.template(_gate_or_node(job, task, gates, f"{path}.spec.schedulingGates"))] = None
-    elif gates:
-        parts.patch["schedulingGates"] = gates
-    return {
-        "metadata": _metadata(job, task, path, hostname),
-        **parts.native,
-        "podSpecPatch": patch_json(ours, parts.patch),
-    }
+    if gates:
+        parts.patch["schedulingGates"] = list(gates)
+    return {"metadata": metadata, **parts.native, "podSpecPatch": patch_json(ours, parts.patch)}
 
 
 def _gate_or_node(job: DIJob, task: Task, gates: Sequence[dict[str, str]], path: str) -> str:
@@ -327,10 +360,12 @@ def _free_name(job: DIJob, wanted: str) -> str:
 
 
 def _mounts(job: DIJob) -> tuple[_Mount, ...]:
-    return (
-        _Mount(_free_name(job, keys.ROSTER_VOLUME), keys.ROSTER_FOLDER, "DI_NODES_FILE", keys.ROSTER_FILE),
-        _Mount(_free_name(job, keys.IDENTITY_VOLUME), keys.IDENTITY_FOLDER, "DI_TOKEN_FILE", keys.IDENTITY_FILE),
-    )
+    roster = _Mount(_free_name(job, keys.ROSTER_VOLUME), keys.ROSTER_FOLDER, "DI_NODES_FILE", keys.ROSTER_FILE)
+    return (roster, _token_mount(job))
+
+
+def _token_mount(job: DIJob) -> _Mount:
+    return _Mount(_free_name(job, keys.IDENTITY_VOLUME), keys.IDENTITY_FOLDER, "DI_TOKEN_FILE", keys.IDENTITY_FILE)
 
 
 def _rank(job: DIJob, task: Task) -> str:
@@ -484,7 +519,8 @@ def _add_volumes(job: DIJob, spec: dict[str, Any], parts: _Parts, path: str) -> 
         parts.patch["volumes"] = hidden
 
 
-def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any]:
+def own_metadata(task: Task, path: str) -> dict[str, Any]:
+    """The user's metadata of a task's pods. Raises InvalidError if Argo would read it as a template."""
     given = task.template.get("metadata") or {}
     for kind in ("labels", "annotations"):
         for key, value in (given.get(kind) or {}).items():
@@ -492,6 +528,11 @@ def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any
                 raise InvalidError(
                     "cannot hold {{: Argo would read it as a template", path=f"{path}.metadata.{kind}.{key}"
                 )
+    return given
+
+
+def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any]:
+    given = own_metadata(task, path)
     annotations = {**(given.get("annotations") or {}), keys.RANK: _rank(job, task)}
     if job.scheduling == "gang":
         annotations[keys.NODE] = expr.template(expr.node(task.name, attempt=_attempt(job)))

@@ -184,13 +184,13 @@ def _trim_pod(obj: Json) -> Json:
     metadata, spec, status = obj["metadata"], untrusted.sub(obj, "spec"), untrusted.sub(obj, "status")
     owners = untrusted.mappings(metadata.get("ownerReferences"))
     annotations = untrusted.sub(metadata, "annotations")
-    kept = {name: metadata[name] for name in ("name", "namespace", "creationTimestamp", "deletionTimestamp")
+    kept = {name: metadata[name] for name in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
             if name in metadata}  # fmt: skip
     return {
         "workflow": untrusted.string(untrusted.sub(metadata, "labels").get(_WORKFLOW)),
         "owner": next((untrusted.string(o.get("uid")) for o in owners if o.get("kind") == WORKFLOW.name), ""),
         "metadata": {**kept, "annotations": {name: annotations[name] for name in _OF_NODE if name in annotations}},
-        "spec": {name: spec[name] for name in ("nodeName", "schedulingGates") if name in spec},
+        "spec": {name: spec[name] for name in ("nodeName", "schedulingGates", "activeDeadlineSeconds") if name in spec},
         "status": {name: status[name] for name in _OF_POD if name in status},
     }
 

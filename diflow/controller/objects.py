@@ -11,7 +11,7 @@ from diflow import keys
 from diflow.bounds import MOST_MANIFEST_BYTES, MOST_METADATA_BYTES, MOST_REPLICAS, MOST_TASKS
 from diflow.errors import InvalidError
 from diflow.job import DIJob
-from diflow.jobs import dijobs
+from diflow.jobs import dijobs, v1alpha1
 from diflow.state import untrusted
 from diflow.state.patches import canonical_json
 from diflow.state.status import ENDED
@@ -55,6 +55,11 @@ class DIJobRead:
     def has_ended(self) -> bool:
         """Its status says that it has ended."""
         return self.phase in ENDED
+
+    @property
+    def has_coordinator(self) -> bool:
+        """It has the form of v1alpha1."""
+        return v1alpha1.is_one(self.job)
 
     @property
     def counts(self) -> dict[str, Counts]:

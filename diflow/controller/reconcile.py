@@ -16,11 +16,12 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from diflow import keys
+from diflow.controller import modules as pods_of_modules
 from diflow.controller import requests, statuses
 from diflow.controller.caches import Caches, StepPod
 from diflow.controller.objects import DIJobRead
@@ -34,15 +35,18 @@ from diflow.errors import (
     NotFoundError,
     UnavailableError,
 )
-from diflow.jobs import dijobs, prerequisites, submit
+from diflow.jobs import dijobs, prerequisites, submit, v1alpha1
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
 from diflow.kube.events import event
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from diflow.kube.leader_election import Elector
-from diflow.state import status, untrusted
+from diflow.state import modules, status, untrusted
 from diflow.state.parameters import STOPS
 from diflow.state.patches import canonical_json
+
+if TYPE_CHECKING:
+    from diflow.job import DIJob
 
 Json = dict[str, Any]
 
@@ -82,7 +86,7 @@ class Reconciler:
         self._written: dict[Key, float] = {}
         self._sent: dict[Key, tuple[str, str]] = {}
         self._ready: dict[tuple[str, str], float] = {}
-        self.made: dict[str, int] = {"workflow": 0, "status": 0, "request": 0, "stop": 0}
+        self.made: dict[str, int] = {"workflow": 0, "status": 0, "request": 0, "stop": 0, "pod": 0}
         """Writes so far, by what was written."""
         self.refused: dict[Key, str] = {}
         """Why the last look at a job failed, by job."""
@@ -136,11 +140,12 @@ class Reconciler:
             return self._fail(key, obj, why)
         try:
             submit.submit(
-                obj.read(),
+                self._with_coordinator(obj) if obj.has_coordinator else obj.read(),
                 cluster=self._cluster,
                 owner=dijobs.owner_reference(obj.name, obj.uid),
                 before_create=self._elector.check,
                 check_ready=self._check_ready,
+                rendering=v1alpha1.render if obj.has_coordinator else None,
             )
         except InvalidError as error:
             return self._fail(key, obj, statuses.refusal(error))
@@ -151,6 +156,16 @@ class Reconciler:
         self.made["workflow"] += 1
         log.info("workflow created", job=key)
         return _CREATED_SECONDS
+
+    def _with_coordinator(self, obj: DIJobRead) -> DIJob:
+        """The job of an object of v1alpha1. Raises InvalidError."""
+        file = self._settings.aggregator_file
+        found = (
+            v1alpha1.aggregator_of(self._cluster, self._settings.aggregator_config)
+            if file is None
+            else v1alpha1.aggregator_in(file)
+        )
+        return v1alpha1.job_of(obj.job, aggregator=found)
 
     def _check_ready(self, cluster: Cluster, *, namespace: str, priority: str) -> None:
         """As `prerequisites.check_ready`, whose five requests are half of those of a job: what was found to be there is
@@ -207,6 +222,9 @@ class Reconciler:
     # --- with one -----------------------------------------------------------------------------------------------------
 
     def _follow(self, key: Key, obj: DIJobRead, workflow: Json) -> float | None:
+        known = modules.read(workflow)
+        if known is not None:
+            return self._coordinate(key, obj, workflow, known)
         found = status.derive(workflow, self._caches.pods_of(workflow))
         stopping = untrusted.sub(workflow, "spec").get("shutdown") in STOPS
         if not (found.ended or obj.is_deleted or stopping) and self._is_abandoned(obj):
@@ -263,6 +281,54 @@ class Reconciler:
         self._tell(obj, "Stopped", f"the step that waited for it has ended (pod {obj.waited_by})")
         return answer
 
+    def _coordinate(self, key: Key, obj: DIJobRead, workflow: Json, known: modules.Modules) -> float | None:
+        """Take away the pods that a v1alpha1 job does not want any more, and write its status."""
+        pods = self._caches.pods_of(workflow)
+        found = status.derive(workflow, pods)
+        if not found.ended and not known.problem:
+            policy = untrusted.string(untrusted.sub(obj.job, "spec").get("cleanPodPolicy")) or "Running"
+            todo = pods_of_modules.todo(workflow, known, pods, policy=policy)
+            if todo.patch is not None:
+                self._elector.check()
+                name = workflow["metadata"]["name"]
+                answer = self._cluster.patch(
+                    WORKFLOW, name, todo.patch, namespace=obj.namespace, manager=keys.CONTROLLER
+                )
+                self._caches.workflows.apply_write(answer)
+                self.made["request"] += 1
+            for pod in todo.delete:
+                self._end_pod(pod, None)
+            for pod in todo.stop:
+                self._end_pod(pod, pods_of_modules.stopped())
+            for pod in todo.fail:
+                body = pods_of_modules.failed(pod, now=statuses.timestamp(self._wall()))
+                self._end_pod(pod, body, subresource="status")
+        seconds = statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
+        made = statuses.coordinated(found, known, requests=obj.number("scaleRequests") or 0, ttl_seconds=seconds)
+        again = self._write(key, obj, made)
+        if again is None and made.get("expiresAt") and not obj.is_deleted:
+            return self._expire(obj) if obj.has_ended else 0.0
+        return again
+
+    def _end_pod(self, pod: Json, patch: Json | None, *, subresource: str = "") -> None:
+        """Delete a pod, or patch it. One that is gone is no error."""
+        metadata = pod["metadata"]
+        where: dict[str, Any] = {"namespace": metadata["namespace"]}
+        self._elector.check()
+        try:
+            if patch is None:
+                self._cluster.delete(POD, metadata["name"], uid=metadata["uid"], **where)
+            else:
+                body = {**patch, "metadata": {"uid": metadata["uid"]}}
+                self._caches.pods.apply_write(
+                    self._cluster.patch(
+                        POD, metadata["name"], body, manager=keys.CONTROLLER, subresource=subresource, **where
+                    )
+                )
+        except NotFoundError:
+            return
+        self.made["pod"] += 1
+
     def _carry_out(self, key: Key, obj: DIJobRead, workflow: Json, todo: requests.Answer) -> Json:
         """Write requests into the Workflow, and tell the user. Returns the Workflow as it is now."""
         name = workflow["metadata"]["name"]
@@ -282,6 +348,8 @@ class Reconciler:
 
     def _write(self, key: Key, obj: DIJobRead, made: Json) -> float | None:
         """Write the status, unless it is that already. Returns the seconds to wait if the last write was just now."""
+        if obj.has_coordinator:
+            made = statuses.with_old_phases(made)
         if obj.status == made or self._sent.get(key) == (obj.version, _digest(made)):
             return None
         left = self._written.get(key, -math.inf) + self._settings.status_seconds - self._clock()

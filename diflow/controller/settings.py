@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from diflow import keys
 from diflow.environment import from_environment
 
 
@@ -25,6 +28,13 @@ class ControllerSettings(BaseSettings):
     status_seconds: float = Field(1.0, gt=0)
     """The least time between two writes of one job's status, so that a job whose pods change all the time costs one
     write a second."""
+
+    aggregator_config: str = keys.AGGREGATOR_CONFIG
+    """The AggregatorConfig with the template of the aggregators of v1alpha1 jobs, as `namespace/name`. It is read when
+    a job starts."""
+
+    aggregator_file: Path | None = None
+    """A file with an AggregatorConfig, which is read instead."""
 
     stale_seconds: float = Field(90.0, gt=0)
     """The process is not ready if its caches are older than this: bookmarks come each minute, plus half a minute for

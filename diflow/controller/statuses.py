@@ -11,12 +11,20 @@ from diflow.bounds import LEAST_TTL_SECONDS, MOST_TTL_SECONDS
 from diflow.controller.objects import DIJobRead
 from diflow.errors import InvalidError
 from diflow.state import untrusted
+from diflow.state.modules import ADDED, Modules
 from diflow.state.status import PHASES, JobStatus
 
 Json = dict[str, Any]
 
 _LONGEST_MESSAGE: Final = 4096
 _PAST: Final = frozenset(PHASES)
+_OLD_PHASES: Final = {
+    "Pending": "Created",
+    "Starting": "Created",
+    "Restarting": "Running",
+    "Rescheduling": "Running",
+}
+_PODS: Final = {"Error": "Failed", "Skipped": "Succeeded", "Omitted": "Succeeded"}
 # What the rules on the tasks of a job and on its clean-up say is complete, and known from DI-orchestrator.
 _COMPLETE: Final = re.compile(r"spec\.(tasks(\[\d+\](\.name)?)?|cleanPodPolicy)")
 
@@ -47,6 +55,31 @@ def keep_result(made: Json, obj: DIJobRead) -> Json:
     """The status with the result that was written before, if its pod does not exist any more."""
     before = untrusted.string(obj.status.get("result"), most=_LONGEST_MESSAGE)
     return {**made, "result": before} if before and made["phase"] != "Failed" and not made.get("result") else made
+
+
+def coordinated(status: JobStatus, known: Modules, *, requests: int, ttl_seconds: int | None) -> Json:
+    """The status of a v1alpha1 job with a Workflow, with the replicas that its coordinator has asked for."""
+    made = observed(status, requests=requests, ttl_seconds=ttl_seconds)
+    for one in known.of(*ADDED):
+        counts = made["taskStatus"].setdefault(one.module, {})
+        phase = _PODS.get(one.phase, one.phase) or "Pending"
+        counts[phase] = counts.get(phase, 0) + 1
+        made["replicas"] += 1
+        made["readyReplicas"] += 1 if phase == "Running" and not status.ended else 0
+    return {**made, "reportedReplicas": made["replicas"]}
+
+
+def with_old_phases(made: Json) -> Json:
+    """The status with the phases of v1alpha1, which are fewer, instead of those of v2alpha1."""
+    conditions: dict[str, Json] = {}
+    for one in made["conditions"]:
+        phase = _OLD_PHASES.get(one["type"], one["type"])
+        before = conditions.pop(phase, {})
+        since = before.get("lastTransitionTime") or one.get("lastTransitionTime")
+        changed = {"type": phase, "reason": f"Job{phase}", **({"lastTransitionTime": since} if since else {})}
+        conditions[phase] = {**one, **changed}
+    phase = _OLD_PHASES.get(made["phase"], made["phase"])
+    return {**made, "phase": phase, "reason": f"Job{phase}", "conditions": list(conditions.values())}
 
 
 def waiting(obj: DIJobRead, why: str) -> Json:

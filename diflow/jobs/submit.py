@@ -36,6 +36,7 @@ def submit(
     owner: Mapping[str, Any] | None = None,
     before_create: Callable[[], object] = lambda: None,
     check_ready: CheckReady = prerequisites.check_ready,
+    rendering: Callable[[DIJob], dict[str, Any]] | None = None,
 ) -> AnyJob:
     """Create the job's Workflow. Returns the job with its namespace and scheduling set.
 
@@ -46,7 +47,8 @@ def submit(
     Workflow, by a dry run of the API server. So a rejected job leaves nothing behind. `dry_run` stops there.
 
     `owner`: the owner reference of the Workflow of a DIJob object. `before_create` is called immediately before the
-    Workflow is created. `check_ready` checks the prerequisites.
+    Workflow is created. `check_ready` checks the prerequisites. `rendering` makes the Workflow, by default that of a
+    v2alpha1 job.
 
     Raises ConflictError if the name is taken.
     """
@@ -62,7 +64,7 @@ def submit(
     prerequisites.check_host_names(cluster, job, namespace=namespace)
     if left := parts.all_of(cluster, job.name, namespace=namespace):  # of an earlier job whose first part was deleted
         raise _taken(job.name, left[-1]["metadata"]["name"], namespace)
-    body = render(placed)
+    body = (rendering or render)(placed)
     if placed.scheduling == announced.get("scheduling") == "gang":
         # The allocator decides first, often at once; Argo then starts the job without a wait.
         body["metadata"]["labels"][keys.INSTANCE] = keys.INSTANCE_VALUE

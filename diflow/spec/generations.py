@@ -1,7 +1,7 @@
 """Detects manifests of older versions of DI-orchestrator, which have the same kind and another meaning.
 
-There are three generations of DIJobs. diflow runs that of v1.1, and says how to convert the others
-(docs/manifests.md).
+There are three generations of DIJobs. That of v1.1 is what a DIJob is here; that of v1.0 is converted; and that of
+v0.x, with a coordinator, is for the controller (`jobs.v1alpha1`), so it is refused here (docs/manifests.md).
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from diflow.errors import InvalidError
 _V1ALPHA1: Final = f"{keys.API_GROUP}/v1alpha1"
 _MODULES: Final = ("coordinator", "collector", "learner")
 _ONE_TEMPLATE: Final = ("template", "engineFields", "minReplicas", "maxReplicas")
-_SEE: Final = "docs/manifests.md shows how"
+_TOPOLOGIES: Final = ("star", "alone", "mesh")
+ONE_TASK: Final = "worker"
+"""The name of the task of a job that has one template."""
+_SEE: Final = "kubectl apply runs it where the controller is installed (docs/manifests.md)"
 
 
 def refuse_older(manifest: Mapping[str, Any]) -> None:
-    """Raise InvalidError, with what to do, for a manifest of DI-orchestrator v0.x or v1.0."""
+    """Raise InvalidError, with what to do, for a manifest of DI-orchestrator v0.x."""
     kind, version = manifest.get("kind"), manifest.get("apiVersion")
     if version == _V1ALPHA1 and kind == "AggregatorConfig":
         raise InvalidError(
-            "an AggregatorConfig belongs to DI-orchestrator v0.x, and diflow has no aggregators: leave it out",
+            "an AggregatorConfig belongs to jobs with a coordinator, and is no job: create it with kubectl apply",
             path="kind",
         )
     if version == _V1ALPHA1 and kind == keys.KIND:
         raise InvalidError(
-            f"v1alpha1 is the DIJob of DI-orchestrator v0.x (coordinator, collector, learner): set {keys.API_VERSION} "
-            f"and write each of them as one of spec.tasks; {_SEE}",
+            f"v1alpha1 is the DIJob of DI-orchestrator v0.x (coordinator, collector, learner): {_SEE}",
             path="apiVersion",
         )
     spec = manifest.get("spec")
@@ -38,12 +40,35 @@ def refuse_older(manifest: Mapping[str, Any]) -> None:
     if found := [name for name in _MODULES if name in spec]:  # some had v2alpha1 already
         raise InvalidError(
             f"{' and '.join(found)} in spec {'is' if len(found) == 1 else 'are'} of the DIJob of DI-orchestrator v0.x: "
-            f"write each of them as one of spec.tasks; {_SEE}",
+            f"{_SEE}",
             path="spec",
         )
-    if found := [name for name in _ONE_TEMPLATE if name in spec]:
-        raise InvalidError(
-            f"{' and '.join(found)} in spec {'is' if len(found) == 1 else 'are'} of the DIJob of DI-orchestrator v1.0, "
-            f"which has one template: make it one of spec.tasks, with replicas, minReplicas and maxReplicas; {_SEE}",
-            path="spec",
-        )
+
+
+def with_tasks(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The manifest of a job of DI-orchestrator v1.0, which has one template, with one task instead; any other one as it
+    is. Raises InvalidError."""
+    spec = manifest.get("spec")
+    if not isinstance(spec, dict) or "tasks" in spec or "template" not in spec:
+        return manifest
+    _check_engine(spec.get("engineFields"))
+    low, high = (spec.get(name) for name in ("minReplicas", "maxReplicas"))
+    low = 1 if low in (None, 0) else low
+    task = {"type": "none", "name": ONE_TASK, "template": spec["template"], "replicas": low, "minReplicas": low}
+    if high is not None:
+        task["maxReplicas"] = high
+    kept = {name: value for name, value in spec.items() if name not in _ONE_TEMPLATE}
+    return {**manifest, "spec": {**kept, "tasks": [task]}}
+
+
+def _check_engine(given: Any) -> None:
+    path = "spec.engineFields"
+    if given is None:
+        return
+    if not isinstance(given, dict):
+        raise InvalidError("must be a mapping", path=path)
+    if given.get("topology", _TOPOLOGIES[0]) not in _TOPOLOGIES:
+        raise InvalidError(f"must be one of {', '.join(_TOPOLOGIES)}", path=f"{path}.topology")
+    workers = given.get("parallelWorkers", 1)
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise InvalidError("must be a whole number of at least 1", path=f"{path}.parallelWorkers")

@@ -7,15 +7,16 @@ Kubernetes writes it (`2026-11-21T09:40:44Z`), whose alphabetical order is chron
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diflow import keys
-from diflow.state import failures, nodes, untrusted
+from diflow.state import failures, modules, nodes, untrusted
 from diflow.state.advice import tell
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import Node
 from diflow.state.parameters import Decision, JobState, past_phases
+from diflow.state.patches import FIRST_ROUND
 from diflow.state.tree import is_never_made, read_tree
 
 Object = Mapping[str, Any]
@@ -198,6 +199,10 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         return Observation(**fields)
     gated = _gated(state.decision)
     found, offloaded = nodes.nodes(workflow, pods)
+    if modules.is_one(workflow):  # the job is its coordinator, which is in the first round
+        found = tuple(node for node in found if node.place is None or node.place.round == FIRST_ROUND)
+        state = replace(state, rounds=(FIRST_ROUND,))
+        fields["rounds"] = state.rounds
     by_node = {untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(_NODE_ID)): pod for pod in pods}
     tasks = dict.fromkeys(fields.pop("tasks"))
     attempts: list[Attempt] = []

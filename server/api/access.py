@@ -99,6 +99,29 @@ class Access:
             )
         return Caller(user.name)
 
+    async def lister(self, token: str, *, namespace: str, address: str = "") -> str:
+        """Authorise to list the jobs of a namespace ("": of all), and return the caller's name for the log. A pod that
+        is identified by its address may do so in its own namespace.
+
+        Raises ApiError: 401, 403, 429 or 503.
+        """
+        self.check_fresh()
+        if not token:
+            pod = self._cache.pod_at(address) if self._unproven_pods and address else None
+            if pod is None:
+                raise unauthorized("send a token: Authorization: Bearer ...")
+            if pod.namespace != namespace:
+                raise forbidden("a pod may list the jobs of its own namespace")
+            return f"pod {namespace}/{pod.name}, by its address"
+        said = claims(token)
+        if any(audience.startswith(_PREFIX) for audience in said.audiences):
+            raise forbidden("the token of a pod is for its own job alone: name its coordinator")
+        user = await self._identity.user(token, address=address, said=said)
+        if not await self.may(user, "list", namespace=namespace, address=address):
+            where = f"namespace {namespace}" if namespace else "all namespaces"
+            raise forbidden(f"{user.name} may not do that: it needs the right to list workflows.argoproj.io in {where}")
+        return user.name
+
     def check_fresh(self) -> None:
         """Raises ApiError (503) if the cache of jobs and pods is too old."""
         if not self._cache.is_fresh():

@@ -27,9 +27,11 @@ from diflow.server.api.cache import Cache
 from diflow.server.api.core import Core, Endpoint
 from diflow.server.api.discovery import Discovery
 from diflow.server.api.identity import Identity
+from diflow.server.api.modules import ModuleChanges
 from diflow.server.api.queueing import JobWrites
 from diflow.server.api.reporting import Reporter
 from diflow.server.api.scale_requests import ScaleRequests
+from diflow.server.api.v1alpha1 import V1Alpha1
 from diflow.server.api.v2alpha1 import V2Alpha1
 from diflow.server.http import envelope
 from diflow.server.http.buckets import Buckets
@@ -105,13 +107,15 @@ def _core(
         "most": settings.reviews_kept,
         "clock": clock,
     }
+    scale_requests = ScaleRequests(cluster, cache)
     identity = Identity(cluster_once, reviews, wall=wall, **kept)
     return Core(
         settings=settings,
         cache=cache,
         identity=identity,
         access=Access(cluster_once, cache, identity, reviews, unproven_pods=settings.unproven_pods, **kept),
-        scale_requests=ScaleRequests(cluster, cache),
+        scale_requests=scale_requests,
+        modules=ModuleChanges(cluster, cache, scale_requests),
         reporter=Reporter(
             cluster, cache, reports, between_seconds=settings.write_seconds, clock=clock, wall=wall, sleep=pause
         ),
@@ -125,7 +129,7 @@ def _core(
 
 def api_routes(core: Core) -> list[BaseRoute]:
     """The routes of the API, the most frequent first."""
-    found = [*V2Alpha1(core).endpoints(), *AdaptDL(core).endpoints(), *_own(core)]
+    found = [*V2Alpha1(core).endpoints(), *V1Alpha1(core).endpoints(), *AdaptDL(core).endpoints(), *_own(core)]
     return [Route(path, endpoint) for path, endpoint in found]
 
 

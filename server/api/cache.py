@@ -85,9 +85,19 @@ class JobView:
             pod.namespace == self.namespace
             and pod.workflow == self.workflow.name
             and pod.owner == self.workflow.uid
-            and pod.round == self.workflow.current
+            and (self._lives(pod) is True if self._has_modules(pod) else pod.round == self.workflow.current)
             and bool(pod.round)
         )
+
+    def _has_modules(self, pod: PodRead) -> bool:
+        """Of a v1alpha1 job, whose rounds run side by side; the coordinator is in the first one."""
+        return self.workflow.modules is not None and pod.round != self.workflow.current
+
+    def _lives(self, pod: PodRead) -> bool | None:
+        """Whether the replica of this pod is wanted; None if the job has no such one yet."""
+        known = self.workflow.modules.replicas if self.workflow.modules is not None else ()
+        place = (pod.round, pod.task, pod.index)
+        return next((not one.is_released for one in known if (one.round, one.module, one.index) == place), None)
 
     def had(self, pod: PodRead) -> bool:
         """The pod belongs to an earlier round of this job."""
@@ -95,12 +105,16 @@ class JobView:
             return False
         if pod.workflow != self.workflow.name or pod.owner != self.workflow.uid:
             return (pod.workflow, pod.owner) in self.earlier
+        if self._has_modules(pod):
+            return self._lives(pod) is False
         was, now = _rounds(pod, self.workflow)
         return 1 <= was < now
 
     def will_have(self, pod: PodRead) -> bool:
         """The pod's labels name a later round of this job than the cache has: pods and Workflows have separate watches,
         and that of Workflows may be behind."""
+        if self._has_modules(pod) and self._lives(pod) is not None:
+            return False
         was, now = _rounds(pod, self.workflow)
         return pod.namespace == self.namespace and pod.job == self.name and was > now >= 1
 

@@ -16,6 +16,7 @@ from diflow.server.api.access import Access, Caller, Verb
 from diflow.server.api.cache import Cache, JobView
 from diflow.server.api.discovery import Discovery
 from diflow.server.api.identity import Identity
+from diflow.server.api.modules import ModuleChanges
 from diflow.server.api.queueing import JobWrites
 from diflow.server.api.reporting import Reporter
 from diflow.server.api.scale_requests import ScaleRequests, check_readable
@@ -42,6 +43,7 @@ class Core:
     identity: Identity
     access: Access
     scale_requests: ScaleRequests
+    modules: ModuleChanges
     reporter: Reporter
     discovery: Discovery
     writes: JobWrites

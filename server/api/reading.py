@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from diflow import keys
 from diflow.jobs.replica_ranges import elastic
-from diflow.state import chain, untrusted
+from diflow.state import chain, modules, untrusted
+from diflow.state.modules import Modules
 from diflow.state.parameters import LONGEST_PROFILINGS, JobState, TaskState
 
 Json = dict[str, Any]
@@ -46,6 +47,8 @@ class WorkflowRead:
     profilings_at: int | None
     more: Any = None
     problem: str = ""
+    modules: Modules | None = None
+    """Of a v1alpha1 job."""
 
     @property
     def is_over(self) -> bool:
@@ -105,6 +108,7 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
         profilings_at=at,
         problem=state.problem,
         more=more,
+        modules=modules.read(obj),
     )
 
 

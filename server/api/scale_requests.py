@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from diflow import keys
 from diflow.bounds import MOST_REPLICAS
@@ -41,6 +41,8 @@ MANAGER: Final = "diflow-server"
 _TRIES: Final = 8
 _PAUSE_SECONDS: Final = 0.05
 _LONGEST_SECONDS: Final = 8.0
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +153,23 @@ class ScaleRequests:
 
         Raises ApiError.
         """
+        return self.retried(lambda: self._try(asked), job=f"{asked.namespace}.{asked.job}", has_key=bool(asked.key))
+
+    def retried(self, call: Callable[[], Result], *, job: str, has_key: bool = False) -> Result:
+        """Call it until no other writer comes between its read and its write. Raises ApiError."""
         ends = self._clock() + self._longest_seconds
         for attempt in range(self._tries):
             try:
-                return self._try(asked)
+                return call()
             except (ConflictError, UnavailableError) as error:
                 # If the response to a write was lost, only the key shows whether the write took effect.
-                lost = isinstance(error, UnavailableError) and not asked.key
+                lost = isinstance(error, UnavailableError) and not has_key
                 pause = self._jitter(0.0, _PAUSE_SECONDS * 2 ** min(attempt, 4))
                 if lost or attempt + 1 == self._tries or self._clock() + pause > ends:
                     raise self._final_error(error) from None
                 self._sleep(pause)
             except NotFoundError:
-                raise not_found(f"there is no job {asked.namespace}.{asked.job} any more") from None
+                raise not_found(f"there is no job {job} any more") from None
             except DiflowError as error:
                 raise from_diflow(error) from None
         raise AssertionError("unreachable")

@@ -215,24 +215,23 @@ def test_keys_that_stand_twice_warn_with_their_lines(diflow: Cli) -> None:
         (
             {"apiVersion": "diengine.opendilab.org/v1alpha1", "kind": "DIJob", "metadata": {"name": "a"},
              "spec": {"coordinator": {"template": template()}}},
-            "apiVersion: v1alpha1 is the DIJob of DI-orchestrator v0.x (coordinator, collector, learner): set "
-            "diengine.opendilab.org/v2alpha1 and write each of them as one of spec.tasks; docs/manifests.md shows how",
+            "apiVersion: v1alpha1 is the DIJob of DI-orchestrator v0.x (coordinator, collector, learner): kubectl "
+            "apply runs it where the controller is installed (docs/manifests.md)",
         ),
         (
             {"apiVersion": "diengine.opendilab.org/v1alpha1", "kind": "AggregatorConfig", "metadata": {"name": "a"}},
-            "kind: an AggregatorConfig belongs to DI-orchestrator v0.x, and diflow has no aggregators: leave it out",
+            "kind: an AggregatorConfig belongs to jobs with a coordinator, and is no job: create it with kubectl apply",
         ),
         (
             {"apiVersion": "diengine.opendilab.org/v2alpha1", "kind": "DIJob", "metadata": {"name": "a"},
-             "spec": {"minReplicas": 1, "engineFields": {"topology": "star"}, "template": template()}},
-            "spec: template and engineFields and minReplicas in spec are of the DIJob of DI-orchestrator v1.0, which "
-            "has one template: make it one of spec.tasks",
+             "spec": {"minReplicas": 1, "engineFields": {"topology": "ring"}, "template": template()}},
+            "spec.engineFields.topology: must be one of star, alone, mesh",
         ),
         (
             {"apiVersion": "diengine.opendilab.org/v2alpha1", "kind": "DIJob", "metadata": {"name": "a"},
              "spec": {"coordinator": {"template": template()}, "learner": {"template": template()}}},
-            "spec: coordinator and learner in spec are of the DIJob of DI-orchestrator v0.x: write each of them as one "
-            "of spec.tasks; docs/manifests.md shows how",
+            "spec: coordinator and learner in spec are of the DIJob of DI-orchestrator v0.x: kubectl apply runs it "
+            "where the controller is installed (docs/manifests.md)",
         ),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ tests let it look at one job after another, each time after the caches have caug
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time as real_time
 from collections.abc import Callable, Iterator
@@ -19,9 +20,11 @@ from diflow.errors import DiflowError
 from diflow.jobs import dijobs
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.api import Cluster
-from diflow.kube.kinds import NAMESPACE, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
+from diflow.kube.kinds import NAMESPACE, POD, PRIORITY_CLASS, SERVICE, SERVICE_ACCOUNT, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.kube.reflector import Reflector
+from diflow.state import modules
+from tests import oldjobs
 from tests.allocator.fakeargo import FakeCluster, Runs
 from tests.allocator.faults import Time, eventually
 from tests.allocator.lab import Line
@@ -37,15 +40,18 @@ class Kubelets(FakeCluster):
 
     def _change_pod(self, pod: Json, status: Json) -> None:
         if status["phase"] == "Running":
-            now = self._time()
-            since = {"status": "True", "lastTransitionTime": now}
-            state = {"name": "main", "ready": True, "state": {"running": {"startedAt": now}}}
-            status = {
-                **status,
-                "conditions": [{"type": name, **since} for name in ("PodScheduled", "Ready")],
-                "containerStatuses": [state],
-            }
+            status = {**status, **_running(self._time())}
         super()._change_pod(pod, status)
+
+
+def _running(now: str) -> Json:
+    """The conditions and containers of a pod that runs since then."""
+    since = {"status": "True", "lastTransitionTime": now}
+    state = {"name": "main", "ready": True, "state": {"running": {"startedAt": now}}}
+    return {
+        "conditions": [{"type": name, **since} for name in ("PodScheduled", "Ready")],
+        "containerStatuses": [state],
+    }
 
 
 class Process:
@@ -225,6 +231,54 @@ class Lab:
         if known is not None:
             body = {**known, "spec": made}
         return self.api.add(DIJOB, body, namespace=namespace)
+
+    def apply_old(self, name: str = "old", **spec: Any) -> Json:
+        """`kubectl apply` of a DIJob of v1alpha1. The fake Argo runs no such jobs: it stands still from now on."""
+        self.cluster.frozen = True
+        body = oldjobs.manifest(name, **spec)
+        body["metadata"] |= {"uid": f"dijob-{next(self._numbers)}", "creationTimestamp": self.cluster._time()}
+        return self.api.add(DIJOB, body)
+
+    def runs(self, name: str, *places: tuple[int, str, int, int], phase: str = "Running") -> None:
+        """What Argo and the kubelet make of pods of such a job, each (round, module, index, attempt)."""
+        workflow = copy.deepcopy(self.workflows()[name])
+        status = workflow.setdefault("status", {"phase": "Running"})
+        for round_, module, index, attempt in places:
+            node = f"{name}.round({round_ - 1}:{round_}).{module}({index}:{index}).{module}({attempt})"
+            known = {"id": node, "name": node, "type": "Pod", "phase": phase, "startedAt": self.cluster._time()}
+            status.setdefault("nodes", {})[node] = known
+            pod = f"{name}-{round_}-{module}-{index}-{attempt}"
+            state = {"phase": phase, **(_running(self.cluster._time()) if phase == "Running" else {})}
+            metadata = {
+                "name": pod,
+                "uid": f"uid-{pod}",
+                "labels": {keys.OPERATOR: keys.OPERATOR_VALUE, "workflows.argoproj.io/workflow": name},
+                "annotations": {
+                    "workflows.argoproj.io/node-name": node, "workflows.argoproj.io/node-id": node,
+                },
+                "ownerReferences": [{"kind": "Workflow", "name": name, "uid": workflow["metadata"]["uid"]}],
+            }  # fmt: skip
+            # On a machine that the fake kubelets do not know, so that they leave it alone.
+            self.api.add(POD, {"metadata": metadata, "spec": {"nodeName": "elsewhere"}, "status": state})
+        self.api.add(WORKFLOW, workflow)
+
+    def ask(self, name: str, *rounds: dict[str, modules.Group], release: tuple[modules.Replica, ...] = ()) -> None:
+        """What the server writes for a request of the coordinator."""
+        patch, _ = modules.changed(self.workflows()[name], add=rounds, release=release)
+        workflow = copy.deepcopy(self.workflows()[name])
+        workflow["spec"]["arguments"] = patch["spec"]["arguments"]
+        self.api.add(WORKFLOW, workflow)
+
+    def ends(self, name: str, phase: str) -> None:
+        """Argo's end of a Workflow."""
+        workflow = copy.deepcopy(self.workflows()[name])
+        workflow["status"] |= {"phase": phase, "finishedAt": self.cluster._time()}
+        self.api.add(WORKFLOW, workflow)
+
+    def pods(self) -> dict[str, Json]:
+        """The pods, by name."""
+        with self.api.changed:
+            return dict(self.api.objects.get(POD.path("default"), {}))
 
     def write_status(self, name: str = "job", **status: Any) -> None:
         """A write of another client through the status subresource."""

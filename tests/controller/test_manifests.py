@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from diflow.cli.controlling import run as run_controller
 from diflow.controller.settings import ControllerSettings
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import SERVICE_ACCOUNT, WORKFLOW
+from diflow.state.modules import Group
 from diflow.version import __version__
 from tests.allocator.engine.test_rbac import idle, refused
 from tests.allocator.manifests import Use, granted, needed, objects, one
@@ -44,12 +46,12 @@ def test_it_needs_each_rule(used: set[Use]) -> None:
     assert idle(used, granted(NAME, FOLDER)) == []
 
 
-def test_it_may_not_grant_rights_nor_read_secrets_nor_delete_anything_but_its_jobs() -> None:
+def test_it_may_not_grant_rights_nor_read_secrets_nor_delete_anything_but_its_jobs_and_their_pods() -> None:
     for grant in granted(NAME, FOLDER):
         assert "*" not in (grant.verb, grant.group, grant.resource)
         assert grant.resource.split("/")[0] not in ("secrets", "roles", "clusterroles", "rolebindings")
         assert grant.verb not in ("deletecollection", "escalate", "bind", "impersonate")
-        assert grant.verb != "delete" or grant.resource == "dijobs"
+        assert grant.verb != "delete" or grant.resource in ("dijobs", "pods")
 
 
 def test_the_kustomization_names_each_file() -> None:
@@ -103,6 +105,24 @@ def play(at: Lab) -> None:
     obj = at.apply("abandoned", scheduling="gang")
     annotations = {keys.WAITED_BY: "gone"}
     at.api.add(DIJOB, {**obj, "metadata": {**obj["metadata"], "annotations": annotations}})
+    with_coordinators(at)
     for _ in range(16):
         at.step(5.0)
     assert "job" not in at.dijobs()
+
+
+def with_coordinators(at: Lab) -> None:
+    """Jobs of v1alpha1, whose coordinators end while a collector of each runs: one is deleted, the other stopped."""
+    for name, policy in (("old", "Running"), ("older", "None")):
+        at.apply_old(name, cleanPodPolicy=policy)
+        at.until(partial(_has_workflow, at, name), "it has a Workflow")
+        at.ask(name, {"collector": Group(("abcde",))})
+        at.runs(name, (1, "coordinator", 0, 0), phase="Succeeded")
+        at.runs(name, (2, "collector", 0, 0))
+        at.ask(name, {"collector": Group(("fghij",))})
+        at.runs(name, (3, "collector", 0, 0), phase="Pending")
+        at.rest()
+
+
+def _has_workflow(at: Lab, name: str) -> bool:
+    return name in at.workflows()

@@ -391,9 +391,10 @@ def _merge(old: Any, change: Any) -> Any:
 
 
 from diflow.jobs.dijobs import DIJOB  # noqa: E402 (only for what follows)
+from diflow.jobs.v1alpha1 import AGGREGATOR_CONFIG  # noqa: E402
 from diflow.kube import kinds as _all  # noqa: E402
 
-_KINDS = [DIJOB, *(kind for kind in vars(_all).values() if isinstance(kind, Kind))]
+_KINDS = [DIJOB, AGGREGATOR_CONFIG, *(kind for kind in vars(_all).values() if isinstance(kind, Kind))]
 _PLURALS = {kind.plural for kind in _KINDS}
 
 

@@ -69,7 +69,8 @@ def test_what_everybody_may_read_of_it_is_how_it_is_set(pod: Any) -> None:
 
 def test_jobs_find_it_where_they_are_told(pod: Any) -> None:
     service = one("Service")
-    (port,) = service["spec"]["ports"]
+    port, old = service["spec"]["ports"]
+    assert (old["port"], old["targetPort"]) == (8080, port["targetPort"]), "where DI-orchestrator's server was"
     expected = f"http://{SERVER}.{NAMESPACE}.svc.cluster.local:{port['port']}"
     assert RenderSettings.model_fields["server_url"].default == expected
     ports = {entry["name"]: entry["containerPort"] for entry in pod["containers"][0]["ports"]}

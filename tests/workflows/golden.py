@@ -13,6 +13,7 @@ REOPTIMISE = _ROOT / "manifests" / "allocator" / "reoptimise.yaml"
 CRD = _ROOT / "manifests" / "crds" / "dijobs.yaml"
 STEP = _ROOT / "manifests" / "pipelines" / "template.yaml"
 PIPELINE = EXAMPLES / "pipeline" / "pipeline.workflow.yaml"
+AGGREGATOR_CRD = _ROOT / "manifests" / "crds" / "aggregatorconfigs.yaml"
 _HEAD = "# The scheduled re-optimisation, as `diflow cron` prints it (`make golden` writes it anew).\n"
 
 
@@ -56,6 +57,7 @@ def pipeline() -> str:
 def main() -> None:
     from diflow import DIJob
     from diflow.controller.crd import crd_yaml
+    from diflow.controller.crd_v1alpha1 import aggregator_yaml
     from diflow.workflows import to_yaml
 
     REOPTIMISE.parent.mkdir(exist_ok=True)
@@ -63,6 +65,7 @@ def main() -> None:
     CRD.write_text(crd_yaml(), encoding="utf-8")
     STEP.write_text(template(), encoding="utf-8")
     PIPELINE.write_text(pipeline(), encoding="utf-8")
+    AGGREGATOR_CRD.write_text(aggregator_yaml(), encoding="utf-8")
     for path in jobs():
         golden_of(path).write_text(to_yaml(DIJob.from_yaml(path)), encoding="utf-8")
 

@@ -1,0 +1,165 @@
+"""The version v1alpha1 of the kind DIJob, and the kind AggregatorConfig.
+
+Objects of both versions are stored as v2alpha1, without a conversion: a version has the fields of the other one, too,
+untyped, as its own writes would drop them. The form of an object, and not its version, says which job it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from diflow import bounds, keys
+from diflow.controller.schemas import KEPT, Json, clean_pod_policy, pod_template, rule, status
+from diflow.jobs.v1alpha1 import AGGREGATOR_CONFIG, LONGEST_NAME
+from diflow.state.modules import COLLECTOR, COORDINATOR, LEARNER
+from diflow.yamltext import dump_yaml
+
+MODULES: Final = (COORDINATOR, COLLECTOR, LEARNER)
+AGGREGATOR_NAME: Final = f"{AGGREGATOR_CONFIG.plural}.{keys.API_GROUP}"
+_HEAD: Final = "# Generated from the models (`make golden`).\n"
+_LONGEST: Final = 253
+_POLICIES: Final = ("", "None", "Running", "All")
+_OF_V2: Final[Json] = {
+    **{name: {"type": "string"} for name in ("priority", "queue", "scheduling")},
+    **{name: {"type": "integer"} for name in ("backoffLimit", "ttlSecondsAfterFinished", "minReplicas", "maxReplicas")},
+    **dict.fromkeys(("topology", "template", "engineFields"), KEPT),
+    "preemptible": {"type": "boolean"},
+    "tasks": {"type": "array", "maxItems": bounds.MOST_TASKS, "items": KEPT},
+}
+"""The fields of v2alpha1 alone."""
+
+
+def version() -> Json:
+    """The version, as the CustomResourceDefinition has it."""
+    return {
+        "name": keys.API_VERSION_1.rpartition("/")[2],
+        "served": True,
+        "storage": False,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": [
+            {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+            {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        ],
+        "schema": {
+            "openAPIV3Schema": {
+                "description": "A reinforcement-learning job with a coordinator, which asks for collectors and "
+                "learners by the REST API.",
+                "type": "object",
+                "required": ["spec"],
+                "properties": {
+                    "apiVersion": {"type": "string"},
+                    "kind": {"type": "string"},
+                    "metadata": {
+                        "type": "object",
+                        "properties": {"name": {"type": "string", "maxLength": keys.LABEL_LIMIT}},
+                    },
+                    "spec": _spec(),
+                    "status": status(),
+                },
+                "x-kubernetes-validations": [name_is_short()],
+            }
+        },
+    }
+
+
+def has_a_form() -> Json:
+    """The rule that an object is a job of one of the generations."""
+    return rule(
+        "has(self.tasks) || has(self.coordinator) || has(self.template)",
+        "a job has tasks (v2alpha1) or a coordinator (v1alpha1)",
+    )
+
+
+def name_is_short() -> Json:
+    """The rule on the names of jobs with a coordinator."""
+    return rule(
+        f"!has(self.spec.coordinator) || has(self.spec.tasks) || size(self.metadata.name) <= {LONGEST_NAME}",
+        f"the name of a job with a coordinator is a part of host names: at most {LONGEST_NAME} characters",
+    )
+
+
+def aggregator_yaml() -> str:
+    """The CustomResourceDefinition of AggregatorConfigs as YAML."""
+    return _HEAD + dump_yaml(aggregator())
+
+
+def aggregator() -> Json:
+    """The CustomResourceDefinition of AggregatorConfigs."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": AGGREGATOR_NAME, "labels": {"app.kubernetes.io/part-of": "diflow"}},
+        "spec": {
+            "group": keys.API_GROUP,
+            "names": {
+                "kind": AGGREGATOR_CONFIG.name,
+                "listKind": f"{AGGREGATOR_CONFIG.name}List",
+                "plural": AGGREGATOR_CONFIG.plural,
+                "singular": "aggregatorconfig",
+                "shortNames": ["agconfig"],
+            },
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": AGGREGATOR_CONFIG.version,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "description": "The pod template of the aggregators of jobs with a coordinator.",
+                            "type": "object",
+                            "properties": {
+                                "apiVersion": {"type": "string"},
+                                "kind": {"type": "string"},
+                                "metadata": {"type": "object"},
+                                "spec": {
+                                    "type": "object",
+                                    "required": ["aggregator"],
+                                    "properties": {"aggregator": _module()},
+                                },
+                                "status": KEPT,
+                            },
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _spec() -> Json:
+    cannot = "cannot change in a job that was created: delete the job and create it again"
+    return {
+        "type": "object",
+        "properties": {
+            **_OF_V2,
+            "group": {"type": "string", "description": "Has no meaning: a field of older manifests."},
+            "priorityClassName": {
+                "type": "string",
+                "maxLength": _LONGEST,
+                "description": "The PriorityClass of the coordinator.",
+            },
+            "cleanPodPolicy": clean_pod_policy(),
+            "volumes": {
+                "type": "array",
+                "description": "Volumes of the coordinator, the collectors and the learners.",
+                "items": pod_template()["properties"]["spec"]["properties"]["volumes"]["items"],
+            },
+            **{module: _module() for module in MODULES},
+        },
+        "x-kubernetes-validations": [
+            has_a_form(),
+            *(
+                rule(
+                    f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
+                    f"{name} {cannot}",
+                )
+                for name in (*MODULES, "volumes", "priorityClassName")
+            ),
+        ],
+    }
+
+
+def _module() -> Json:
+    return {"type": "object", "required": ["template"], "properties": {"template": pod_template()}}

@@ -1,0 +1,155 @@
+"""Parts of the schemas of the CustomResourceDefinitions, generated from the models that `diflow submit` uses.
+
+The schema of a pod template is that of `diflow.spec.podtemplate`, so the API server keeps the fields that diflow knows
+and drops the others.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+from diflow import keys
+from diflow.job import DIJob, Task
+from diflow.spec.podtemplate import PodTemplate
+from diflow.state.status import PHASES
+
+Json = dict[str, Any]
+
+KEPT: Final[Json] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+"""An object of the other version, which is kept as it is."""
+_INT_OR_STRING: Final[Json] = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+# Fields of Kubernetes whose schema is not that of Hera's models.
+_BY_NAME: Final[dict[str, Json]] = {
+    "Quantity": _INT_OR_STRING,
+    "IntOrString": _INT_OR_STRING,
+    "ObjectMeta": {
+        "type": "object",
+        "properties": {
+            name: {"type": "object", "additionalProperties": {"type": "string"}} for name in ("labels", "annotations")
+        },
+    },
+}
+_KEPT: Final = ("type", "format", "enum", "minItems", "minimum", "maximum")
+
+
+def status() -> Json:
+    """The status of a DIJob, in both versions."""
+    count = {"type": "integer", "format": "int32", "minimum": 0}
+    text = {"type": "string"}
+    condition = dict.fromkeys(("type", "status", "reason", "message"), text) | {
+        name: {"type": "string", "format": "date-time"} for name in ("lastTransitionTime", "lastUpdateTime")
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "phase": {"type": "string", "enum": [*PHASES, "Created"]},
+            "reason": text,
+            "message": text,
+            "conditions": {
+                "type": "array",
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+                "items": {"type": "object", "required": ["type", "status"], "properties": condition},
+            },
+            "replicas": {**count, "description": "How many replicas should run. A write by others is a request."},
+            "readyReplicas": count,
+            "taskStatus": {
+                "type": "object",
+                "description": "The number of pods by task and phase.",
+                "additionalProperties": {"type": "object", "additionalProperties": count},
+            },
+            "allocation": {
+                "type": "object",
+                "description": "The nodes of the replicas, by task.",
+                "additionalProperties": {"type": "array", "items": text},
+            },
+            "profilings": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+            "restarts": count,
+            "reschedules": count,
+            "startTime": {"type": "string", "format": "date-time"},
+            "completionTimestamp": {"type": "string", "format": "date-time"},
+            "result": {
+                **text,
+                "description": "What the first replica has written to /dev/termination-log, if it has succeeded.",
+            },
+            "expiresAt": {
+                "type": "string",
+                "format": "date-time",
+                "description": "When the ended job is deleted.",
+            },
+            "reportedReplicas": {**count, "description": "The number that the controller last wrote as replicas."},
+            "scaleRequests": {
+                **count,
+                "description": "How many writes of replicas by others the controller has answered.",
+            },
+        },
+    }
+
+
+def rule(text: str, message: str, *, says: str = "") -> Json:
+    """A rule in CEL. `says` is the expression of its message."""
+    return {"rule": text, "message": message, **({"messageExpression": says} if says else {})}
+
+
+def clean_pod_policy() -> Json:
+    """The schema of this field, in both versions."""
+    return {
+        "type": "string",
+        "default": "Running",
+        "maxLength": keys.LABEL_LIMIT,
+        "description": "Which pods are deleted when the job has ended: Running, All or None.",
+        "x-kubernetes-validations": [
+            rule(
+                "self in ['', 'None', 'Running', 'All']",
+                "Invalid CleanPodPolicy, expected in [None, Running, All]",
+                says="'Invalid CleanPodPolicy ' + self + ', expected in [None, Running, All]'",
+            )
+        ],
+    }
+
+
+def described(schema: Json, description: str, **more: Any) -> Json:
+    """The schema with a description."""
+    return {**schema, "description": description, **more}
+
+
+def own(model: type[DIJob] | type[Task]) -> dict[str, Json]:
+    """The schemas of the plain fields of one of our models, by their name in a manifest."""
+    found = model.model_json_schema(by_alias=True)
+    return {name: _structural(schema, found.get("$defs", {})) for name, schema in found["properties"].items()}
+
+
+def pod_template() -> Json:
+    """The schema of a PodTemplateSpec."""
+    found = PodTemplate.model_json_schema(by_alias=True)
+    out: Json = _structural(found, found["$defs"])
+    return out
+
+
+def _structural(schema: Json, definitions: dict[str, Json]) -> Json:
+    """A JSON schema of pydantic as Kubernetes wants one: no references, no unions with null, no descriptions."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        if name in _BY_NAME:
+            return copy.deepcopy(_BY_NAME[name])
+        return _structural(definitions[name], definitions)
+    if "anyOf" in schema:  # with null
+        (known,) = [one for one in schema["anyOf"] if one.get("type") != "null"]
+        return _structural(known, definitions)
+    out: Json = {name: schema[name] for name in _KEPT if schema.get(name) is not None}
+    if "properties" in schema:
+        out["properties"] = {
+            # Hera's model lacks the names of ports in `httpGet`.
+            name: copy.deepcopy(_INT_OR_STRING)
+            if (schema.get("title"), name) == ("HTTPGetAction", "port")
+            else _structural(inner, definitions)
+            for name, inner in schema["properties"].items()
+        }
+        if schema.get("required"):
+            out["required"] = list(schema["required"])
+    if isinstance(schema.get("additionalProperties"), dict):
+        out["additionalProperties"] = _structural(schema["additionalProperties"], definitions)
+    if "items" in schema:
+        out["items"] = _structural(schema["items"], definitions)
+    return out

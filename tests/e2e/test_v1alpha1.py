@@ -1,0 +1,180 @@
+"""A job of DI-orchestrator v0.x on a real cluster: `kubectl apply`, the REST API, and its end.
+
+The controller and the server are processes beside the cluster, and the replicas are shells.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from diflow import keys
+from tests import oldjobs
+from tests.builders import template
+from tests.clusters import ROOT, TestCluster, wait_until
+from tests.e2e.live import Live
+from tests.e2e.test_crd import install
+from tests.e2e.test_dijobs import controller, nothing_left, phase
+
+pytestmark = pytest.mark.xdist_group("node")
+
+Json = dict[str, Any]
+_PATIENT = "trap 'exit 143' TERM; until [ -e /tmp/done ]; do [ ! -e /tmp/crash ] || exit 3; sleep 0.3; done"
+_AGGREGATOR = f"""
+apiVersion: {keys.API_VERSION_1}
+kind: AggregatorConfig
+metadata: {{name: aggregator-config}}
+spec:
+  aggregator:
+    template: {json.dumps(template(_PATIENT))}
+"""
+
+
+@pytest.fixture
+def space(argo40: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
+    """A namespace with the kinds, an AggregatorConfig, and a controller."""
+    with argo40.namespace("old") as namespace:
+        live = Live(argo40, namespace)
+        install(live)
+        wait_until("aggregators are served", lambda: live.kubectl("get", "agconfig") is not None)
+        live.kubectl("apply", "-f", "-", stdin=_AGGREGATOR)
+        monkeypatch.setenv("DIFLOW_CONTROLLER_AGGREGATOR_CONFIG", f"{namespace}/aggregator-config")
+        with controller(live, tmp_path / "controller.log"):
+            try:
+                yield live
+            finally:
+                live.kubectl("delete", "dijobs", "--all", "--wait=false", check=False)
+
+
+class Rest:
+    """The REST API as a user with rights on Workflows calls it."""
+
+    def __init__(self, live: Live, port: int, job: str) -> None:
+        self._url = f"http://127.0.0.1:{port}/v1alpha1/replicas"
+        self._who = {"namespace": live.namespace, "coordinator": f"{job}-coordinator"}
+        live.kubectl("create", "serviceaccount", "tester")
+        live.kubectl("create", "role", "tester", "--verb=get,list,patch", "--resource=workflows.argoproj.io")
+        live.kubectl("create", "rolebinding", "tester", "--role=tester", f"--serviceaccount={live.namespace}:tester")
+        self._head = {"Authorization": f"Bearer {live.kubectl('create', 'token', 'tester').strip()}"}
+
+    def ask(self, method: str, path: str = "", /, **body: Any) -> Json:
+        found = requests.request(
+            method,
+            self._url + path,
+            params=self._who if method == "GET" else {},
+            data=json.dumps({**self._who, **body}),
+            headers=self._head,
+            timeout=30,
+        )
+        assert found.status_code == 200, found.text
+        return dict(found.json()["data"])
+
+    def hosts(self, module: str) -> list[str]:
+        """The host names that GET answers."""
+        return sorted(url.split(".")[0] for url in self.ask("GET")[module])
+
+
+@contextmanager
+def server(live: Live, log: Path) -> Iterator[int]:
+    """`diflow server run` for one namespace. Yields its port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    given = {"PORT": str(port), "HOST": "127.0.0.1", "METRICS_PORT": "-1", "WATCHED_NAMESPACE": live.namespace}
+    environment = {**live.cluster.environment, **{f"DIFLOW_SERVER_{name}": value for name, value in given.items()}}
+    with log.open("ab") as out:
+        command = [sys.executable, "-m", "diflow", "server", "run", "--log-format", "json"]
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=ROOT)
+    try:
+        wait_until("it serves", lambda: _is_ready(port), timeout=120)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return requests.get(f"http://127.0.0.1:{port}/readyz", timeout=5).status_code == 200
+    except requests.RequestException:
+        return False
+
+
+def running(live: Live, job: str, module: str) -> list[str]:
+    """The host names of the module's pods that run."""
+    pods = [pod for pod in live.pods(job, module) if pod["status"]["phase"] == "Running"]
+    return sorted(pod["metadata"]["labels"][keys.POD] for pod in pods if "deletionTimestamp" not in pod["metadata"])
+
+
+def touch(live: Live, job: str, host: str, file: str) -> None:
+    (name,) = (p["metadata"]["name"] for p in live.pods(job) if p["metadata"]["labels"][keys.POD] == host)
+    live.exec(name, "touch", f"/tmp/{file}")
+
+
+def test_replicas_come_and_go_and_the_job_ends_with_its_coordinator(space: Live, tmp_path: Path) -> None:
+    modules = {module: {"template": template(_PATIENT)} for module in ("coordinator", "collector", "learner")}
+    made = oldjobs.manifest("old", **modules)
+    del made["metadata"]["namespace"]
+    space.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+    wait_until("its coordinator runs", lambda: phase(space, "old") == "Running")
+    with server(space, tmp_path / "server.log") as port:
+        rest = Rest(space, port, "old")
+        # Two collectors and a learner, with what each is asked for.
+        asked: Json = {"collectors": {"replicas": 2, "cpus": "30m"}, "learners": {"replicas": 1, "memory": "40Mi"}}
+        first = rest.ask("POST", **asked)
+        wait_until("they run", lambda: len(running(space, "old", "collector")) == 2)
+        wait_until("the learner runs", lambda: len(running(space, "old", "learner")) == 1)
+        assert rest.hosts("collectors") == running(space, "old", "collector")
+        (pod, _) = space.pods("old", "collector")
+        main = next(one for one in pod["spec"]["containers"] if one["name"] == "main")
+        assert main["resources"]["limits"]["cpu"] == main["resources"]["requests"]["cpu"] == "30m"
+        # The coordinator finds a collector by the name in the answer.
+        (coordinator,) = (p["metadata"]["name"] for p in space.pods("old", "coordinator"))
+        host = first["collectors"][0].split(":")[0]
+        assert space.exec(coordinator, "nslookup", f"{host}.svc.cluster.local").count("Address") >= 2
+        # One fails: another takes its place, with a new name, and the others stay.
+        kept, lost = rest.hosts("collectors")
+        touch(space, "old", lost, "crash")
+        wait_until("it has a new name", lambda: rest.hosts("collectors") == sorted([kept, f"{lost}-1"]))
+        wait_until("it runs", lambda: running(space, "old", "collector") == sorted([kept, f"{lost}-1"]))
+        # One is reported as failed, and one is removed.
+        rest.ask("POST", "/failed", collectors=[f"{kept}.di"])
+        wait_until("it is replaced", lambda: kept not in running(space, "old", "collector"))
+        wait_until("two run", lambda: len(running(space, "old", "collector")) == 2)
+        rest.ask("DELETE", learners={"replicas": 5})
+        wait_until("no learner is left", lambda: not space.pods("old", "learner"))
+        # A learner of several GPUs, of which no node has any: its pods wait.
+        rest.ask("POST", learners={"replicas": 1, "gpus": 2})
+        wait_until("its aggregator runs", lambda: len(running(space, "old", "aggregator")) == 1)
+        (ddp,) = wait_until("its learner is there", lambda: space.pods("old", "ddp-learner"))
+        env = {one["name"]: one.get("value") for one in _main(ddp)["env"]}
+        assert [env[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "START_RANK")] == ["2", "2", "0"]
+        assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("localhost", "10314")
+        assert _main(ddp)["resources"]["limits"]["nvidia.com/gpu"] == "2"
+        status = space.get("dijob", "old")["status"]
+        assert status["taskStatus"]["collector"] == {"Running": 2}
+        assert status["phase"] == "Running"
+    # The coordinator succeeds, and the job with it.
+    touch(space, "old", "old-coordinator", "done")
+    assert space.ended("old") == "Succeeded"
+    wait_until("the object says so", lambda: phase(space, "old") == "Succeeded")
+    assert [one["type"] for one in space.get("dijob", "old")["status"]["conditions"]] == [
+        "Created", "Running", "Succeeded",
+    ]  # fmt: skip
+    assert [p for p in space.pods("old") if p["status"]["phase"] in ("Running", "Pending")] == []
+    space.kubectl("delete", "dijob", "old")
+    wait_until("nothing is left", lambda: nothing_left(space, "old"), timeout=120)
+
+
+def _main(pod: Json) -> Json:
+    found: Json = next(one for one in pod["spec"]["containers"] if one["name"] == "main")
+    return found

@@ -1,0 +1,58 @@
+"""DI-engine's own client, from its wheel, in an environment with the versions of its time.
+
+Only the modules of the client are imported (`dingine_calls`): DI-engine itself needs PyTorch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+VERSION = "0.5.3"
+_PACKAGES = ("flask==2.0.3", "werkzeug==2.0.3", "requests", "URLObject==2.4.3")
+_CACHE = Path(os.environ.get("DIFLOW_CACHE", str(Path.home() / ".cache" / "diflow"))) / f"di-engine-{VERSION}"
+_CALLS = Path(__file__).with_name("dingine_calls.py")
+
+
+def prepared() -> Path:
+    """The folder with the client and the environment in which it runs; both are made once."""
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (_CACHE / "ready").exists():
+            _make()
+            (_CACHE / "ready").touch()
+    return _CACHE
+
+
+def _make() -> None:
+    pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+    subprocess.run([sys.executable, "-m", "venv", str(_CACHE / "venv")], check=True)
+    _python(*pip, "install", *_PACKAGES)
+    with tempfile.TemporaryDirectory() as folder:
+        _python(*pip, "download", "--no-deps", "--dest", folder, f"DI-engine=={VERSION}")
+        (wheel,) = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(wheel) as packed:
+            chosen = ("ding/interaction/", "ding/worker/coordinator/")
+            packed.extractall(_CACHE / "code", [name for name in packed.namelist() if name.startswith(chosen)])
+
+
+def _python(*arguments: str) -> str:
+    python = str(_CACHE / "venv" / "bin" / "python")
+    # -P: the folder of the program, this one, has packages with names of the standard library's.
+    done = subprocess.run([python, "-P", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def call(url: str, name: str, *calls: str) -> Sequence[str]:
+    """Make these calls with an `OperatorServer` of the coordinator `name`, one after the other. Returns what each line
+    of the program says: a JSON text for each call."""
+    folder = prepared()
+    return _python(str(_CALLS), str(folder / "code"), url, name, *calls).splitlines()
