@@ -130,6 +130,7 @@ def test_labels_and_annotations_of_the_workflow() -> None:
         "diflow/priority": "high",
         "diflow/preemptible": "true",
         "diflow/scheduling": "none",
+        "diflow/replicas": "1",
         "diflow/queue": "team-a",
     }
     annotations = wf["metadata"]["annotations"]
