@@ -29,7 +29,9 @@ STEPS: Final = f"{keys.STEP}=true"
 _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 _OF_NODE: Final = ("workflows.argoproj.io/node-id", "workflows.argoproj.io/node-name")
 _OF_SPEC: Final = ("arguments", "suspend", "shutdown", "ttlStrategy")
-_OF_POD: Final = ("phase", "reason", "message", "conditions", "containerStatuses", "initContainerStatuses")
+_OF_POD: Final = ("phase", "reason", "message", "conditions")
+_CONTAINERS: Final = ("containerStatuses", "initContainerStatuses")
+_OF_CONTAINER: Final = ("name", "ready", "started", "restartCount", "state", "lastState")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +193,16 @@ def _trim_pod(obj: Json) -> Json:
         "owner": next((untrusted.string(o.get("uid")) for o in owners if o.get("kind") == WORKFLOW.name), ""),
         "metadata": {**kept, "annotations": {name: annotations[name] for name in _OF_NODE if name in annotations}},
         "spec": {name: spec[name] for name in ("nodeName", "schedulingGates", "activeDeadlineSeconds") if name in spec},
-        "status": {name: status[name] for name in _OF_POD if name in status},
+        "status": {
+            **{name: status[name] for name in _OF_POD if name in status},
+            **{name: _trim_containers(status[name]) for name in _CONTAINERS if name in status},
+        },
     }
+
+
+def _trim_containers(given: Any) -> list[Json]:
+    """The statuses of containers, without their images, mounts and resources: most of what a pod takes."""
+    return [{name: one[name] for name in _OF_CONTAINER if name in one} for one in untrusted.mappings(given)]
 
 
 def _trim_step(obj: Json) -> Json:

@@ -40,7 +40,7 @@ class Controller:
         self._clock, self._on_look = clock, on_look
         self.queue = WorkQueue(clock=clock)
         self.caches = Caches(
-            cluster, namespace=settings.watched_namespace, on_change=self.queue.add, **(reflecting or {})
+            cluster, namespace=settings.watched_namespace, on_change=self._on_change, **(reflecting or {})
         )
         self.reconciler = Reconciler(cluster, self.caches, elector, settings, clock=clock, wall=wall)
         self._looking: dict[int, float] = {}
@@ -63,6 +63,11 @@ class Controller:
             thread.join()
         if self._lost is not None:
             raise self._lost
+
+    def _on_change(self, key: tuple[str, str]) -> None:
+        """Look at a job that has changed. A process that does not lead looks at all jobs when it begins to."""
+        if self.elector.is_leader():
+            self.queue.add(key)
 
     def look_at_all(self) -> None:
         """Look at each job once."""

@@ -52,7 +52,7 @@ Json = dict[str, Any]
 
 _BACKOFF_SECONDS: Final = (0.5, 60.0)
 # After a conflict the cache has the newer object within this time.
-_CONFLICT_SECONDS: Final = 0.2
+_CONFLICT_SECONDS: Final = (0.2, 30.0)
 # A Workflow that was created is in the cache long before.
 _CREATED_SECONDS: Final = 5.0
 _LONGEST_SLEEP_SECONDS: Final = 3600.0
@@ -83,9 +83,10 @@ class Reconciler:
         self._caches, self._elector, self._settings = caches, elector, settings
         self._clock, self._wall = clock, wall
         self._failures: dict[Key, int] = {}
+        self._conflicts: dict[Key, int] = {}
         self._written: dict[Key, float] = {}
         self._sent: dict[Key, tuple[str, str]] = {}
-        self._ready: dict[tuple[str, str], float] = {}
+        self._ready: dict[tuple[str, str], tuple[float, DiflowError | None]] = {}
         self.made: dict[str, int] = {"workflow": 0, "status": 0, "request": 0, "stop": 0, "pod": 0}
         """Writes so far, by what was written."""
         self.refused: dict[Key, str] = {}
@@ -101,10 +102,11 @@ class Reconciler:
             raise
         except ConflictError as error:
             log.debug("changed meanwhile", job=key, why=str(error))
-            again = _CONFLICT_SECONDS
+            again = self._conflict_seconds(key)
         except Exception as error:
             again = self._back_off(key, error)
         else:
+            self._conflicts.pop(key, None)
             if self._failures.get(key, 0) == before:
                 self._failures.pop(key, None)
                 self.refused.pop(key, None)
@@ -114,7 +116,7 @@ class Reconciler:
     def _look(self, key: Key) -> float | None:
         obj = self._caches.dijob(key)
         if obj is None:
-            for table in (self._failures, self._written, self._sent, self.refused):
+            for table in (self._failures, self._conflicts, self._written, self._sent, self.refused):
                 table.pop(key, None)
             return None
         workflow = self._caches.workflow(key, obj.uid)
@@ -168,22 +170,28 @@ class Reconciler:
         return v1alpha1.job_of(obj.job, aggregator=found)
 
     def _check_ready(self, cluster: Cluster, *, namespace: str, priority: str) -> None:
-        """As `prerequisites.check_ready`, whose five requests are half of those of a job: what was found to be there is
-        not read again for some seconds, for jobs that are applied together."""
+        """As `prerequisites.check_ready`, whose five requests are half of those of a job: what was found, or
+        found missing, is not read again for some seconds, for jobs that are applied together."""
         known = (namespace, priority)
-        if self._ready.get(known, -math.inf) + _READY_SECONDS > self._clock():
-            return
-        prerequisites.check_ready(cluster, namespace=namespace, priority=priority)
-        if len(self._ready) >= _MOST_READY:
-            self._ready.clear()
-        self._ready[known] = self._clock()
+        when, missing = self._ready.get(known, (-math.inf, None))
+        if when + _READY_SECONDS <= self._clock():
+            missing = None
+            try:
+                prerequisites.check_ready(cluster, namespace=namespace, priority=priority)
+            except (NotFoundError, UnavailableError) as error:
+                missing = error
+            if len(self._ready) >= _MOST_READY:
+                self._ready.clear()
+            self._ready[known] = self._clock(), missing
+        if missing is not None:
+            raise missing
 
     def _taken(self, key: Key, obj: DIJobRead, found: Json) -> float | None:
         """There is a Workflow of this name, which is not in the cache as the job's own."""
         name, uid = dijobs.owner(found)
         if uid == obj.uid:
             if status.is_job(found):
-                return _CONFLICT_SECONDS  # the cache does not have it yet
+                raise ConflictError("the cache does not have its Workflow yet")
             why = f"its Workflow {obj.name} has lost the label {keys.MANAGED_BY}: set it to {keys.MANAGED_BY_VALUE}"
             return self._wait(key, obj, why)
         if name == obj.name:
@@ -418,6 +426,13 @@ class Reconciler:
             "refused", job=key, why=str(error), again_seconds=round(pause, 1), exc_info=None if known else error
         )
         return pause
+
+    def _conflict_seconds(self, key: Key) -> float:
+        """The cache is behind, mostly for a moment; while its watch is lost it stays so."""
+        times = self._conflicts.get(key, 0)
+        self._conflicts[key] = times + 1
+        low, high = _CONFLICT_SECONDS
+        return float(min(high, low * 2.0 ** min(times, 10)))
 
     def _back_off_seconds(self, key: Key) -> float:
         failures = self._failures.get(key, 0)
