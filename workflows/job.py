@@ -35,10 +35,10 @@ from diflow.workflows.pods import (
     Common,
     dijob_annotation,
     job_patch,
-    pod_annotations,
     pod_security,
     pod_template,
     roster_volume,
+    shared_annotations,
     token_volume,
 )
 from diflow.yamltext import dump_yaml
@@ -120,7 +120,7 @@ def _workflow(job: DIJob, settings: RenderSettings) -> Json:
     spec = {
         **frame["spec"],
         "arguments": {"parameters": [{"name": name, "value": value} for name, value in parameters.items()]},
-        "podMetadata": {"annotations": pod_annotations(job)},
+        "podMetadata": {"annotations": shared_annotations(job)},
         "podSpecPatch": job_patch(common),
         "securityContext": pod_security({}, settings),
         "templates": [
