@@ -31,7 +31,9 @@ class Template(str):
 
 
 def patch_json(ours: dict[str, Any], users: dict[str, Any]) -> str:
-    """A podSpecPatch: `ours` may hold Argo templates, the text in `users` is inert unless it is a Template.
+    """A podSpecPatch, or the manifest of a resource template, which Argo parses as late.
+
+    `ours` may hold Argo templates, the text in `users` is inert unless it is a Template.
 
     Their keys must not overlap.
     """

@@ -175,6 +175,7 @@ def _labels(job: DIJob) -> dict[str, str]:
         keys.PRIORITY: job.priority,
         keys.PREEMPTIBLE: str(job.preemptible).lower(),
         keys.SCHEDULING: job.scheduling or "none",
+        keys.GRANTED: str(sum(task.replicas for task in job.tasks)),
     }
     if job.scheduling == "gang":
         labels[keys.ADMITTED] = "false"

@@ -298,6 +298,10 @@ def _status() -> Json:
             "reschedules": count,
             "startTime": {"type": "string", "format": "date-time"},
             "completionTimestamp": {"type": "string", "format": "date-time"},
+            "result": {
+                **text,
+                "description": "What the first replica has written to /dev/termination-log, if it has succeeded.",
+            },
             "expiresAt": {
                 "type": "string",
                 "format": "date-time",

@@ -25,6 +25,7 @@ _NODE_ID = "workflows.argoproj.io/node-id"
 _ARGO_MAIN = "main"  # Argo's name of the main container
 _STOP = "stop"  # the action of the allocator's decision to end a job
 _GATED = "SchedulingGated"
+_LONGEST_RESULT = 4096  # as Kubernetes truncates termination messages
 _GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
 
 
@@ -55,6 +56,7 @@ class Attempt:
     finished: str
     is_lost: bool = False  # its pod is being deleted or is gone, and Argo has not noted that yet
     is_uncounted: bool = False  # it failed for an external reason, which does not count
+    result: str = ""  # what its program has written to /dev/termination-log
 
     @property
     def replica(self) -> str:
@@ -271,6 +273,7 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
     ready = created if ran else ""
     is_ready = phase == "Running"
     is_ending = False
+    result = ""
     is_lost = sees_pods and not ended and (phase == "Running" if pod is None else _is_being_deleted(pod))
     if pod is not None:
         status = pod.get("status") or {}
@@ -279,6 +282,7 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
         placed = _since(conditions.get("PodScheduled")) or placed
         main = _main_state(status)
         terminated = main.get("terminated") or {}
+        result = untrusted.string(terminated.get("message"), most=_LONGEST_RESULT)
         if not ended:
             phase = status.get("phase") or phase
             waiting = waiting_reason(pod, gated=gated)
@@ -316,6 +320,7 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
         finished=finished,
         is_lost=is_lost,
         is_uncounted=failures.is_uncounted(argos),
+        result=result,
     )
 
 
