@@ -121,9 +121,7 @@ def text_of(config_map: Mapping[str, Any] | None) -> str:
     return untrusted.string(untrusted.sub(config_map or {}, "data").get(JOBS_KEY))
 
 
-def parse(
-    text: str, *, namespace: str, now_seconds: float = math.inf, most: int = MOST_ENDED_JOBS
-) -> list[EndedJob]:
+def parse(text: str, *, namespace: str, now_seconds: float = math.inf, most: int = MOST_ENDED_JOBS) -> list[EndedJob]:
     """The last `most` jobs of a record, the one that ended first at the beginning; each job once.
 
     Only as much of the text is read as the allocator would write. `now_seconds`: a line of a job that ends after this

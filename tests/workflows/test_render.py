@@ -131,6 +131,7 @@ def test_labels_and_annotations_of_the_workflow() -> None:
         "diflow/preemptible": "true",
         "diflow/scheduling": "none",
         "diflow/queue": "team-a",
+        "diflow/replicas": "1",
     }
     annotations = wf["metadata"]["annotations"]
     assert annotations["note"] == "x"
