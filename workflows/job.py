@@ -35,10 +35,10 @@ from diflow.workflows.pods import (
     Common,
     dijob_annotation,
     job_patch,
-    pod_annotations,
     pod_security,
     pod_template,
     roster_volume,
+    shared_annotations,
     token_volume,
 )
 from diflow.yamltext import dump_yaml
@@ -118,7 +118,7 @@ def _workflow(job: DIJob, settings: RenderSettings) -> Json:
         settings,
         parameters=initial({task.name: task.replicas for task in job.tasks}, is_gang=job.scheduling == "gang"),
         common=common,
-        pods={"annotations": pod_annotations(job)},
+        pods={"annotations": shared_annotations(job)},
         volumes=[roster_volume(job), token_volume(job)],
         templates=[
             job_dag(),

@@ -265,7 +265,15 @@ def _work(spec: dict[str, Any]) -> dict[str, Any]:
     return containers[work_container(containers)]
 
 
-def pod_annotations(job: DIJob) -> dict[str, str]:
+def shared_annotations(job: DIJob) -> dict[str, str]:
+    """The annotations that all templates of a job share: those of its pods, unless their list of hosts is long.
+
+    Argo copies them into every template, and evaluates them there for each node, also of a DAG or a skipped step.
+    """
+    return {} if job.has_short_hosts else _pod_annotations(job)
+
+
+def _pod_annotations(job: DIJob) -> dict[str, str]:
     """The annotations that all pods of a job share."""
     hosts = expr.hosts(short=job.has_short_hosts)
     return {keys.REPLICAS: expr.template(expr.replicas()), keys.NODES: expr.template(hosts)}
@@ -534,6 +542,8 @@ def own_metadata(task: Task, path: str) -> dict[str, Any]:
 def _metadata(job: DIJob, task: Task, path: str, hostname: str) -> dict[str, Any]:
     given = own_metadata(task, path)
     annotations = {**(given.get("annotations") or {}), keys.RANK: _rank(job, task)}
+    if job.has_short_hosts:
+        annotations |= _pod_annotations(job)
     if job.scheduling == "gang":
         annotations[keys.NODE] = expr.template(expr.node(task.name, attempt=_attempt(job)))
     return {

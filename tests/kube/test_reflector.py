@@ -280,7 +280,7 @@ def test_a_watch_that_was_lost_without_a_sign_is_continued_on_request(api: FakeA
 def test_a_list_that_fails_is_retried_with_pauses_although_a_new_connection_is_requested(
     api: FakeApi, answer: int, least_seconds: float
 ) -> None:
-    headers: Any = {"Retry-After": "5"} if least_seconds else {}
+    headers: dict[str, Any] = {"Retry-After": "5"} if least_seconds else {}
     api.rule(lambda request: status(answer, "not now", **headers) if "watch" not in request.query else None)
     seen = Seen(client(api).without_retries())
     seen.reflector.reopen()

@@ -132,6 +132,7 @@ def test_labels_and_annotations_of_the_workflow() -> None:
         "diflow/scheduling": "none",
         "diflow/replicas": "1",
         "diflow/queue": "team-a",
+        "diflow/replicas": "1",
     }
     annotations = wf["metadata"]["annotations"]
     assert annotations["note"] == "x"
@@ -475,6 +476,21 @@ def test_hosts_of_more_than_256_replicas_are_listed_without_their_domain_and_fou
     hosts = [made(wf)["metadata"]["annotations"][keys.NODES] for wf in (few, many)]
     assert ["svc.cluster.local" in text for text in hosts] == [True, False]
     assert "{workflow.name + '-/-' + string(#)}" in hosts[1]
+
+
+def test_a_long_list_of_hosts_is_evaluated_for_pods_alone() -> None:
+    few, many = (workflow(task("learner"), task("collector", replicas=n)) for n in (255, 256))
+    pods = {"learner", "collector"}
+    for wf, has_own in ((few, False), (many, True)):
+        assert (keys.NODES in wf["spec"]["podMetadata"]["annotations"]) is not has_own
+        own = {
+            t["name"] for t in wf["spec"]["templates"] if keys.NODES in (t.get("metadata") or {}).get("annotations", ())
+        }
+        assert own == (pods if has_own else set())
+    assert all(
+        made(few, name)["metadata"]["annotations"].keys() == made(many, name)["metadata"]["annotations"].keys()
+        for name in pods
+    )
 
 
 def test_a_task_that_may_grow_to_more_than_256_has_short_hosts_from_the_start() -> None:
