@@ -270,7 +270,9 @@ class Grown:
         return [pod for pod in pods if pod["spec"].get("schedulingGates")]
 
     def _submit(self, name: str, number: int) -> None:
-        self.cluster.create(WORKFLOW, render(_job(name, number)), namespace=self.namespace)
+        workflow = render(_job(name, number))
+        del workflow["spec"]["suspend"]  # as after `argo resume`: its pods are there, and wait at their gates
+        self.cluster.create(WORKFLOW, workflow, namespace=self.namespace)
 
     def copy(self, name: str, number: int) -> None:
         workflow, pods = self.models[number % len(self.models)]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from benchmarks.figures import Figure
 from diflow import DIJob, Task
+from diflow.cli.main import collect_rarely
 from diflow.settings import render_settings
 from diflow.workflows import render, to_yaml
 
@@ -43,6 +44,7 @@ def _cpu_seconds(work: Callable[[], object]) -> float:
 def measure() -> list[Figure]:
     """The figures of this part."""
     settings = render_settings()
+    collect_rarely()  # as every command of diflow does
     jobs = [_job(f"job-{i}", tasks=TASKS, replicas=3) for i in range(JOBS)]
     render(jobs[0], settings=settings)
     whole = _cpu_seconds(lambda: [render(job, settings=settings) for job in jobs])

@@ -40,10 +40,19 @@ def kustomization(version: str, manifests: str, *, ours: bool) -> dict[str, obje
             _patch("Deployment", "workflow-controller", _QUICK_CONTROLLER),
             _patch("Deployment", "argo-server", _OPEN_SERVER),
             _patch("Service", "argo-server", _NODE_PORT),
+            *(
+                _added(file)
+                for file in sorted(_SETTINGS.glob("workflow-controller-configmap*.yaml"))
+                if _LARGE not in file.name
+            ),
         ]
     return whole
 
 
+# What diflow recommends for the Argo UI, so that each test cluster shows that Argo accepts it.
+_SETTINGS = Path(__file__).resolve().parents[1] / "manifests" / "argo"
+_LARGE = "-large"
+_CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "workflow-controller-configmap"}}
 _CONTAINER = "/spec/template/spec/containers/0"
 _OPEN_SERVER: list[dict[str, object]] = [
     {"op": "replace", "path": f"{_CONTAINER}/args", "value": ["server", "--auth-mode=server", "--secure=false"]},
@@ -69,6 +78,12 @@ def _apply(kubectl: Kubectl, *what: str) -> None:
 
 def _patch(kind: str, name: str, operations: list[dict[str, object]]) -> dict[str, object]:
     return {"target": {"kind": kind, "name": name}, "patch": json.dumps(operations)}
+
+
+def _added(file: Path) -> dict[str, object]:
+    """A patch file of the controller's ConfigMap, as a patch of kustomize."""
+    head = "".join(f"{key}: {json.dumps(value)}\n" for key, value in _CONFIG_MAP.items())
+    return {"patch": head + file.read_text()}
 
 
 def apply(kubectl: Kubectl, version: str, progress: Progress, *, ours: bool) -> None:

@@ -6,8 +6,10 @@ It knows the manifest's schema (`diengine.opendilab.org/v2alpha1`, kind DIJob), 
 
 from __future__ import annotations
 
+import marshal
 import warnings
 from collections.abc import Set
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -48,6 +50,7 @@ Scheduling = Literal["none", "gang"]
 _IGNORED = frozenset({"group"})
 _MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 _IN_METADATA = frozenset({"name", "namespace", "labels", "annotations"})
+_WITHOUT_REFERENCES = 2  # a version of marshal in which equal data has equal bytes
 # Metadata that the API server adds, as in the output of `kubectl get -o yaml`.
 _SERVER_METADATA = frozenset(
     {
@@ -109,7 +112,7 @@ class Task(_Model):
         if isinstance(data, dict) and not data.get("name") and data.get("type", "none") != "none":
             data = {**data, "name": data["type"]}
         if isinstance(data, dict) and "template" in data:
-            template, unknown = check_pod_template(data["template"], path="template")
+            template, unknown = _checked_template(data["template"])
             _warn(unknown)
             data = {**data, "template": template}
         return data
@@ -319,7 +322,7 @@ class DIJob(_Model):
             raise InvalidError(f"must be {keys.API_VERSION}, not {describe(version)}", path="apiVersion")
         _warn([key for key in manifest if key not in _MANIFEST])
         manifest = with_tasks(manifest)
-        fields = {to_camel(name) for name in cls.model_fields} - _IN_METADATA
+        fields = _in_manifests(cls) - _IN_METADATA
         metadata = _known(manifest, "metadata", _IN_METADATA, ignored=_SERVER_METADATA)
         spec = _known(manifest, "spec", fields, ignored=_IGNORED)
         if "name" not in metadata:
@@ -414,6 +417,12 @@ def read_annotation(text: str) -> DIJob:
         raise InvalidError(f"the annotation {keys.DIJOB} is no JSON any more") from None
 
 
+@cache
+def _in_manifests(model: type[BaseModel]) -> frozenset[str]:
+    """The names of a model's fields in manifests."""
+    return frozenset(to_camel(name) for name in model.model_fields)
+
+
 def _exceeds(what: str, number: int, bound: int, *, path: str) -> InvalidError:
     return InvalidError(f"the job has {number:,} {what}, at most {bound:,} are allowed (docs/limits.md)", path=path)
 
@@ -433,7 +442,7 @@ def _task(item: Any, index: int) -> Task:
         return item
     path = f"spec.tasks[{index}]"
     data = _mapping(item, path)
-    known = {to_camel(name) for name in Task.model_fields} | set(Task.model_fields)
+    known = _in_manifests(Task) | Task.model_fields.keys()
     _warn([f"{path}.{key}" for key in data if key not in known])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UnknownFieldWarning)
@@ -445,6 +454,21 @@ def _task(item: Any, index: int) -> Task:
         if isinstance(warning.message, UnknownFieldWarning):
             _warn([f"{path}.{warning.message.args[1]}"])
     return task
+
+
+def _checked_template(data: Any) -> tuple[dict[str, Any], list[str]]:
+    """As `check_pod_template`, once for equal templates: those of a user's jobs are often equal."""
+    try:
+        packed = marshal.dumps(data, _WITHOUT_REFERENCES)
+    except ValueError:  # not plain, or too deep
+        return check_pod_template(data, path="template")
+    found: tuple[dict[str, Any], list[str]] = marshal.loads(_checked_packed(packed))  # noqa: S302 (written by it)
+    return found
+
+
+@remembered(most_bytes=4 * MIB)
+def _checked_packed(packed: bytes) -> bytes:
+    return marshal.dumps(check_pod_template(marshal.loads(packed), path="template"))  # noqa: S302 (written above)
 
 
 def _topology(item: Any) -> Topology:

@@ -19,6 +19,7 @@ PRIORITY: Final = "diflow/priority"
 PREEMPTIBLE: Final = "diflow/preemptible"
 QUEUE: Final = "diflow/queue"
 SCHEDULING: Final = "diflow/scheduling"
+GRANTED: Final = "diflow/replicas"  # how many replicas are granted, of all tasks: a column of the Argo UI (allocator)
 ADMITTED: Final = "diflow/admitted"  # "false" until the allocator has admitted a gang for the first time
 # Which of Argo's controllers a Workflow belongs to: with this value none of them. Argo looks at once at a Workflow that
 # it sees for the first time, but only some seconds later at one that has changed.
@@ -57,6 +58,8 @@ DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the
 # Annotations that a user puts on a job.
 ADAPTDL: Final = "diflow/adaptdl"  # "true": its containers get the variables of AdaptDL's clients
 
+# The pod of a step of a Workflow that waits for the job: when it ends, the controller stops the job.
+WAITED_BY: Final = "diflow/waited-by"
 SENDS_TOKEN: Final = "diflow/sends-token"  # noqa: S105 ("false": its programs send no token, like DI-engine's)
 
 # Labels of the pods.
@@ -76,6 +79,9 @@ CONTROLLER_NAME_VALUE: Final = "di-operator"
 REPLICA_TYPE: Final = "replica-type"
 POD_NAME: Final = "pod-name"
 DDP_LEARNER_TYPE: Final = "ddp-learner-type"
+
+# A label of the pods of steps that wait for a DIJob (`workflows/steps.py`).
+STEP: Final = "diflow/step"
 
 # Annotations of the pods.
 REPLICAS: Final = "diengine/replicas"
@@ -135,6 +141,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"  # the label of a node with its name
 
 WORKER_ACCOUNT: Final = "diflow-worker"
 STEPS_ACCOUNT: Final = "diflow-steps"
+SUBMIT_ACCOUNT: Final = "diflow-submit"  # of the steps of other Workflows that create DIJobs
 GATE: Final = "diflow/gang"
 AGGREGATOR_CONFIG: Final = "di-system/aggregator-config"  # the object with the template of aggregators, by default
 ALLOCATOR: Final = "diflow-allocator"  # its service account, its name in events, and the ConfigMap below

@@ -1,22 +1,24 @@
-"""Hera definitions: a DIJob becomes one Argo Workflow.
+"""Hera definitions: a DIJob becomes one Argo Workflow, or a step of a larger one.
 
 Pure: the same job and settings give the same bytes, and no request is sent. Names are imported on first use, because
-Hera takes half a second to import and only `job` needs it.
+Hera takes half a second to import and only `job` and `step` need it.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from diflow.workflows.job import build, render, to_yaml
+    from diflow.workflows.steps import step
 
-__all__ = ["build", "render", "to_yaml"]
+_HOME = dict.fromkeys(("build", "render", "to_yaml"), "diflow.workflows.job") | {"step": "diflow.workflows.steps"}
+
+__all__ = ["build", "render", "step", "to_yaml"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module 'diflow.workflows' has no attribute {name!r}")
-    from diflow.workflows import job  # noqa: PLC0415
-
-    return getattr(job, name)
+    return getattr(import_module(_HOME[name]), name)

@@ -8,9 +8,10 @@ no pass sees two braces in a row.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
+
+from diflow.state.patches import canonical_json
 
 _OPEN = "{{"
 # Characters that JSON allows unescaped, but YAML 1.1, as which Argo reads the patch, does not everywhere.
@@ -30,11 +31,13 @@ class Template(str):
 
 
 def patch_json(ours: dict[str, Any], users: dict[str, Any]) -> str:
-    """A podSpecPatch: `ours` may hold Argo templates, the text in `users` is inert unless it is a Template.
+    """A podSpecPatch, or the manifest of a resource template, which Argo parses as late.
+
+    `ours` may hold Argo templates, the text in `users` is inert unless it is a Template.
 
     Their keys must not overlap.
     """
-    parts = [_json(ours)[1:-1], _users(users)[1:-1]]
+    parts = [canonical_json(ours)[1:-1], _users(users)[1:-1]]
     return "{" + ",".join(part for part in parts if part) + "}"
 
 
@@ -42,17 +45,13 @@ def _users(value: Any) -> str:
     # No two braces meet where the parts are put together: between nested objects there is always a key.
     match value:
         case Template():
-            return _json(str(value))
+            return canonical_json(str(value))
         case dict():
             return "{" + ",".join(f"{_users(key)}:{_users(item)}" for key, item in value.items()) + "}"
         case list() | tuple():
             return "[" + ",".join(map(_users, value)) + "]"
         case _:
-            return _inert(_json(value))
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+            return _inert(canonical_json(value))
 
 
 def _inert(text: str) -> str:

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 
 from diflow import bounds, keys
 from diflow.errors import InvalidError
-from diflow.job import DIJob
+from diflow.job import CleanPodPolicy, DIJob, Priority
 from diflow.settings import RenderSettings, render_settings
 from diflow.state.nodenames import dag_task
 from diflow.state.patches import canonical_json, initial
@@ -47,7 +47,7 @@ from diflow.yamltext import dump_yaml
 UNCOUNTED_LIMIT = 1000
 UNCOUNTED_BACKOFF = m.Backoff(duration="1s", factor=m.IntOrString(root=2), cap="60s")
 _STEP_RETRIES = 5
-_MARSHAL_WITHOUT_REFERENCES = 2
+_WITHOUT_REFERENCES = 2  # a version of marshal in which nothing is shared
 _LONGEST_LINE = 65_536
 # In the order of the fields of Argo's template.
 _PLACE_IN_TEMPLATE = {field.alias or name: place for place, (name, field) in enumerate(m.Template.model_fields.items())}
@@ -62,21 +62,16 @@ def plain(model: BaseModel) -> Json:
 
 
 def _built_once(build: Callable[[*Given], BaseModel]) -> Callable[[*Given], Json]:
-    """Build a part of a Workflow once for the same arguments. Each call returns a copy as plain data.
+    """Build a part of a Workflow once for the same arguments, as plain data. The result is shared: do not change it.
 
-    Hera's models are what rendering took most of its time for. `marshal` is the fastest copy of plain data.
+    Hera's models are what rendering took most of its time for.
     """
 
     @lru_cache(maxsize=256)
-    def frozen(*given: *Given) -> bytes:
-        return marshal.dumps(plain(build(*given)))
-
-    @wraps(build)
     def built(*given: *Given) -> Json:
-        made: Json = marshal.loads(frozen(*given))  # noqa: S302 (written by `frozen`)
-        return made
+        return plain(build(*given))
 
-    return built
+    return cast("Callable[[*Given], Json]", wraps(build)(built))
 
 
 def build(job: DIJob, *, settings: RenderSettings | None = None) -> Workflow:
@@ -93,13 +88,16 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> dict[str, A
     It is built from Hera's models directly, as Hera's Workflow searches each template for additions, which takes longer
     than all the rest. Raises InvalidError if the Workflow is too large.
     """
-    return checked_size(_workflow(job, settings if settings is not None else render_settings()))
+    return copied(_workflow(job, settings if settings is not None else render_settings()))
 
 
-def checked_size(data: Json) -> Json:
-    """The Workflow. Raises InvalidError if it is too large."""
-    # JSON has at most six bytes for one of marshal's, which is faster: most Workflows are far smaller than the limit.
-    size = len(marshal.dumps(data, _MARSHAL_WITHOUT_REFERENCES)) * 6
+def copied(workflow: Json) -> Json:
+    """A Workflow whose parts belong to others, as one of its own. Raises InvalidError if it is too large."""
+    # `marshal` is the fastest copy of plain data.
+    packed = marshal.dumps(workflow, _WITHOUT_REFERENCES)
+    data: Json = marshal.loads(packed)  # noqa: S302 (written above)
+    # JSON has at most six bytes for one of marshal's: most Workflows are far smaller than the limit.
+    size = len(packed) * 6
     if size > bounds.MOST_WORKFLOW_BYTES:
         size = len(canonical_json(data).encode())
     if size > bounds.MOST_WORKFLOW_BYTES:
@@ -113,18 +111,18 @@ def checked_size(data: Json) -> Json:
 
 
 def _workflow(job: DIJob, settings: RenderSettings) -> Json:
-    tasks = [task.name for task in job.tasks]
+    tasks = tuple(task.name for task in job.tasks)
     common = Common.of(job, settings)
     return workflow_of(
         job,
         settings,
         parameters=initial({task.name: task.replicas for task in job.tasks}, is_gang=job.scheduling == "gang"),
         common=common,
-        pods=m.Metadata(annotations=pod_annotations(job)),
+        pods={"podMetadata": {"annotations": pod_annotations(job)}},
         volumes=[roster_volume(job), token_volume(job)],
         templates=[
             job_dag(),
-            _round_dag(job, tasks),
+            _round_dag(tasks, _restarts_together(job), job.backoff_limit),
             *(_replica_dag(task, job.backoff_limit, job.preemptible) for task in tasks),
             *(_pods(common, index) for index in range(len(tasks))),
             superseded(),
@@ -139,39 +137,54 @@ def workflow_of(
     *,
     parameters: dict[str, str],
     common: Common,
-    pods: m.Metadata | None,
+    pods: Json,
     volumes: list[Json],
     templates: list[Json],
 ) -> Json:
-    """The Workflow of a job with these templates, parameters and metadata of all pods."""
-    workflow = m.Workflow(
+    """The Workflow of a job with these templates and parameters. `pods`: its field `podMetadata`, if it has one."""
+    frame = _frame(job.priority, job.scheduling == "gang", job.clean_pod_policy, job.ttl_seconds_after_finished)
+    metadata = {
+        "annotations": _annotations(job),
+        "labels": _labels(job),
+        "name": job.name,
+        **({} if job.namespace is None else {"namespace": job.namespace}),
+    }
+    spec = {
+        **{name: value for name, value in frame["spec"].items() if pods or name != "podMetadata"},
+        "arguments": {"parameters": [{"name": name, "value": value} for name, value in parameters.items()]},
+        **pods,
+        "podSpecPatch": job_patch(common),
+        "securityContext": pod_security({}, settings),
+        "templates": templates,
+        "volumes": volumes,
+    }
+    return {**frame, "metadata": metadata, "spec": spec}
+
+
+@_built_once
+def _frame(priority: Priority, is_gang: bool, clean_pod_policy: CleanPodPolicy, ttl_seconds: int | None) -> m.Workflow:
+    """The Workflow without what depends on more of the job than this, in the order of the fields of Argo's Workflow."""
+    return m.Workflow(
         api_version="argoproj.io/v1alpha1",
         kind="Workflow",
-        metadata=m.ObjectMeta(
-            name=job.name, namespace=job.namespace, labels=_labels(job), annotations=_annotations(job)
-        ),
+        metadata=m.ObjectMeta(),
         spec=m.WorkflowSpec(
             entrypoint=keys.TEMPLATE_JOB,
             service_account_name=keys.WORKER_ACCOUNT,
-            pod_priority_class_name=keys.PRIORITY_CLASSES[job.priority],
-            priority=keys.WORKFLOW_PRIORITIES[job.priority],
-            security_context=m.PodSecurityContext.model_validate(pod_security({}, settings)),
-            ttl_strategy=None
-            if job.ttl_seconds_after_finished is None
-            else m.TTLStrategy(seconds_after_completion=job.ttl_seconds_after_finished),
-            pod_gc=m.PodGC(strategy="OnWorkflowCompletion") if job.clean_pod_policy == "All" else None,
+            pod_priority_class_name=keys.PRIORITY_CLASSES[priority],
+            priority=keys.WORKFLOW_PRIORITIES[priority],
+            ttl_strategy=None if ttl_seconds is None else m.TTLStrategy(seconds_after_completion=ttl_seconds),
+            pod_gc=m.PodGC(strategy="OnWorkflowCompletion") if clean_pod_policy == "All" else None,
             # A gang that is not admitted yet has no pods: the allocator lifts this when it has places for them.
-            suspend=True if job.scheduling == "gang" else None,
-            arguments=arguments(**parameters),
-            pod_metadata=pods,
-            pod_spec_patch=job_patch(common),
-            volumes=[m.Volume.model_validate(volume) for volume in volumes],
+            suspend=True if is_gang else None,
+            arguments=m.Arguments(),
+            pod_metadata=m.Metadata(),
+            pod_spec_patch="",
+            security_context=m.PodSecurityContext(),
             templates=[],
+            volumes=[],
         ),
     )
-    data = plain(workflow)
-    data["spec"]["templates"] = templates
-    return data
 
 
 def to_yaml(job: DIJob, *, settings: RenderSettings | None = None) -> str:
@@ -187,6 +200,7 @@ def _labels(job: DIJob) -> dict[str, str]:
         keys.PRIORITY: job.priority,
         keys.PREEMPTIBLE: str(job.preemptible).lower(),
         keys.SCHEDULING: job.scheduling or "none",
+        keys.GRANTED: str(sum(task.replicas for task in job.tasks)),
     }
     if job.scheduling == "gang":
         labels[keys.ADMITTED] = "false"
@@ -230,28 +244,23 @@ def job_dag() -> m.Template:
     )
 
 
-def _round_dag(job: DIJob, tasks: list[str]) -> Json:
-    restarts_together = _restarts_together(job)
+@_built_once
+def _round_dag(tasks: tuple[str, ...], restarts_together: bool, backoff_limit: int) -> m.Template:
     ended = " && ".join(f"({has_ended(task)})" for task in tasks)
-    leaf = m.DAGTask(
+    superseded = m.DAGTask(
         name=keys.TEMPLATE_SUPERSEDED,
         template=keys.TEMPLATE_SUPERSEDED,
         depends=ended,
         when=expr.is_current().replace("==", "!="),
     )
-    template = plain(
-        m.Template(
-            name=keys.TEMPLATE_ROUND,
-            inputs=inputs("round"),
-            retry_strategy=_retry(job.backoff_limit, expr.is_current()) if restarts_together else None,
-            dag=m.DAGTemplate(fail_fast=False, tasks=[leaf]),
-        )
+    return m.Template(
+        name=keys.TEMPLATE_ROUND,
+        inputs=inputs("round"),
+        retry_strategy=_retry(backoff_limit, expr.is_current()) if restarts_together else None,
+        dag=m.DAGTemplate(fail_fast=False, tasks=[*(_fanout(task, restarts_together) for task in tasks), superseded]),
     )
-    template["dag"]["tasks"][:0] = [_fanout(task, restarts_together) for task in tasks]
-    return template
 
 
-@_built_once
 def _fanout(task: str, restarts_together: bool) -> m.DAGTask:
     return m.DAGTask(
         name=dag_task(task),
@@ -310,7 +319,8 @@ def _pods(common: Common, index: int) -> Json:
     # A failed replica stops the others of its round; with backoffLimit 0 there is one attempt, without a number.
     restart = "" if not job.preemptible else "{{inputs.parameters.attempt}}" if _restarts_together(job) else "0"
     stopped = expr.is_stopped(deadline_seconds=fields.get("activeDeadlineSeconds"), restart=restart)
-    template = {**plain(m.Template.model_validate(fields)), **_pod_frame(task, stopped, _pod_inputs(job))}
+    # The user's part was checked with Hera's models when the job was made.
+    template = {**fields, **_pod_frame(task, stopped, _pod_inputs(job))}
     return dict(sorted(template.items(), key=lambda item: _PLACE_IN_TEMPLATE[item[0]]))
 
 

@@ -9,7 +9,7 @@
              └─ superseded      makes a replica that is not wanted any more count as Succeeded
 
 The fan-out of rounds stays open while the coordinator runs, so that each request can append to it. A round never
-changes: Argo skips an empty fan-out for good, and the nodes of a fan-out are found by their index. docs/decisions/0019.
+changes: Argo skips an empty fan-out for good, and the nodes of a fan-out are found by their index. docs/decisions/0020.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from diflow.workflows.job import (
     UNCOUNTED_BACKOFF,
     UNCOUNTED_LIMIT,
     arguments,
-    checked_size,
+    copied,
     has_ended,
     inputs,
     job_dag,
@@ -80,7 +80,7 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> Json:
         settings,
         parameters={**initial({COORDINATOR: 1}, is_gang=False), keys.PARAM_MODULES: "{}"},
         common=Common.with_env(job, settings, []),
-        pods=None,
+        pods={},
         volumes=[token_volume(job)],
         templates=[
             job_dag(),
@@ -95,7 +95,7 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> Json:
         keys.MODULES: canonical_json({task.name: _port(task) for task in job.tasks}),
         keys.VERSION: __version__,
     }
-    return checked_size(data)
+    return copied(data)
 
 
 def _work(task: Task) -> Json:

@@ -89,7 +89,7 @@ class Caches:
         self._kept: Sequence[Mapping[Key, Json] | None] = (None,) * len(self._all.members)
         self._pods = Pods((), {}, {})
         self._state = ClusterState({}, {}, ())
-        self._good_queues = QueueFile()
+        self._good_queues: QueueFile | None = None
 
     def start(self) -> None:
         if self._seal is not None:
@@ -121,8 +121,16 @@ class Caches:
         return {**kept, "read": replace(read, allocation=None, complaint=read.complaint or told)}
 
     def trouble(self) -> str:
-        """Why no decision may be based on the caches now; "" when they are synced and fresh."""
-        return self._all.trouble(self._settings.stale_seconds)
+        """Why no decision may be based on the caches now; "" when they are synced and fresh, and the queues are known.
+
+        With a wrong text, the process that has read a correct one before goes on with that. Another one does not know
+        whose limits it would ignore.
+        """
+        trouble = self._all.trouble(self._settings.stale_seconds)
+        if trouble or self._good_queues is not None:
+            return trouble
+        _, wrong = self._queues()
+        return f"the ConfigMap {self._settings.queues_config} has no correct text: {wrong}" if wrong else ""
 
     def apply_write_response(self, kind: Kind, obj: Json) -> None:
         """Put the response to a write into the cache at once."""
@@ -159,7 +167,7 @@ class Caches:
             try:
                 self._good_queues = read_file(item["read"])
             except InvalidError as error:
-                return self._good_queues, str(error)
+                return self._good_queues or QueueFile(), str(error)
             return self._good_queues, ""
         self._good_queues = QueueFile()
         return self._good_queues, ""

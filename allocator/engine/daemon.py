@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +72,8 @@ class Cycle:
     """Why nothing was decided: the caches are stale."""
     policy_trouble: str = ""
     """Why the plan changed nothing: the policy failed, was late, or returned an invalid plan."""
+    left_out_nodes: Mapping[str, int] = field(default_factory=dict)
+    """The number of nodes that get no new pods, by reason."""
 
 
 class Allocator:
@@ -210,6 +213,7 @@ class Allocator:
             jobs=len(state.jobs),
             trouble=trouble,
             policy_trouble=self.last_trouble if planned and not trouble else "",
+            left_out_nodes=_left_out(state, self._reconciler.avoided.at(self._clock())),
         )
         self._on_cycle(cycle)
         return cycle
@@ -290,6 +294,18 @@ class Allocator:
                 self._reasons.plan.add(reason)
             self._reasons.is_dirty = True
             self._wake.notify()
+
+
+def _left_out(state: ClusterState, avoided: Set[str]) -> Mapping[str, int]:
+    """The number of nodes that get no new pods, by the first reason that is true of each."""
+    return Counter(
+        "gone" if node.is_missing
+        else "not_ready" if node.not_ready_since is not None
+        else "avoided" if node.is_schedulable
+        else "cordoned"
+        for name, node in state.nodes.items()
+        if not node.is_open or name in avoided
+    )  # fmt: skip
 
 
 def lead(allocator: Allocator, stop: threading.Event) -> None:

@@ -44,8 +44,10 @@ log = structlog.get_logger("diflow.allocator")
 
 @dataclass(slots=True)
 class _Space:
-    """What is known of a namespace. `done`: (uid, version) of the Workflows that need no further look."""
+    """What is known of a namespace. `is_new`: nothing was recorded by this process yet. `done`: (uid, version) of the
+    Workflows that need no further look."""
 
+    is_new: bool = True
     done: frozenset[tuple[str, str]] = frozenset()
     served: float = -math.inf
     pause_until: float = -math.inf
@@ -104,11 +106,12 @@ class EndedJobs:
 
     def record(self) -> int:
         """Write what the records lack. Returns the number of written records. Raises LostLeadershipError."""
+        if not self.workflows.synced:
+            return 0
         present: dict[str, list[_Head]] = {}
-        if self.workflows.synced:
-            for (namespace, _), kept in self.workflows.items().items():
-                if kept["head"] is not None:
-                    present.setdefault(namespace, []).append(kept["head"])
+        for (namespace, _), kept in self.workflows.items().items():
+            if kept["head"] is not None:
+                present.setdefault(namespace, []).append(kept["head"])
         self._spaces = {name: self._spaces.get(name) or _Space() for name in present}
         budget, written, now = _Budget(), 0, self._clock()
         for name, space in sorted(self._spaces.items(), key=lambda item: (item[1].served, item[0])):
@@ -129,8 +132,11 @@ class EndedJobs:
 
     def _record(self, namespace: str, space: _Space, heads: list[_Head], budget: _Budget) -> bool:
         """Add to the record of one namespace. Returns whether it was written."""
-        newest = sorted(heads, key=lambda head: (head.created, head.name))[-MOST_ENDED_JOBS:]
-        there = {(head.uid, head.version): head for head in newest}
+        there = {(head.uid, head.version): head for head in sorted(heads, key=lambda head: (head.created, head.name))}
+        if space.is_new:
+            # What ended before this process looked: more than the record holds are not read. What ends from now on is
+            # read in any case, as a job that runs for days ends after many younger ones.
+            space.done, space.is_new = frozenset(list(there)[:-MOST_ENDED_JOBS]), False
         done = space.done & there.keys()
         todo = [(key, head) for key, head in there.items() if key not in done]
         if not todo:
@@ -139,7 +145,7 @@ class EndedJobs:
         space.served = self._clock()
         config_map = self._cluster.get(CONFIG_MAP, keys.ENDED_JOBS, namespace=namespace)
         before = ended.text_of(config_map)
-        recorded = ended.parse(before, namespace=namespace, now_seconds=time.time())
+        recorded = ended.parse(before, namespace=namespace)
         found: list[EndedJob] = []
         looked = {(job.uid, job.version) for job in recorded} & there.keys()
         for key, head in [one for one in todo if one[0] not in looked][:_MOST_READ]:

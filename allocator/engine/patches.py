@@ -230,6 +230,8 @@ def change_job(
         metadata["annotations"] = given
     if job.is_hidden and decision is not None:
         labels = {**(labels or {}), keys.INSTANCE: None}
+    if allocation is not None:
+        labels = {**(labels or {}), keys.GRANTED: str(sum(len(nodes) for nodes in allocation.nodes.values()))}
     if labels:
         metadata["labels"] = dict(labels)
     body: Json = {"metadata": metadata} if metadata else {}

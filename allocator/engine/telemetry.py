@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, make_wsgi_app
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 STILL_SECONDS: Final = 30.0
 # A call of the policy that has not returned for this time never will; only a new process ends its thread.
 STUCK_SECONDS: Final = 60.0
+LEFT_OUT: Final = ("avoided", "cordoned", "gone", "not_ready")
+"""Why nodes get no new pods. `avoided`: kube-scheduler did not bind a pod there."""
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _WATCH_SECONDS: Final = 5.0
 
@@ -59,6 +62,10 @@ class Telemetry:
         self._jobs = Gauge("jobs", "Jobs under the allocator that have not ended.", **here)
         self._waiting = Gauge("waiting_jobs", "Jobs that waited for capacity after the last plan.", **here)
         self._refused = Gauge("refused_jobs", "Jobs left alone for now, as writes for them were refused.", **here)
+        self._wait = Gauge("longest_wait_seconds", "For how long a job waits for capacity, of all the longest.", **here)
+        self._left_out = Gauge("left_out_nodes", "Nodes that get no new pods, by the reason.", ["reason"], **here)
+        self._longest_wait: tuple[float, float] | None = None
+        self._wait.set_function(self._longest_wait_seconds)
         self._leader = Gauge("leader", "1 while this process leads.", **here)
         self._paused = Gauge("paused", "1 while the allocator is paused.", **here)
         self._failing = Gauge(
@@ -70,6 +77,8 @@ class Telemetry:
         self._refused.set_function(lambda: float(len(self._allocator.executor.refusals)) if self._allocator else 0.0)
         for planned in ("yes", "no"):
             self._cycles.labels(planned)
+        for reason in LEFT_OUT:
+            self._left_out.labels(reason)
 
     def watch(self, allocator: Allocator) -> None:
         """Set the allocator to observe."""
@@ -84,12 +93,30 @@ class Telemetry:
             self._troubled.inc()
             return
         self._jobs.set(cycle.jobs)
+        for reason in LEFT_OUT:
+            self._left_out.labels(reason).set(cycle.left_out_nodes.get(reason, 0))
         if cycle.policy_trouble:
             self._failed.inc()
         if cycle.planned:
             self._policy.observe(cycle.policy_seconds)
-            last = self._allocator.last if self._allocator is not None else None
-            self._waiting.set(int((last[1].action == int(Action.WAIT)).sum()) if last is not None else 0)
+            self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        last = self._allocator.last if self._allocator is not None else None
+        self._longest_wait = None
+        if last is None:
+            self._waiting.set(0)
+            return
+        snapshot, waits = last[0].snapshot, last[1].action == int(Action.WAIT)
+        self._waiting.set(int(waits.sum()))
+        if waits.any():
+            # A job that had run and was preempted waits since then.
+            since = np.maximum(snapshot.job_created_seconds, snapshot.job_changed_seconds)[waits].min()
+            self._longest_wait = max(0.0, snapshot.now_seconds - float(since)), self._clock()
+
+    def _longest_wait_seconds(self) -> float:
+        found = self._longest_wait
+        return found[0] + self._clock() - found[1] if found is not None else 0.0
 
     def health(self) -> str:
         """Why this process should be restarted, or ""."""

@@ -1,4 +1,5 @@
-"""The watches of the controller: DIJob objects, the Workflows that they own, and the pods of these.
+"""The watches of the controller: DIJob objects, the Workflows that they own, the pods of these, and the pods of steps
+of other Workflows that wait for a DIJob.
 
 Workflows are kept compressed, as those of a thousand jobs would take hundreds of megabytes as Python objects.
 """
@@ -24,6 +25,7 @@ from diflow.state import chain, untrusted
 
 MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
+STEPS: Final = f"{keys.STEP}=true"
 _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 _OF_NODE: Final = ("workflows.argoproj.io/node-id", "workflows.argoproj.io/node-name")
 _OF_SPEC: Final = ("arguments", "suspend", "shutdown", "ttlStrategy")
@@ -46,6 +48,25 @@ class WorkflowRead:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class StepPod:
+    """A pod of a step that waits for a DIJob. `created` is RFC 3339 text.
+
+    One without the label of a step counts as ended: the cache would not follow it.
+    """
+
+    created: str
+    has_ended: bool
+
+    @classmethod
+    def read(cls, obj: Json) -> StepPod:
+        """Read a pod. One that is being deleted has ended."""
+        metadata, phase = untrusted.sub(obj, "metadata"), untrusted.sub(obj, "status").get("phase")
+        is_step = untrusted.sub(metadata, "labels").get(keys.STEP) == "true"
+        waits = is_step and phase not in ("Succeeded", "Failed") and not metadata.get("deletionTimestamp")
+        return cls(untrusted.time(metadata.get("creationTimestamp")), not waits)
+
+
 class Caches:
     """The watches. `on_change` is called with the key of each job that has changed. `options` are those of
     `Reflector`."""
@@ -60,12 +81,14 @@ class Caches:
         self._workflows: dict[Key, dict[str, WorkflowRead]] = {}
         self._job_of: dict[Key, Key] = {}
         self._pods: dict[Key, dict[str, Json]] = {}
+        self._waiting: dict[Key, set[Key]] = {}
         self.dijobs = Reflector(cluster, DIJOB, trim=lambda obj: {"read": read(obj)}, on_change=self._on_dijob, **given)
         self.workflows = Reflector(
             cluster, WORKFLOW, labels=MANAGED, trim=_trim_workflow, on_change=self._on_workflow, **given
         )
         self.pods = Reflector(cluster, POD, labels=PODS, trim=_trim_pod, on_change=self._on_pod, **given)
-        self.all = Reflectors((self.dijobs, self.workflows, self.pods))
+        self.steps = Reflector(cluster, POD, labels=STEPS, trim=_trim_step, on_change=self._on_step, **given)
+        self.all = Reflectors((self.dijobs, self.workflows, self.pods, self.steps))
 
     def dijob(self, key: Key) -> DIJobRead | None:
         """The DIJob object of a job."""
@@ -87,12 +110,33 @@ class Caches:
             found = list(self._pods.get((metadata["namespace"], metadata["name"]), {}).values())
         return [pod for pod in found if pod["owner"] == metadata["uid"]]
 
+    def step(self, key: Key) -> StepPod | None:
+        """The pod of a step, if it has the label of one."""
+        found = self.steps.get(*key)
+        return found["step"] if found is not None else None
+
     def jobs(self) -> list[Key]:
         """All jobs."""
         return list(self.dijobs.items())
 
-    def _on_dijob(self, _: str, key: Key, __: Json | None, ___: Json | None) -> None:
+    def _on_dijob(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
+        before, after = (found["read"].waited_by if found else "" for found in (old, new))
+        if before != after:
+            with self._lock:
+                if before:
+                    jobs = self._waiting.get((key[0], before), set())
+                    jobs.discard(key)
+                    if not jobs:
+                        self._waiting.pop((key[0], before), None)
+                if after:
+                    self._waiting.setdefault((key[0], after), set()).add(key)
         self._tell(key)
+
+    def _on_step(self, _: str, key: Key, __: Json | None, ___: Json | None) -> None:
+        with self._lock:
+            jobs = list(self._waiting.get(key, ()))
+        for job in jobs:
+            self._tell(job)
 
     def _on_workflow(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
         before: WorkflowRead | None = old["read"] if old else None
@@ -149,6 +193,10 @@ def _trim_pod(obj: Json) -> Json:
         "spec": {name: spec[name] for name in ("nodeName", "schedulingGates", "activeDeadlineSeconds") if name in spec},
         "status": {name: status[name] for name in _OF_POD if name in status},
     }
+
+
+def _trim_step(obj: Json) -> Json:
+    return {"step": StepPod.read(obj)}
 
 
 def _drop(index: dict[Key, dict[str, Any]], home: Key, name: str) -> None:

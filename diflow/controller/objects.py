@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from diflow import keys
 from diflow.bounds import MOST_MANIFEST_BYTES, MOST_METADATA_BYTES, MOST_REPLICAS, MOST_TASKS
 from diflow.errors import InvalidError
 from diflow.job import DIJob
@@ -22,6 +24,8 @@ Counts = tuple[int, int | None, int | None]
 MOST_STATUS_BYTES: Final = 512 * 1024
 """Of a status that is kept. The controller's own has less than half: 2,000 nodes of 63 characters, and 64 KiB of
 reports. Of a larger one, which others wrote, only the numbers are kept, and it is replaced."""
+_POD: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_LONGEST_POD: Final = 253
 _BEGUN: Final = frozenset({"Starting", "Running", "Restarting", "Rescheduling"})
 _NUMBERS: Final = ("replicas", "reportedReplicas", "scaleRequests")
 
@@ -30,7 +34,8 @@ _NUMBERS: Final = ("replicas", "reportedReplicas", "scaleRequests")
 class DIJobRead:
     """A DIJob object. `job` has the fields of a manifest; {} if it is too large, and `problem` says so.
 
-    `begun`: its status says that pods of it were started. `status` is what it has now; {} if it has none.
+    `begun`: its status says that pods of it were started. `status` is what it has now; {} if it has none. `waited_by`:
+    the pod of a step that waits for the job, "" if there is none.
     """
 
     namespace: str
@@ -44,6 +49,7 @@ class DIJobRead:
     job: Json
     status: Json
     problem: str = ""
+    waited_by: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -99,6 +105,7 @@ def read(obj: Mapping[str, Any]) -> DIJobRead:
         job={} if problem else job,
         status=kept,
         problem=problem,
+        waited_by=_pod(untrusted.sub(metadata, "annotations").get(keys.WAITED_BY)),
     )
 
 
@@ -112,6 +119,12 @@ def counts(manifest: Mapping[str, Any]) -> dict[str, Counts]:
         if name and is_counts(found):
             out[name] = found
     return out
+
+
+def _pod(value: Any) -> str:
+    """The name of a pod; "" for what cannot be one."""
+    name = untrusted.string(value)
+    return name if len(name) <= _LONGEST_POD and _POD.fullmatch(name) else ""
 
 
 def is_counts(value: Any) -> bool:

@@ -4,6 +4,7 @@
     no Workflow, and the job has begun        Failed: somebody has deleted it
     a Workflow of its name that is not its    Failed; the other one is left alone
     its Workflow                              requests of the object go into the Workflow, and its state into the status
+    the step that waits for it has ended      it is stopped, or Failed if it has no Workflow yet
 
 Everything is read again in each look, and each write names the version that it is based on. So the process may be
 killed between any two of them, and two processes do not harm each other.
@@ -22,7 +23,7 @@ import structlog
 from diflow import keys
 from diflow.controller import modules as pods_of_modules
 from diflow.controller import requests, statuses
-from diflow.controller.caches import Caches
+from diflow.controller.caches import Caches, StepPod
 from diflow.controller.objects import DIJobRead
 from diflow.controller.settings import ControllerSettings
 from diflow.controller.workqueue import Key
@@ -41,6 +42,7 @@ from diflow.kube.events import event
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
 from diflow.kube.leader_election import Elector
 from diflow.state import modules, status, untrusted
+from diflow.state.parameters import STOPS
 from diflow.state.patches import canonical_json
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ class Reconciler:
         self._written: dict[Key, float] = {}
         self._sent: dict[Key, tuple[str, str]] = {}
         self._ready: dict[tuple[str, str], float] = {}
-        self.made: dict[str, int] = {"workflow": 0, "status": 0, "request": 0, "pod": 0}
+        self.made: dict[str, int] = {"workflow": 0, "status": 0, "request": 0, "stop": 0, "pod": 0}
         """Writes so far, by what was written."""
         self.refused: dict[Key, str] = {}
         """Why the last look at a job failed, by job."""
@@ -128,6 +130,8 @@ class Reconciler:
     # --- without a Workflow -------------------------------------------------------------------------------------------
 
     def _start(self, key: Key, obj: DIJobRead) -> float | None:
+        if self._is_abandoned(obj):
+            return self._fail(key, obj, f"the step that waited for it has ended before it began (pod {obj.waited_by})")
         if obj.begun:
             why = (
                 f"its Workflow {obj.name} was deleted before the end of the job was seen, and the job had begun: it is "
@@ -222,6 +226,10 @@ class Reconciler:
         if known is not None:
             return self._coordinate(key, obj, workflow, known)
         found = status.derive(workflow, self._caches.pods_of(workflow))
+        stopping = untrusted.sub(workflow, "spec").get("shutdown") in STOPS
+        if not (found.ended or obj.is_deleted or stopping) and self._is_abandoned(obj):
+            workflow = self._stop(key, obj, workflow)
+            found = status.derive(workflow, self._caches.pods_of(workflow))
         if obj.number("replicas") is not None and obj.number("reportedReplicas") is None:
             # Others have written the status without our record: it is repaired first, then their number counts.
             made = statuses.adopted(obj, found.replicas, requests.answered(obj, workflow))
@@ -234,6 +242,7 @@ class Reconciler:
                 found = status.derive(workflow, self._caches.pods_of(workflow))
         seconds = statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
         made = statuses.observed(found, requests=requests.answered(obj, workflow), ttl_seconds=seconds)
+        made = statuses.keep_result(made, obj)
         again = self._write(key, obj, made)
         if again is None and made.get("expiresAt") and not obj.is_deleted:
             return self._expire(obj) if obj.has_ended else 0.0
@@ -286,6 +295,39 @@ class Reconciler:
         except NotFoundError:
             return
         self.made["pod"] += 1
+
+    # --- a step of another Workflow -----------------------------------------------------------------------------------
+
+    def _is_abandoned(self, obj: DIJobRead) -> bool:
+        """Whether a step was to wait for the job, and its pod has ended: its Workflow was stopped or terminated, or the
+        step has exceeded its deadline or lost its node, and may be tried again with a job of its own.
+
+        A pod that is younger than the job is another one of this name, as after `argo retry`.
+        """
+        if not obj.waited_by:
+            return False
+        pod = self._caches.step((obj.namespace, obj.waited_by))
+        if pod is None:  # gone, or the cache is behind
+            found = self._cluster.find(POD, obj.waited_by, namespace=obj.namespace)
+            pod = StepPod.read(found) if found is not None else None
+        return pod is None or pod.has_ended or pod.created > obj.created
+
+    def _stop(self, key: Key, obj: DIJobRead, workflow: Json) -> Json:
+        """Stop the job as `diflow.jobs.suspend.stop` does, and tell the user. Returns the Workflow as it is now."""
+        expected = {name: workflow["metadata"][name] for name in ("uid", "resourceVersion")}
+        patch = {
+            "metadata": {**expected, "labels": {keys.INSTANCE: None}},
+            "spec": {"shutdown": "Stop", "suspend": None},
+        }
+        self._elector.check()
+        answer = self._cluster.patch(
+            WORKFLOW, workflow["metadata"]["name"], patch, namespace=obj.namespace, manager=keys.CONTROLLER
+        )
+        self._caches.workflows.apply_write(answer)
+        self.made["stop"] += 1
+        log.info("stopped", job=key, step=obj.waited_by)
+        self._tell(obj, "Stopped", f"the step that waited for it has ended (pod {obj.waited_by})")
+        return answer
 
     def _carry_out(self, key: Key, obj: DIJobRead, workflow: Json, todo: requests.Answer) -> Json:
         """Write requests into the Workflow, and tell the user. Returns the Workflow as it is now."""

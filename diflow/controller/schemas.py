@@ -69,6 +69,10 @@ def status() -> Json:
             "reschedules": count,
             "startTime": {"type": "string", "format": "date-time"},
             "completionTimestamp": {"type": "string", "format": "date-time"},
+            "result": {
+                **text,
+                "description": "What the first replica has written to /dev/termination-log, if it has succeeded.",
+            },
             "expiresAt": {
                 "type": "string",
                 "format": "date-time",

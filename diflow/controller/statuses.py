@@ -76,6 +76,12 @@ def with_old_phases(made: Json) -> Json:
     return {**made, "phase": phase, "reason": f"Job{phase}", "conditions": list(conditions.values())}
 
 
+def keep_result(made: Json, obj: DIJobRead) -> Json:
+    """The status with the result that was written before, if its pod does not exist any more."""
+    before = untrusted.string(obj.status.get("result"), most=_LONGEST_MESSAGE)
+    return {**made, "result": before} if before and made["phase"] != "Failed" and not made.get("result") else made
+
+
 def waiting(obj: DIJobRead, why: str) -> Json:
     """The status of a job whose Workflow cannot be made yet."""
     replicas = sum(found[0] for found in obj.counts.values())

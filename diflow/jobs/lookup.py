@@ -25,6 +25,7 @@ LATEST: Final = "@latest"
 _MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
 _NOT_COMPLETED: Final = "workflows.argoproj.io/completed!=true"
 _MANY: Final = 200
+_MOST_BY_NAME: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,13 @@ def list_jobs(
     if len(heads) > _MANY:
         derived = ((head, status.derive_ended(head)) for head in heads)
         ended = [Job(head, (), found) for head, found in derived if found is not None]
-        chosen = f"{chosen},{_NOT_COMPLETED}"
-        workflows = waiting.workflows(cluster, labels=chosen, heads=heads, **where)
+        over = {job.workflow["metadata"]["uid"] for job in ended}
+        heads = [head for head in heads if head["metadata"]["uid"] not in over]
+        workflows = waiting.workflows(cluster, labels=f"{chosen},{_NOT_COMPLETED}", heads=heads, **where)
+        # The others have ended since their metadata was read, or have labels of Argo that somebody changed.
+        read = {workflow["metadata"]["uid"] for workflow in workflows}
+        left = [head for head in heads if head["metadata"]["uid"] not in read]
+        workflows += _still_there(cluster, left, labels=chosen)
     else:
         workflows = cluster.list_all(WORKFLOW, labels=chosen, **where)
     known = {workflow["metadata"]["uid"] for workflow in workflows}
@@ -128,6 +134,21 @@ def list_jobs(
     objects = [_without_workflow(obj) for obj in dijobs.list_all(cluster, labels=labels, **where)]
     jobs += [job for job in objects if (job.namespace, job.name) not in shown]
     return sorted(jobs, key=lambda job: _created(job.workflow), reverse=True)
+
+
+def _still_there(cluster: Cluster, heads: list[dict[str, Any]], *, labels: str) -> list[dict[str, Any]]:
+    """The Workflows with this metadata that still exist: a few of a namespace by their names, many in one list."""
+    of_namespace: dict[str, dict[str, str]] = {}
+    for metadata in (head["metadata"] for head in heads):
+        of_namespace.setdefault(str(metadata.get("namespace") or ""), {})[metadata["uid"]] = metadata["name"]
+    found: list[dict[str, Any]] = []
+    for namespace, wanted in of_namespace.items():
+        if len(wanted) > _MOST_BY_NAME:
+            read = cluster.list_all(WORKFLOW, labels=labels, namespace=namespace)
+        else:
+            read = [w for name in wanted.values() if (w := cluster.find(WORKFLOW, name, namespace=namespace))]
+        found += [workflow for workflow in read if workflow["metadata"]["uid"] in wanted]
+    return found
 
 
 def names(*, namespace: str | None = None, cluster: Cluster | None = None) -> list[str]:

@@ -216,13 +216,15 @@ class Reflector:
         """List if needed, then watch until the stream ends. Returns the seconds to wait before the next attempt."""
         began = math.inf
         at_least = 0.0
+        # A failed list is retried with pauses, whoever asked for a new connection: only a stream can be hung up.
+        self._reopening = False
         try:
             if self._version is None:
                 self._list()
             if self._stopping.is_set():
                 return 0.0
             began = self._clock()
-            self._spoke = self._reopening = False
+            self._spoke = False
             self._watch()
             trouble = f"the server ends each watch of {self._kind.plural} early"
             if self._clock() - began >= _HEALTHY_SECONDS:
@@ -236,9 +238,9 @@ class Reflector:
         except Exception as error:
             trouble = str(error) or type(error).__name__
             at_least = getattr(error, "retry_after_seconds", None) or 0.0
-            if not (self._stopping.is_set() or self._reopening):
+            if not (self._stopping.is_set() or self._is_hung_up(began)):
                 self._on_trouble(error)
-        if self._stopping.is_set() or self._reopening:
+        if self._stopping.is_set() or self._is_hung_up(began):
             return 0.0
         if self._clock() - began >= _HEALTHY_SECONDS:
             self._failures = 0
@@ -249,6 +251,10 @@ class Reflector:
         low, high = _BACKOFF_SECONDS
         pause = self._jitter(low, min(high, low * 2 ** min(self._failures, 10)))
         return max(pause, min(at_least, _LONGEST_RETRY_AFTER_SECONDS))
+
+    def _is_hung_up(self, began: float) -> bool:
+        """Whether `reopen` ended the watch that was begun at this time (infinite: none was)."""
+        return self._reopening and began < math.inf
 
     def _doubt(self) -> None:
         """After a long stream: list again if it sent nothing, not even a bookmark.

@@ -10,6 +10,7 @@ Pure; it imports neither Hera nor pydantic.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,7 +29,7 @@ _LONGEST_VERSION: Final = 32
 _LONGEST_MESSAGE: Final = 240
 _LONGEST_LINE: Final = 4096
 _MOST_RESTARTS: Final = 10**9
-_CLOCKS_DIFFER_SECONDS: Final = 300.0
+_CLOCKS_DIFFER_SECONDS: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,12 @@ def text_of(config_map: Mapping[str, Any] | None) -> str:
     return untrusted.string(untrusted.sub(config_map or {}, "data").get(JOBS_KEY))
 
 
-def parse(text: str, *, namespace: str, now_seconds: float, most: int = MOST_ENDED_JOBS) -> list[EndedJob]:
+def parse(text: str, *, namespace: str, now_seconds: float = math.inf, most: int = MOST_ENDED_JOBS) -> list[EndedJob]:
     """The last `most` jobs of a record, the one that ended first at the beginning; each job once.
 
-    Only as much of the text is read as the allocator would write. A line of a job that ends after `now_seconds` (Unix
-    time) is ignored: it would stand before the jobs of all other namespaces.
+    Only as much of the text is read as the allocator would write. `now_seconds`: a line of a job that ends after this
+    Unix time is ignored, as it would stand before the jobs of all other namespaces. The writer has no such limit: its
+    clock may be slow, and a line that it leaves out is lost.
     """
     lines = text[-MOST_ENDED_BYTES:].rstrip("\n").split("\n")[-most:]
     read = (_read(line, namespace) for line in lines if len(line) <= _LONGEST_LINE)

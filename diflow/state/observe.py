@@ -7,7 +7,7 @@ Kubernetes writes it (`2026-11-21T09:40:44Z`), whose alphabetical order is chron
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from diflow import keys
@@ -20,11 +20,13 @@ from diflow.state.patches import FIRST_ROUND
 from diflow.state.tree import is_never_made, read_tree
 
 Object = Mapping[str, Any]
+_Fields = dict[str, Any]
 
 _NODE_ID = "workflows.argoproj.io/node-id"
 _ARGO_MAIN = "main"  # Argo's name of the main container
 _STOP = "stop"  # the action of the allocator's decision to end a job
 _GATED = "SchedulingGated"
+_LONGEST_RESULT = 4096  # as Kubernetes truncates termination messages
 _GIVE_UP = f".hooks.{keys.TEMPLATE_GIVE_UP}"
 
 
@@ -55,6 +57,7 @@ class Attempt:
     finished: str
     is_lost: bool = False  # its pod is being deleted or is gone, and Argo has not noted that yet
     is_uncounted: bool = False  # it failed for an external reason, which does not count
+    result: str = ""  # what its program has written to /dev/termination-log
 
     @property
     def replica(self) -> str:
@@ -146,7 +149,7 @@ class Observation:
     @property
     def gated(self) -> str:
         """Why the allocator does not admit the job, as far as it says so."""
-        return self.decision.why if self.decision and self.decision.action != _STOP else ""
+        return _gated(self.decision)
 
     @property
     def stopped(self) -> str:
@@ -171,8 +174,7 @@ def observe(workflow: Object, pods: Sequence[Object] = ()) -> Observation:
 
 def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()) -> Observation:
     """As `observe`, for a Workflow whose `state` is already parsed."""
-    decision = state.decision
-    seen = Observation(
+    fields = _Fields(
         name=state.name,
         round=state.current,
         rounds=state.rounds,
@@ -183,7 +185,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         restarts=state.restarts_before,
         reschedules=state.rounds_before,
         closing=state.is_stopping or state.has_ended,
-        decision=decision,
+        decision=state.decision,
         profilings=dict(untrusted.mapping(state.profilings)),
         past=tuple(past_phases(state)),
         started=untrusted.time(state.history_before.get("started"))
@@ -194,15 +196,14 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         problem=state.problem,
     )
     if state.problem:
-        return seen
-    gated = seen.gated
+        return Observation(**fields)
+    gated = _gated(state.decision)
     found, offloaded = nodes.nodes(workflow, pods)
     if modules.is_one(workflow):  # the job is its coordinator, which is in the first round
         found = tuple(node for node in found if node.place is None or node.place.round == FIRST_ROUND)
-        state = replace(state, rounds=(FIRST_ROUND,))
-        seen = replace(seen, rounds=state.rounds)
+        fields["rounds"] = (FIRST_ROUND,)
     by_node = {untrusted.string(untrusted.sub(pod, "metadata", "annotations").get(_NODE_ID)): pod for pod in pods}
-    tasks = dict.fromkeys(seen.tasks)
+    tasks = dict.fromkeys(fields.pop("tasks"))
     attempts: list[Attempt] = []
     gave_up = False
     for node in found:
@@ -214,18 +215,22 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
             tasks.setdefault(node.place.task)
     attempts.sort(key=lambda a: (a.order, a.created))
     tree = read_tree(found, is_offloaded=offloaded)
-    return replace(
-        seen,
+    fields |= _Fields(
         tasks=tuple(tasks),
         granted=dict(state.granted[state.current]),
         running={task.name: state.running(task.name) for task in state.tasks},
         initial={task.name: task.replicas for task in state.tasks},
         attempts=tuple(attempts),
         restarts=tree.restarts + state.restarts_before,
-        reschedules=tree.moves + tree.rounds_left(state.rounds) + state.rounds_before,
+        reschedules=tree.moves + tree.rounds_left(fields["rounds"]) + state.rounds_before,
         gave_up=gave_up,
         offloaded=offloaded,
     )
+    return Observation(**fields)
+
+
+def _gated(decision: Decision | None) -> str:
+    return decision.why if decision and decision.action != _STOP else ""
 
 
 def waiting_reason(pod: Object, *, gated: str = "") -> str:
@@ -272,6 +277,7 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
     ready = created if ran else ""
     is_ready = phase == "Running"
     is_ending = False
+    result = ""
     is_lost = sees_pods and not ended and (phase == "Running" if pod is None else _is_being_deleted(pod))
     if pod is not None:
         status = pod.get("status") or {}
@@ -280,6 +286,7 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
         placed = _since(conditions.get("PodScheduled")) or placed
         main = _main_state(status)
         terminated = main.get("terminated") or {}
+        result = untrusted.string(terminated.get("message"), most=_LONGEST_RESULT)
         if not ended:
             phase = status.get("phase") or phase
             waiting = waiting_reason(pod, gated=gated)
@@ -317,6 +324,7 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
         finished=finished,
         is_lost=is_lost,
         is_uncounted=failures.is_uncounted(argos),
+        result=result,
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
 from diflow import keys
@@ -31,6 +31,7 @@ from diflow.state.patches import NOT_ADMITTED, incarnations_name
 
 Object = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
+_Fields = dict[str, Any]
 
 STOPS: Final = ("Stop", "Terminate")
 ADMITTED: Final = '{"until":0}'
@@ -155,16 +156,17 @@ class JobState:
     @classmethod
     def parse(cls, workflow: Object) -> JobState:
         """Read a Workflow. It never raises: errors are in `problem` and `complaints`."""
-        state = _frame(workflow)
+        # As a dictionary: `dataclasses.replace` of so many fields takes longer than all else of most Workflows.
+        fields = _frame(workflow)
         try:
-            _check_bytes(state.parameters)
-            state = _submitted(state)
-            state = _live(state)
+            _check_bytes(fields["parameters"])
+            fields |= _submitted(fields)
+            fields |= _live(fields)
         except TooLargeParametersError as error:
-            return replace(state, problem=str(error), parameters=())  # too large to keep
+            return cls(**fields | {"problem": str(error), "parameters": ()})  # too large to keep
         except InvalidError as error:
-            return replace(state, problem=str(error))
-        return _asked(state, workflow)
+            return cls(**fields, problem=str(error))
+        return cls(**fields, **_asked(fields, workflow))
 
 
 class TooLargeParametersError(InvalidError):
@@ -180,8 +182,8 @@ def _check_bytes(given: Pairs) -> None:
         )
 
 
-def _frame(workflow: Object) -> JobState:
-    """The fields that need no validation: names, labels and Argo's phase."""
+def _frame(workflow: Object) -> _Fields:
+    """The fields of JobState that need no validation: names, labels and Argo's phase."""
     metadata, spec, status = (untrusted.sub(workflow, name) for name in ("metadata", "spec", "status"))
     labels, annotations = untrusted.sub(metadata, "labels"), untrusted.sub(metadata, "annotations")
     before, before_uid = chain.continues(workflow)
@@ -189,8 +191,8 @@ def _frame(workflow: Object) -> JobState:
     is_suspended = spec.get("suspend") is True
     given = parameters(workflow)
     places = next((value for name, value in given if name == keys.PARAM_PLACES), "")
-    awaits = is_suspended and is_unborn(workflow) and annotations.get(keys.HELD) != "true"
-    return JobState(
+    awaits = is_suspended and _is_unborn(status, given) and annotations.get(keys.HELD) != "true"
+    return _Fields(
         namespace=untrusted.string(metadata.get("namespace")),
         name=chain.job_name(workflow),
         workflow=untrusted.string(metadata.get("name")),
@@ -225,9 +227,12 @@ def _frame(workflow: Object) -> JobState:
 def is_unborn(workflow: Object) -> bool:
     """Whether this is a job that the allocator never admitted, and of which Argo has made nothing. With `argo resume`
     it makes pods without an admission, which have gates; later this job is suspended as any other."""
-    status = untrusted.sub(workflow, "status")
+    return _is_unborn(untrusted.sub(workflow, "status"), parameters(workflow))
+
+
+def _is_unborn(status: Object, given: Pairs) -> bool:
     made = any(status.get(name) for name in ("nodes", "compressedNodes", "offloadNodeStatusVersion"))
-    return not made and dict(parameters(workflow)).get(keys.PARAM_PLACES) == NOT_ADMITTED
+    return not made and dict(given).get(keys.PARAM_PLACES) == NOT_ADMITTED
 
 
 def _until(places: str) -> float:
@@ -260,18 +265,17 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else untrusted.string(str(value))
 
 
-def _submitted(state: JobState) -> JobState:
+def _submitted(fields: _Fields) -> _Fields:
     """The submitted DIJob takes precedence over the labels that repeat parts of it for `kubectl get -l`, except for the
     queue, which may be changed by its label while the job waits."""
-    found = _read_dijob(state.dijob)
-    return replace(
-        state,
-        tasks=found.tasks,
-        backoff_limit=found.backoff_limit,
-        is_preemptible=found.is_preemptible,
-        priority=found.priority,
-        queue=state.queue or found.queue,
-    )
+    found = _read_dijob(fields["dijob"])
+    return {
+        "tasks": found.tasks,
+        "backoff_limit": found.backoff_limit,
+        "is_preemptible": found.is_preemptible,
+        "priority": found.priority,
+        "queue": fields["queue"] or found.queue,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,16 +337,16 @@ def _no_job(path: str) -> InvalidError:
     return InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({path})")
 
 
-def _live(state: JobState) -> JobState:
+def _live(fields: _Fields) -> _Fields:
     """The parameters that only the allocator writes. Raises InvalidError if they were edited."""
-    values = dict(state.parameters)
+    values = dict(fields["parameters"])
     rounds = _json(values, keys.PARAM_ROUNDS, list)
     current = values.get(keys.PARAM_CURRENT, "")
     granted = _json(values, keys.PARAM_GRANTED, dict)
     released = _json(values, keys.PARAM_RELEASED, list)
     name = incarnations_name(values)
     incarnations = _json(values, name, dict, missing="{}")
-    tasks = {task.name for task in state.tasks}
+    tasks = {task.name for task in fields["tasks"]}
     if (
         not rounds
         or len(rounds) > MOST_ROUNDS
@@ -350,7 +354,7 @@ def _live(state: JobState) -> JobState:
         or len(set(rounds)) < len(rounds)
     ):
         raise _edited(keys.PARAM_ROUNDS, 'a list of numbers such as ["1","2"]')
-    if not current and state.continued_in:
+    if not current and fields["continued_in"]:
         current = rounds[-1]  # the job has left this Workflow
     if current not in rounds:
         raise _edited(keys.PARAM_CURRENT, f"one of {', '.join(rounds[-5:])}")
@@ -366,14 +370,22 @@ def _live(state: JobState) -> JobState:
         _is_incarnation(key, suffix, tasks) for key, suffix in incarnations.items()
     ):
         raise _edited(name, 'a mapping from members to their suffixes, such as {"1/learner/2":".1"}')
-    return replace(
-        state,
-        rounds=tuple(rounds),
-        current=current,
-        granted=granted,
-        released=frozenset(released),
-        incarnations=incarnations,
-    )
+    return {
+        "rounds": tuple(rounds),
+        "current": current,
+        "granted": granted,
+        "released": frozenset(released),
+        "incarnations": incarnations,
+    }
+
+
+def submitted_replicas(head: Object) -> dict[str, int]:
+    """The replicas by task as submitted, from a Workflow's metadata; none if its DIJob is unreadable."""
+    dijob = untrusted.string(untrusted.sub(head, "metadata", "annotations").get(keys.DIJOB))
+    try:
+        return {task.name: task.replicas for task in _read_dijob(dijob).tasks}
+    except InvalidError:
+        return {}
 
 
 def _check_size(numbers: Iterable[Any], *, what: str) -> None:
@@ -416,21 +428,22 @@ def _edited(name: str, wanted: str) -> InvalidError:
     )
 
 
-def _asked(state: JobState, workflow: Object) -> JobState:
+def _asked(fields: _Fields, workflow: Object) -> _Fields:
     """The parameters and annotations that users and programs write after the submission."""
     complaints: list[str] = []
-    tasks = {task.name for task in state.tasks}
-    wanted = _wanted(state.parameter(keys.PARAM_REPLICAS), tasks)
+    tasks = {task.name for task in fields["tasks"]}
+    values = dict(reversed(fields["parameters"]))  # the first of two with one name counts
+    wanted = _wanted(values.get(keys.PARAM_REPLICAS, ""), tasks)
     if wanted is None:
         complaints.append(f"the parameter {keys.PARAM_REPLICAS} is not a number of at least 1 for tasks of this job")
     bounds = _bounds(untrusted.sub(workflow, "metadata", "annotations").get(keys.BOUNDS), tasks)
     if bounds is None:
         complaints.append(f"the annotation {keys.BOUNDS} is not a minimum and a maximum for tasks of this job")
-    profilings = state.parameter(keys.PARAM_PROFILINGS)
+    profilings = values.get(keys.PARAM_PROFILINGS, "")
     if not _is_report(profilings):
         complaints.append(f"the parameter {keys.PARAM_PROFILINGS} is not a valid report: it must be a JSON object")
         profilings = ""
-    return replace(state, wanted=wanted or {}, bounds=bounds or {}, profilings=profilings, complaints=tuple(complaints))
+    return {"wanted": wanted or {}, "bounds": bounds or {}, "profilings": profilings, "complaints": tuple(complaints)}
 
 
 def _wanted(given: str, tasks: set[str]) -> dict[str, int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from diflow import keys
 
@@ -13,9 +13,12 @@ NOT_ADMITTED = "{}"
 """The parameter `places` of a job that was never admitted. It has no pods while its Workflow is suspended."""
 
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 def canonical_json(data: Any) -> str:
     """Plain data as JSON without spaces, in the order given: equal data gives equal bytes."""
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return _ENCODER.encode(data)
 
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:

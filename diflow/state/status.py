@@ -87,6 +87,7 @@ class JobStatus:
     """The status of a job. Times are RFC 3339 text, "" if there is none.
 
     `allocation` has the node of each replica, by task and in the order of the index ("" if it has none yet).
+    `result` is what the first replica of the first task has written to /dev/termination-log, if it has succeeded.
     `restarts` and `reschedules` are None if only the Workflow's metadata was read (`derive_ended`).
     """
 
@@ -103,6 +104,7 @@ class JobStatus:
     reschedules: int | None = 0
     start_time: str = ""
     completion_timestamp: str = ""
+    result: str = ""
 
     @property
     def ended(self) -> bool:
@@ -128,6 +130,8 @@ class JobStatus:
             out["startTime"] = self.start_time
         if self.completion_timestamp:
             out["completionTimestamp"] = self.completion_timestamp
+        if self.result:
+            out["result"] = self.result
         return out
 
 
@@ -219,6 +223,7 @@ def derive_seen(workflow: Object, seen: Observation) -> JobStatus:
         reschedules=seen.reschedules,
         start_time=seen.started,
         completion_timestamp=untrusted.time(argo.get("finishedAt")) if ended else "",
+        result=_result(seen, latest),
     )
 
 
@@ -273,6 +278,11 @@ def _allocation(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) ->
         if any(hosts):
             out[task] = hosts
     return out
+
+
+def _result(seen: Observation, latest: Mapping[tuple[str, int], Attempt]) -> str:
+    first = latest.get((seen.tasks[0], 0)) if seen.tasks else None
+    return first.result if first is not None and first.phase == "Succeeded" else ""
 
 
 def _reason(phase: Phase) -> str:

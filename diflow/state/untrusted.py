@@ -28,10 +28,11 @@ def load(text: Any) -> Any:
     if len(text) > MOST_CHARACTERS:
         raise ValueError("too long")
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError("too deep") from None
-    if not _is_shallow(value):
+    # A text with few brackets has few levels.
+    if text.count("[") + text.count("{") > MOST_LEVELS and not _is_shallow(value):
         raise ValueError("too deep")
     return value
 
@@ -98,14 +99,15 @@ def _seconds(text: str) -> float | None:
 def sub(value: Any, *names: str) -> Mapping[str, Any]:
     """The mapping at a path of keys; an empty one if there is none."""
     for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value if isinstance(value, Mapping) else {}
+        # Nearly all are dictionaries, for which the check of an abstract class is slow.
+        value = value.get(name) if type(value) is dict or isinstance(value, Mapping) else None
+    return value if type(value) is dict or isinstance(value, Mapping) else {}
 
 
 def mappings(value: Any) -> Iterator[Mapping[str, Any]]:
     """The mappings in a list."""
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        yield from (item for item in value if isinstance(item, Mapping))
+        yield from (item for item in value if type(item) is dict or isinstance(item, Mapping))
 
 
 def string(value: Any, *, most: int = MOST_CHARACTERS) -> str:
@@ -130,3 +132,6 @@ def _is_shallow(value: Any) -> bool:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(constant)
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse)

@@ -7,7 +7,7 @@ from typing import Any
 
 from diflow import keys
 from diflow.state import untrusted
-from diflow.state.parameters import JobState
+from diflow.state.parameters import submitted_replicas
 from diflow.state.patches import initial
 
 Object = dict[str, Any]
@@ -17,8 +17,7 @@ def from_metadata(head: Mapping[str, Any]) -> Object:
     """The Workflow of a gang that waits, as far as diflow reads it, from its metadata."""
     annotations = untrusted.sub(head, "metadata", "annotations")
     # An unreadable DIJob has no tasks, and its state names the problem, as that of the whole Workflow does.
-    replicas = {task.name: task.replicas for task in JobState.parse(head).tasks}
-    values = initial(replicas, is_gang=True)
+    values = initial(submitted_replicas(head), is_gang=True)
     if requested := untrusted.string(annotations.get(keys.REQUESTED)):
         values[keys.PARAM_REPLICAS] = requested
     parameters = [{"name": name, "value": value} for name, value in values.items()]

@@ -10,7 +10,7 @@ import pytest
 
 from diflow import keys
 from diflow.jobs.dijobs import DIJOB
-from diflow.kube.kinds import WORKFLOW
+from diflow.kube.kinds import POD, WORKFLOW
 from diflow.state.parameters import JobState
 from tests.allocator.crashing import Crash
 from tests.allocator.lab import Killed
@@ -77,6 +77,23 @@ def expiring(at: Lab) -> None:
     at.apply(ttlSecondsAfterFinished=60)
 
 
+def awaited(at: Lab) -> None:
+    """A job for which a step waits, whose pod runs."""
+    begun(at)
+    obj = at.dijob()
+    at.api.add(DIJOB, {**obj, "metadata": {**obj["metadata"], "annotations": {keys.WAITED_BY: "step"}}})
+    step_pod(at, "Running")
+
+
+def step_ended(at: Lab) -> None:
+    step_pod(at, "Failed")
+
+
+def step_pod(at: Lab, phase: str) -> None:
+    metadata = {"name": "step", "labels": {keys.STEP: "true"}, "creationTimestamp": "2026-11-21T00:00:00Z"}
+    at.api.add(POD, {"metadata": metadata, "spec": {"containers": []}, "status": {"phase": phase}})
+
+
 def two_minutes(at: Lab) -> None:
     for _ in range(30):
         step_through_crashes(at, 5.0)
@@ -93,6 +110,7 @@ PLAYS: dict[str, tuple[list[Play], int]] = {
     "a Workflow that is deleted after the start": ([begun, workflow_deleted], 5),
     "a refused request": ([begun, refused], 5),
     "a deleted job": ([begun, deleted], 4),
+    "a job whose step ends": ([awaited, step_ended], 5),
     "an expired job": ([expiring, two_minutes], 5),
 }
 """The scenes of each play, and the least number of its writes."""

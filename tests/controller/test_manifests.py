@@ -14,6 +14,7 @@ import yaml
 from diflow import keys
 from diflow.cli.controlling import run as run_controller
 from diflow.controller.settings import ControllerSettings
+from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import SERVICE_ACCOUNT, WORKFLOW
 from diflow.state.modules import Group
 from diflow.version import __version__
@@ -101,6 +102,9 @@ def play(at: Lab) -> None:
     at.cluster.edit("waits", profilings=json.dumps({"speed": 1}))
     at.api.add(WORKFLOW, {"metadata": {"name": "taken"}, "spec": {"suspend": True}})
     at.apply("taken")
+    obj = at.apply("abandoned", scheduling="gang")
+    annotations = {keys.WAITED_BY: "gone"}
+    at.api.add(DIJOB, {**obj, "metadata": {**obj["metadata"], "annotations": annotations}})
     with_coordinators(at)
     for _ in range(16):
         at.step(5.0)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from typing import Any
 
+import pytest
+import yaml
+
 from tests.builders import job, task
-from tests.clusters import wait_until
+from tests.clusters import ROOT, wait_until
 from tests.e2e.live import Live, pod_name
 
 RUN = "trap 'exit 143' TERM; echo hello from rank $DI_RANK; while true; do sleep 0.5; done"
@@ -36,6 +40,16 @@ def test_get_and_list_and_logs_show_the_job(live: Live) -> None:
     assert {line.split()[-1] for line in logs.splitlines() if "hello from rank" in line} == {"0", "1", "2"}
     live.argo("delete", name)
     wait_until("its pods are gone", lambda: live.pods(name) == [] or None)
+
+
+def test_the_ui_has_the_columns_and_links_of_the_manifests(live: Live) -> None:
+    if live.cluster.argo_server is None:
+        pytest.skip("this cluster is not ours: its Argo has settings of its own")
+    with urllib.request.urlopen(f"{live.cluster.argo_server}/api/v1/info", timeout=30) as answer:
+        found = json.load(answer)
+    for name, file in (("columns", ""), ("links", "-links")):
+        given = yaml.safe_load((ROOT / "manifests" / "argo" / f"workflow-controller-configmap{file}.yaml").read_text())
+        assert found[name] == yaml.safe_load(given["data"][name])
 
 
 def test_stop_ends_the_job_with_time_to_save(live: Live) -> None:

@@ -130,8 +130,8 @@ def test_a_failed_job_raises_with_its_reason(diflow: Cli) -> None:
 
 def test_waiting_has_a_limit(diflow: Cli) -> None:
     diflow.has(SeenJob("job", learner=1).all_ready())
-    with pytest.raises(TimeoutError, match=r"job job is still Running after 0.2 s: the replica is ready"):
-        job(name="job").wait(timeout_seconds=0.2, cluster=diflow.api.cluster())
+    with pytest.raises(TimeoutError, match=r"job job is still Running after 5 s: the replica is ready"):
+        job(name="job").wait(timeout_seconds=5.0, cluster=diflow.api.cluster())
 
 
 def test_a_second_job_of_the_same_name_is_a_conflict(diflow: Cli) -> None:

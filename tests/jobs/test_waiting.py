@@ -98,6 +98,43 @@ def test_a_long_list_reads_no_spec_of_a_gang_that_waits(diflow: Cli, monkeypatch
         assert f"{keys.ADMITTED}!=false" in selector or "PartialObjectMetadata" in request.headers["Accept"]
 
 
+def ended(workflow: dict[str, Any], phase: str) -> dict[str, Any]:
+    labels = {"workflows.argoproj.io/completed": "true", "workflows.argoproj.io/phase": phase}
+    workflow["metadata"]["labels"] |= labels
+    workflow["status"] = {"phase": phase, "finishedAt": "2026-11-20T11:00:00Z"}
+    return workflow
+
+
+def test_a_gang_that_was_stopped_while_it_waited_is_listed_as_failed(
+    diflow: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diflow.prepare()
+    diflow.api.add(WORKFLOW, ended(submitted("stopped"), "Failed"))
+    for most in (1000, 0):
+        monkeypatch.setattr(lookup, "_MANY", most)
+        assert [line.split()[:2] for line in diflow("list").out.splitlines()[1:]] == [["stopped", "Failed"]]
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_jobs_that_end_between_the_two_requests_stay_in_the_list(
+    diflow: Cli, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(lookup, "_MANY", 0)
+    diflow.prepare()
+    names = [f"job-{i:02}" for i in range(count)]
+    for name in names:
+        diflow.api.add(WORKFLOW, admitted(name, uid=name))
+
+    def ends(request: Request) -> None:
+        if "completed" in request.query.get("labelSelector", ""):
+            for name in names:
+                diflow.api.add(WORKFLOW, ended(admitted(name, uid=name), "Succeeded"))
+
+    diflow.api.rule(ends)
+    listed = sorted(line.split()[:2] for line in diflow("list").out.splitlines()[1:])
+    assert listed == [[name, "Succeeded"] for name in names]
+
+
 def test_a_gang_that_is_admitted_between_the_two_requests_is_read_once(diflow: Cli) -> None:
     diflow.prepare()
     diflow.api.add(WORKFLOW, submitted("job"))

@@ -276,6 +276,23 @@ def test_a_watch_that_was_lost_without_a_sign_is_continued_on_request(api: FakeA
         quiet.set()
 
 
+@pytest.mark.parametrize(("answer", "least_seconds"), [(404, 0.0), (429, 5.0)])
+def test_a_list_that_fails_is_retried_with_pauses_although_a_new_connection_is_requested(
+    api: FakeApi, answer: int, least_seconds: float
+) -> None:
+    headers = {"Retry-After": "5"} if least_seconds else {}
+    api.rule(lambda request: status(answer, "not now", **headers) if "watch" not in request.query else None)
+    seen = Seen(client(api).without_retries())
+    seen.reflector.reopen()
+    with seen:
+        eventually(lambda: len(seen.time.slept) >= 5, "it pauses after each failure")
+        seen.reflector.reopen()
+        eventually(lambda: len(seen.time.slept) >= 10, "and after those that follow another request")
+    assert len(lists(api)) <= len(seen.time.slept) + 2
+    assert min(seen.time.slept) >= max(least_seconds, 0.01)
+    assert seen.reflector.trouble
+
+
 def test_a_bookmark_moves_the_place_and_makes_the_copy_young_again(api: FakeApi) -> None:
     go = threading.Event()
 

@@ -346,3 +346,28 @@ def test_a_task_alone_says_what_is_wrong() -> None:
 def test_a_python_job_refuses_a_field_it_does_not_know() -> None:
     with pytest.raises(InvalidError, match="colour"):
         DIJob(name="job", tasks=[task()], colour="red")  # type: ignore[call-arg]
+
+
+def test_jobs_with_equal_templates_share_nothing() -> None:
+    """An equal template is checked once, and each job has its own."""
+    given = manifest()
+    first, second = DIJob.from_manifest(given), DIJob.from_manifest(given)
+    first.tasks[0].template["spec"]["containers"][0]["env"] = [{"name": "A", "value": "1"}]
+    assert "env" not in second.tasks[0].template["spec"]["containers"][0]
+    assert DIJob.from_manifest(given) == second
+    assert "env" not in given["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize(("good", "bad"), [(1, True), (1, 1.0), ("1", 1)])
+def test_a_template_is_not_taken_for_one_that_python_calls_equal(good: Any, bad: Any) -> None:
+    field = "terminationGracePeriodSeconds" if isinstance(good, int) else "nodeName"
+    Task(name="a", template=template(**{field: good}))
+    for _ in range(2):
+        with pytest.raises(InvalidError, match=field):
+            Task(name="a", template=template(**{field: bad}))
+
+
+def test_what_is_left_out_of_a_template_is_said_each_time() -> None:
+    for _ in range(2):
+        with pytest.warns(UnknownFieldWarning, match="nonsense"):
+            Task(name="a", template=template(nonsense=1))

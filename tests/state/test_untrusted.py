@@ -52,3 +52,17 @@ def test_odd_digits_in_labels_annotations_and_names_are_read_as_none(text: str) 
     shape = Shape("1", "worker", 1, {"worker": 1})
     said = json.dumps({"round": "1", "ranks": {text: {"task": "worker", "step": 3}}})
     assert json.loads(fold(said, {}, shape, now=0))["ranks"] == {}
+
+
+@pytest.mark.parametrize("around", ["[{}]", '{{"a":{}}}', "[0,{}]"])
+def test_a_value_may_have_64_levels(around: str) -> None:
+    def nested(levels: int) -> str:
+        text = "1"
+        for _ in range(levels):
+            text = around.format(text)
+        return text
+
+    untrusted.load(nested(untrusted.MOST_LEVELS))
+    with pytest.raises(ValueError, match="too deep"):
+        untrusted.load(nested(untrusted.MOST_LEVELS + 1))
+    untrusted.load(f"[{','.join(['[]'] * 1000)}]")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 _ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = _ROOT / "examples"
 REOPTIMISE = _ROOT / "manifests" / "allocator" / "reoptimise.yaml"
 CRD = _ROOT / "manifests" / "crds" / "dijobs.yaml"
 AGGREGATOR_CRD = _ROOT / "manifests" / "crds" / "aggregatorconfigs.yaml"
+STEP = _ROOT / "manifests" / "pipelines" / "template.yaml"
+PIPELINE = EXAMPLES / "pipeline" / "pipeline.workflow.yaml"
 _HEAD = "# The scheduled re-optimisation, as `diflow cron` prints it (`make golden` writes it anew).\n"
 
 
@@ -29,6 +34,26 @@ def reoptimise() -> str:
     return _HEAD + cron_yaml()
 
 
+def template() -> str:
+    """The expected WorkflowTemplate of DIJobs as steps."""
+    from diflow.workflows.steps import template_yaml
+
+    return "# A DIJob as a step of any Workflow (`make golden`).\n" + template_yaml()
+
+
+def pipeline_module() -> ModuleType:
+    """The example of a pipeline, which is imported as its pods do it."""
+    if str(EXAMPLES) not in sys.path:
+        sys.path.insert(0, str(EXAMPLES))
+    return import_module("pipeline.pipeline")
+
+
+def pipeline() -> str:
+    """The expected Workflow of the example of a pipeline."""
+    text: str = pipeline_module().yaml()
+    return text
+
+
 def main() -> None:
     from diflow import DIJob
     from diflow.controller.crd import crd_yaml
@@ -39,6 +64,8 @@ def main() -> None:
     REOPTIMISE.write_text(reoptimise(), encoding="utf-8")
     CRD.write_text(crd_yaml(), encoding="utf-8")
     AGGREGATOR_CRD.write_text(aggregator_yaml(), encoding="utf-8")
+    STEP.write_text(template(), encoding="utf-8")
+    PIPELINE.write_text(pipeline(), encoding="utf-8")
     for path in jobs():
         golden_of(path).write_text(to_yaml(DIJob.from_yaml(path)), encoding="utf-8")
 

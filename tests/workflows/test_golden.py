@@ -12,7 +12,7 @@ import yaml
 
 from diflow import DIJob
 from diflow.workflows import to_yaml
-from tests.workflows.golden import REOPTIMISE, golden_of, jobs, reoptimise
+from tests.workflows.golden import PIPELINE, REOPTIMISE, STEP, golden_of, jobs, pipeline, reoptimise, template
 
 JOBS = jobs()
 
@@ -40,3 +40,11 @@ def test_every_parameter_of_a_workflow_is_text(path: Path) -> None:
 
 def test_the_manifest_of_the_re_optimisation_is_what_the_command_prints() -> None:
     assert REOPTIMISE.read_text(encoding="utf-8") == reoptimise()
+
+
+def test_the_template_of_steps_is_what_the_code_makes() -> None:
+    assert STEP.read_text(encoding="utf-8") == template()
+
+
+def test_the_pipeline_in_yaml_is_that_in_python() -> None:
+    assert PIPELINE.read_text(encoding="utf-8") == pipeline()

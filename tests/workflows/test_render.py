@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -18,6 +18,7 @@ from diflow.workflows import render, to_yaml
 from diflow.workflows.pods import CONFINED
 from tests.builders import job, task, template
 from tests.fuzz.argopods import pod
+from tests.fuzz.dijobs import Maker
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -912,3 +913,39 @@ def test_a_workflow_that_argo_cannot_carry_is_refused() -> None:
     ) as error:
         render(large, settings=RenderSettings())
     assert "give the job fewer tasks or containers" in str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore::diflow.UnknownFieldWarning")
+def test_heras_models_read_every_workflow_as_it_is() -> None:
+    """Pod templates are checked with Hera's models when the job is made, and not once more when it is rendered."""
+    from hera.workflows import Workflow
+
+    rendered = 0
+    for seed in range(150):
+        try:
+            made = render(DIJob.from_manifest(Maker(seed).manifest()), settings=RenderSettings())
+        except InvalidError:
+            continue
+        assert cast("Workflow", Workflow.from_dict(made)).to_dict() == made, seed
+        rendered += 1
+    assert rendered > 30
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_rendered_before_changes_nothing(seed: int) -> None:
+    """Parts of a Workflow are built once and copied: a caller may change its Workflow."""
+    volume = {"name": "data", "emptyDir": {}}
+    own = template(volumes=[volume], tolerations=[{"key": "a", "operator": "Exists"}], nodeSelector={"disk": "ssd"})
+    tasks = [Task(name=name, template=own) for name in ("a", "b")]
+    one = job(*tasks, preemptible=bool(seed % 2), backoff_limit=seed, volumes=[volume | {"name": "more"}])
+    before = render(one, settings=RenderSettings())
+    text = json.dumps(before)
+    _spoil(before)
+    assert json.dumps(render(one, settings=RenderSettings())) == text
+
+
+def _spoil(value: Any) -> None:
+    for item in list(value.values() if isinstance(value, dict) else value):
+        if isinstance(item, dict | list):
+            _spoil(item)
+    value.clear()

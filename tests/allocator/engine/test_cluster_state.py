@@ -123,3 +123,20 @@ def test_the_part_that_a_job_goes_on_in_comes_and_goes(shown: Shown) -> None:
     assert during.jobs["ns/next"].old_pods == during.jobs["ns/one"].pods
     shown.workflows.take("next")
     assert shown.caches.state().jobs["ns/one"].after is None
+
+
+def test_wrong_queues_stop_a_process_that_has_read_no_correct_ones(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches = shown.caches
+    monkeypatch.setattr(caches, "_all", SimpleNamespace(members=caches._all.members, trouble=lambda _: ""))
+    key = ("diflow-system", "diflow-queues")
+    shown.queues.kept = {key: {"read": "queues: 3"}}
+    assert caches.trouble().startswith("the ConfigMap diflow-queues has no correct text: ")
+    assert "must be a mapping with a list" in caches.trouble()
+    shown.queues.kept = {key: {"read": "queues: [{name: red, cap: {cpu: 4}}]"}}
+    caches.state()
+    assert caches.trouble() == ""
+    shown.queues.kept = {key: {"read": "queues: 3"}}
+    assert [queue.name for queue in caches.state().queues] == ["red"]
+    assert caches.trouble() == "", "it goes on with the correct ones"

@@ -214,6 +214,33 @@ def test_of_more_jobs_than_the_record_takes_only_the_last_ones_are_read(
     assert scene.reads() == 3
 
 
+def test_a_long_job_that_ends_after_many_younger_ones_is_recorded(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended_jobs, "MOST_ENDED_JOBS", 3)
+    scene.prepare("default")
+    for i in range(1, 9):
+        scene.end(f"job-{i}", creationTimestamp=at(i))
+    scene.seen(8)
+    scene.recorder.record()
+    scene.end("days", seconds=5000, creationTimestamp=at(0))
+    scene.seen(9)
+    scene.recorder.record()
+    assert scene.names()[-1] == "days"
+
+
+def test_a_clock_that_is_slow_loses_no_record(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.prepare("default")
+    scene.end("a", "b")
+    scene.seen(2)
+    scene.recorder.record()
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    scene.end("c")
+    scene.seen(3)
+    scene.recorder.record()
+    assert sorted(job.name for job in ended.parse(scene.text(), namespace="default")) == ["a", "b", "c"]
+
+
 def test_a_namespace_without_a_record_is_asked_seldom(scene: Scene) -> None:
     scene.end("first")
     scene.seen(1)

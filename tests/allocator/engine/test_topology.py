@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -102,6 +103,12 @@ def test_a_topology_that_was_edited_to_nonsense_holds_that_job(value: Any) -> No
     assert "is not a valid job any more (spec.topology" in read.problem
     assert len(read.problem) < 500
     assert read.roles == ()
+
+
+def test_an_edit_of_the_queue_is_a_reason_to_plan() -> None:
+    before, after = read_workflow(edited()), read_workflow(edited())
+    after = replace(after, queue="another")
+    assert "asks for something else" in reason_to_plan(WORKFLOW, "default/job", before, after, fraction=0.1)
 
 
 def test_an_edit_of_the_level_is_a_reason_to_plan() -> None:

@@ -1,0 +1,1 @@
+"""A pipeline with a DIJob as one of its steps: prepare → train → evaluate → promote, or not."""

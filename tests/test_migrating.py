@@ -1,0 +1,56 @@
+"""docs/migrating.md: its DIJobs are valid and become Workflows, and do what the manifests beside them do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from diflow import DIJob, keys
+from diflow.workflows import render
+
+Json = dict[str, Any]
+TEXT = (Path(__file__).parents[1] / "docs" / "migrating.md").read_text(encoding="utf-8")
+SECTIONS = {
+    text.partition("\n")[0]: [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    for text in TEXT.split("\n## ")[1:]
+}
+PAIRS = {name: (found[0], found[-1]) for name, found in SECTIONS.items() if found}
+
+
+def containers(manifest: Json) -> list[Json]:
+    """All containers of a manifest, in order."""
+    if isinstance(manifest, list):
+        return [container for item in manifest for container in containers(item)]
+    if not isinstance(manifest, dict):
+        return []
+    own = manifest.get("containers", [])
+    return [*own, *(c for key, value in manifest.items() if key != "containers" for c in containers(value))]
+
+
+def test_each_origin_has_a_section() -> None:
+    assert list(PAIRS) == [
+        "From DI-orchestrator v1.1", "From DI-orchestrator v1.0", "From DI-orchestrator v0.x", "From AdaptDL",
+        "From a PyTorchJob of Kubeflow",
+    ]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_dijob_becomes_a_workflow_without_a_warning(name: str) -> None:
+    job = DIJob.from_manifest(PAIRS[name][1])
+    workflow = render(job)
+    assert {task.name for task in job.tasks} <= {template["name"] for template in workflow["spec"]["templates"]}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_dijob_runs_the_same_programs_under_the_same_name(name: str) -> None:
+    before, after = PAIRS[name]
+    assert before["metadata"]["name"] == after["metadata"]["name"]
+    assert after["apiVersion"] == keys.API_VERSION
+    parts = ("image", "command", "env", "resources", "volumeMounts")
+    ours, theirs = ([{part: c.get(part) for part in parts} for c in containers(m)] for m in (after, before))
+    assert ours == theirs
