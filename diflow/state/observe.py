@@ -223,7 +223,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         initial={task.name: task.replicas for task in state.tasks},
         attempts=tuple(attempts),
         restarts=tree.restarts + state.restarts_before,
-        reschedules=tree.moves + tree.rounds_left(state.rounds) + state.rounds_before,
+        reschedules=tree.moves + tree.rounds_left(fields["rounds"]) + state.rounds_before,
         gave_up=gave_up,
         offloaded=offloaded,
     )

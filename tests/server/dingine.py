@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 VERSION = "0.5.3"
-_PACKAGES = ("flask==2.0.3", "werkzeug==2.0.3", "requests", "URLObject==2.4.3")
-_CACHE = Path(os.environ.get("DIFLOW_CACHE", str(Path.home() / ".cache" / "diflow"))) / f"di-engine-{VERSION}"
-_CALLS = Path(__file__).with_name("dingine_calls.py")
+_PACKAGES = (
+    "flask==2.0.3", "werkzeug==2.0.3", "requests", "URLObject==2.4.3", "enum-tools", "easydict", "PyYAML",
+)  # fmt: skip
+_CACHE = Path(os.environ.get("DIFLOW_CACHE", str(Path.home() / ".cache" / "diflow"))) / f"di-engine-{VERSION}-1"
+_HERE = Path(__file__).parent
 
 
 def prepared() -> Path:
@@ -39,7 +41,12 @@ def _make() -> None:
         _python(*pip, "download", "--no-deps", "--dest", folder, f"DI-engine=={VERSION}")
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as packed:
-            chosen = ("ding/interaction/", "ding/worker/coordinator/")
+            chosen = (
+                "ding/interaction/",
+                "ding/worker/coordinator/",
+                "ding/utils/k8s_helper",
+                "ding/utils/lock_helper",
+            )
             packed.extractall(_CACHE / "code", [name for name in packed.namelist() if name.startswith(chosen)])
 
 
@@ -55,4 +62,11 @@ def call(url: str, name: str, *calls: str) -> Sequence[str]:
     """Make these calls with an `OperatorServer` of the coordinator `name`, one after the other. Returns what each line
     of the program says: a JSON text for each call."""
     folder = prepared()
-    return _python(str(_CALLS), str(folder / "code"), url, name, *calls).splitlines()
+    return _python(str(_HERE / "dingine_calls.py"), str(folder / "code"), url, name, *calls).splitlines()
+
+
+def coordinate(url: str) -> Sequence[str]:
+    """Run a `CommCoordinator` (`dingine_coordinator`). Returns the JSON texts that it prints; flask prints, too."""
+    folder = prepared()
+    lines = _python(str(_HERE / "dingine_coordinator.py"), str(folder / "code"), url).splitlines()
+    return [line for line in lines if line.startswith("[[")]

@@ -1,4 +1,4 @@
-"""DI-engine's own `OperatorServer`, unchanged, against the server: every call that it has."""
+"""DI-engine's own clients, unchanged, against the server: `OperatorServer` and `CommCoordinator`."""
 
 from __future__ import annotations
 
@@ -70,3 +70,21 @@ async def test_every_call_of_the_operator_server() -> None:
             assert left[3] == named[3] == {**WHO, "collectors": [], "learners": []}
             (unknown,) = await calling(place, url, "nobody-coordinator", ("get_replicas", {}))
             assert unknown == {"error": "RequestException"}
+
+
+@asynchronous
+async def test_a_coordinator_starts_its_pipeline_and_replaces_a_collector_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KUBERNETES_POD_NAMESPACE", "default")
+    monkeypatch.setenv("KUBERNETES_POD_NAME", "old-coordinator")
+    with serving() as api:
+        place = Place(api, settings=ServerSettings(unproven_pods=True))
+        submitted(place)
+        place.pod("old", "coordinator", 0, ip="127.0.0.1")
+        async with served(place) as url:
+            said = await asyncio.to_thread(dingine.coordinate, url.removeprefix("http://"))
+        first, later = (json.loads(line) for line in said)
+        assert [len(hosts(some)) for some in first] == [2, 2]
+        assert first[1] == later[1], "the learners are still there"
+        assert len(set(first[0]) & set(later[0])) == 1, "one collector was replaced"
