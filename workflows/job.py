@@ -151,7 +151,7 @@ def workflow_of(
         **({} if job.namespace is None else {"namespace": job.namespace}),
     }
     spec = {
-        **{name: value for name, value in frame["spec"].items() if pods or name != "podMetadata"},
+        **frame["spec"],
         "arguments": {"parameters": [{"name": name, "value": value} for name, value in parameters.items()]},
         "podMetadata": pods,
         "podSpecPatch": job_patch(common),

@@ -80,7 +80,7 @@ def render(job: DIJob, *, settings: RenderSettings | None = None) -> Json:
         settings,
         parameters={**initial({COORDINATOR: 1}, is_gang=False), keys.PARAM_MODULES: "{}"},
         common=Common.with_env(job, settings, []),
-        pods={},
+        pods=None,
         volumes=[token_volume(job)],
         templates=[
             job_dag(),

@@ -130,7 +130,6 @@ def test_labels_and_annotations_of_the_workflow() -> None:
         "diflow/priority": "high",
         "diflow/preemptible": "true",
         "diflow/scheduling": "none",
-        "diflow/replicas": "1",
         "diflow/queue": "team-a",
         "diflow/replicas": "1",
     }
