@@ -23,7 +23,7 @@ _VERSIONS = {"argo40": "4.0.2", "argo37": "3.7.3"}
 # The longest first; those of two minutes or less in any order.
 _GROUPS = (
     "allocator", "allocator-fake", "node", "server", "argo40", "argo37", "installed", "successor", "image", "roles",
-    "browser",
+    "browser", "dingine",
 )  # fmt: skip
 
 
@@ -45,11 +45,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # Measuring coverage doubles the time of code that computes for minutes; the short tests reach the same lines.
         if item.get_closest_marker("slow") is not None:
             item.add_marker(pytest.mark.no_cover)
+    places = {item: _place(item) for item in items}  # also here, as xdist does not show an error of its processes
     # In parallel, the short tests run last, and keep all processes busy; in one process, while clusters start.
     if _is_main(config):
         items.sort(key=_is_live)
     else:
-        items.sort(key=lambda item: (_place(item), not _is_live(item)))
+        items.sort(key=lambda item: (places[item], not _is_live(item)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
