@@ -49,7 +49,8 @@ def test_the_ui_has_the_columns_and_links_of_the_manifests(live: Live) -> None:
         found = json.load(answer)
     for name, file in (("columns", ""), ("links", "-links")):
         given = yaml.safe_load((ROOT / "manifests" / "argo" / f"workflow-controller-configmap{file}.yaml").read_text())
-        assert found[name] == yaml.safe_load(given["data"][name])
+        shown = [{key: value for key, value in item.items() if value} for item in found[name]]  # `target` is empty
+        assert shown == yaml.safe_load(given["data"][name])
 
 
 def test_stop_ends_the_job_with_time_to_save(live: Live) -> None:
