@@ -40,7 +40,7 @@ def broken(core: Core) -> list[BaseRoute]:  # noqa: ARG001
     ("method", "path", "code"),
     [
         ("GET", "/", 404),
-        ("GET", "/v1alpha1/replicas", 404),
+        ("GET", "/v1alpha3/replicas", 404),
         ("GET", "/v2alpha1/job/default.mixed/replicas/", 404),
         ("PATCH", PATH, 405),
         ("POST", "/healthz", 405),
