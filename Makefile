@@ -20,10 +20,13 @@ PIP_AUDIT ?= 2.10.1
 help: ## list all targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# --no-deps: the lock is complete (pip check proves it). pip's resolver refuses the lock when a package that another one
+# asks for with an extra has a newer release than the pinned one.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check --quiet --disable-pip-version-check
 	touch $@
 
 .PHONY: venv
