@@ -28,6 +28,7 @@ __all__ = [
     "on_stop",
     "replicas",
     "report",
+    "shards",
     "stopping",
 ]
 
@@ -41,6 +42,7 @@ delete_replicas = _shared.delete_replicas
 on_stop = _shared.on_stop
 replicas = _shared.replicas
 report = _shared.report
+shards = _shared.shards
 stopping = _shared.stopping
 
 

@@ -18,9 +18,11 @@ from typing import Any, Final, Self
 from diflow.client.courier import Courier
 from diflow.client.place import Place, Standing, find
 from diflow.client.readings import Readings
+from diflow.client.shards import Shards
 from diflow.client.stop import Stop
 from diflow.client.wire import Wire
 from diflow.errors import InvalidError, UnavailableError
+from diflow.shards.dataset import Dataset
 
 log = logging.getLogger("diflow.client")
 
@@ -169,6 +171,32 @@ class Client:
         for name in news:
             log.warning("%s=%.100r cannot be reported: it is left out, now and whenever it is so", name, given[name])
         line.courier.report(self._body)
+
+    def shards(
+        self,
+        *,
+        dataset: str,
+        size: int,
+        shard: int,
+        epochs: int = 1,
+        shuffle_seed: int | None = None,
+        prefetch: int = 4,
+        lease_seconds: float = 300.0,
+        checkpointed: bool = False,
+    ) -> Shards:
+        """The shards of a data set of `size` samples, in ranges of `shard`: each once an epoch by one of the workers.
+
+        All workers give the same numbers. With `shuffle_seed`, each epoch has another order. `prefetch`: shards that
+        are leased ahead. `lease_seconds`: after this time without contact, others may get this process's shards.
+        `checkpointed`: a shard is done when a checkpoint has it (`Shards.commit`). Outside a job, this process gets
+        all. Raises InvalidError.
+        """
+        described = Dataset(size, shard, epochs, shuffle_seed)
+        line = self._find()
+        place = None if line is None else line.place
+        return Shards(
+            place, dataset, described, prefetch=prefetch, lease_seconds=lease_seconds, checkpointed=checkpointed
+        )
 
     def on_stop(self, callback: Callable[[], object] | None = None) -> None:
         """Call `callback` on SIGTERM, in the main thread, between two of its instructions.

@@ -73,21 +73,24 @@ class Access:
         self._refused: TTLCache[tuple[Any, ...], bool] = TTLCache(most, denial_seconds, timer=clock)
         self._asked: dict[tuple[Any, ...], asyncio.Task[bool]] = {}
 
-    async def caller(self, token: str, *, namespace: str, job: str, verb: Verb, address: str = "") -> Caller:
-        """Authorise `verb` on this job. `token` is "" if none was sent; `address` is the caller's.
+    async def caller(
+        self, token: str, *, namespace: str, job: str, verb: Verb, address: str = "", late: bool = False
+    ) -> Caller:
+        """Authorise `verb` on this job. `token` is "" if none was sent; `address` is the caller's. `late`: pods of
+        earlier rounds that have not ended are accepted, too.
 
         Raises ApiError: 401, 403, 429, 410 for a pod of an earlier round of this job, or 503 if it cannot be decided
         now, as for a pod of a later round than the cache has.
         """
         self.check_fresh()
         if not token:
-            return self._by_address(namespace, job, address)
+            return self._by_address(namespace, job, address, late=late)
         said = claims(token)
         wanted = names.audience(namespace, job)
         if wanted in said.audiences:
             user = await self._identity.user(token, audience=wanted, address=address, said=said)
             self.check_fresh()
-            return self._pod(user, namespace, job)
+            return self._pod(user, namespace, job, late=late)
         if any(audience.startswith(_PREFIX) for audience in said.audiences):
             raise forbidden()  # the token is for another job
         user = await self._identity.user(token, address=address, said=said)
@@ -176,7 +179,7 @@ class Access:
         if not done.cancelled():
             done.exception()  # retrieved here: the caller may be gone
 
-    def _pod(self, user: User, namespace: str, job: str) -> Caller:
+    def _pod(self, user: User, namespace: str, job: str, *, late: bool) -> Caller:
         """The pod to which the token is bound. Looked up for each request: a deleted pod loses its access."""
         name, uid = user.pod
         pod = self._cache.pod(namespace, name) if name else None
@@ -189,25 +192,27 @@ class Access:
             or not user.name.startswith(f"system:serviceaccount:{namespace}:")
         ):
             raise forbidden()
-        _check_round(view, pod)
+        _check_round(view, pod, late=late)
         return Caller(f"pod {namespace}/{name}", pod)
 
-    def _by_address(self, namespace: str, job: str, address: str) -> Caller:
+    def _by_address(self, namespace: str, job: str, address: str, *, late: bool) -> Caller:
         pod = self._cache.pod_at(address) if self._unproven_pods and address else None
         if pod is None:
             raise unauthorized("send a token: Authorization: Bearer ...")
         view = self._cache.job(namespace, pod.job)
         if pod.namespace != namespace or view is None:
             raise forbidden()
-        _check_round(view, pod)
+        _check_round(view, pod, late=late)
         name = f"pod {namespace}/{pod.name}, by its address"
         return Caller(name, pod) if pod.job == job else Caller(name, is_foreign=True)
 
 
-def _check_round(view: JobView, pod: PodRead) -> None:
-    """Raises ApiError: 410 for a pod of an earlier round of its job, 503 for a later round than the cache has, 403 for
-    any other pod."""
+def _check_round(view: JobView, pod: PodRead, *, late: bool) -> None:
+    """Raises ApiError: 410 for a pod of an earlier round of its job (if it may not be `late`), 503 for a later round
+    than the cache has, 403 for any other pod."""
     if view.had(pod):
+        if late:
+            return
         raise gone(f"this pod is of an earlier round: the job is in round {view.workflow.current}")
     if view.will_have(pod):
         raise unavailable(f"round {pod.round} of the job is not known here yet: ask again")

@@ -31,6 +31,7 @@ from diflow.server.api.modules import ModuleChanges
 from diflow.server.api.queueing import JobWrites
 from diflow.server.api.reporting import Reporter
 from diflow.server.api.scale_requests import ScaleRequests
+from diflow.server.api.shards import Shards
 from diflow.server.api.v1alpha1 import V1Alpha1
 from diflow.server.api.v2alpha1 import V2Alpha1
 from diflow.server.http import envelope
@@ -44,7 +45,7 @@ from diflow.server.settings import ServerSettings
 _REVIEWERS = 8
 _WAITING = 256
 # Reports: frequent requests that change no wanted state.
-_ROUTINE = ("/profilings", "/hints/{namespace}/{name}")
+_ROUTINE = ("/profilings", "/shards", "/hints/{namespace}/{name}")
 
 
 def create_app(
@@ -101,6 +102,7 @@ def _core(
     reviews = Pool("reviews", threads=_REVIEWERS, waiting=_WAITING)
     writes = Pool("writes", threads=settings.writers, waiting=_WAITING)
     reports = Pool("reports", threads=settings.writers, waiting=4 * _WAITING)
+    shards = Pool("shards", threads=settings.writers, waiting=_WAITING)
     kept: dict[str, Any] = {
         "keep_seconds": settings.review_seconds,
         "denial_seconds": settings.denial_seconds,
@@ -121,8 +123,9 @@ def _core(
         ),
         discovery=Discovery(cache, most=waiters),
         writes=JobWrites(writes),
+        shards=Shards(cluster, cache, shards, between_seconds=settings.write_seconds, wall=wall, sleep=pause),
         buckets=Buckets(rate=settings.job_rate, burst=settings.job_burst, clock=clock),
-        pools=(reviews, writes, reports),
+        pools=(reviews, writes, reports, shards),
         clock=clock,
     )
 

@@ -219,6 +219,17 @@ class Cache:
                 self._views[key] = view
             return view
 
+    def living(self, namespace: str, name: str) -> frozenset[str]:
+        """The uids of all pods of a job that have not ended, of whichever round."""
+        with self._lock:
+            parts = (self._parts.get((namespace, name)) or {}).values()
+            return frozenset(
+                pod.uid
+                for part in parts
+                for pod in self._pods.get((namespace, part.name), {}).values()
+                if pod.owner == part.uid
+            )
+
     def jobs(self) -> list[JobView]:
         """All jobs, in no order."""
         with self._lock:

@@ -20,6 +20,7 @@ from diflow.server.api.modules import ModuleChanges
 from diflow.server.api.queueing import JobWrites
 from diflow.server.api.reporting import Reporter
 from diflow.server.api.scale_requests import ScaleRequests, check_readable
+from diflow.server.api.shards import Shards
 from diflow.server.http.buckets import Buckets
 from diflow.server.http.errors import ApiError, forbidden, gone, not_found, too_many
 from diflow.server.http.exchange import Exchange
@@ -47,6 +48,7 @@ class Core:
     reporter: Reporter
     discovery: Discovery
     writes: JobWrites
+    shards: Shards
     buckets: Buckets
     pools: tuple[Pool, ...] = ()
     clock: Callable[[], float] = time.monotonic
@@ -83,13 +85,16 @@ class Core:
         for pool in self.pools:
             pool.close()
 
-    async def job(self, exchange: Exchange, namespace: str, name: str, verb: Verb) -> tuple[JobView, Caller]:
+    async def job(
+        self, exchange: Exchange, namespace: str, name: str, verb: Verb, *, late: bool = False
+    ) -> tuple[JobView, Caller]:
         """The job of a request, and its caller. Authorisation comes first: a 404 must not reveal which jobs exist.
+        `late`: also for pods of earlier rounds that have not ended.
 
         Raises ApiError: 401, 403, 404, 409, 410, 429 or 503.
         """
         caller = await self.access.caller(
-            exchange.token, namespace=namespace, job=name, verb=verb, address=exchange.address
+            exchange.token, namespace=namespace, job=name, verb=verb, address=exchange.address, late=late
         )
         exchange.scope["state"]["caller"] = caller.name
         view = self.cache.job(namespace, name)
@@ -101,9 +106,11 @@ class Core:
         check_readable(view.workflow)
         return view, caller
 
-    async def reported(self, exchange: Exchange, namespace: str, name: str) -> tuple[JobView, Caller]:
+    async def reported(
+        self, exchange: Exchange, namespace: str, name: str, *, late: bool = False
+    ) -> tuple[JobView, Caller]:
         """As `job`, for a report: refused (403) from a pod of another job, and (410) when the job has ended."""
-        view, caller = await self.job(exchange, namespace, name, "patch")
+        view, caller = await self.job(exchange, namespace, name, "patch", late=late)
         if caller.is_foreign:
             raise forbidden("reports about a job are taken from its own pods, and this one is of another job")
         check_not_over(view)

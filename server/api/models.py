@@ -14,6 +14,8 @@ from pydantic.alias_generators import to_camel
 
 from diflow.bounds import MOST_REPLICAS
 from diflow.server.http.errors import Fault
+from diflow.shards.dataset import MOST_EPOCHS, MOST_SAMPLES, MOST_SEED, MOST_UNITS
+from diflow.shards.ledger import MOST_WANTED
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -180,6 +182,53 @@ class WrappedProfiling(_Body):
     data: Profiling
 
 
+class ShardsRequest(_Body):
+    """What a worker has done of a data set, and how many shards it wants to have. All workers of a job describe a data
+    set in the same way.
+    """
+
+    dataset: Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")] = Field(
+        description="The name of the data set. A job has at most 16.", examples=["train"]
+    )
+    size: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = Field(description="Its samples.")
+    shard: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = Field(description="Samples of one shard.")
+    epochs: Annotated[int, Field(ge=1, le=MOST_EPOCHS)] = Field(1, description="How often each sample is seen.")
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = Field(
+        None, description="Of the order of the shards, another one in each epoch. null: in their order."
+    )
+    worker: Annotated[str, Field(max_length=64, pattern="^[A-Za-z0-9._-]+$")] = Field(
+        "0", description="The process within the pod."
+    )
+    done: Annotated[list[Annotated[int, Field(ge=0, le=MOST_UNITS)]], Field(max_length=256)] = Field(
+        default_factory=list, description="The units of shards that the worker has done since its last request."
+    )
+    want: Annotated[int, Field(ge=0, le=MOST_WANTED)] = Field(1, description="The leases that it wants to have in all.")
+    lease_seconds: Annotated[float, Field(ge=10, le=86_400)] = Field(
+        300.0, description="After this time without a request, the leases may be given to others."
+    )
+    leave: bool = Field(False, description="The worker ends: its leases are given to others at once.")
+
+
+class Shard(BaseModel):
+    """The samples `start` to `stop` - 1 of a data set, in an epoch (from 0). `unit` is its number over all epochs."""
+
+    unit: int
+    epoch: int
+    start: int
+    stop: int
+
+
+class Leases(BaseModel):
+    """All shards that the worker has now."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    shards: list[Shard]
+    refused: list[int] = Field(description="Units of `done` that others have been given, as the leases had ended.")
+    lease_seconds: float = Field(description="The leases end after this time without a request.")
+    finished: bool = Field(description="All shards of all epochs are done.")
+
+
 class Fields(BaseModel):
     """One invalid field of a body."""
 
@@ -252,6 +301,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "string_type": "must be text",
     "string_unicode": "is not valid unicode",
     "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
     "list_type": "must be a list",
     "model_type": "must be a JSON object",
     "model_attributes_type": "must be a JSON object",

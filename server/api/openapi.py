@@ -12,14 +12,24 @@ from typing import Any, Final
 
 from pydantic.json_schema import models_json_schema
 
-from diflow.server.api.models import Envelope, Errors, Hints, Profiling, ReplicasRequest, WrappedProfiling
+from diflow.bounds import MOST_REPLICAS
+from diflow.server.api.models import (
+    Envelope,
+    Errors,
+    Hints,
+    Leases,
+    Profiling,
+    ReplicasRequest,
+    ShardsRequest,
+    WrappedProfiling,
+)
 from diflow.version import __version__
 
 Json = dict[str, Any]
 
 _JSON: Final = "application/json"
 _REF: Final = "#/components/schemas/{model}"
-_MODELS: Final = (ReplicasRequest, Profiling, WrappedProfiling, Hints, Envelope, Errors)
+_MODELS: Final = (ReplicasRequest, Profiling, WrappedProfiling, ShardsRequest, Leases, Hints, Envelope, Errors)
 _ADDRESS: Final = r"^([^:]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+)?$"
 
 _DESCRIPTION: Final = """\
@@ -52,6 +62,9 @@ cluster has free capacity: the allocator acts on the request. With an `Idempoten
 (after a timeout, to another server, after a restart) is carried out once; the last 64 keys of a job are stored. After a
 503 the request may have been carried out: send it again with the same key. Requests for one job are carried out one
 after the other; at most 64 of them wait.
+
+*For shards:* what was done and what is leased is stored in the cluster. Requests of a job that arrive within a second
+are stored together.
 
 *For reports* (profilings, hints): the report was validated and accepted. It is written within about a second, together
 with the reports of the job's other replicas; of each rank the newest report counts. At shutdown the server writes all
@@ -98,6 +111,7 @@ ERRORS: Final[dict[int, str]] = {
     422: "The body is well-formed, but not valid. `data.errors` has the paths of the fields.",
     429: "Too many requests, for the job or from the address.",
     500: "An internal error of the server.",
+    501: "The path does not support this method, in the words of DI-orchestrator.",
     503: "Try again later: the current state of the cluster is not known, or its API server cannot be reached.",
 }
 _RETRIED: Final = frozenset({429, 503})
@@ -118,6 +132,9 @@ def document() -> Json:
     for prefix, suffix in (("/v2alpha1/job", ""), ("/v2alpha1", "Short")):
         paths[f"{prefix}/{{id}}/replicas"] = _replicas(suffix)
         paths[f"{prefix}/{{id}}/profilings"] = _profilings(suffix)
+        paths[f"{prefix}/{{id}}/shards"] = _shards(suffix)
+    paths["/v1alpha1/replicas"] = _module_replicas()
+    paths["/v1alpha1/replicas/failed"] = _failed_modules()
     paths["/hints/{namespace}/{name}"] = _hints()
     paths["/discover/{namespace}/{name}/{group}"] = _discover()
     paths |= _own()
@@ -133,6 +150,10 @@ def document() -> Json:
         "security": [{"token": []}],
         "tags": [
             {"name": "v2alpha1", "description": "A job's replicas, and its reports."},
+            {
+                "name": "v1alpha1",
+                "description": "The replicas of a coordinator. For jobs with a coordinator, of DI-orchestrator v0.x.",
+            },
             {"name": "AdaptDL", "description": "The routes of AdaptDL's training processes."},
             {"name": "diflow", "description": "Health, and this document."},
         ],
@@ -180,6 +201,31 @@ def _answers() -> Json:
             True,
             {"type": "array", "items": address, "description": 'Addresses by rank; "" for a replica without one.'},
         ),
+        "Modules": with_data(True, {"$ref": _REF.format(model="ModuleReplicas")}),
+        "AnyModules": with_data(
+            True,
+            {
+                "anyOf": [
+                    {"$ref": _REF.format(model="ModuleReplicas")},
+                    {"type": "array", "items": {"$ref": _REF.format(model="ModuleReplicas")}},
+                ]
+            },
+        ),
+        "ModuleReplicas": {
+            "type": "object",
+            "description": "The replicas of a coordinator or an aggregator, as `host:port`.",
+            "properties": {
+                "namespace": {"type": "string"},
+                "coordinator": {"type": "string", "description": "The pod of the coordinator or the aggregator."},
+                "collectors": {"type": "array", "items": {"type": "string"}},
+                "learners": {"type": "array", "items": {"type": "string"}, "description": "Aggregators, too."},
+            },
+            "required": ["namespace", "coordinator", "collectors", "learners"],
+        },
+        "ModulesRequest": _modules_request(),
+        "WantedModules": _wanted_modules(),
+        "FailedRequest": _failed_request(),
+        "Shards": with_data(True, {"$ref": _REF.format(model="Leases")}),
         "Failure": with_data(False, {"type": "null"}),
         "Refusal": with_data(False, {"anyOf": [{"type": "null"}, {"$ref": _REF.format(model="Errors")}]}),
     }
@@ -240,6 +286,121 @@ def _profilings(suffix: str) -> Json:
             "requestBody": _body(either),
             "responses": _responses("Done", (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)),
         },
+    }
+
+
+def _shards(suffix: str) -> Json:
+    return {
+        "parameters": [_id()],
+        "post": {
+            "operationId": f"leaseShards{suffix}",
+            "tags": ["v2alpha1"],
+            "summary": "Report shards done, and lease shards",
+            "description": "For the pods of the job. The answer names all shards that the worker has, and is sent when "
+            "that is stored. A request that is sent again has the same effect.",
+            "requestBody": _body({"$ref": _REF.format(model="ShardsRequest")}),
+            "responses": _responses("Shards", (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)),
+        },
+    }
+
+
+def _module_replicas() -> Json:
+    def query(name: str, description: str) -> Json:
+        return {"name": name, "in": "query", "description": description, "schema": {"type": "string"}}
+
+    errors = (400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 501, 503)
+    body = _body({"$ref": _REF.format(model="ModulesRequest")})
+    return {
+        "get": {
+            "operationId": "getModules",
+            "tags": ["v1alpha1"],
+            "summary": "The replicas of a coordinator or an aggregator",
+            "description": "Without either: of all coordinators of the namespace, or of all namespaces, as a list. "
+            "Another parameter is an error.",
+            "parameters": [
+                query("namespace", "The namespace of the job."),
+                query("coordinator", "The name of the coordinator's pod."),
+                query("aggregator", "The name of an aggregator's pod: its ddp learners."),
+                query("name", "The name of the pod of either."),
+            ],
+            "responses": _responses("AnyModules", errors),
+        },
+        "post": {
+            "operationId": "createModules",
+            "tags": ["v1alpha1"],
+            "summary": "Add replicas to a coordinator",
+            "description": "A learner with more than one GPU becomes an aggregator with ddp learners.",
+            "requestBody": body,
+            "responses": _responses("Modules", errors),
+        },
+        "delete": {
+            "operationId": "deleteModules",
+            "tags": ["v1alpha1"],
+            "summary": "Remove replicas of a coordinator",
+            "description": "First those that do not run yet, then the newest.",
+            "requestBody": body,
+            "responses": _responses("Modules", errors),
+        },
+    }
+
+
+def _failed_modules() -> Json:
+    return {
+        "post": {
+            "operationId": "replaceModules",
+            "tags": ["v1alpha1"],
+            "summary": "Replace replicas that have failed",
+            "description": "The answer has those in their place.",
+            "requestBody": _body({"$ref": _REF.format(model="FailedRequest")}),
+            "responses": _responses("Modules", (400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 501, 503)),
+        },
+    }
+
+
+def _wanted_modules() -> Json:
+    quantity = {"anyOf": [{"type": kind} for kind in ("string", "number", "null")]}
+    return {
+        "type": "object",
+        "description": "How many replicas, and what each requests: quantities of Kubernetes, such as 2, 500m or 4Gi.",
+        "properties": {
+            "replicas": {"anyOf": [{"type": "integer", "maximum": MOST_REPLICAS}, {"type": "null"}]},
+            **dict.fromkeys(("cpus", "gpus", "memory"), quantity),
+        },
+    }
+
+
+def _modules_request() -> Json:
+    wanted = {"anyOf": [{"$ref": _REF.format(model="WantedModules")}, {"type": "null"}]}
+    return {
+        "type": "object",
+        "description": "Keys match in any case.",
+        "properties": {**_coordinator(), "collectors": wanted, "learners": wanted},
+        "required": ["namespace", "coordinator"],
+        "example": {
+            "namespace": "default",
+            "coordinator": "cartpole-coordinator",
+            "collectors": {"replicas": 2, "cpus": "0.5", "gpus": "0", "memory": "1Gi"},
+        },
+    }
+
+
+def _failed_request() -> Json:
+    names = {
+        "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
+        "description": "Names of pods, or `host:port`.",
+    }
+    return {
+        "type": "object",
+        "description": "Keys match in any case.",
+        "properties": {**_coordinator(), "collectors": names, "learners": names},
+        "required": ["namespace", "coordinator"],
+    }
+
+
+def _coordinator() -> Json:
+    return {
+        "namespace": {"type": "string"},
+        "coordinator": {"type": "string", "description": "The name of the coordinator's pod."},
     }
 
 

@@ -74,9 +74,9 @@ class FakeServer:
 
 
 @contextmanager
-def serving(context: ssl.SSLContext | None = None) -> Iterator[FakeServer]:
+def serving(context: ssl.SSLContext | None = None, *, fake: FakeServer | None = None) -> Iterator[FakeServer]:
     """A server on a free port of this machine, with TLS if there is a context for it."""
-    fake = FakeServer()
+    answering = fake or FakeServer()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -87,7 +87,7 @@ def serving(context: ssl.SSLContext | None = None) -> Iterator[FakeServer]:
         def _serve(self) -> None:
             text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            answer = fake.take(Seen(self.command, self.path, headers, json.loads(text) if text else None))
+            answer = answering.take(Seen(self.command, self.path, headers, json.loads(text) if text else None))
             if answer.before is not None:
                 answer.before()
             body = envelope() if answer.body is None else answer.body
@@ -111,9 +111,9 @@ def serving(context: ssl.SSLContext | None = None) -> Iterator[FakeServer]:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
-    fake.url = f"{'https' if context else 'http'}://127.0.0.1:{server.server_address[1]}"
+    answering.url = f"{'https' if context else 'http'}://127.0.0.1:{server.server_address[1]}"
     try:
-        yield fake
+        yield answering
     finally:
         server.shutdown()
         server.server_close()

@@ -754,8 +754,9 @@ print("requests" in sys.modules, sorted({"hera", "kubernetes", "pydantic", "type
 """
     done = _python(script, environ)
     first, second = done.splitlines()
-    modules = ["client", "client.courier", "client.place", "client.process", "client.readings", "client.stop"]
-    expected = ["diflow", *(f"diflow.{name}" for name in [*modules, "client.wire", "errors", "version"])]
+    modules = ["", ".courier", ".place", ".process", ".readings", ".shards", ".stop", ".wire"]
+    others = ["errors", "shards", "shards.dataset", "version"]
+    expected = ["diflow", *(f"diflow.client{name}" for name in modules), *(f"diflow.{name}" for name in others)]
     assert first == f"{expected} []"
     assert second == "True []"
 

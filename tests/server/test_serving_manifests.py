@@ -10,6 +10,7 @@ import yaml
 from diflow import keys
 from diflow.allocator.engine.control_channel import NAMESPACE
 from diflow.cli.server import run as run_server
+from diflow.server.api.shards import PREFIX
 from diflow.server.settings import ServerSettings
 from diflow.settings import RenderSettings
 from diflow.workflows.reoptimise import DEFAULT_IMAGE
@@ -17,6 +18,7 @@ from tests.allocator import manifests
 from tests.server.processes import ROOT
 
 FOLDER = ROOT / "manifests" / "server"
+SHARDS = ROOT / "manifests" / "shards"
 SERVER = "diflow-server"
 
 
@@ -45,7 +47,11 @@ def test_the_namespace_is_the_allocators_own_and_restricted() -> None:
     space = manifests.one("Namespace", NAMESPACE, FOLDER)
     assert space == manifests.one("Namespace", NAMESPACE)
     assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-    named = [o for o in manifests.objects(FOLDER) if o["kind"] != "Namespace" and not o["kind"].startswith("Cluster")]
+    named = [
+        o
+        for o in manifests.objects(FOLDER)
+        if o["kind"] != "Namespace" and not o["kind"].startswith(("Cluster", "ValidatingAdmissionPolicy"))
+    ]
     public = [o for o in named if o["metadata"]["namespace"] == "kube-public"]
     assert {o["metadata"]["namespace"] for o in named if o not in public} == {NAMESPACE}
     assert {(o["kind"], o["metadata"]["name"]) for o in public} == {
@@ -138,10 +144,34 @@ def test_the_network_policy_opens_nothing_but_what_is_served_and_needed() -> Non
 def test_its_account_may_not_read_secrets_nor_create_or_delete_anything_that_stays() -> None:
     rules = manifests.granted(SERVER, FOLDER)
     assert {rule.name for rule in rules if rule.resource != "configmaps"} == {manifests.ANY}
-    assert {rule.name for rule in rules if rule.resource == "configmaps"} == {keys.ENDED_JOBS}
+    kept = {(rule.verb, rule.name) for rule in rules if rule.resource == "configmaps"}
+    assert kept == {(verb, keys.ENDED_JOBS) for verb in ("list", "watch")}
     assert {(rule.verb, rule.resource) for rule in rules if rule.verb not in ("get", "list", "watch")} == {
         ("patch", "workflows"),
         ("create", "tokenreviews"),
         ("create", "subjectaccessreviews"),
     }
     assert not any("*" in (rule.verb, rule.group, rule.resource) for rule in rules)
+
+
+def test_in_a_namespace_with_shards_it_may_keep_their_ledgers() -> None:
+    role, binding = manifests.objects(SHARDS)
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "update"]}]
+    assert (role["kind"], binding["kind"]) == ("Role", "RoleBinding")
+    assert not {"namespace"} & (role["metadata"].keys() | binding["metadata"].keys()), "kubectl apply -n TEAM"
+    assert binding["roleRef"] | {"name": role["metadata"]["name"]} == binding["roleRef"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": SERVER, "namespace": NAMESPACE}]
+
+
+def test_the_api_server_refuses_its_writes_to_all_configmaps_but_those_of_shards() -> None:
+    policy = manifests.one("ValidatingAdmissionPolicy", SERVER, FOLDER)["spec"]
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    written = {*manifests.objects(SHARDS)[0]["rules"][0]["verbs"]} - {"get"}
+    assert {operation.lower() for operation in rule["operations"]} == written
+    assert policy["failurePolicy"] == "Fail"
+    (condition,) = policy["matchConditions"]
+    assert f"'system:serviceaccount:{NAMESPACE}:{SERVER}'" in condition["expression"]
+    (validation,) = policy["validations"]
+    assert f"startsWith('{PREFIX}')" in validation["expression"]
+    binding = manifests.one("ValidatingAdmissionPolicyBinding", SERVER, FOLDER)["spec"]
+    assert binding == {"policyName": SERVER, "validationActions": ["Deny"]}
