@@ -10,14 +10,11 @@ A slow client never delays the loop.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, make_wsgi_app
 
 from diflow import pages
@@ -35,18 +32,14 @@ STUCK_SECONDS: Final = 60.0
 LEFT_OUT: Final = ("avoided", "cordoned", "gone", "not_ready")
 """Why nodes get no new pods. `avoided`: kube-scheduler did not bind a pod there."""
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_WATCH_SECONDS: Final = 5.0
 
 
 class Telemetry:
     """Metrics and health of an allocator. Pass `cycle` to the Allocator as its `on_cycle`."""
 
-    def __init__(
-        self, elector: Elector, *, clock: Callable[[], float] = time.monotonic, watch_seconds: float = _WATCH_SECONDS
-    ) -> None:
+    def __init__(self, elector: Elector, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._elector = elector
         self._clock = clock
-        self._watch_seconds = watch_seconds
         self._allocator: Allocator | None = None
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -143,33 +136,3 @@ class Telemetry:
     def app(self) -> pages.App:
         """The WSGI application that serves all three pages."""
         return pages.probes(make_wsgi_app(self.registry), health=self.health, readiness=self.readiness)
-
-    @contextmanager
-    def serving(self, port: int) -> Iterator[None]:
-        """Serve on this port of all addresses, in a thread; not at all with 0. Raises InvalidError if it is taken."""
-        if not port:
-            yield
-            return
-        with pages.serving(port, self.app()):
-            yield
-
-    def log_troubles(self, stop: threading.Event) -> None:
-        """Log each change of readiness, in a thread. A leader that hangs stops renewing its Lease, so that another
-        process leads when it has expired.
-        """
-        threading.Thread(target=self._log_troubles, args=(stop,), name="troubles", daemon=True).start()
-
-    def _log_troubles(self, stop: threading.Event) -> None:
-        log = structlog.get_logger("diflow.allocator")
-        told = ""
-        while not stop.wait(self._watch_seconds):
-            if ill := self.health():
-                self._elector.abandon(ill)
-            good, text = self.readiness()
-            if text == told:
-                continue
-            told = text
-            if good:
-                log.info("ready", state=text)
-            else:
-                log.warning("not ready", why=text)

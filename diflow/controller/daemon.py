@@ -10,7 +10,7 @@ from typing import Any, Final
 import structlog
 
 from diflow.controller.caches import Caches
-from diflow.controller.reconcile import Reconciler
+from diflow.controller.reconcile import Next, Reconciler
 from diflow.controller.settings import ControllerSettings
 from diflow.controller.workqueue import WorkQueue
 from diflow.errors import LostLeadershipError
@@ -98,13 +98,12 @@ class Controller:
 
     def _look(self, key: tuple[str, str]) -> None:
         began = self._looking[threading.get_ident()] = self._clock()
-        again: float | None = 0.0  # where leadership was lost
-        rest = 0.0
+        found = Next(0.0)  # where leadership was lost
         try:
-            again, rest = self.reconciler.look(key)
+            found = self.reconciler.look(key)
         finally:
             del self._looking[threading.get_ident()]
-            self.queue.done(key, again=again, rest=rest)
+            self.queue.done(key, again=found.again_seconds, rest=found.rest_seconds)
             self._on_look(self._clock() - began)
         if self.caches.dijob(key) is None:
             self.queue.forget(key)

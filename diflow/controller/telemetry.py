@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 STILL_SECONDS: Final = 300.0
 """A look at a job has up to about ten requests of at most 30 s each; a longer one hangs."""
 _BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_WATCH_SECONDS: Final = 5.0
 
 
 class Telemetry:
@@ -81,21 +78,6 @@ class Telemetry:
     def app(self) -> pages.App:
         """The WSGI application that serves all three pages."""
         return pages.probes(make_wsgi_app(self.registry), health=self.health, readiness=self.readiness)
-
-    def log_troubles(self, stop: threading.Event) -> None:
-        """Log each change of readiness, in a thread. A leader that hangs stops renewing its Lease."""
-        threading.Thread(target=self._log_troubles, args=(stop,), name="troubles", daemon=True).start()
-
-    def _log_troubles(self, stop: threading.Event) -> None:
-        log = structlog.get_logger("diflow.controller")
-        told = ""
-        while not stop.wait(_WATCH_SECONDS):
-            if (ill := self.health()) and self._controller is not None:
-                self._controller.elector.abandon(ill)
-            good, text = self.readiness()
-            if text != told:
-                told = text
-                (log.info if good else log.warning)("ready" if good else "not ready", state=text)
 
 
 class _Writes(Collector):

@@ -26,6 +26,7 @@ from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.telemetry import STILL_SECONDS, STUCK_SECONDS, Telemetry
 from diflow.kube.kinds import LEASE
 from diflow.logs import configure_log
+from diflow.tenure import Tenure
 from tests.cli.runner import Cli, run
 
 _ROOT = Path(__file__).parents[2]
@@ -255,15 +256,14 @@ def test_a_leader_of_which_no_plan_succeeds_is_not_ready_at_once_and_says_for_ho
 def test_a_leader_that_hangs_gives_its_lead_up() -> None:
     elector = StillElector()
     given_up: list[str] = []
-    elector.abandon = given_up.append  # type: ignore[attr-defined]
-    telemetry = Telemetry(elector, clock=lambda: 500.0, watch_seconds=0.01)  # type: ignore[arg-type]
+    telemetry = Telemetry(elector, clock=lambda: 500.0)  # type: ignore[arg-type]
     telemetry.watch(StillAllocator())  # type: ignore[arg-type]
-    stop = threading.Event()
-    telemetry.log_troubles(stop)
+    tenure = Tenure("diflow.allocator")
+    tenure.watch(telemetry, given_up.append, every_seconds=0.01)
     try:
         assert until(lambda: given_up)[0] == "the loop has stood still for 500 s"
     finally:
-        stop.set()
+        tenure.end()
 
 
 def test_a_leader_that_sees_nothing_is_not_ready_and_neither_is_one_that_cannot_reach_its_lease() -> None:
@@ -298,17 +298,17 @@ def text_of_log(capsys: pytest.CaptureFixture[str], word: str) -> str:
 
 def test_troubles_are_logged_once_each_and_their_end_too(capsys: pytest.CaptureFixture[str]) -> None:
     elector = StillElector(leads=False)
-    telemetry = Telemetry(elector, watch_seconds=0.01)  # type: ignore[arg-type]
-    stop = threading.Event()
+    telemetry = Telemetry(elector)  # type: ignore[arg-type]
     configure_log("json")
+    tenure = Tenure("diflow.allocator")
     try:
-        telemetry.log_troubles(stop)
+        tenure.watch(telemetry, lambda _: None, every_seconds=0.01)
         said = ""
         for trouble, text in (("no cluster answers", "no cluster answers"), ("", "standing by; another leads")):
             elector.trouble = trouble
             said += until(partial(text_of_log, capsys, text))
     finally:
-        stop.set()
+        tenure.end()
         structlog.reset_defaults()
     assert said.count("no cluster answers") == 1
     assert said.count("standing by") <= 2
