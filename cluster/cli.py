@@ -60,7 +60,9 @@ def _run(options: argparse.Namespace) -> str:  # noqa: PLR0911 - one return for 
         case "env":
             return commands.environment(options.name)
         case "load-image":
-            return commands.load_images(options.name, [Path(f) for f in options.file], progress)
+            return commands.load_images(
+                options.name, [Path(f) for f in options.file], progress, training=options.training
+            )
         case "fake-nodes":
             return commands.fake_nodes(
                 options.name, options.count, Size(options.cpu, options.memory, options.gpus), progress
@@ -99,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_parser("load-image", help="load this checkout's diflow image, or image files, into a cluster")
     )
     load.add_argument("file", nargs="*", help="files written by `docker save`; none: the diflow image")
+    load.add_argument("--training", action="store_true", help="load the image of examples/ddp, with torch (1.1 GB)")
     fake = _named(sub.add_parser("fake-nodes", help="give a cluster that many fake nodes, for tests of scale"))
     fake.add_argument("--count", type=int, required=True, help="how many in all; fewer than now removes some")
     fake.add_argument("--cpu", default="32")

@@ -165,14 +165,16 @@ def environment(name: str) -> str:
     return f"export KUBECONFIG={plan.paths.kubeconfig}\nexport PATH={':'.join(folders)}:$PATH"
 
 
-def load_images(name: str, files: list[Path], progress: Progress) -> str:
-    """Loads the given files, or by default the image of this checkout's code."""
+def load_images(name: str, files: list[Path], progress: Progress, *, training: bool = False) -> str:
+    """Loads the given files, or by default the image of this checkout's code, or that of examples/ddp."""
     lifecycle.require_root()
     plan = lifecycle.load(name)
     with lifecycle.held(name):
         for file in files:
             load.load_file(plan, file, progress)
-        if not files:
+        if training:
+            load.load(plan, [diflowimage.training_image(progress)], progress)
+        elif not files:
             load.load(plan, _diflow_images(progress), progress)
     return ""
 

@@ -124,7 +124,7 @@ def _apiserver(plan: Plan) -> Component:
         "https://127.0.0.1:6443/readyz",
         after=("etcd",),
         # With the default, Go's garbage collector takes a fifth of its CPU, which is scarce on a small machine.
-        environment={"GOGC": "200"},
+        environment={"GOGC": "400", "GOMEMLIMIT": "2GiB"},
     )
 
 

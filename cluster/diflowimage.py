@@ -30,10 +30,18 @@ NAME = "docker.io/diflow/diflow"
 _USER = "65532"
 _SUITE = "bookworm"
 _DEBIAN_PACKAGES = ("ca-certificates", "libstdc++6", "procps", "python3")
+# Of the image of examples/ddp: what torch and diflow's client need.
+_TRAINING_PACKAGES = ("python3", "python3-requests", "python3-torch")
+# Debian's torch depends on programs for videos and maps, which need graphics drivers. Nothing here loads them.
+_TRAINING_EXCLUDES = (
+    "/usr/lib/*/dri/*",
+    "/usr/lib/*/libLLVM*",
+    "/usr/lib/*/mfx/*",
+)
 _SITE = "usr/local/lib/python3.11/dist-packages"
 _CODE = ("diflow", "workflows", "allocator", "server", "examples")
 # Switching between a few branches should not rebuild everything.
-_LAYERS_KEPT = {"code": 5, "python": 2, "debian": 2}
+_LAYERS_KEPT = {"code": 5, "python": 2, "debian": 2, "training": 1}
 _WHEELS_KEPT = 2
 # Increase this when the construction of a layer changes.
 _RECIPE = 2
@@ -81,6 +89,26 @@ def base_image(progress: Progress) -> Image:
         _forget_old("debian", debian.path)
         _forget_old("python", python.path)
     return _image(f"{NAME}-base:{version()}", debian, python)
+
+
+def training_image(progress: Progress) -> Image:
+    """The image of examples/ddp: Debian's torch, and the code for diflow's client. examples/ddp/Dockerfile makes
+    another one."""
+    with locked("training-image", progress):
+        debian = _debian(progress, "training", _TRAINING_PACKAGES, _TRAINING_EXCLUDES)
+        _forget_old("training", debian.path)
+    with locked("diflow-image", progress):
+        code = _code(progress)
+    python = [Entry(f"{_SITE}/diflow.pth", data=b"/opt/diflow\n/opt/diflow/examples\n")]
+    path = layers_folder() / f"path-{_key('path', 'examples')}.tar"
+    return Image(
+        reference=f"{NAME}-ddp:{version()}",
+        layers=(debian, cached_layer(path) or write_layer(path, python), code),
+        command=("python3",),
+        environment={k: v for k, v in _ENVIRONMENT.items() if not k.startswith("MPL")},
+        user=f"{_USER}:{_USER}",
+        folder="/opt/diflow",
+    )
 
 
 def foundation(progress: Progress) -> Image:
@@ -137,19 +165,24 @@ def _image(name: str, *layers: Layer) -> Image:
     )
 
 
-def _debian(progress: Progress) -> Layer:
-    key = _key(_SUITE, *_DEBIAN_PACKAGES)
-    path = layers_folder() / f"debian-{key}.tar"
+def _debian(
+    progress: Progress,
+    kind: str = "debian",
+    wanted: tuple[str, ...] = _DEBIAN_PACKAGES,
+    without: tuple[str, ...] = (),
+) -> Layer:
+    path = layers_folder() / f"{kind}-{_key(_SUITE, *wanted, *without)}.tar"
     layer = cached_layer(path)
     if layer is not None:
         return layer
-    log = cache_root() / "logs" / "image-debian.log"
+    log = cache_root() / "logs" / f"image-{kind}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    progress(f"unpacking Debian {_SUITE} with {', '.join(_DEBIAN_PACKAGES)}, log {log}")
+    progress(f"unpacking Debian {_SUITE} with {', '.join(wanted)}, log {log}")
     with tempfile.TemporaryDirectory() as folder:
         unpacked = Path(folder) / "root.tar"
-        command = ["mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(_DEBIAN_PACKAGES)}"]
+        command = ["mmdebstrap", "--mode=root", "--variant=essential", f"--include={','.join(wanted)}"]
         command += [f"--dpkgopt=path-exclude=/usr/share/{f}/*" for f in ("doc", "info", "locale", "man")]
+        command += [f"--dpkgopt=path-exclude={path}" for path in without]
         command += [_SUITE, str(unpacked), *_sources()]
         with log.open("w") as out:
             done = subprocess.run(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from cluster.build import locked
 from cluster.errors import ClusterError
 from cluster.paths import cache_root
 from cluster.progress import Progress
@@ -54,6 +55,14 @@ def require(tools: dict[str, str], progress: Progress) -> None:
     advice = f"{', '.join(absent)} missing: apt-get install {' '.join(packages)}"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise ClusterError(advice)
+    with locked("apt", progress):  # apt itself fails if another one is at work
+        absent = missing(absent)
+        if absent:
+            _install({tools[tool] for tool in absent}, absent, progress)
+
+
+def _install(wanted: set[str], tools: list[str], progress: Progress) -> None:
+    packages = sorted(wanted)
     log = cache_root() / "logs" / "apt.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     progress(f"installing {' '.join(packages)} with apt, log {log}")
@@ -61,7 +70,11 @@ def require(tools: dict[str, str], progress: Progress) -> None:
     with log.open("w") as out:
         for command in (["update", "-q"], ["install", "-y", "-q", "--no-install-recommends", *packages]):
             done = subprocess.run(
-                ["apt-get", *command], stdout=out, stderr=subprocess.STDOUT, env=environment, check=False
+                ["apt-get", "-o", "DPkg::Lock::Timeout=300", *command],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                check=False,
             )
     if done.returncode != 0 or missing(tools):
         raise ClusterError(f"apt could not install {' '.join(packages)}: see {log}, then run the command again")
