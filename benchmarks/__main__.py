@@ -1,6 +1,7 @@
 """`python -m benchmarks`: run the measurements, print a table, write out/bench.json.
 
-    --only starting,rendering,commands,serving,resizing,admitting,allocating   some of them
+    --only starting,objects,rendering,...  some of starting, objects, rendering, commands, serving, resizing, admitting,
+                                         allocating
     --rounds 7                           repetitions of the live measurements
     --sizes 100,1000,5000                pods for the allocator's part (the last takes more than ten minutes)
 
@@ -15,11 +16,11 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import admitting, allocating, commands, rendering, resizing, serving, starting
+from benchmarks import admitting, allocating, commands, objects, rendering, resizing, serving, starting
 from benchmarks.figures import Figure, figures_table
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench.json"
-PARTS = ("starting", "rendering", "commands", "serving", "resizing", "admitting", "allocating")
+PARTS = ("starting", "objects", "rendering", "commands", "serving", "resizing", "admitting", "allocating")
 
 
 def main() -> int:
@@ -38,6 +39,8 @@ def main() -> int:
         figures += rendering.measure()
     if "starting" in chosen:
         figures += starting.measure(rounds=options.rounds)
+    if "objects" in chosen:
+        figures += objects.measure(rounds=options.rounds)
     if "commands" in chosen:
         figures += commands.measure()
     if "serving" in chosen:

@@ -320,22 +320,22 @@ def _one(grown: Grown, probes: int) -> Row:
             assert daemon.process is not None
             pid = daemon.process.pid
             daemon.until_leading()
-            before_work, before_served = _cpu_seconds(pid), _server_seconds(grown.found)
+            before_work, before_served = cpu_seconds(pid), server_seconds(grown.found)
             wait_until(
                 f"{grown.waiting} pods are admitted",
                 lambda: _runs(daemon) and len(admitted.when(bool)) - len(before) >= grown.waiting,
                 timeout=900,
                 every=1.0,
             )
-            cpu = _cpu_seconds(pid) - before_work
+            cpu = cpu_seconds(pid) - before_work
             times = sorted(at for name, at in admitted.when(bool).items() if name not in before)
             rate = (len(times) - 1) / max(1e-6, times[-1] - times[0])
             wait_until("all pods run", lambda: not pending(grown.cluster, grown.namespace), timeout=900, every=5.0)
-            served = (_server_seconds(grown.found) - before_served) / len(times)
+            served = (server_seconds(grown.found) - before_served) / len(times)
             _until_still(port)
-            before_cycles = _cpu_seconds(pid)
+            before_cycles = cpu_seconds(pid)
             cycles, own, asking = replanned(grown, daemon, probes)
-            cpu_of_cycles = _cpu_seconds(pid) - before_cycles
+            cpu_of_cycles = cpu_seconds(pid) - before_cycles
             _until_still(port)
             idle = _idle(pid)
             load = os.getloadavg()[0]
@@ -451,13 +451,13 @@ def _bare(grown: Grown) -> tuple[float, float]:
     # On separate nodes: a pod that does not fit causes other writes.
     _cluster("fake-nodes", "--name", str(grown.found.name), "--count", str(2 * grown.nodes))
     nodes = [f"fake-{grown.nodes + i % grown.nodes:05}" for i in range(len(names))]
-    before = _server_seconds(grown.found)
+    before = server_seconds(grown.found)
     answer = grown.found.run(
         sys.executable, "-c", _BARE, grown.namespace, stdin=json.dumps(list(zip(names, nodes, strict=True)))
     )
     waiting = partial(pending, grown.cluster, grown.namespace, labels=_BARE_LABEL)
     wait_until("they all run", lambda: not waiting(), timeout=900, every=5.0)
-    served = (_server_seconds(grown.found) - before) / len(names)
+    served = (server_seconds(grown.found) - before) / len(names)
     empty(grown.found, grown.namespace, POD, _BARE_LABEL)
     return float(answer), served
 
@@ -522,18 +522,18 @@ def _allocation(workflow: Json) -> str:
 
 
 def _idle(pid: int) -> float:
-    before, began = _cpu_seconds(pid), time.monotonic()
+    before, began = cpu_seconds(pid), time.monotonic()
     time.sleep(IDLE_SECONDS)
-    return (_cpu_seconds(pid) - before) / (time.monotonic() - began)
+    return (cpu_seconds(pid) - before) / (time.monotonic() - began)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """User and system seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _server_seconds(found: TestCluster) -> float:
+def server_seconds(found: TestCluster) -> float:
     """CPU seconds of the API server, from its own metrics."""
     lines = found.kubectl("get", "--raw", "/metrics").splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("process_cpu_seconds_total ")))

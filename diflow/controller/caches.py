@@ -10,7 +10,7 @@ import json
 import threading
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from diflow import keys
@@ -84,6 +84,7 @@ class Caches:
         self._job_of: dict[Key, Key] = {}
         self._pods: dict[Key, dict[str, Json]] = {}
         self._waiting: dict[Key, set[Key]] = {}
+        self._sent: dict[Key, Json] = {}
         self.dijobs = Reflector(cluster, DIJOB, trim=lambda obj: {"read": read(obj)}, on_change=self._on_dijob, **given)
         self.workflows = Reflector(
             cluster, WORKFLOW, labels=MANAGED, trim=_trim_workflow, on_change=self._on_workflow, **given
@@ -121,7 +122,28 @@ class Caches:
         """All jobs."""
         return list(self.dijobs.items())
 
+    def expect_status(self, key: Key, status: Json) -> None:
+        """This process is about to write this status of a job: a change to it, and of nothing else, is not told.
+
+        Whether the watch or the answer brings it first, it must not call for another look: a status that differs in
+        each look would else defeat the pauses between them.
+        """
+        self._sent[key] = status
+
+    def _is_own(self, key: Key, old: Json | None, new: Json | None) -> bool:
+        if new is None:
+            self._sent.pop(key, None)
+            return False
+        if old is None or new["read"].status != self._sent.get(key):
+            return False
+        before: DIJobRead = old["read"]
+        after: DIJobRead = new["read"]
+        of_status = {name: getattr(after, name) for name in ("version", "phase", "begun", "status")}
+        return replace(before, **of_status) == after
+
     def _on_dijob(self, _: str, key: Key, old: Json | None, new: Json | None) -> None:
+        if self._is_own(key, old, new):
+            return
         before, after = (found["read"].waited_by if found else "" for found in (old, new))
         if before != after:
             with self._lock:

@@ -24,12 +24,14 @@ _ADVICE: Final = "delete the job and create it again"
 CHANGEABLE: Final = "replicas, minReplicas and maxReplicas of its tasks"
 """What may change in the spec of a job that was created."""
 
+# What cannot change of a task `t`.
+_FIXED: Final = "[dyn(t.type), dyn(has(t.name) ? t.name : ''), dyn(has(t.nodeUnit) ? t.nodeUnit : 1), dyn(t.template)]"
 # What cannot change in the spec, besides its tasks.
 _WITH_DEFAULT: Final = ("priority", "preemptible", "backoffLimit", "cleanPodPolicy")
 _LONGEST_NAME: Final = 253
 _LONGEST_KEY: Final = 253 + 1 + keys.LABEL_LIMIT
 """Characters of a label's key: a prefix, a slash and a name."""
-_OPTIONAL: Final = ("topology", "queue", "scheduling", "volumes", "ttlSecondsAfterFinished")
+_OPTIONAL: Final = ("topology", "queue", "scheduling", "volumes", "ttlSecondsAfterFinished", "startDeadlineSeconds")
 
 # Expressions of CEL.
 _IS_NAMED: Final = "has({0}.name) && {0}.name != ''"
@@ -147,6 +149,10 @@ def _spec() -> Json:
             "ttlSecondsAfterFinished": described(
                 fields["ttlSecondsAfterFinished"], "How many seconds the job is kept after it has ended."
             ),
+            "startDeadlineSeconds": described(
+                fields["startDeadlineSeconds"],
+                "The job fails if it has not started so many seconds after its creation.",
+            ),
             "topology": {
                 "type": "object",
                 "required": ["required"],
@@ -173,9 +179,8 @@ def _spec() -> Json:
             ),
             rule(
                 "has(self.tasks) == has(oldSelf.tasks) && (!has(self.tasks) || "
-                "self.tasks.map(t, [dyn(t.type), dyn(has(t.name) ? t.name : ''), dyn(t.template)]) == "
-                "oldSelf.tasks.map(t, [dyn(t.type), dyn(has(t.name) ? t.name : ''), dyn(t.template)]))",
-                f"the number of tasks, their types, names and templates {cannot}",
+                f"self.tasks.map(t, {_FIXED}) == oldSelf.tasks.map(t, {_FIXED}))",
+                f"the number of tasks, their types, names, units and templates {cannot}",
             ),
             rule(
                 f"!has(self.tasks) || self.tasks.map(t, {_MOST_REPLICAS}).sum() <= {bounds.MOST_REPLICAS}",
@@ -212,6 +217,7 @@ def _tasks() -> Json:
                 "replicas": {**count, "default": 1},
                 "minReplicas": count,
                 "maxReplicas": count,
+                "nodeUnit": described(count, "The number of replicas is always a multiple of it."),
                 "template": pod_template(),
             },
             "x-kubernetes-validations": [
@@ -225,6 +231,12 @@ def _tasks() -> Json:
                     "(!has(self.minReplicas) || self.minReplicas <= self.replicas) && "
                     "(!has(self.maxReplicas) || self.replicas <= self.maxReplicas)",
                     "replicas must be from minReplicas to maxReplicas",
+                ),
+                rule(
+                    "!has(self.nodeUnit) || (self.replicas % self.nodeUnit == 0 && "
+                    "(!has(self.minReplicas) || self.minReplicas % self.nodeUnit == 0) && "
+                    "(!has(self.maxReplicas) || self.maxReplicas % self.nodeUnit == 0))",
+                    "replicas, minReplicas and maxReplicas must be multiples of nodeUnit",
                 ),
             ],
         },

@@ -21,7 +21,10 @@ _LONGEST: Final = 253
 _POLICIES: Final = ("", "None", "Running", "All")
 _OF_V2: Final[Json] = {
     **{name: {"type": "string"} for name in ("priority", "queue", "scheduling")},
-    **{name: {"type": "integer"} for name in ("backoffLimit", "ttlSecondsAfterFinished", "minReplicas", "maxReplicas")},
+    **{
+        name: {"type": "integer"}
+        for name in ("backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds", "minReplicas", "maxReplicas")
+    },
     **dict.fromkeys(("topology", "template", "engineFields"), KEPT),
     "preemptible": {"type": "boolean"},
     "tasks": {"type": "array", "maxItems": bounds.MOST_TASKS, "items": KEPT},

@@ -15,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -57,14 +58,30 @@ _CONFLICT_SECONDS: Final = (0.2, 30.0)
 _CREATED_SECONDS: Final = 5.0
 _LONGEST_SLEEP_SECONDS: Final = 3600.0
 _READY_SECONDS: Final = 10.0
+# A coordinator asks each second which replicas it has, and disconnects from those that it has no more. DI-engine's
+# never asks again if one does not answer.
+_GOODBYE_SECONDS: Final = 3.0
 _MOST_READY: Final = 10_000
+# Pods of one job that are taken away in one look, while all other jobs wait; and until the next look, by which the
+# cache has seen these.
+_MOST_ENDED_PODS: Final = 32
+_MORE_PODS_SECONDS: Final = 0.2
 
 log = structlog.get_logger("diflow.controller")
 
 
+@dataclass(frozen=True, slots=True)
+class Next:
+    """When to look at a job again: in `again_seconds` (None: when something changes), but not within `rest_seconds`,
+    whatever changes."""
+
+    again_seconds: float | None = None
+    rest_seconds: float = 0.0
+
+
 class Reconciler:
-    """Looks at jobs. `look` returns after how many seconds to look again (None: when something changes), and for how
-    many seconds not to look at all.
+    """Looks at jobs. The methods for one state of a job return after how many seconds to look at it again (None: when
+    something changes).
 
     `clock` gives monotonic seconds, `wall` the Unix time.
     """
@@ -86,14 +103,16 @@ class Reconciler:
         self._conflicts: dict[Key, int] = {}
         self._written: dict[Key, float] = {}
         self._sent: dict[Key, tuple[str, str]] = {}
+        self._unwanted: dict[Key, dict[str, float]] = {}
         self._ready: dict[tuple[str, str], tuple[float, DiflowError | None]] = {}
         self.made: dict[str, int] = {"workflow": 0, "status": 0, "request": 0, "stop": 0, "pod": 0}
         """Writes so far, by what was written."""
         self.refused: dict[Key, str] = {}
         """Why the last look at a job failed, by job."""
 
-    def look(self, key: Key) -> tuple[float | None, float]:
-        """Look at one job. Only LostLeadershipError is raised: other errors are this job's, which is tried again."""
+    def look(self, key: Key) -> Next:
+        """Look at one job, and make its writes. Only LostLeadershipError is raised: other errors are this job's, which
+        is tried again."""
         again: float | None
         before = self._failures.get(key, 0)
         try:
@@ -111,12 +130,14 @@ class Reconciler:
                 self._failures.pop(key, None)
                 self.refused.pop(key, None)
         rest = self._written.get(key, -math.inf) + self._settings.status_seconds - self._clock()
-        return again, max(0.0, rest)
+        return Next(again, max(0.0, rest))
 
     def _look(self, key: Key) -> float | None:
         obj = self._caches.dijob(key)
         if obj is None:
-            for table in (self._failures, self._conflicts, self._written, self._sent, self.refused):
+            for table in (
+                self._failures, self._conflicts, self._written, self._sent, self._unwanted, self.refused,
+            ):  # fmt: skip
                 table.pop(key, None)
             return None
         workflow = self._caches.workflow(key, obj.uid)
@@ -210,10 +231,13 @@ class Reconciler:
         return pause if left is None else min(left, pause)
 
     def _fail(self, key: Key, obj: DIJobRead, why: str) -> float | None:
-        seconds = statuses.ttl_seconds(untrusted.sub(obj.job, "spec").get("ttlSecondsAfterFinished"))
+        seconds = statuses.ttl_seconds(untrusted.sub(obj.job, "spec").get(submit.TTL))
+        if seconds is None:
+            seconds = submit.default_ttl(self._cluster)
         made = statuses.failed(obj, why, now=statuses.timestamp(self._wall()), ttl_seconds=seconds)
         log.info("failed", job=key, why=why)
-        return self._write(key, obj, made)
+        again = self._write(key, obj, made)
+        return 0.0 if again is None and made.get("expiresAt") else again
 
     def _expire(self, obj: DIJobRead) -> float | None:
         """Delete an object that has ended for so long as its job says."""
@@ -230,14 +254,14 @@ class Reconciler:
     # --- with one -----------------------------------------------------------------------------------------------------
 
     def _follow(self, key: Key, obj: DIJobRead, workflow: Json) -> float | None:
-        known = modules.read(workflow)
-        if known is not None:
-            return self._coordinate(key, obj, workflow, known)
         found = status.derive(workflow, self._caches.pods_of(workflow))
         stopping = untrusted.sub(workflow, "spec").get("shutdown") in STOPS
         if not (found.ended or obj.is_deleted or stopping) and self._is_abandoned(obj):
             workflow = self._stop(key, obj, workflow)
             found = status.derive(workflow, self._caches.pods_of(workflow))
+        known = modules.read(workflow)
+        if known is not None:
+            return self._coordinate(key, obj, workflow, known, found)
         if obj.number("replicas") is not None and obj.number("reportedReplicas") is None:
             # Others have written the status without our record: it is repaired first, then their number counts.
             made = statuses.adopted(obj, found.replicas, requests.answered(obj, workflow))
@@ -275,8 +299,9 @@ class Reconciler:
     def _stop(self, key: Key, obj: DIJobRead, workflow: Json) -> Json:
         """Stop the job as `diflow.jobs.suspend.stop` does, and tell the user. Returns the Workflow as it is now."""
         expected = {name: workflow["metadata"][name] for name in ("uid", "resourceVersion")}
+        why = f"the step that waited for it has ended (pod {obj.waited_by})"
         patch = {
-            "metadata": {**expected, "labels": {keys.INSTANCE: None}},
+            "metadata": {**expected, "labels": {keys.INSTANCE: None}, "annotations": {keys.STOPPED_BECAUSE: why}},
             "spec": {"shutdown": "Stop", "suspend": None},
         }
         self._elector.check()
@@ -286,13 +311,15 @@ class Reconciler:
         self._caches.workflows.apply_write(answer)
         self.made["stop"] += 1
         log.info("stopped", job=key, step=obj.waited_by)
-        self._tell(obj, "Stopped", f"the step that waited for it has ended (pod {obj.waited_by})")
+        self._tell(obj, "Stopped", why)
         return answer
 
-    def _coordinate(self, key: Key, obj: DIJobRead, workflow: Json, known: modules.Modules) -> float | None:
-        """Take away the pods that a v1alpha1 job does not want any more, and write its status."""
+    def _coordinate(
+        self, key: Key, obj: DIJobRead, workflow: Json, known: modules.Modules, found: status.JobStatus
+    ) -> float | None:
+        """Take away the pods that a v1alpha1 job does not want any more, some in each look, and write its status."""
         pods = self._caches.pods_of(workflow)
-        found = status.derive(workflow, pods)
+        left: float | None = None
         if not found.ended and not known.problem:
             policy = untrusted.string(untrusted.sub(obj.job, "spec").get("cleanPodPolicy")) or "Running"
             todo = pods_of_modules.todo(workflow, known, pods, policy=policy)
@@ -304,19 +331,42 @@ class Reconciler:
                 )
                 self._caches.workflows.apply_write(answer)
                 self.made["request"] += 1
-            for pod in todo.delete:
-                self._end_pod(pod, None)
-            for pod in todo.stop:
-                self._end_pod(pod, pods_of_modules.stopped())
-            for pod in todo.fail:
-                body = pods_of_modules.failed(pod, now=statuses.timestamp(self._wall()))
-                self._end_pod(pod, body, subresource="status")
+            gone, left = self._after_goodbye(key, todo.delete, known)
+            now = statuses.timestamp(self._wall())
+            ends: list[tuple[Json, Json | None, str]] = [
+                *((pod, None, "") for pod in gone),
+                *((pod, pods_of_modules.stopped(), "") for pod in todo.stop),
+                *((pod, pods_of_modules.failed(pod, now=now), "status") for pod in todo.fail),
+            ]
+            for pod, patch, subresource in ends[:_MOST_ENDED_PODS]:
+                self._end_pod(pod, patch, subresource=subresource)
+            if len(ends) > _MOST_ENDED_PODS:
+                left = _MORE_PODS_SECONDS
         seconds = statuses.ttl_seconds(untrusted.sub(workflow, "spec", "ttlStrategy").get("secondsAfterCompletion"))
         made = statuses.coordinated(found, known, requests=obj.number("scaleRequests") or 0, ttl_seconds=seconds)
         again = self._write(key, obj, made)
         if again is None and made.get("expiresAt") and not obj.is_deleted:
             return self._expire(obj) if obj.has_ended else 0.0
-        return again
+        return min((seconds for seconds in (again, left) if seconds is not None), default=None)
+
+    def _after_goodbye(self, key: Key, pods: Sequence[Json], known: modules.Modules) -> tuple[list[Json], float | None]:
+        """Those of the pods that can be deleted now, and after how many seconds more can be: while the coordinator
+        runs, it has time to disconnect from one that runs."""
+        now, before = self._clock(), self._unwanted.pop(key, {})
+        gone: list[Json] = []
+        waits: list[float] = []
+        since: dict[str, float] = {}
+        for pod in pods:
+            uid = pod["metadata"]["uid"]
+            since[uid] = before.get(uid, now)
+            left = since[uid] + _GOODBYE_SECONDS - now
+            if known.has_ended or pod["status"].get("phase") != "Running" or left <= 0:
+                gone.append(pod)
+            else:
+                waits.append(left)
+        if since:
+            self._unwanted[key] = since
+        return gone, min(waits, default=None)
 
     def _end_pod(self, pod: Json, patch: Json | None, *, subresource: str = "") -> None:
         """Delete a pod, or patch it. One that is gone is no error."""
@@ -380,6 +430,7 @@ class Reconciler:
             "status": made,
         }  # fmt: skip
         self._elector.check()
+        self._caches.expect_status(key, made)
         try:
             answer = self._cluster.replace(
                 DIJOB, obj.name, body, namespace=obj.namespace, subresource="status", manager=keys.CONTROLLER

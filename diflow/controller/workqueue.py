@@ -16,6 +16,9 @@ Key = tuple[str, str]
 """(namespace, name)."""
 
 _LOOK_SECONDS: Final = 1.0
+# Times of looks that came earlier than at these. A key that changes all the time, and is to be looked at in an hour,
+# would else leave thousands.
+_MOST_STALE: Final = 1_000
 
 
 class WorkQueue:
@@ -110,4 +113,7 @@ class WorkQueue:
         if due < self._due.get(key, float("inf")) and key not in self._ready.get(key[0], ()):
             self._due[key] = due
             heapq.heappush(self._later, (due, key))
+            if len(self._later) > 2 * len(self._due) + _MOST_STALE:
+                self._later = [(when, other) for other, when in self._due.items()]
+                heapq.heapify(self._later)
             self._changed.notify()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow import keys
-from diflow.bounds import MOST_REPLICAS, MOST_WORKFLOW_BYTES
+from diflow.bounds import MOST_PORTS, MOST_REPLICAS, MOST_WORKFLOW_BYTES
 from diflow.state import nodes, untrusted
 from diflow.state.parameters import MOST_ROUNDS, parameters
 from diflow.state.patches import FIRST_ROUND, canonical_json, live, merged
@@ -51,6 +51,13 @@ MASTER_PORT: Final = 10314
 GPU: Final = "nvidia.com/gpu"
 ID_LENGTH: Final = 5
 
+MOST_EVER: Final = 10_000
+"""Replicas that are read of one job, those that were removed included."""
+_MOST_NODES: Final = 12_000
+"""Of Argo, with which a request is accepted: it ends a Workflow whose nodes do not fit into 1 MiB, about 14,700."""
+_NODES_OF_ONE: Final = 5
+"""Of Argo, for a replica: its part of a fan-out, its DAG, the retries, a pod, and the leaf that makes it count."""
+
 _ID: Final = re.compile(rf"[a-z0-9]{{{ID_LENGTH}}}", re.ASCII)
 _TAIL: Final = rf"(?P<id>[a-z0-9]{{{ID_LENGTH}}})(?:-[1-9][0-9]{{0,8}})?"
 _REPLICA: Final = re.compile(rf"(?P<module>{'|'.join(ADDED)})-{_TAIL}", re.ASCII)
@@ -65,6 +72,11 @@ class Group:
     ids: tuple[str, ...]
     resources: Mapping[str, str] = field(default_factory=dict)
     each: tuple[Mapping[str, Any], ...] = ()
+
+    def ports(self, index: int) -> int:
+        """How many ports a ddp learner has beside that of its module."""
+        found = self.each[index].get("ports", []) if index < len(self.each) else []
+        return min(len(found), MOST_PORTS)
 
     def to_dict(self) -> Json:
         """As it is in the parameter."""
@@ -127,18 +139,20 @@ class Modules:
         """The replicas of these modules that are wanted."""
         return tuple(one for one in self.replicas if one.module in modules and not one.is_released)
 
-    def unit(self, one: Replica) -> tuple[Replica, ...]:
-        """The replicas that live and end with this one: an aggregator and its ddp learners; else itself."""
-        if one.module not in (AGGREGATOR, DDP_LEARNER):
-            return (one,)
-        return tuple(other for other in self.of(AGGREGATOR, DDP_LEARNER) if other.round == one.round)
+    def units(self, some: Iterable[Replica]) -> tuple[Replica, ...]:
+        """These, with the replicas that live and end with them: an aggregator and its ddp learners."""
+        asked = {one.key: one for one in some}
+        rounds = {one.round for one in asked.values() if one.module in (AGGREGATOR, DDP_LEARNER)}
+        asked |= {other.key: other for other in self.of(AGGREGATOR, DDP_LEARNER) if other.round in rounds}
+        return tuple(asked.values())
 
-    def find(self, hostname: str) -> Replica | None:
-        """The replica that a host name of any of its pods names."""
-        found = _REPLICA.fullmatch(hostname.removeprefix(f"{self.job}-"))
-        if found is None:
-            return None
-        return next((one for one in self.replicas if (one.module, one.id) == (found["module"], found["id"])), None)
+    def find(self, hostnames: Iterable[str]) -> dict[str, Replica]:
+        """The replicas that these host names of any of their pods name, by host name."""
+        forms = {name: _REPLICA.fullmatch(name.removeprefix(f"{self.job}-")) for name in hostnames}
+        asked = {name: (form["module"], form["id"]) for name, form in forms.items() if form is not None}
+        wanted = set(asked.values())
+        found = {(one.module, one.id): one for one in self.replicas if (one.module, one.id) in wanted}
+        return {name: found[key] for name, key in asked.items() if key in found}
 
     def url(self, one: Replica, namespace: str) -> str:
         """`<host>.di.<namespace>:<port>`: clients take what stands before the last dot for the name of the replica."""
@@ -193,7 +207,8 @@ def changed(
     for name, groups in zip(names, add, strict=True):
         modules[name] = {module: group.to_dict() for module, group in groups.items()}
     before = [str(one) for one in untrusted.load(values[keys.PARAM_RELEASED])]
-    gone = [one.key for one in release if one.key not in before]
+    known = set(before)
+    gone = [one.key for one in release if one.key not in known]
     changes = live(rounds=[*rounds, *names], released=[*before, *gone])
     changes[keys.PARAM_MODULES] = canonical_json(modules)
     patch = {
@@ -213,12 +228,20 @@ def added(names: Sequence[str], add: Sequence[Mapping[str, Group]]) -> tuple[Rep
     )
 
 
-def is_full(workflow: Object, *, rounds: int) -> bool:
-    """Whether this many more rounds do not fit into the Workflow."""
-    given = parameters(workflow)
-    size = sum(len(value) for _, value in given)
-    known = untrusted.load(dict(given).get(keys.PARAM_ROUNDS, "[]"))
-    return size > MOST_WORKFLOW_BYTES // 2 or len(known) + rounds > MOST_ROUNDS
+def is_full(workflow: Object, known: Modules, *, rounds: int, replicas: int) -> bool:
+    """Whether Argo could not store the Workflow with this many more rounds and replicas."""
+    given = untrusted.load(dict(parameters(workflow)).get(keys.PARAM_ROUNDS, "[]"))
+    ever = len(known.replicas)
+    found, offloaded = nodes.raw(workflow)
+    more = 0 if offloaded else max(len(found), _NODES_OF_ONE * ever) + _NODES_OF_ONE * replicas
+    return more > _MOST_NODES or ever + replicas > MOST_EVER or len(given) + rounds > MOST_ROUNDS
+
+
+def fits(patch: Object) -> bool:
+    """Whether the parameters that a patch writes leave enough space in the Workflow."""
+    given = untrusted.mappings(untrusted.sub(patch, "spec", "arguments").get("parameters"))
+    size = sum(len(one["value"].encode(errors="replace")) for one in given)
+    return size <= MOST_WORKFLOW_BYTES // 2
 
 
 def _groups(text: str) -> dict[str, dict[str, Group]] | None:
@@ -230,6 +253,8 @@ def _groups(text: str) -> dict[str, dict[str, Group]] | None:
     if not isinstance(given, dict) or len(given) > MOST_ROUNDS:
         return None
     out: dict[str, dict[str, Group]] = {}
+    ids: set[tuple[str, str]] = set()
+    count = 0
     for name, modules in given.items():
         if not untrusted.is_round(name) or name == FIRST_ROUND or not isinstance(modules, dict):
             return None
@@ -239,8 +264,11 @@ def _groups(text: str) -> dict[str, dict[str, Group]] | None:
             if module not in ADDED or group is None:
                 return None
             out[name][module] = group
-    ids = [(module, one) for modules in out.values() for module, group in modules.items() for one in group.ids]
-    return out if len(set(ids)) == len(ids) else None  # an id names one replica
+            ids |= {(module, one) for one in group.ids}
+            count += len(group.ids)
+            if count > MOST_EVER:
+                return None
+    return out if len(ids) == count else None  # an id names one replica
 
 
 def _group(found: Any) -> Group | None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from diflow import keys
 from diflow.amounts import exact
-from diflow.bounds import MOST_REPLICAS
+from diflow.bounds import MOST_PORTS, MOST_REPLICAS
 from diflow.errors import ConflictError, InvalidError
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import NODE, WORKFLOW
@@ -40,7 +40,9 @@ Json = dict[str, Any]
 Round = Mapping[str, Group]
 
 _ALPHABET: Final = string.ascii_lowercase + string.digits
-_MOST_GPUS: Final = 100_000
+_MOST_GPUS: Final = MOST_PORTS
+"""Of one pod: each but the first has a port."""
+_HIGHEST_PORT: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,11 @@ class ModuleChanges:
             return known, change.named
         _check_size(known, change, workflow)
         patch, names = modules.changed(workflow, add=change.add, release=change.release)
+        if change.add and not modules.fits(patch):
+            raise conflict(
+                "the Workflow of the job has no space for this request: ask for fewer replicas, or delete the job and "
+                "create it again"
+            )
         try:
             answer = self._cluster.patch(WORKFLOW, job, patch, namespace=namespace, manager=MANAGER)
         except InvalidError as error:  # the uid does not match: another object has this name now
@@ -118,10 +125,12 @@ class ModuleChanges:
 
     def creating(self, collectors: Wanted, learners: Wanted) -> Plan:
         """The plan of a request for more replicas. It may read the nodes, so it blocks."""
+        _check_gpus(learners)
         most = self._gpus_of_a_pod() if learners.gpus > 1 and learners.replicas else 0
 
         def plan(known: Modules) -> Change:
             _check_templates(known, collectors, learners)
+            _check_pods(known, learners, most)
             taken = _Ids(known)
             first: dict[str, Group] = {}
             if collectors.replicas:
@@ -145,8 +154,7 @@ def deleting(collectors: int, learners: int) -> Plan:
 
     def plan(known: Modules) -> Change:
         chosen = [*_last(known.of(COLLECTOR), collectors), *_last(known.of(LEARNER, AGGREGATOR), learners)]
-        gone = tuple(other for one in chosen for other in known.unit(one))
-        return Change(release=gone, named=tuple(chosen))
+        return Change(release=known.units(chosen), named=tuple(chosen))
 
     return plan
 
@@ -155,11 +163,11 @@ def replacing(namespace: str, hostnames: Sequence[str]) -> Plan:
     """The plan of a request for others in the place of these, which have failed."""
 
     def plan(known: Modules) -> Change:
-        taken = _Ids(known)
-        failed: dict[str, Replica] = {}
+        found = known.find(hostnames)
+        failed: list[Replica] = []
         stay: dict[str, Replica] = {}
         for name in hostnames:
-            one = known.find(name)
+            one = found.get(name)
             if one is None:
                 raise not_found(f"pod: {namespace}/{name} not exists in cache")
             if one.is_released:
@@ -167,10 +175,11 @@ def replacing(namespace: str, hostnames: Sequence[str]) -> Plan:
             if one.is_listed and name != one.hostname(known.job):
                 stay[one.key] = one  # it was made again, with a new name
             else:
-                failed |= {other.key: other for other in known.unit(one)}
-        for key in failed:
-            stay.pop(key, None)
-        return Change(_again(known, list(failed.values()), taken), tuple(failed.values()), tuple(stay.values()))
+                failed.append(one)
+        gone = known.units(failed)
+        for one in gone:
+            stay.pop(one.key, None)
+        return Change(_again(known, gone, _Ids(known)), gone, tuple(stay.values()))
 
     return plan
 
@@ -266,10 +275,34 @@ def _check_templates(known: Modules, collectors: Wanted, learners: Wanted) -> No
         raise not_found(f"AGConfig: {keys.AGGREGATOR_CONFIG} not exists in cache")
 
 
+def _check_gpus(learners: Wanted) -> None:
+    """Raises ApiError for an amount that Kubernetes gives to no pod, or that no job may have."""
+    amount = exact(learners.resources.get(GPU, "0")) or 0
+    if amount != learners.gpus:
+        raise unprocessable(f"learners.gpus must be a whole number, not {learners.resources[GPU]}")
+    most = MOST_REPLICAS * _MOST_GPUS
+    if learners.gpus > most:
+        raise unprocessable(f"learners.gpus: {learners.gpus:,}, and at most {most:,} are allowed")
+
+
+def _check_pods(known: Modules, learners: Wanted, most: int) -> None:
+    """Raises ApiError if the pods of learners of several GPUs, with `most` GPUs in each, are more than a job may have,
+    or one of them is larger than a pod may be. Nothing of that number is made before."""
+    if learners.gpus <= 1 or not learners.replicas:
+        return
+    each = min(most or learners.gpus, learners.gpus)
+    pods = learners.replicas * (1 + ceil(learners.gpus / each))
+    if pods > MOST_REPLICAS:
+        raise unprocessable(f"learners: {pods:,} pods of {each} GPUs, and at most {MOST_REPLICAS:,} pods are allowed")
+    highest = min(_MOST_GPUS, _HIGHEST_PORT + 1 - known.ports.get(DDP_LEARNER, PORTS[DDP_LEARNER]))
+    if each > highest:
+        raise unprocessable(f"learners.gpus: {each:,} in one pod, and at most {highest} have a port of their own")
+
+
 def _check_size(known: Modules, change: Change, workflow: Mapping[str, Any]) -> None:
     more = sum(len(group.ids) for groups in change.add for group in groups.values())
     now = sum(not one.is_released for one in known.replicas) - len(change.release)
     if now + more > MOST_REPLICAS:
         raise unprocessable(f"the job has {now:,} replicas, and at most {MOST_REPLICAS:,} are allowed")
-    if change.add and modules.is_full(workflow, rounds=len(change.add)):
+    if change.add and modules.is_full(workflow, known, rounds=len(change.add), replicas=more):
         raise conflict("the Workflow of the job has no space for more requests: delete the job and create it again")

@@ -112,8 +112,8 @@ def step(
         current.check_hostnames(index, target, path="replicas")
     except InvalidError as error:
         raise unprocessable(str(error)) from None
-    new_wanted, new_bounds = with_number(job, index, target, wanted=current.wanted, bounds=current.bounds)
     try:
+        new_wanted, new_bounds = with_number(job, index, target, wanted=current.wanted, bounds=current.bounds)
         check_size(job, wanted=new_wanted, bounds=new_bounds, namespace=asked.namespace, path="replicas")
     except InvalidError as error:
         raise unprocessable(str(error)) from None

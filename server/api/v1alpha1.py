@@ -6,6 +6,7 @@ quantities as text or number. Its messages are kept word for word.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,6 +19,7 @@ from diflow.server.api.cache import JobView
 from diflow.server.api.core import Core, Endpoint, Handler
 from diflow.server.api.modules import Plan, Wanted, deleting, replacing
 from diflow.server.http import envelope, strictjson
+from diflow.server.http.buckets import Buckets
 from diflow.server.http.errors import ApiError, bad_request, not_found, too_many, unprocessable
 from diflow.server.http.exchange import Exchange
 from diflow.state import modules
@@ -36,14 +38,20 @@ _LABEL: Final = re.compile(r"[!-~]{1,253}", re.ASCII)
 _MOST_PARAMETERS: Final = 16
 _MOST_NAMES: Final = MOST_REPLICAS
 _LARGEST: Final = 10**15
+# Of a namespace: a list takes as long as a thousand other requests.
+_LISTS_PER_SECOND: Final = 2.0
+_LISTS_AT_ONCE: Final = 20.0
+_MOST_LISTED: Final = 20_000
+"""Replicas in a list, those that were removed included."""
 _OTHERS: Final = ("put", "patch", "options")
 
 
 class V1Alpha1:
-    """The handlers. They have no state."""
+    """The handlers."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._lists = Buckets(rate=_LISTS_PER_SECOND, burst=_LISTS_AT_ONCE, clock=core.clock)
 
     def endpoints(self) -> list[tuple[str, Endpoint]]:
         """(pattern of the route, endpoint)."""
@@ -71,9 +79,22 @@ class V1Alpha1:
         else:
             caller = await self._core.access.lister(exchange.token, namespace=namespace, address=exchange.address)
             exchange.scope["state"]["caller"] = caller
-            views = sorted(self._core.cache.jobs(), key=lambda view: (view.namespace, view.name))
-            found = [_of_job(view) for view in views if namespace in ("", view.namespace) and _is_listed(view)]
+            found = await self._all(namespace)
         await exchange.answer(envelope.success(_GOT, found))
+
+    async def _all(self, namespace: str) -> list[Json]:
+        """The jobs of a namespace, or of all, job by job: others are answered meanwhile. Raises ApiError: 422, 429."""
+        wait = self._lists.take(namespace)
+        if wait:
+            raise too_many("too many requests for lists: name a coordinator", after_seconds=wait)
+        some = [view for view in self._core.cache.jobs() if namespace in ("", view.namespace) and _is_listed(view)]
+        if sum(len(view.workflow.modules.replicas) for view in some if view.workflow.modules) > _MOST_LISTED:
+            raise unprocessable(f"there are more than {_MOST_LISTED:,} replicas: name a namespace or a coordinator")
+        found: list[Json] = []
+        for view in sorted(some, key=lambda view: (view.namespace, view.name)):
+            found.append(_of_job(view))
+            await asyncio.sleep(0)
+        return found
 
     async def create(self, exchange: Exchange) -> None:
         """Add replicas."""
@@ -257,15 +278,15 @@ def _answer(known: Modules, namespace: str, coordinator: str, some: Any) -> Json
 
 
 def _of_aggregator(view: JobView, known: Modules, name: str) -> Json:
-    one = known.find(name)
+    one = known.find([name]).get(name)
     if one is None or one.module != AGGREGATOR or one.is_released:
         raise not_found(f"pod: {view.namespace}/{name} not exists in cache")
     urls: list[str] = []
-    for other in known.unit(one):
+    for other in known.units([one]):
         if other.module == DDP_LEARNER and other.is_listed:
             urls.append(known.url(other, view.namespace))
             head, _, port = urls[-1].rpartition(":")
-            gpus = len(known.groups[other.round][DDP_LEARNER].each[other.index].get("ports", ()))
+            ports = known.groups[other.round][DDP_LEARNER].ports(other.index)
             first = other.index == 0  # which has the port of the master as well
-            urls += [f"{head}:{int(port) + j}" for j in range(1, gpus + (0 if first else 1))]
+            urls += [f"{head}:{int(port) + j}" for j in range(1, ports + (0 if first else 1))]
     return {"namespace": view.namespace, COORDINATOR: name, "collectors": [], "learners": urls}

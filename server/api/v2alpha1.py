@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from diflow.errors import InvalidError
 from diflow.server.api.core import Core, Endpoint, check_not_over
 from diflow.server.api.folding import WHOLE, Report
-from diflow.server.api.models import Model, Profiling, ReplicasRequest, validate
+from diflow.server.api.models import Model, Profiling, ReplicasRequest, ShardsRequest, validate
 from diflow.server.api.scale_requests import ScaleRequest, check_generation
 from diflow.server.http import envelope
-from diflow.server.http.errors import Fault, bad_request, not_found, unprocessable
+from diflow.server.http.errors import Fault, bad_request, forbidden, not_found, unprocessable
 from diflow.server.http.exchange import Exchange
 from diflow.server.http.strictjson import not_finite
+from diflow.shards.dataset import Dataset
+from diflow.shards.ledger import Ask
 from diflow.state import untrusted
 
 PREFIXES: Final = ("/v2alpha1/job", "/v2alpha1")
@@ -57,6 +60,7 @@ class V2Alpha1:
             for what, methods in (
                 ("replicas", {"get": self.get, "post": self.add, "delete": self.delete}),
                 ("profilings", {"post": self.report}),
+                ("shards", {"post": self.shards}),
             ):
                 endpoint = Endpoint(f"{prefix}/{{id}}/{what}", seconds=seconds, **methods)
                 out.append((f"{prefix}/{{id:path}}/{what}", endpoint))
@@ -112,6 +116,40 @@ class V2Alpha1:
         if rank is not None:  # None: a pod that is being removed; its report is ignored
             self._core.reporter.take(view, WHOLE if body.is_whole else rank, Report(view.task_of(rank), body))
         await exchange.answer(_REPORTED)
+
+    async def shards(self, exchange: Exchange) -> None:
+        """Take a worker's report of what it has done, and lease it shards."""
+        namespace, name, generation = _id(exchange)
+        # While the pods of an earlier round end, they still report what they have done.
+        view, caller = await self._core.reported(exchange, namespace, name, late=True)
+        check_generation(view.workflow, generation)
+        if caller.pod is None:
+            raise forbidden("shards are leased to the pods of the job")
+        body = checked(ShardsRequest, await exchange.json(self._core.settings.body_bytes))
+        try:
+            dataset = Dataset(body.size, body.shard, body.epochs, body.seed)
+        except InvalidError as error:
+            raise unprocessable(str(error), [Fault(error.path, error.message)]) from None
+        wanted = Ask(
+            name=body.dataset,
+            dataset=dataset,
+            worker=f"{caller.pod.uid}/{body.worker}",
+            done=tuple(body.done),
+            wants=body.want,
+            seconds=body.lease_seconds,
+            leaves=body.leave,
+        )
+        answer = await self._core.shards.ask(view, wanted, caller.pod)
+        data = {
+            "shards": [
+                {"unit": each.unit, "epoch": each.epoch, "start": each.start, "stop": each.stop}
+                for each in answer.leases
+            ],
+            "refused": list(answer.refused),
+            "leaseSeconds": answer.seconds,
+            "finished": answer.is_finished,
+        }
+        await exchange.answer(envelope.success("successfully lease shards", data))
 
 
 def _id(exchange: Exchange) -> tuple[str, str, str | None]:

@@ -10,7 +10,7 @@ import pytest
 
 from diflow import keys
 from diflow.jobs.dijobs import DIJOB
-from diflow.kube.kinds import SERVICE_ACCOUNT, WORKFLOW
+from diflow.kube.kinds import CONFIG_MAP, SERVICE_ACCOUNT, WORKFLOW
 from diflow.state.parameters import JobState
 from diflow.workflows.successor import successor
 from tests.builders import template
@@ -260,6 +260,28 @@ def test_an_admission_that_refuses_the_workflow_for_good_fails_the_job(at: Lab) 
     assert "no jobs on Fridays" in at.message()
 
 
+def test_a_reason_that_differs_each_time_does_not_shorten_the_pauses(at: Lab) -> None:
+    for i in range(60):
+        text = f"try {i}: etcd is slow"
+        at.api.fail(Answer(503, {"message": text}), method="POST", path="workflows", times=1)
+    at.apply()
+    for _ in range(60):
+        at.step()
+    assert "etcd is slow" in at.message(), "the reason is shown"
+    assert at.process is not None
+    assert 4 <= at.process.controller.reconciler.made["status"] <= 8, "0.5 s, 1 s, 2 s ... between two looks"
+
+
+def test_what_others_change_meanwhile_is_looked_at_at_once(at: Lab) -> None:
+    at.api.fail(Answer(503, {"message": "etcd is slow"}), method="POST", path="workflows", times=1000)
+    at.apply()
+    for _ in range(30):
+        at.step()
+    at.apply(cleanPodPolicy="Some")
+    at.step(2.0)
+    assert at.phase() == "Failed"
+
+
 # --- a Workflow that was deleted --------------------------------------------------------------------------------------
 
 
@@ -306,6 +328,18 @@ def test_an_ended_job_is_deleted_when_its_time_has_come(at: Lab) -> None:
     for _ in range(16):
         at.step(5.0)
     assert list(at.dijobs()) == ["kept"]
+
+
+@pytest.mark.parametrize(("said", "left"), [("60", []), ("soon", ["wrong"])])
+def test_a_job_that_was_refused_is_deleted_when_the_clusters_time_has_come(at: Lab, said: str, left: list[str]) -> None:
+    public = {"metadata": {"name": keys.ALLOCATOR}, "data": {"ttlSecondsAfterFinished": said}}
+    at.api.add(CONFIG_MAP, public, namespace=keys.PUBLIC_NAMESPACE)
+    at.apply("wrong", cleanPodPolicy="Some")
+    at.until(lambda: at.phase("wrong") == "Failed", "it has failed")
+    assert bool(at.status("wrong").get("expiresAt")) == (not left)
+    for _ in range(16):
+        at.step(5.0)
+    assert list(at.dijobs()) == left
 
 
 def test_a_job_that_continues_in_another_workflow_is_followed_there(at: Lab) -> None:

@@ -11,6 +11,8 @@ import pytest
 from diflow import keys
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import POD, WORKFLOW
+from diflow.state import modules
+from diflow.state.modules import Group
 from diflow.state.parameters import JobState
 from tests.allocator.crashing import Crash
 from tests.allocator.lab import Killed
@@ -99,6 +101,36 @@ def two_minutes(at: Lab) -> None:
         step_through_crashes(at, 5.0)
 
 
+def with_a_coordinator(at: Lab) -> None:
+    """A job of v1alpha1 with two collectors and a learner."""
+    at.apply_old()
+    while "old" not in at.workflows():
+        step_through_crashes(at)
+    at.ask("old", {"collector": Group(("abcde", "fghij"))}, {"learner": Group(("klmno",))})
+    at.runs("old", (1, "coordinator", 0, 0), (2, "collector", 0, 0), (2, "collector", 1, 0), (3, "learner", 0, 0))
+
+
+def fewer_collectors(at: Lab) -> None:
+    known = modules.read(at.workflows()["old"])
+    assert known is not None
+    at.ask("old", release=(known.of("collector")[0],))
+
+
+def coordinator_ended(at: Lab) -> None:
+    at.runs("old", (1, "coordinator", 0, 0), phase="Succeeded")
+
+
+def argo_ended(at: Lab) -> None:
+    at.ends("old", "Succeeded")
+
+
+def awaited_coordinator(at: Lab) -> None:
+    with_a_coordinator(at)
+    obj = at.dijob("old")
+    at.api.add(DIJOB, {**obj, "metadata": {**obj["metadata"], "annotations": {keys.WAITED_BY: "step"}}})
+    step_pod(at, "Running")
+
+
 PLAYS: dict[str, tuple[list[Play], int]] = {
     "the life of a job": ([life], 5),
     "an invalid job": ([invalid], 1),
@@ -112,6 +144,8 @@ PLAYS: dict[str, tuple[list[Play], int]] = {
     "a deleted job": ([begun, deleted], 4),
     "a job whose step ends": ([awaited, step_ended], 5),
     "an expired job": ([expiring, two_minutes], 5),
+    "the life of a coordinator": ([with_a_coordinator, fewer_collectors, coordinator_ended, argo_ended], 8),
+    "a coordinator whose step ends": ([awaited_coordinator, step_ended], 4),
 }
 """The scenes of each play, and the least number of its writes."""
 
@@ -164,6 +198,7 @@ def _workflow(obj: Json) -> Json:
     return {
         "wanted": dict(state.wanted),
         "phase": state.phase,
+        "modules": modules.read(obj),
         "carried out": json.loads(obj["metadata"]["annotations"].get(keys.CARRIED_OUT, "null")),
         "owners": [owner["name"] for owner in obj["metadata"]["ownerReferences"]],
     }

@@ -62,6 +62,8 @@ def test_a_job_is_stopped_when_the_pod_of_its_step_has_ended_in_any_way(at: Lab,
     at.until(lambda: stopped(at), "it is stopped", seconds=40)
     (event,) = [text for reason, text in at.events() if reason == "Stopped"]
     assert STEP in event
+    at.until(lambda: at.message().startswith("is being stopped") or at.phase() == "Failed", "it says so")
+    assert f"stopped: the step that waited for it has ended (pod {STEP})" in at.message()
 
 
 def test_a_pod_that_is_not_labelled_as_a_step_is_none_and_starts_no_job(at: Lab) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diflow import keys
 from diflow.controller.modules import todo
+from diflow.errors import UnavailableError
 from diflow.jobs import v1alpha1
-from diflow.kube.kinds import WORKFLOW
+from diflow.jobs.dijobs import DIJOB
+from diflow.kube.kinds import POD, WORKFLOW
 from diflow.state import modules
 from diflow.state.modules import Group
 from tests.builders import template
@@ -56,6 +59,71 @@ def test_the_pods_of_replicas_that_are_not_wanted_any_more_are_deleted() -> None
         at.ask("old", release=(known(at).replicas[0],))
         at.rest()
         assert sorted(at.pods()) == ["old-1-coordinator-0-0", "old-2-collector-1-0"]
+
+
+def test_a_coordinator_has_time_to_disconnect_from_a_replica_that_is_removed() -> None:
+    with lab() as at:
+        started(at)
+        at.ask("old", release=(known(at).replicas[0],))
+        at.step()
+        assert len(at.pods()) == 3
+        at.step(4.0)
+        assert len(at.pods()) == 2
+
+
+def test_of_a_job_with_very_many_pods_some_are_taken_away_in_each_look() -> None:
+    with lab() as at:
+        started(at)
+        many = tuple(f"{i:05d}" for i in range(100))
+        at.ask("old", {"collector": Group(many)})
+        at.runs("old", *((3, "collector", i, 0) for i in range(100)))
+        at.rest()
+        at.runs("old", (1, "coordinator", 0, 0), phase="Succeeded")
+        at.pass_time()
+        assert at.process is not None
+        at.process.catch_up()
+        looks = []
+        while at.process.controller.step():
+            at.process.catch_up()
+            looks.append(len(at.pods()))
+        assert looks[-1] == 103 - 32
+        at.rest()
+        assert sorted(at.pods()) == ["old-1-coordinator-0-0"]
+
+
+def test_pods_that_have_waited_for_their_coordinator_do_not_wait_again() -> None:
+    with lab() as at:
+        started(at)
+        many = tuple(f"{i:05d}" for i in range(40))
+        at.ask("old", {"collector": Group(many)})
+        at.runs("old", *((3, "collector", i, 0) for i in range(40)))
+        at.rest()
+        at.ask("old", release=known(at).of("collector"))
+        at.step()
+        assert len(at.pods()) == 43
+        at.step(4.0)
+        assert len(at.pods()) == 1
+
+
+@pytest.mark.parametrize("end", ["Failed", "gone"])
+def test_a_job_is_stopped_with_the_step_that_waits_for_it(end: str) -> None:
+    with lab() as at:
+        labels, created = {keys.STEP: "true"}, at.cluster._time()
+        metadata = {"name": "outer-train-1", "labels": labels, "creationTimestamp": created}
+        pod = {"metadata": metadata, "spec": {"nodeName": "a", "containers": []}, "status": {"phase": "Running"}}
+        at.api.add(POD, pod)
+        obj = at.apply_old()
+        at.api.add(DIJOB, {**obj, "metadata": {**obj["metadata"], "annotations": {keys.WAITED_BY: "outer-train-1"}}})
+        at.until(lambda: "old" in at.workflows(), "it has a Workflow")
+        at.runs("old", (1, "coordinator", 0, 0))
+        at.until(lambda: at.phase("old") == "Running", "it runs")
+        assert "shutdown" not in at.workflows()["old"]["spec"]
+        if end == "gone":
+            at.api.remove(POD, "outer-train-1")
+        else:
+            at.api.add(POD, {**pod, "status": {"phase": end}})
+        at.until(lambda: at.workflows()["old"]["spec"].get("shutdown") == "Stop", "it is stopped")
+        assert [reason for reason, _ in at.events("old")] == ["Stopped"]
 
 
 def test_a_pod_that_has_not_started_ends_by_its_status_as_argo_would_make_it_again() -> None:
@@ -169,6 +237,28 @@ def test_aggregators_have_the_template_of_their_object() -> None:
         assert found[0]["container"]["command"] == ["sh", "-c", "aggregate"]
         ports = json.loads(at.workflows()["old"]["metadata"]["annotations"][keys.MODULES])
         assert ports == dict(modules.PORTS)
+
+
+@pytest.mark.parametrize("given", ["x", 7, [], {"spec": {}}, {"spec": {"containers": [{"name": "a"}] * 300}}])
+def test_jobs_wait_while_the_template_of_aggregators_is_invalid(given: Any) -> None:
+    with lab() as at:
+        config: Json = {"metadata": {"name": "aggregator-config"}, "spec": {"aggregator": {"template": given}}}
+        at.api.add(v1alpha1.AGGREGATOR_CONFIG, config, namespace="di-system")
+        at.apply_old()
+        at.until(lambda: "the AggregatorConfig: spec.aggregator" in at.message("old"), "it says why it waits")
+        assert at.phase("old") == "Created"
+        config["spec"]["aggregator"]["template"] = template("aggregate")
+        at.api.add(v1alpha1.AGGREGATOR_CONFIG, config, namespace="di-system")
+        at.until(lambda: "old" in at.workflows(), "it is tried again")
+
+
+@pytest.mark.parametrize("text", ["", "kind: AggregatorConfigs", "{", "- 1"])
+def test_a_file_without_an_aggregator_config_makes_jobs_wait(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    for path in (file, tmp_path / "missing"):
+        with pytest.raises(UnavailableError, match=path.name):
+            v1alpha1.aggregator_in(path)
 
 
 def test_an_edited_parameter_makes_no_writes() -> None:

@@ -106,3 +106,18 @@ def test_a_waiting_thread_gets_a_key_as_soon_as_it_is_due_and_ends_when_told() -
     stop.set()
     thread.join(30)
     assert found == [("a", "x"), None]
+
+
+def test_a_key_that_changes_all_the_time_leaves_nothing_behind() -> None:
+    time = Time()
+    queue = WorkQueue(clock=time.now)
+    queue.add(("quiet", "x"), after=60.0)
+    for _ in range(10_000):
+        queue.add(("busy", "a"))
+        assert queue.take() == ("busy", "a")
+        queue.done(("busy", "a"), again=3600.0)
+    assert len(queue._later) < 2_000
+    time.move(61.0)
+    assert queue.take() == ("quiet", "x")
+    time.move(3600.0)
+    assert queue.take() == ("busy", "a")

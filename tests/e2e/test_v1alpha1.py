@@ -21,7 +21,7 @@ from diflow import keys
 from tests import oldjobs
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
-from tests.e2e.live import Live
+from tests.e2e.live import FAKE, Live
 from tests.e2e.test_crd import install
 from tests.e2e.test_dijobs import controller, nothing_left, phase
 
@@ -70,7 +70,9 @@ class Rest:
         found = requests.request(
             method,
             self._url + path,
-            params=self._who if method == "GET" else {},
+            params={**(self._who if "aggregator" not in body else {"namespace": self._who["namespace"]}), **body}
+            if method == "GET"
+            else {},
             data=json.dumps({**self._who, **body}),
             headers=self._head,
             timeout=30,
@@ -152,14 +154,20 @@ def test_replicas_come_and_go_and_the_job_ends_with_its_coordinator(space: Live,
         wait_until("two run", lambda: len(running(space, "old", "collector")) == 2)
         rest.ask("DELETE", learners={"replicas": 5})
         wait_until("no learner is left", lambda: not space.pods("old", "learner"))
-        # A learner of several GPUs, of which no node has any: its pods wait.
-        rest.ask("POST", learners={"replicas": 1, "gpus": 2})
+        # A learner of ten GPUs: its pods wait, as the nodes with GPUs are none.
+        with _gpu_nodes(space, 8, 8, 0, 4):
+            wait_until("the server knows the nodes", lambda: _learner_of_ten_gpus(rest))
         wait_until("its aggregator runs", lambda: len(running(space, "old", "aggregator")) == 1)
-        (ddp,) = wait_until("its learner is there", lambda: space.pods("old", "ddp-learner"))
-        env = {one["name"]: one.get("value") for one in _main(ddp)["env"]}
-        assert [env[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "START_RANK")] == ["2", "2", "0"]
-        assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("localhost", "10314")
-        assert _main(ddp)["resources"]["limits"]["nvidia.com/gpu"] == "2"
+        wait_until("its learners are there", lambda: len(space.pods("old", "ddp-learner")) == 2)
+        ddp = sorted(space.pods("old", "ddp-learner"), key=lambda pod: int(_env(pod)["START_RANK"]))
+        names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "START_RANK", "MASTER_PORT")
+        assert [[_env(pod)[name] for name in names] for pod in ddp] == [
+            ["10", "8", "0", "10314"], ["10", "2", "8", "10314"],
+        ]  # fmt: skip
+        assert [_main(pod)["resources"]["limits"]["nvidia.com/gpu"] for pod in ddp] == ["8", "2"]
+        (first_host, _) = (pod["metadata"]["labels"][keys.POD] for pod in ddp)
+        assert _env(ddp[0])["MASTER_ADDR"] == "localhost"
+        assert _env(ddp[1])["MASTER_ADDR"].split(".")[0] == first_host
         status = space.get("dijob", "old")["status"]
         assert status["taskStatus"]["collector"] == {"Running": 2}
         assert status["phase"] == "Running"
@@ -173,6 +181,37 @@ def test_replicas_come_and_go_and_the_job_ends_with_its_coordinator(space: Live,
     assert [p for p in space.pods("old") if p["status"]["phase"] in ("Running", "Pending")] == []
     space.kubectl("delete", "dijob", "old")
     wait_until("nothing is left", lambda: nothing_left(space, "old"), timeout=120)
+
+
+@contextmanager
+def _gpu_nodes(live: Live, *gpus: int) -> Iterator[None]:
+    """Nodes without a kubelet, which have so many GPUs each."""
+    names = [f"{live.namespace}-gpu-{index}" for index in range(len(gpus))]
+    nodes = []
+    for name, count in zip(names, gpus, strict=True):
+        resources = {"cpu": "1", "memory": "1Gi", "pods": "10", **({"nvidia.com/gpu": str(count)} if count else {})}
+        taint = {"key": FAKE, "value": "none", "effect": "NoSchedule"}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"taints": [taint]}}
+        nodes.append({**node, "status": {"capacity": resources, "allocatable": resources}})
+    live.cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
+    try:
+        yield
+    finally:
+        live.cluster.kubectl("delete", "node", *names, "--wait=false", check=False)
+
+
+def _learner_of_ten_gpus(rest: Rest) -> bool:
+    """Ask for it until its pods are those for nodes of eight GPUs: the server may not know the nodes yet."""
+    aggregator = rest.ask("POST", learners={"replicas": 1, "gpus": 10})["learners"][0].split(".")[0]
+    ports = rest.ask("GET", aggregator=aggregator)["learners"]
+    if len({port.rpartition(":")[0] for port in ports}) == 2:
+        return True
+    rest.ask("DELETE", learners={"replicas": 1})
+    return False
+
+
+def _env(pod: Json) -> dict[str, Any]:
+    return {one["name"]: one.get("value") for one in _main(pod)["env"]}
 
 
 def _main(pod: Json) -> Json:

@@ -6,19 +6,22 @@ Only the modules of the client are imported (`dingine_calls`): DI-engine itself 
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 VERSION = "0.5.3"
 _PACKAGES = (
     "flask==2.0.3", "werkzeug==2.0.3", "requests", "URLObject==2.4.3", "enum-tools", "easydict", "PyYAML",
 )  # fmt: skip
-_CACHE = Path(os.environ.get("DIFLOW_CACHE", str(Path.home() / ".cache" / "diflow"))) / f"di-engine-{VERSION}-1"
+_CACHE = Path(os.environ.get("DIFLOW_CACHE", str(Path.home() / ".cache" / "diflow"))) / f"di-engine-{VERSION}-2"
 _HERE = Path(__file__).parent
 
 
@@ -33,6 +36,18 @@ def prepared() -> Path:
     return _CACHE
 
 
+def parsed(environ: Mapping[str, str], **options: Any) -> dict[str, Any]:
+    """What DI-engine's `k8s_parser` makes of the variables of a pod. It needs numpy alone, so it runs here."""
+    path = prepared() / "code" / "ding" / "entry" / "cli_parsers" / "k8s_parser.py"
+    spec = importlib.util.spec_from_file_location("k8s_parser", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with mock.patch.dict(os.environ, environ, clear=True):
+        return dict(module.k8s_parser(**options))
+
+
 def _make() -> None:
     pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
     subprocess.run([sys.executable, "-m", "venv", str(_CACHE / "venv")], check=True)
@@ -44,6 +59,7 @@ def _make() -> None:
             chosen = (
                 "ding/interaction/",
                 "ding/worker/coordinator/",
+                "ding/entry/cli_parsers/k8s_parser",
                 "ding/utils/k8s_helper",
                 "ding/utils/lock_helper",
             )

@@ -198,3 +198,11 @@ def test_an_api_server_that_hangs_holds_a_thread_for_a_bounded_time(place: Place
         scale_requests.write(ScaleRequest("default", "mixed", 1, key="a"))
     assert caught.value.status == 503
     assert len(place.api.seen("PATCH")) == 4  # at 0, 3, 6 and 9 s
+
+
+def test_a_number_that_is_no_multiple_of_the_unit_is_refused() -> None:
+    made = task("none", name="w", replicas=4).model_copy(update={"max_replicas": 8, "node_unit": 2})
+    body = workflow(job(made))
+    assert carry_out(body, 1, running={"w": 4}) == 422
+    assert carry_out(body, 2, running={"w": 4}) == 0
+    assert current_requests(body).wanted == {"w": 6}

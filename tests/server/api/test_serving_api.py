@@ -17,14 +17,14 @@ import pytest
 
 from diflow import keys
 from tests.allocator.engine.test_rbac import idle, refused
-from tests.allocator.manifests import granted, needed
+from tests.allocator.manifests import granted, granted_in, needed
 from tests.cli.runner import kubeconfig
 from tests.kube.fakeapi import Answer as ApiAnswer
 from tests.kube.fakeapi import FakeApi, Request, serving, status
 from tests.server.http.test_serving_flood import flood, outcome
 from tests.server.place import Place, elastic, mixed
 from tests.server.processes import Served, served, until
-from tests.server.test_serving_manifests import FOLDER
+from tests.server.test_serving_manifests import FOLDER, SHARDS
 from tests.server.wire import Answer, connect, one, request, talk
 
 PATIENT = dict.fromkeys(("header_seconds", "body_seconds", "answer_seconds", "idle_seconds", "linger_seconds"), 60)
@@ -197,8 +197,12 @@ def test_rbac_allows_it_what_it_asks_for_and_nothing_else(found: Whole) -> None:
     assert found.ask("POST", report, b'{"step": 1}', token=person).status == 200
     api = found.place.api
     until(lambda: any(isinstance(asked.body, list) for asked in api.seen("PATCH")), "the report is written")
+    shards = ELASTIC.replace("replicas", "shards")
+    for want in (1, 2):
+        body = json.dumps({"dataset": "train", "size": 100, "shard": 10, "want": want}).encode()
+        assert found.ask("POST", shards, body).status == 200
     used = {needed(asked) for asked in api.requests if "Authorization" in asked.headers}
-    rules = granted("diflow-server", FOLDER)
+    rules = granted("diflow-server", FOLDER) | granted_in("default", SHARDS)
     assert refused(used, rules) == []
     assert idle(used, rules) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import json
 from typing import Any
 
@@ -12,12 +13,12 @@ import pytest
 
 from diflow import keys
 from diflow.kube.kinds import NODE, WORKFLOW
-from diflow.server.api.modules import majority, split
+from diflow.server.api.modules import majority, replacing, split
 from diflow.server.settings import ServerSettings
 from diflow.state import modules
 from tests import oldjobs
 from tests.builders import job, task
-from tests.kube.fakeapi import serving
+from tests.kube.fakeapi import Answer, Request, serving
 from tests.server.place import Place, asynchronous, bearer
 
 Json = dict[str, Any]
@@ -120,6 +121,44 @@ async def test_failed_replicas_are_replaced_by_others_with_the_same_resources(pl
         assert sorted(hosts(left["collectors"])) == sorted([second, new])
 
 
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("what", ["create", "delete", "replace"])
+@asynchronous
+async def test_a_server_that_is_killed_at_its_write_makes_nothing_twice(
+    place: Place, what: str, is_stored: bool
+) -> None:
+    token = submitted(place)
+    async with place.asked() as client:
+        two = {**WHO, "collectors": {"replicas": 2}}
+        before = (await ask(client, token, "POST", two))["data"]["collectors"]
+        method, path, body = {
+            "create": ("POST", REPLICAS, two),
+            "delete": ("DELETE", REPLICAS, {**WHO, "collectors": {"replicas": 1}}),
+            "replace": ("POST", FAILED, {**WHO, "collectors": before[:1]}),
+        }[what]
+        cuts: list[Request] = []
+
+        def rule(request: Request) -> Answer | None:
+            if request.method != "PATCH" or "workflows" not in request.path or cuts:
+                return None
+            cuts.append(request)
+            return dataclasses.replace(place.api._plain(request) if is_stored else Answer(), cut=True)
+
+        place.api.rule(rule)
+        lost = await client.request(method, path, headers=bearer(token), content=json.dumps(body))
+        assert (lost.status_code, len(cuts)) == (503, 1)
+    place.settle()
+    async with place.asked() as other:  # of another process, which knows nothing but what is stored
+        listed = (await other.get(REPLICAS, params=WHO, headers=bearer(token))).json()["data"]["collectors"]
+        expected = {"create": 4, "delete": 1, "replace": 2}[what] if is_stored else 2
+        assert len(listed) == expected
+        if what == "replace":
+            await ask(other, token, method, body, path)
+            place.settle()
+            left = (await other.get(REPLICAS, params=WHO, headers=bearer(token))).json()["data"]["collectors"]
+            assert (len(left), before[0] in left) == (2, False)
+
+
 @asynchronous
 async def test_a_replica_that_was_made_again_has_a_new_name(place: Place) -> None:
     token = submitted(place)
@@ -217,6 +256,17 @@ ERRORS: list[tuple[str, str, Any, int, str]] = [
      "failed to decode request body: learners.memory must be a quantity such as 2, 500m or 4Gi"),
     ("POST", REPLICAS, {**WHO, "learners": {"replicas": 10**9}}, 422, "learners.replicas: at most 2,000 are allowed"),
     ("POST", REPLICAS, {**WHO, "learners": {"replicas": 1, "gpus": 1e300}}, 422, "learners.gpus is too large"),
+    ("POST", REPLICAS, {**WHO, "learners": {"replicas": 1, "gpus": 10**9}}, 422,
+     "learners.gpus: 1,000,000,000, and at most 256,000 are allowed"),
+    ("POST", REPLICAS, {**WHO, "learners": {"replicas": 1, "gpus": 256_000}}, 422,
+     "learners.gpus: 256,000 in one pod, and at most 128 have a port of their own"),
+    ("POST", REPLICAS, {**WHO, "learners": {"replicas": 1500, "gpus": 2}}, 422,
+     "learners: 3,000 pods of 2 GPUs, and at most 2,000 pods are allowed"),
+    ("POST", REPLICAS, {**WHO, "learners": {"replicas": 1, "gpus": 0.5}}, 422,
+     "learners.gpus must be a whole number, not 0.5"),
+    ("POST", REPLICAS, {**WHO, "learners": {"replicas": 900, "gpus": 128}}, 409,
+     "the Workflow of the job has no space for this request: ask for fewer replicas, or delete the job and create it "
+     "again"),
     ("POST", FAILED, {**WHO, "learners": "old"}, 400, "failed to decode request body: learners must be a list of text"),
 ]  # fmt: skip
 
@@ -256,6 +306,32 @@ async def test_all_jobs_of_a_namespace_are_listed_to_those_who_may(place: Place)
 
 
 @asynchronous
+async def test_lists_of_many_replicas_are_refused_and_many_lists_have_to_wait(place: Place) -> None:
+    ids = [f"{i:05d}" for i in range(modules.MOST_EVER)]
+    groups = {str(r + 2): {"collector": {"ids": ids[r * 1000 : r * 1000 + 1000]}} for r in range(10)}
+    for name in ("a", "b", "c"):
+        submitted(place, name)
+    ann = place.authority.person("ann", ("list", "default", ""))
+    async with place.asked() as client:
+
+        async def listed() -> httpx.Response:
+            return await client.get(REPLICAS, params={"namespace": "default"}, headers=bearer(ann))
+
+        for name in ("a", "b", "c"):
+            assert (await listed()).status_code == 200
+            place.set(name, modules=json.dumps(groups))
+            place.settle()
+        answer = await listed()
+        assert answer.status_code == 422
+        assert "name a namespace or a coordinator" in answer.json()["message"]
+        codes = [(await listed()).status_code for _ in range(20)]
+        assert codes[-1] == 429
+        params = {**WHO, "coordinator": "a"}
+        bob = place.authority.person("bob", ("get", "default", "a"))
+        assert (await client.get(REPLICAS, params=params, headers=bearer(bob))).status_code == 200
+
+
+@asynchronous
 async def test_a_token_is_for_its_own_job_and_an_address_only_where_that_is_allowed(place: Place) -> None:
     submitted(place)
     other = submitted(place, "other")
@@ -265,6 +341,103 @@ async def test_a_token_is_for_its_own_job_and_an_address_only_where_that_is_allo
         body = json.dumps({**WHO, "collectors": {"replicas": 1}})
         assert (await client.post(REPLICAS, headers=bearer(other), content=body)).status_code == 403
     assert stored(place).replicas == ()
+
+
+@asynchronous
+async def test_a_learner_with_very_many_gpus_is_refused_before_anything_of_that_size_is_made(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = submitted(place)
+    place.api.add(NODE, {"metadata": {"name": "n0"}, "status": {"allocatable": {modules.GPU: "8"}}})
+    made: list[int] = []
+
+    def noted(gpus: int, _: int) -> list[int]:
+        made.append(gpus)
+        return [gpus]
+
+    monkeypatch.setattr("diflow.server.api.modules.split", noted)
+    async with place.asked() as client:
+        for gpus in (16_000, 10**9, 10**15):
+            body = json.dumps({**WHO, "learners": {"replicas": 1, "gpus": gpus}})
+            answer = await client.post(REPLICAS, headers=bearer(token), content=body)
+            assert answer.status_code == 422
+            assert answer.json()["code"] == 1
+    assert made == []
+    assert stored(place).replicas == ()
+
+
+@asynchronous
+async def test_a_job_takes_as_many_requests_as_argo_can_store(place: Place) -> None:
+    token = submitted(place)
+    all_of_them = json.dumps({**WHO, "collectors": {"replicas": 2000}})
+    async with place.asked() as client:
+        await ask(client, token, "POST", {**WHO, "collectors": {"replicas": 2000}})
+        await ask(client, token, "DELETE", {**WHO, "collectors": {"replicas": 2000}})
+        answer = await client.post(REPLICAS, headers=bearer(token), content=all_of_them)
+        assert answer.status_code == 409, "Argo has 10,000 nodes of those that were removed, and stores 14,700"
+        assert "has no space" in answer.json()["message"]
+        await ask(client, token, "POST", {**WHO, "collectors": {"replicas": 100}})
+    assert len(stored(place).replicas) == 2100
+
+
+def test_replicas_are_named_and_removed_in_one_pass() -> None:
+    """10,000 of them: with a search for each, this takes minutes."""
+    ids = [f"{i:05d}" for i in range(modules.MOST_EVER)]
+    workflow = oldjobs.workflow()
+    groups = {str(r): modules.Group(tuple(ids[r * 100 : r * 100 + 100])) for r in range(100)}
+    patch, _ = modules.changed(workflow, add=[{"aggregator": group} for group in groups.values()])
+    for parameter in patch["spec"]["arguments"]["parameters"]:
+        if parameter["name"] == keys.PARAM_RELEASED:
+            parameter["value"] = json.dumps([f"{r + 2}/aggregator/{i}" for r in range(99) for i in range(100)])
+    workflow["spec"]["arguments"] = patch["spec"]["arguments"]
+    known = modules.read(workflow)
+    assert known is not None
+    seen = Counted(known.replicas)
+    known = dataclasses.replace(known, replicas=seen)
+    names = [one.hostname("old") for one in known.replicas]
+    seen.looks = 0
+    change = replacing("default", names)(known)
+    assert len(change.release) == 100
+    modules.changed(workflow, add=change.add, release=change.release)
+    assert seen.looks <= 4 * modules.MOST_EVER
+
+
+class Counted(tuple):  # type: ignore[type-arg]
+    """Replicas that count how often one is looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Any:
+        for one in tuple.__iter__(self):
+            self.looks += 1
+            yield one
+
+
+@asynchronous
+async def test_more_replicas_than_are_read_of_a_job_are_the_trouble_of_its_job(place: Place) -> None:
+    token = submitted(place)
+    ids = [f"{i:05d}" for i in range(modules.MOST_EVER + 1)]
+    groups = {str(r + 2): {"collector": {"ids": ids[r * 1000 : r * 1000 + 1000]}} for r in range(11)}
+    place.set("old", modules=json.dumps(groups))
+    async with place.asked() as client:
+        answer = await client.get(REPLICAS, params=WHO, headers=bearer(token))
+        assert answer.status_code == 409
+        groups["12"]["collector"]["ids"].pop()
+        place.set("old", modules=json.dumps({k: v for k, v in groups.items() if v["collector"]["ids"]}))
+        place.settle()
+        answer = await client.get(REPLICAS, params=WHO, headers=bearer(token))
+        assert len(answer.json()["data"]["collectors"]) == modules.MOST_EVER
+
+
+@asynchronous
+async def test_an_aggregator_without_what_its_ddp_learners_have_is_no_fault_of_the_server(place: Place) -> None:
+    token = submitted(place)
+    ids = {"aggregator": {"ids": ["abcde"]}, "ddp-learner": {"ids": ["fghij"]}}
+    place.set("old", modules=json.dumps({"2": ids}))
+    async with place.asked() as client:
+        params = {"namespace": "default", "aggregator": "old-aggregator-abcde"}
+        answer = await client.get(REPLICAS, params=params, headers=bearer(token))
+        assert len(answer.json()["data"]["learners"]) == 1
 
 
 @pytest.mark.parametrize("unproven", [True, False])
