@@ -73,6 +73,9 @@ broken is resumed within 30 s."""
 MOST_TTL_SECONDS: Final = 2**31 - 1
 """An int32, as in Argo's schema (68 years)."""
 
+MOST_START_SECONDS: Final = 2**31 - 1
+"""An int32, as the other times of a job."""
+
 MOST_ENDED_JOBS: Final = 1_000
 """Ended jobs in the record of a namespace, the last ones."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import marshal
 import warnings
-from collections.abc import Set
+from collections.abc import Callable, Set
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -32,6 +32,7 @@ from diflow.spec.podtemplate import (
 from diflow.spec.syntax import qualified_name
 from diflow.state import untrusted
 from diflow.state.memo import MIB, remembered
+from diflow.state.parameters import split_manifest
 from diflow.state.patches import canonical_json
 from diflow.yamltext import dump_yaml
 
@@ -50,6 +51,7 @@ Scheduling = Literal["none", "gang"]
 _IGNORED = frozenset({"group"})
 _MANIFEST = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 _IN_METADATA = frozenset({"name", "namespace", "labels", "annotations"})
+_HEAD = {"apiVersion": keys.API_VERSION, "kind": keys.KIND}
 _WITHOUT_REFERENCES = 2  # a version of marshal in which equal data has equal bytes
 # Metadata that the API server adds, as in the output of `kubectl get -o yaml`.
 _SERVER_METADATA = frozenset(
@@ -96,7 +98,8 @@ class Task(_Model):
     """One role of a job: `replicas` pods made from one `template`.
 
     `template` is a Kubernetes PodTemplateSpec as plain data. The main container is the one named `di-container`, or the
-    first one. A preemptible job's task may run with any number from `min_replicas` to `max_replicas`.
+    first one. A preemptible job's task may run with any number from `min_replicas` to `max_replicas`. `node_unit`: only
+    multiples of it run, for programs whose parallelism needs whole groups of nodes.
     """
 
     type: TaskType = "none"
@@ -104,6 +107,7 @@ class Task(_Model):
     replicas: int = Field(1, ge=1, le=bounds.MOST_REPLICAS, strict=True)
     min_replicas: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
     max_replicas: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
+    node_unit: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
     template: dict[str, Any]
 
     @model_validator(mode="before")
@@ -127,6 +131,10 @@ class Task(_Model):
             raise InvalidError(f"replicas {self.replicas} is below minReplicas {low}", path="replicas")
         if self.replicas > high:
             raise InvalidError(f"replicas {self.replicas} is above maxReplicas {high}", path="replicas")
+        counts = {"replicas": self.replicas, "minReplicas": self.min_replicas, "maxReplicas": self.max_replicas}
+        for field, count in counts.items():
+            if self.node_unit and count and count % self.node_unit:
+                raise InvalidError(f"{field} {count} is not a multiple of nodeUnit {self.node_unit}", path=field)
         return self
 
 
@@ -150,6 +158,7 @@ class DIJob(_Model):
     `scheduling` None is decided by the cluster at submission: `gang` if the allocator is installed, else `none`, which
     leaves scheduling to Argo; `topology` needs the allocator. `ttl_seconds_after_finished` is how long the ended job is
     kept; None is decided by the cluster at submission: what the administrator has set, else without end.
+    `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
     """
 
     name: str
@@ -168,6 +177,7 @@ class DIJob(_Model):
     ttl_seconds_after_finished: int | None = Field(
         None, ge=bounds.LEAST_TTL_SECONDS, le=bounds.MOST_TTL_SECONDS, strict=True
     )
+    start_deadline_seconds: int | None = Field(None, ge=1, le=bounds.MOST_START_SECONDS, strict=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -195,9 +205,11 @@ class DIJob(_Model):
         return data
 
     @model_validator(mode="after")
-    def _topology_has_an_allocator(self) -> Self:
-        if self.topology is not None and self.scheduling == "none":
-            raise InvalidError("needs the allocator, which `scheduling: none` excludes", path="spec.topology")
+    def _an_allocator_is_there_for_its_fields(self) -> Self:
+        of_allocator = {"topology": self.topology, "startDeadlineSeconds": self.start_deadline_seconds}
+        for name, value in of_allocator.items():
+            if value is not None and self.scheduling == "none":
+                raise InvalidError("needs the allocator, which `scheduling: none` excludes", path=f"spec.{name}")
         return self
 
     @model_validator(mode="after")
@@ -404,13 +416,41 @@ class DIJob(_Model):
         return job_card(self)
 
 
-@remembered(most_bytes=8 * MIB)  # the result takes up to 16 times as much
 def read_annotation(text: str) -> DIJob:
     """The DIJob in the annotation `diflow/dijob` of a Workflow, fully validated. Raises InvalidError."""
+    found = split_manifest(text)
+    name = found[0].get("name") if found is not None else None
+    if found is None or not isinstance(name, str):
+        return _read_manifest(text)
+    metadata, spec = found
+    # A user's jobs often differ in their names alone, of which only the length matters to the rest.
+    rest = canonical_json({key: value for key, value in metadata.items() if key != "name"})
+    try:
+        names.check_job(name, path="metadata.name")
+        return _read_nameless((rest, spec, len(name))).model_copy(update={"name": name})
+    except InvalidError:
+        return _read_manifest(text)  # for the error with the job's own name
+
+
+@remembered(most_bytes=8 * MIB, size=lambda key: 100 + len(key[0]) + len(key[1]))  # a result takes up to 16 times that
+def _read_nameless(key: tuple[str, str, int]) -> DIJob:
+    """The job of (metadata without a name, spec) with some name of this length. Raises InvalidError."""
+    rest, spec, length = key
+    metadata = {**untrusted.load(rest), "name": "x" * length}
+    # Parsed by itself: a text that goes on after the spec has other fields, which would take precedence.
+    return _valid(lambda: {**_HEAD, "metadata": metadata, "spec": untrusted.load(spec)})
+
+
+@remembered(most_bytes=8 * MIB)  # the result takes up to 16 times as much
+def _read_manifest(text: str) -> DIJob:
+    return _valid(lambda: untrusted.load(text))
+
+
+def _valid(manifest: Callable[[], Any]) -> DIJob:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return DIJob.from_manifest(untrusted.load(text))
+            return DIJob.from_manifest(manifest())
     except InvalidError as error:
         raise InvalidError(f"the annotation {keys.DIJOB} is not a valid job any more ({error})") from None
     except (ValueError, RecursionError):

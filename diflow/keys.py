@@ -42,6 +42,7 @@ BOUNDS: Final = "diflow/bounds"  # JSON {task: {min, max}}: requested since the 
 REQUESTS: Final = "diflow/requests"  # JSON: the replica requests that were carried out (server)
 # JSON {spec, status}: the requests of its DIJob object that were carried out (controller)
 CARRIED_OUT: Final = "diflow/carried-out"
+STOPPED_BECAUSE: Final = "diflow/stopped-because"  # why the controller has stopped the job
 MODULES: Final = "diflow/modules"  # JSON {module: port}: what a v1alpha1 job can have replicas of (controller)
 EPOCH: Final = "diflow/epoch"  # which leader wrote last
 RESTARTS_BEFORE: Final = "diflow/restarts-before"  # carried over from the Workflow that this one continues
@@ -57,6 +58,8 @@ DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the
 
 # Annotations that a user puts on a job.
 ADAPTDL: Final = "diflow/adaptdl"  # "true": its containers get the variables of AdaptDL's clients
+DLROVER: Final = "diflow/dlrover"  # "true": those of DLRover's trainers
+RENDEZVOUS: Final = "diflow/rendezvous"  # "c10d": those of torchrun's c10d rendezvous, with a run id
 
 # The pod of a step of a Workflow that waits for the job: when it ends, the controller stops the job.
 WAITED_BY: Final = "diflow/waited-by"

@@ -7,7 +7,7 @@ Fields that an Argo template has are set there; the others, and all text with br
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Self
@@ -305,12 +305,36 @@ def job_env(job: DIJob, settings: RenderSettings) -> list[Variable]:
         values[names.nodes_variable(job.tasks[0].name)] = "$(DI_NODES)"
     if job.annotations.get(keys.ADAPTDL) == "true":
         values |= _adaptdl(world)
+    return _variables(values)
+
+
+def _variables(values: Mapping[str, str]) -> list[Variable]:
+    """Variables with these values; the name of an annotation of the pods stands for its value."""
     return [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{value}']"}}}
         if value in _IN_ANNOTATIONS
         else {"name": name, "value": value}
         for name, value in values.items()
     ]
+
+
+def _asked_env(job: DIJob) -> list[Variable]:
+    """The environment variables of torchrun's rendezvous and of DLRover's trainers, for jobs that request them.
+
+    The run id is another one for each round and each restart of all replicas, so that no agent meets one of before.
+    They are in the templates of the tasks: the step that stops a Workflow shares its patch, and has no attempt.
+    """
+    values: dict[str, str] = {}
+    if job.annotations.get(keys.RENDEZVOUS) == "c10d":
+        attempt = "-{{inputs.parameters.attempt}}" if job.preemptible and job.backoff_limit else ""
+        run = f"{{{{workflow.uid}}}}-{{{{inputs.parameters.round}}}}{attempt}"
+        values |= {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_ID": run}
+    if job.annotations.get(keys.DLROVER) == "true":
+        values |= {"ELASTIC_JOB_NAME": "{{workflow.name}}", "JOB_UID": "{{workflow.uid}}"}
+        for kind in ("NODE", "WORKER"):
+            values |= {f"{kind}_TYPE": "worker", f"{kind}_NUM": expr.template(expr.replicas())}
+            values |= dict.fromkeys((f"{kind}_ID", f"{kind}_RANK"), keys.RANK)
+    return _variables(values)
 
 
 def _adaptdl(world: str) -> dict[str, str]:
@@ -411,7 +435,7 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     container = {**given, "name": name}
     taken_by = given.get("volumeMounts", [])
     mounts = [mount for mount in parts.common.mounts if not any(mount.is_blocked_by(own) for own in taken_by)]
-    env = [*parts.common.env, *(mount.env for mount in mounts)]
+    env = [*parts.common.env, *_asked_env(parts.common.job), *(mount.env for mount in mounts)]
     own = container.pop("env", [])
     taken = {item.get("name") for item in own}
     # The variables DI_* cannot be overridden, as clients rely on them; torchrun's variables can.

@@ -30,7 +30,7 @@ from diflow.allocator.engine.reconciler import Reconciler
 from diflow.allocator.engine.seal import Seal
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.takeover import Takeover
-from diflow.allocator.engine.timers import Timers
+from diflow.allocator.engine.timers import TOO_LATE, Timers
 from diflow.allocator.engine.triggers import reason_to_plan
 from diflow.allocator.messages import plan_text
 from diflow.allocator.model.plan import Plan
@@ -188,15 +188,15 @@ class Allocator:
             if self._takeover.run(state):
                 state = self._view.state()
             self._problems.report(state, self._planner.left_out())
-            state = self._reconciler.run(state)
+            state = self._reconciler.run(state, planned_ago=self._planner.planned_ago)
             if planned and self.paused():
                 planned = ""
             if planned:
                 spent, changed = self._planner.plan(state)
                 if left_out := self._planner.left_out():
                     self._problems.report(state, left_out)
-                if changed:
-                    self._reconciler.run(self._view.state())
+                if changed or TOO_LATE in expired:
+                    self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
             if self._takeover.is_unfinished:
                 self._reasons.is_dirty = True
         else:

@@ -21,6 +21,7 @@ from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
+from diflow.allocator.policies.units import in_units
 from diflow.errors import InvalidError
 from diflow.figures import counted
 
@@ -28,7 +29,8 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 """Size of one file. An entry of 1,000 jobs on 200 nodes has about 250 KiB: a file holds about 250 of them."""
 _BLOCK: Final = 65536
 _FIELDS: Final = tuple(f for f in fields(Snapshot) if f.name != "memo")
-_OF_TOPOLOGY: Final = frozenset({"level_names", "domain_names", "node_domain", "job_required"})
+_LATER: Final = frozenset({"level_names", "domain_names", "node_domain", "job_required", "role_unit"})
+"""Fields with a default, which older journals lack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ def compare(path: Path, policies: Sequence[str] = ()) -> Comparison:
 
 def differences(entry: Entry, policy: Policy) -> Iterator[Difference]:
     """Run the policy on the snapshot of one entry; yield each job for which it decides differently."""
-    plan = json.loads(policy.optimize(entry.snapshot).to_bytes(entry.snapshot))["jobs"]
+    plan = json.loads(in_units(policy.optimize, entry.snapshot).to_bytes(entry.snapshot))["jobs"]
     for name in entry.snapshot.job_names:
         then, now = entry.decided.get(name, {}), plan[name]
         if then.get("pods", {}) != now["pods"]:
@@ -249,8 +251,8 @@ def _snapshot(data: dict[str, Any]) -> Snapshot:
     data = {"job_refusal": [], **data}  # a journal from before this field
     values: dict[str, Any] = {}
     for f in _FIELDS:
-        if f.name in _OF_TOPOLOGY and f.name not in data:
-            continue  # a journal from before these fields
+        if f.name in _LATER and f.name not in data:
+            continue
         value = _array(data[f.name])
         if f.name == "job_profile":
             value = tuple(None if p is None else Profile(**{k: _array(v) for k, v in p.items()}) for p in value)

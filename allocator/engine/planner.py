@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import structlog
@@ -28,6 +30,7 @@ from diflow.allocator.engine.unbound_pods import AvoidedNodes
 from diflow.allocator.model.plan import Action, Plan, changes
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import Policy
+from diflow.allocator.policies.units import in_units
 from diflow.errors import DiflowError, InvalidError
 from diflow.kube.leader_election import Elector
 
@@ -67,6 +70,8 @@ class Planner:
         self.promises = Promises(settings.promise_seconds)
         self._reports: dict[str, str] = {}
         self._failing_since: float | None = None
+        self._carried_out = -math.inf
+        self._is_refused = False
         self.last: tuple[Picture, Plan] | None = None
         self.last_trouble = ""
         """Why the last plan changed nothing, or ""."""
@@ -75,6 +80,11 @@ class Planner:
     def failing_seconds(self) -> float | None:
         """Seconds since the first of the last plans, all of which failed; None if the last one succeeded."""
         return None if self._failing_since is None else self._clock() - self._failing_since
+
+    @property
+    def planned_ago(self) -> float:
+        """Seconds since the beginning of the last plan of which all writes were made, infinite without one."""
+        return self._clock() - self._carried_out
 
     @property
     def stuck_seconds(self) -> float:
@@ -94,6 +104,7 @@ class Planner:
 
         An error in planning changes nothing. Raises errors of the API server and LostLeadershipError.
         """
+        began, self._is_refused = self._clock(), False
         try:
             spent, changed = self._plan(state)
         except Exception as error:
@@ -105,6 +116,7 @@ class Planner:
             spent, changed = 0.0, False
         if not self.last_trouble:
             self._failing_since = None
+            self._carried_out = self._carried_out if self._is_refused else began
         elif self._failing_since is None:
             self._failing_since = self._clock()
         return spent, changed
@@ -181,6 +193,7 @@ class Planner:
             free, use, Holdings(shown.snapshot, plan, rows), lambda some: self._executor.apply(some, state.jobs)
         )
         if done.refused:
+            self._is_refused = True
             log.info("conflict", refused=sorted({w.job for w in done.refused})[:4], waiting=len(done.waiting))
             self._on_due("conflict")
         self._executor.apply(texts[:_MOST_TEXTS], state.jobs)
@@ -232,7 +245,7 @@ class Planner:
         """(plan, seconds, trouble)."""
         began = self._clock()
         self._on_progress()
-        plan, trouble = self._guard.ask(self.policy.optimize, snapshot)
+        plan, trouble = self._guard.ask(partial(in_units, self.policy.optimize), snapshot)
         self._on_progress()
         return plan, self._clock() - began, trouble
 

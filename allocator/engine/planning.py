@@ -562,6 +562,8 @@ def _view(standing: Standing) -> JobView:
                 desired=max(low, high),
                 where=role.where,
                 host_ports=role.host_ports,
+                # The rest of a group of which some replicas have finished is no multiple.
+                unit=1 if low % role.unit or done else role.unit,
             )
         )
     placed = {task: Counter(places.values()) for task, places in standing.held.items() if places}

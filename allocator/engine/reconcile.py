@@ -7,6 +7,7 @@ the objects. The table in docs/decisions/0005 lists what happens when.
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -174,11 +175,18 @@ class Pace:
 
 
 def reconcile(
-    job: Job, capacity: FreeCapacity, *, now: float, pace: Pace | None = None, overdue: frozenset[str] = frozenset()
+    job: Job,
+    capacity: FreeCapacity,
+    *,
+    now: float,
+    pace: Pace | None = None,
+    overdue: frozenset[str] = frozenset(),
+    planned_ago: float = 0.0,
 ) -> list[Write]:
     """The next writes for this job. Admissions reserve from `capacity`, so that no two jobs get the same.
 
-    `overdue`: uids of admitted pods that kube-scheduler has not bound in time.
+    `overdue`: uids of admitted pods that kube-scheduler has not bound in time. `planned_ago`: seconds since the last
+    plan that was carried out, infinite without one.
     """
     read = job.read
     if first := _to_successor(job, now) or _to_argo(read, capacity):
@@ -195,8 +203,10 @@ def reconcile(
             *(patches.fail(pod, job.key, f"{_REJECTED}: the job was stopped") for pod in unbound),
         ]
     if read.continued_in or read.awaits_admission:
-        begin = [] if read.continued_in else _first_admission(job, capacity, now)
-        return [*_lost(job, capacity), *_unwanted(job, capacity), *begin]
+        out = [*_lost(job, capacity), *_unwanted(job, capacity)]
+        if not read.continued_in:
+            out += _first_admission(job, capacity, now) or _too_late(job, capacity, now, planned_ago)
+        return out
     if read.restarts > read.backoff_limit:
         return [_give_up(read, now)]
     return _go_on(job, capacity, now, pace or Pace(), overdue)
@@ -265,6 +275,31 @@ def needs(pods: Sequence[PodRead], allocation: Allocation) -> Needs | None:
 def _give_up(read: JobRead, now: float) -> Write:
     why = f"its replicas failed {read.restarts} times altogether; backoffLimit is {read.backoff_limit}"
     return patches.stop_job(read, decision=decision("stop", why, now), note=Note("Stopped", why, is_warning=True))
+
+
+def start_left(job: Job, capacity: FreeCapacity) -> float:
+    """Seconds until the job must have got its places, 0 or less when it is too late; infinite if it has them or may
+    wait."""
+    read = job.read
+    # Whoever suspends a job that waits wants it to wait.
+    if read.start_deadline_seconds is None or not read.awaits_admission or read.is_suspended or _has_places(read):
+        return math.inf
+    return read.start_deadline_seconds - capacity.age(job.created_seconds)
+
+
+def _has_places(read: JobRead) -> bool:
+    at = read.allocation
+    return at is not None and at.round == read.current and at.is_placed
+
+
+def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) -> list[Write]:
+    """Stop a job that did not get its places within its startDeadlineSeconds, nor by a plan that was made after them:
+    the allocator may have been away or paused until then."""
+    if start_left(job, capacity) > -planned_ago:
+        return []
+    why = f"it has not started within {job.read.start_deadline_seconds} s, its startDeadlineSeconds"
+    made = decision("stop", why, now)
+    return [patches.stop_job(job.read, decision=made, note=Note("Stopped", why, is_warning=True))]
 
 
 def next_round(
@@ -515,7 +550,7 @@ def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
 def _first_admission(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
     """Let Argo create the pods of a job, on their nodes, as soon as these have enough free capacity."""
     read, at = job.read, job.read.allocation
-    if at is None or at.round != read.current or not at.is_placed or not job.may_begin:
+    if at is None or not _has_places(read) or not job.may_begin:
         return []
     need = allocated(read, at)
     if need is None or not capacity.fits(need):

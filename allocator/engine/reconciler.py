@@ -41,15 +41,18 @@ class Reconciler:
         self.unbound = UnboundPods(settings.bind_seconds)
         self.avoided = AvoidedNodes()
 
-    def run(self, state: ClusterState) -> ClusterState:
-        """Send the writes of all jobs, repeatedly while they lead to more. Returns the cluster state then."""
+    def run(self, state: ClusterState, *, planned_ago: float) -> ClusterState:
+        """Send the writes of all jobs, repeatedly while they lead to more. Returns the cluster state then.
+
+        `planned_ago`: seconds since the last plan that was carried out, infinite without one.
+        """
         for _ in range(_PASSES):
-            if not self._pass(state):
+            if not self._pass(state, planned_ago):
                 break
             state = self._view.state()
         return state
 
-    def _pass(self, state: ClusterState) -> bool:
+    def _pass(self, state: ClusterState, planned_ago: float) -> bool:
         """Send the next writes of all jobs. Returns whether any succeeded."""
         now, executor = self._wall(), self._executor
         capacity = free_now(self._view.capacity(state), state.jobs.values(), now)
@@ -68,7 +71,7 @@ class Reconciler:
             if executor.is_backing_off(job.key):
                 continue
             try:
-                writes = reconcile(job, capacity, now=now, pace=self._pace, overdue=overdue)
+                writes = reconcile(job, capacity, now=now, pace=self._pace, overdue=overdue, planned_ago=planned_ago)
             except Exception as error:  # one faulty job must not stop the others
                 log.error("cannot be carried out", job=job.key, trace=traceback.format_exc(limit=-4))
                 executor.back_off(job.key, error)

@@ -6,7 +6,7 @@ an edited object: a job that cannot be parsed has the reason in `problem`, and i
 
 from __future__ import annotations
 
-import json
+import marshal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, wraps
@@ -37,6 +37,7 @@ _IGNORED_TAINTS = frozenset(
 MOST_PREFERRED = 32
 """The most preferred terms of a template that count: each is matched against every node in each cycle."""
 _WEIGHTS = range(1, 101)
+_WITHOUT_REFERENCES = 2  # a version of marshal in which equal data has equal bytes
 LONGEST_DESCRIPTION = 2000
 """Characters of the description in the Argo UI that are kept."""
 
@@ -106,7 +107,7 @@ class PodRead:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One task of a job. Replicas: `low` to `high` may run, `wanted` are asked for now."""
+    """One task of a job. Replicas: `low` to `high` may run, in multiples of `unit`; `wanted` are asked for now."""
 
     name: str
     request: Mapping[str, int]
@@ -116,6 +117,7 @@ class Role:
     low: int
     high: int
     wanted: int
+    unit: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class JobRead:
     `name` is the job's, which is that of its first Workflow. `continues`: the key of the previous Workflow;
     `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `required`: the level
     of the topology that its DIJob requires, or "". `service`: the headless Service of its hosts.
+    `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
     """
 
     identity: Identity
@@ -142,6 +145,7 @@ class JobRead:
     queue: str = ""
     required: str = ""
     backoff_limit: int = 3
+    start_deadline_seconds: int | None = None
     restarts_before: int = 0
     rounds_before: int = 0
     bounds: str = ""
@@ -415,6 +419,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         queue=state.queue,
         required=job.topology.required if job.topology is not None else "",
         backoff_limit=state.backoff_limit,
+        start_deadline_seconds=job.start_deadline_seconds,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
         tree=read_tree(nodes, is_offloaded=offloaded),
@@ -439,14 +444,15 @@ def _roles(state: JobState, job: DIJob) -> tuple[Role, ...]:
                 low=found.low,
                 high=found.high,
                 wanted=found.wanted,
+                unit=task.node_unit or 1,
             )
         )
     return tuple(out)
 
 
 @remembered(most_bytes=8 * MIB)  # a result takes up to 16 times the memory of its text
-def _pod_of_task(text: str) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
-    spec = json.loads(text)
+def _pod_of_task(packed: bytes) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
+    spec = marshal.loads(packed)  # noqa: S302 (written below)
     ports = tuple(
         int(port["hostPort"])
         for container in spec.get("containers") or []
@@ -463,7 +469,7 @@ def _pod_of(job: DIJob, index: int) -> tuple[Mapping[str, int], Where, tuple[int
     main = next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
     if not containers[main].get("resources"):
         containers[main] = {**containers[main], "resources": _defaults().default_resources}
-    return _pod_of_task(json.dumps({**spec, "containers": containers}, sort_keys=True))
+    return _pod_of_task(marshal.dumps({**spec, "containers": containers}, _WITHOUT_REFERENCES))
 
 
 @lru_cache(maxsize=1)

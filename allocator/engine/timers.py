@@ -9,11 +9,14 @@ from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.planner import Planner
+from diflow.allocator.engine.reconcile import start_left
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import UnboundPods
 
 # A plan that failed is repeated after this time, as the leader is not ready until one succeeds.
 _AGAIN_SECONDS = 15.0
+TOO_LATE = "a job is about to be too late"
+"""The reason of the plan after which such a job is stopped."""
 
 
 class Timers:
@@ -72,7 +75,12 @@ class Timers:
             for job in state.jobs.values()
             if job.read.tree.recreated and job.read.allocation is not None
         )
-        left = min((seconds for seconds in (*silent, *young) if seconds > 0), default=math.inf)
+        waiting = [start_left(job, capacity) for job in state.jobs.values()]
+        # Before a job is stopped because it is too late, a plan is made that may start it.
+        planned_ago = self._planner.planned_ago
+        if self._planner.failing_seconds is None and any(-planned_ago < seconds <= 0 for seconds in waiting):
+            reasons.append(TOO_LATE)
+        left = min((seconds for seconds in (*silent, *young, *waiting) if seconds > 0), default=math.inf)
         self._later = self._clock() + left
         if promises.due() > self._clock():
             self._later = min(self._later, promises.due())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from diflow.allocator.engine import planning
@@ -25,6 +26,7 @@ from diflow.allocator.engine.records import read_node, read_pod, read_workflow
 from diflow.allocator.engine.settings import AllocatorSettings, allocator_settings
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.policies.base import load_policy
+from diflow.allocator.policies.units import in_units
 from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
 from diflow.jobs import waiting
 from diflow.kube.api import Cluster
@@ -150,7 +152,8 @@ def used(seen: ClusterState) -> dict[str, dict[str, int]]:
 
 
 def _ask(policy: Any, shown: Picture, seen: Seen) -> tuple[Plan, str]:
-    return guarded(policy.optimize, shown.snapshot, name=policy.name, limit_seconds=seen.settings.policy_seconds)
+    optimize = partial(in_units, policy.optimize)
+    return guarded(optimize, shown.snapshot, name=policy.name, limit_seconds=seen.settings.policy_seconds)
 
 
 def _shown(jobs: Mapping[str, Job], seen: Seen, *, keep_cordoned: bool = False) -> Picture:

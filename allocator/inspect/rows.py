@@ -5,7 +5,7 @@ It makes no requests: everything comes from one `Seen` of the observer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -127,23 +127,24 @@ class NodeRow:
         return {**asdict(self), "jobs": dict(self.jobs)}
 
 
-def queue_rows(seen: Seen) -> list[QueueRow]:
-    """The queues by name; `default` alone if none are defined."""
+def queue_rows(seen: Seen, rows: Sequence[JobRow] | None = None) -> list[QueueRow]:
+    """The queues by name; `default` alone if none are defined. `rows`: the `job_rows`, if they are known already."""
     s = seen.picture.snapshot
     held = s.demand_by_job(s.held_by_role())
     # The demand of a queue: under `fair` what its jobs ask for; where the policy chooses sizes, their maximum.
     shares = deserved(s, queue_demand(s, s.role_desired if seen.allocator.policy == "fair" else s.role_max))
     chains = ancestors(s.queue_parent)
     out = []
-    rows = job_rows(seen)
+    rows = job_rows(seen) if rows is None else rows
+    by_key = {row.key: row for row in rows}
     for q, name in enumerate(s.queue_names):
         mine = s.job_queue == q
         # A parent queue holds what the queues below it hold.
         below = np.array([q in chain for chain in chains] + [False], dtype=np.bool_)[s.job_queue]
         allocated = held[below].sum(axis=0)
         asked = s.demand_by_job(np.maximum(s.role_max - s.held_by_role(), 0))[below].sum(axis=0)
-        keys = {s.job_names[j] for j in np.flatnonzero(mine).tolist()}
-        jobs = [row for row in rows if row.key in keys]
+        names = (s.job_names[j] for j in np.flatnonzero(mine).tolist())
+        jobs = [by_key[name] for name in names if name in by_key]
         out.append(
             QueueRow(
                 name=name,
@@ -161,13 +162,13 @@ def queue_rows(seen: Seen) -> list[QueueRow]:
     return out
 
 
-def missing_queue_rows(seen: Seen) -> list[MissingQueueRow]:
-    """The queues that jobs name and that do not exist, by name."""
+def missing_queue_rows(seen: Seen, rows: Sequence[JobRow] | None = None) -> list[MissingQueueRow]:
+    """The queues that jobs name and that do not exist, by name. `rows`: the `job_rows`, if they are known already."""
     s = seen.picture.snapshot
     held = s.demand_by_job(s.held_by_role())
     at = {name: j for j, name in enumerate(s.job_names)}
     found: dict[str, list[JobRow]] = {}
-    for row in job_rows(seen):
+    for row in job_rows(seen) if rows is None else rows:
         if row.key in at and s.job_queue[at[row.key]] < 0 and row.queue not in s.queue_names:
             found.setdefault(row.queue, []).append(row)
     return [

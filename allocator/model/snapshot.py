@@ -26,6 +26,7 @@ _T = TypeVar("_T")
 # One object for all snapshots: values derived from it stay cached.
 _NO_DOMAINS: IntArray = frozen(np.zeros((0, 0), dtype=np.int64))
 _NONE_REQUIRED: IntArray = frozen(np.zeros(0, dtype=np.int64))
+_NO_UNITS: IntArray = frozen(np.zeros(0, dtype=np.int64))
 
 
 class Memo:
@@ -70,6 +71,7 @@ class Snapshot:
     | job_created_seconds, job_started_seconds, job_changed_seconds | J | -1: never; stopping counts as a change |
     | job_restarts, job_service_seconds | J | moves and replica-seconds so far |
     | role_job, role_request, role_min, role_max, role_desired | G.. | a gang is min..max replicas of each role |
+    | role_unit | G or 0 | only multiples of it run; empty: 1 for all |
     | role_class | G | row of class_nodes and class_preference |
     | class_nodes, class_preference | K×N | where pods of a class may run; preference for each node (0: none) |
     | job_refusal | J or 0 | why a job may not be placed even on an empty cluster, or ""; empty if all jobs may |
@@ -123,6 +125,7 @@ class Snapshot:
     domain_names: tuple[str, ...] = ()
     node_domain: IntArray = field(default_factory=lambda: _NO_DOMAINS)
     job_required: IntArray = field(default_factory=lambda: _NONE_REQUIRED)
+    role_unit: IntArray = field(default_factory=lambda: _NO_UNITS)
     memo: Memo = field(default_factory=Memo, repr=False)
 
     @property

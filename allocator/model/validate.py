@@ -97,7 +97,12 @@ def _gangs(s: Snapshot, change: _Change) -> list[str]:
     np.add.at(total, change.role, change.after)
     some, all_ready = s.jobs_of(total > 0), ~s.jobs_of((total < s.role_min) | (total > s.role_max))
     bad = some & ~all_ready & ~change.untouched
-    return [f"job {s.job_names[j]}: its gang would have neither 0 nor between min and max" for j in np.flatnonzero(bad)]
+    out = [f"job {s.job_names[j]}: its gang would have neither 0 nor between min and max" for j in np.flatnonzero(bad)]
+    if not len(s.role_unit):
+        return out
+    odd = s.jobs_of(total % s.role_unit > 0) & ~change.untouched
+    told = "its replicas would be no multiple of its unit"
+    return out + [f"job {s.job_names[j]}: {told}" for j in np.flatnonzero(odd)]
 
 
 def _not_moved(s: Snapshot, change: _Change) -> list[str]:

@@ -69,8 +69,9 @@ class QueueView:
 class RoleView:
     """One task of a job, with identical pods. The gang is `minimum`..`maximum` replicas; the user asked for `desired`.
 
-    `asks`: the request, with host ports as resources. `least`, `most` and `wanted` are the three counts made
-    consistent, 1 or more. They are computed with the view, because most views are reused in the next snapshot.
+    `unit`: only multiples of it run. `asks`: the request, with host ports as resources. `least`, `most` and `wanted`
+    are the three counts made consistent, multiples of the unit. They are computed with the view, because most views are
+    reused in the next snapshot.
     """
 
     name: str
@@ -80,6 +81,7 @@ class RoleView:
     desired: int | None = None
     where: Where = field(default_factory=Where)
     host_ports: tuple[int, ...] = ()
+    unit: int = 1
     asks: Mapping[str, int] = field(init=False, repr=False, compare=False)
     least: int = field(init=False, repr=False, compare=False)
     most: int = field(init=False, repr=False, compare=False)
@@ -87,9 +89,10 @@ class RoleView:
 
     def __post_init__(self) -> None:
         ports = {f"{_PORT}{port}": 1 for port in self.host_ports}
-        least, maximum, desired = max(1, self.minimum), self.maximum, self.desired
-        most = max(least, next((n for n in (maximum, desired) if n is not None), 1))
-        wanted = next((n for n in (desired, maximum) if n is not None), 1)
+        unit, maximum, desired = self.unit, self.maximum, self.desired
+        least = -(-max(1, self.minimum) // unit) * unit
+        most = max(least, next((n for n in (maximum, desired) if n is not None), 1) // unit * unit)
+        wanted = next((n for n in (desired, maximum) if n is not None), 1) // unit * unit
         object.__setattr__(self, "asks", {**self.request, **ports} if ports else self.request)
         object.__setattr__(self, "least", least)
         object.__setattr__(self, "most", most)
@@ -218,6 +221,7 @@ def build(
         job_refusal=refusals,
         level_names=tuple(level.name for level in levels),
         **_topology(node_domain, domain_names, required),
+        **_units([role.unit for _, role in roles]),
     )
 
 
@@ -229,6 +233,11 @@ def _topology(node_domain: IntArray, domain_names: tuple[str, ...], required: li
     if any(level >= 0 for level in required):
         out["job_required"] = frozen(ints(required, (len(required),)))
     return out
+
+
+def _units(units: list[int]) -> dict[str, Any]:
+    """The field of the snapshot that has a default for jobs without units."""
+    return {"role_unit": frozen(ints(units, (len(units),)))} if any(unit > 1 for unit in units) else {}
 
 
 def _by_name(items: Iterable[_Named], what: str) -> list[_Named]:

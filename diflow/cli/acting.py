@@ -98,7 +98,7 @@ def delete(
 ) -> None:
     """Delete jobs with their pods."""
     from diflow.errors import NotFoundError  # noqa: PLC0415
-    from diflow.jobs.delete import delete  # noqa: PLC0415
+    from diflow.jobs.delete import delete, staying  # noqa: PLC0415
     from diflow.jobs.wait import wait_deleted  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
@@ -106,12 +106,15 @@ def delete(
     for given in names:
         try:
             name = resolve(given, cluster)
+            stays = staying(name, cluster=cluster)
             found = delete(name, cluster=cluster)
         except NotFoundError:
             if not ignore_not_found:
                 raise
             continue
-        if found:
+        if found and stays:
+            note(f"the DIJob {name} is deleted; {stays}")
+        elif found:
             if wait:
                 wait_deleted(name, cluster=cluster)
             note(f"{name} is deleted")

@@ -44,6 +44,8 @@ def get(
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     found = [lookup.get(resolve(name, cluster), cluster=cluster) for name in names]
+    for job in found:
+        _tell_of_others(job, cluster)
     _print(found, output, single=len(names) == 1)
 
 
@@ -137,6 +139,16 @@ def _print(found: Sequence[Job], output: Output | None, *, single: bool, namespa
         say(jobs_table(found, now=utc_now(), wide=output is Output.WIDE, namespaces=namespaces))
 
 
+def _tell_of_others(job: Job, cluster: Cluster) -> None:
+    from diflow.cli.output import printable  # noqa: PLC0415
+    from diflow.jobs import lookup  # noqa: PLC0415
+
+    other = lookup.beside(job, cluster=cluster)
+    if other is not None:
+        why = printable(other.status.message)
+        note(f"this is the Workflow {job.name}; there is a DIJob {job.name}, too ({other.status.phase}): {why}")
+
+
 def describe(
     job: JobName, *, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None
 ) -> None:
@@ -147,6 +159,7 @@ def describe(
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     found = lookup.get(resolve(job, cluster), cluster=cluster)
+    _tell_of_others(found, cluster)
     happened = events.job_events(found.name, cluster=cluster)
     allocators = events.allocator_events(found.name, cluster=cluster)
     say(description(found, happened, allocators, now=utc_now()))

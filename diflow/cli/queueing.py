@@ -31,16 +31,18 @@ def queue(
     """
     needs("allocator")
     from diflow.allocator.inspect.observer import look  # noqa: PLC0415
-    from diflow.allocator.inspect.rows import missing_queue_rows, queue_rows, waiting_rows  # noqa: PLC0415
+    from diflow.allocator.inspect.rows import job_rows, missing_queue_rows, queue_rows  # noqa: PLC0415
 
     cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
     seen = look(cluster)
-    waiting = [(place, row) for place, row in enumerate(waiting_rows(seen), 1) if namespace in (None, row.namespace)]
+    rows = job_rows(seen)
+    waits = (row for row in rows if row.is_waiting)
+    waiting = [(place, row) for place, row in enumerate(waits, 1) if namespace in (None, row.namespace)]
     if output is Output.NAME:
         for _, row in waiting:
             say(row.key)
         return
-    queues, missing = queue_rows(seen), missing_queue_rows(seen)
+    queues, missing = queue_rows(seen, rows), missing_queue_rows(seen, rows)
     if output in (Output.JSON, Output.YAML):
         from diflow.cli.output import print_data  # noqa: PLC0415
 

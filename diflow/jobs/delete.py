@@ -9,6 +9,18 @@ from diflow.kube.kinds import WORKFLOW
 from diflow.state import chain, status
 
 
+def staying(name: str, *, namespace: str | None = None, cluster: Cluster) -> str:
+    """What to tell a user who deletes the DIJob object of this name: that a Workflow of the name, which is not the
+    object's, stays. "" if there is none."""
+    obj = dijobs.find(cluster, name, namespace=namespace)
+    workflow = cluster.find(WORKFLOW, name, namespace=namespace) if obj is not None else None
+    # That of an earlier object of the name is being deleted.
+    if obj is None or workflow is None or dijobs.owner(workflow)[1]:
+        return ""
+    command = "diflow" if status.is_job(workflow) else "argo"
+    return f"the Workflow {name} stays, as it is not of that DIJob; `{command} delete {name}` deletes it"
+
+
 def delete(name: str, *, namespace: str | None = None, cluster: Cluster | None = None) -> bool:
     """Delete the job's Workflows; Kubernetes then removes its pods. Returns whether it existed.
 

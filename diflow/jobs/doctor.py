@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _MOST_SKEW_SECONDS: Final = 5.0
 _FENCE: Final = "the fence of the allocator"
 _DIJOBS: Final = "the kind DIJob"
+_STEPS: Final = "DIJobs as steps of other Workflows"
 
 # The rights that a user's commands need: verb, kind, subresource, and what does not work without it.
 RIGHTS: Final[tuple[tuple[str, Kind, str, str], ...]] = (
@@ -106,6 +107,7 @@ def examine(cluster: Cluster) -> Iterator[Finding]:
         )
     yield from _dijobs(cluster)
     if found.ok:
+        yield _looked(lambda: _steps(cluster), _STEPS)
         yield _looked(lambda: _fence(cluster), _FENCE)
         yield from _server(cluster)
 
@@ -271,6 +273,21 @@ def _dijobs(cluster: Cluster) -> Iterator[Finding]:
             detail=f"{named(has.operators, 3)} is an operator of DI-orchestrator, which would run the same objects",
             remedy="delete it: diflow's controller and it would both make pods and write the status of each job",
         )
+
+
+def _steps(cluster: Cluster) -> Finding:
+    """Whether DIJobs can be steps of other Workflows in this namespace (manifests/pipelines)."""
+    if cluster.find(SERVICE_ACCOUNT, keys.SUBMIT_ACCOUNT) is None:
+        remedy = f"kubectl apply -n {cluster.namespace} -k manifests/pipelines"
+        return Finding(_STEPS, ok=True, detail=f"not prepared: {remedy}", is_known=False)
+    has = installed.look(cluster)
+    missing = "the controller" if has.kind else "the kind DIJob"
+    return Finding(
+        _STEPS,
+        ok=bool(has.kind and has.controller),
+        detail="prepared" if has.kind and has.controller else f"prepared, but {missing} is not installed",
+        remedy="kubectl apply --server-side -k manifests/crds, and kubectl apply -k manifests/controller",
+    )
 
 
 def _fence(cluster: Cluster) -> Finding:

@@ -83,6 +83,17 @@ def get(name: str, *, namespace: str | None = None, cluster: Cluster | None = No
     return Job(workflow, pods, status.derive(workflow, pods))
 
 
+def beside(job: Job, *, cluster: Cluster) -> Job | None:
+    """The DIJob object that has the name of a job, and not its Workflow: it waits or has failed for that reason."""
+    if dijobs.owner(job.workflow)[1]:
+        return None
+    obj = dijobs.find(cluster, job.name, namespace=job.namespace or None)
+    # The job may be the object itself, which has no Workflow.
+    if obj is None or obj["metadata"].get("uid") == job.workflow["metadata"].get("uid"):
+        return None
+    return _without_workflow(obj)
+
+
 def current_workflow(name: str, *, namespace: str | None, cluster: Cluster) -> dict[str, Any]:
     """The current Workflow of the job. Raises NotFoundError, also for one that is not diflow's."""
     where = namespace or cluster.namespace
@@ -130,9 +141,13 @@ def list_jobs(
     present = {w["metadata"]["uid"] for w in chain.newest([*workflows, *(job.workflow for job in ended)])}
     jobs = [Job(w, (), status.derive(w)) for w in workflows if w["metadata"]["uid"] in present]
     jobs += [job for job in ended if job.workflow["metadata"]["uid"] in present]
-    shown = {(job.namespace, job.name) for job in jobs}
-    objects = [_without_workflow(obj) for obj in dijobs.list_all(cluster, labels=labels, **where)]
-    jobs += [job for job in objects if (job.namespace, job.name) not in shown]
+    # A DIJob and a Workflow of its name that it does not own are two jobs: the DIJob has failed for that reason.
+    owners = {dijobs.owner(job.workflow)[1] for job in jobs}
+    jobs += [
+        _without_workflow(obj)
+        for obj in dijobs.list_all(cluster, labels=labels, **where)
+        if obj["metadata"].get("uid") not in owners
+    ]
     return sorted(jobs, key=lambda job: _created(job.workflow), reverse=True)
 
 

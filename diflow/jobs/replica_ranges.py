@@ -15,7 +15,7 @@ from diflow.bounds import MOST_REPLICAS
 from diflow.errors import InvalidError
 
 if TYPE_CHECKING:
-    from diflow.job import DIJob
+    from diflow.job import DIJob, Task
     from diflow.state.parameters import TaskState
 
 Bounds = Mapping[str, tuple[int, int]]
@@ -47,7 +47,7 @@ def submitted_range(job: DIJob, index: int, *, scaling: bool) -> tuple[int, int]
         return task.replicas, task.replicas
     if scaling:
         return task.min_replicas or task.replicas, task.max_replicas or task.replicas
-    return (1 if index == len(job.tasks) - 1 else task.replicas), task.replicas
+    return (task.node_unit or 1 if index == len(job.tasks) - 1 else task.replicas), task.replicas
 
 
 def asked(job: DIJob, index: int, *, wanted: Mapping[str, int], bounds: Bounds) -> Asked:
@@ -59,14 +59,21 @@ def asked(job: DIJob, index: int, *, wanted: Mapping[str, int], bounds: Bounds) 
         low = high = number
     elif number != task.replicas:  # a requested number is also the maximum
         low, high = min(low, number), number
+    unit = task.node_unit or 1
+    if unit > 1:  # a number in the Workflow may be none of its multiples
+        high, number = max(unit, high - high % unit), max(unit, number - number % unit)
+        low = min(high, -(-low // unit) * unit)
     return Asked(task.name, low, high, number)
 
 
 def with_number(
     job: DIJob, index: int, number: int, *, wanted: Mapping[str, int], bounds: Bounds
 ) -> tuple[dict[str, int], Bounds]:
-    """(wanted, bounds) that request exactly `number` replicas of a task, or at most that for a preemptible job."""
+    """(wanted, bounds) that request exactly `number` replicas of a task, or at most that for a preemptible job.
+
+    Raises InvalidError if it is not a multiple of the task's unit."""
     task = job.tasks[index]
+    _check_unit(task, number)
     new = {**wanted, task.name: number}
     now = asked(job, index, wanted=new, bounds=bounds)
     if now.high != number:
@@ -78,10 +85,19 @@ def with_number(
 def with_bounds(
     job: DIJob, index: int, low: int, high: int, *, wanted: Mapping[str, int], bounds: Bounds
 ) -> tuple[dict[str, int], Bounds]:
-    """(wanted, bounds) that request `low` to `high` replicas of a preemptible job's task."""
+    """(wanted, bounds) that request `low` to `high` replicas of a preemptible job's task.
+
+    Raises InvalidError if they are not multiples of the task's unit."""
     task = job.tasks[index]
+    for number in (low, high):
+        _check_unit(task, number)
     # Any other number would limit the bounds; the submitted one does not.
     return {**wanted, task.name: task.replicas}, {**all_ranges(job, bounds), task.name: (low, high)}
+
+
+def _check_unit(task: Task, number: int) -> None:
+    if task.node_unit and number % task.node_unit:
+        raise InvalidError(f"task {task.name}: {number:,} is not a multiple of its nodeUnit {task.node_unit}")
 
 
 def all_ranges(job: DIJob, bounds: Bounds) -> dict[str, tuple[int, int]]:

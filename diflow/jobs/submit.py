@@ -77,6 +77,18 @@ def submit(
     return placed
 
 
+def default_ttl(cluster: Cluster) -> int | None:
+    """How many seconds the cluster keeps ended jobs that do not say it; None if it keeps them, or says nothing valid.
+
+    Raises UnavailableError if that cannot be read.
+    """
+    announced = _announced(cluster)
+    try:
+        return _ttl_in(announced)
+    except UnavailableError:
+        return None
+
+
 def _announced(cluster: Cluster) -> dict[str, Any]:
     """What the allocator publishes in a ConfigMap that all users may read."""
     try:
@@ -90,15 +102,23 @@ def _defaults(job: DIJob, said: dict[str, Any]) -> dict[str, Any]:
     """`scheduling` and `ttl_seconds_after_finished`, by default as the allocator says."""
     scheduling = job.scheduling or ("gang" if said.get("scheduling") == "gang" else None)
     seconds = job.ttl_seconds_after_finished
-    if seconds is None and said.get(TTL):
-        seconds = untrusted.whole(said[TTL], digits=10)
-        if seconds is None or not bounds.LEAST_TTL_SECONDS <= seconds <= bounds.MOST_TTL_SECONDS:
-            raise UnavailableError(
-                f"the ConfigMap {keys.PUBLIC_NAMESPACE}/{keys.ALLOCATOR} has {TTL}: {str(said[TTL])[:40]!r}, which is "
-                f"no whole number from {bounds.LEAST_TTL_SECONDS} to {bounds.MOST_TTL_SECONDS}: tell the "
-                f"administrator, or set spec.{TTL}"
-            )
+    if seconds is None:
+        seconds = _ttl_in(said)
     return {"scheduling": scheduling, "ttl_seconds_after_finished": seconds}
+
+
+def _ttl_in(said: Mapping[str, Any]) -> int | None:
+    """The default in the ConfigMap's data. Raises UnavailableError if it is invalid."""
+    if not said.get(TTL):
+        return None
+    seconds = untrusted.whole(said[TTL], digits=10)
+    if seconds is None or not bounds.LEAST_TTL_SECONDS <= seconds <= bounds.MOST_TTL_SECONDS:
+        raise UnavailableError(
+            f"the ConfigMap {keys.PUBLIC_NAMESPACE}/{keys.ALLOCATOR} has {TTL}: {str(said[TTL])[:40]!r}, which is "
+            f"no whole number from {bounds.LEAST_TTL_SECONDS} to {bounds.MOST_TTL_SECONDS}: tell the "
+            f"administrator, or set spec.{TTL}"
+        )
+    return seconds
 
 
 def _create(cluster: Cluster, body: dict[str, Any], *, namespace: str, dry_run: bool) -> None:

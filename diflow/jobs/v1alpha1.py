@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diflow import documents, keys
-from diflow.errors import InvalidError, NotFoundError, UnauthorizedError
+from diflow.errors import InvalidError, NotFoundError, UnauthorizedError, UnavailableError
 from diflow.jobs import dijobs
 from diflow.kube.api import Cluster
 from diflow.kube.kinds import Kind
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 AGGREGATOR_CONFIG: Final = Kind("AggregatorConfig", keys.API_GROUP, "v1alpha1", "aggregatorconfigs")
+_OF_AGGREGATORS: Final = "the AggregatorConfig: spec.aggregator"
 LONGEST_NAME: Final = 40
 """Of a job: the longest host name is `<job>-aggregator-<5 characters>-<number of the pod>`, of 63 characters."""
 
@@ -37,7 +38,8 @@ def is_one(obj: Mapping[str, Any]) -> bool:
 def job_of(obj: Mapping[str, Any], *, aggregator: Any = None) -> DIJob:
     """The job of a DIJob object of v1alpha1. `aggregator`: the PodTemplateSpec of aggregators, None if there is none.
 
-    Raises InvalidError with the path in the manifest.
+    Raises InvalidError with the path in the manifest, and UnavailableError if that of aggregators is invalid: it is an
+    administrator's, and jobs can wait until it is corrected.
     """
     spec = untrusted.sub(obj, "spec")
     name = untrusted.string(untrusted.sub(obj, "metadata").get("name"))
@@ -65,7 +67,10 @@ def job_of(obj: Mapping[str, Any], *, aggregator: Any = None) -> DIJob:
     try:
         return dijobs.job_of(made)
     except InvalidError as error:
-        raise InvalidError(error.message, path=_path(error.path, list(templates))) from None
+        path = _path(error.path, list(templates))
+        if path.startswith(_OF_AGGREGATORS):
+            raise UnavailableError(f"{path}: {error.message}") from None
+        raise InvalidError(error.message, path=path) from None
 
 
 def render(job: DIJob) -> Json:
@@ -89,12 +94,15 @@ def aggregator_of(cluster: Cluster, config: str) -> Any:
 
 
 def aggregator_in(path: Path) -> Any:
-    """The PodTemplateSpec in a file with an AggregatorConfig. Raises InvalidError if there is none."""
-    for document in documents.read_file(path):
-        data = document.data
+    """The PodTemplateSpec in a file with an AggregatorConfig. Raises UnavailableError if there is none."""
+    try:
+        found = [document.data for document in documents.read_file(path)]
+    except InvalidError as error:
+        raise UnavailableError(f"{path}: {error.message}") from None
+    for data in found:
         if isinstance(data, Mapping) and data.get("kind") == AGGREGATOR_CONFIG.name:
             return template_in(data)
-    raise InvalidError(f"there is no {AGGREGATOR_CONFIG.name} in this file", path=str(path))
+    raise UnavailableError(f"{path}: there is no {AGGREGATOR_CONFIG.name} in this file")
 
 
 def template_in(config: Mapping[str, Any]) -> Any:
@@ -117,6 +125,6 @@ def _with_priority(template: Any, name: Any) -> Json:
 def _path(path: str, modules: list[str]) -> str:
     """The path of a field of a task, as the manifest has it."""
     for i, module in enumerate(modules):
-        where = "the AggregatorConfig: spec.aggregator" if module == AGGREGATOR else f"spec.{module}"
+        where = _OF_AGGREGATORS if module == AGGREGATOR else f"spec.{module}"
         path = path.replace(f"spec.tasks[{i}]", where)
     return path

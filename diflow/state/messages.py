@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from diflow import keys
 from diflow.figures import counted
 from diflow.state import untrusted
 from diflow.state.advice import tell
@@ -26,6 +27,8 @@ def failure(workflow: Object, seen: Observation, latest: Latest) -> str:
     if seen.stopped:
         return seen.stopped
     if shutdown in STOPS and not seen.gave_up:
+        if why := _why_stopped(workflow):
+            return f"stopped: {why}"
         return "stopped by a user" if shutdown == "Stop" else "terminated by a user"
     culprit = _culprit(seen, latest)
     if culprit is not None:
@@ -43,7 +46,8 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
         if seen.stopped:
             return f"is being stopped: {seen.stopped}"
         culprit = _culprit(seen, latest) if seen.gave_up else None
-        return f"is being stopped: {_verdict(seen, culprit) if culprit else 'a user asked for it'}"
+        why = _verdict(seen, culprit) if culprit else _why_stopped(workflow) or "a user asked for it"
+        return f"is being stopped: {why}"
     if not argo.get("phase"):
         return "waits for Argo's workflow controller to take it up"
     total = len(seen.wanted)
@@ -64,6 +68,11 @@ def present(phase: Phase, workflow: Object, seen: Observation, latest: Latest, *
     if seen.offloaded:
         text += "; Argo keeps this Workflow's nodes in its database (see `argo get`)"
     return text
+
+
+def _why_stopped(workflow: Object) -> str:
+    """Why the controller stopped the job; "" if it did not."""
+    return untrusted.string(untrusted.sub(workflow, "metadata", "annotations").get(keys.STOPPED_BECAUSE), most=1024)
 
 
 def _culprit(seen: Observation, latest: Latest) -> Attempt | None:

@@ -43,6 +43,8 @@ LONGEST_PROFILINGS: Final = 65_536
 MOST_ROUNDS: Final = 10_000
 """In one Workflow. A job continues in another one long before that (docs/decisions/0006)."""
 _MOST_RELEASED: Final = 100_000
+_LIVE: Final = (keys.PARAM_ROUNDS, keys.PARAM_CURRENT, keys.PARAM_GRANTED, keys.PARAM_RELEASED)
+_BEFORE_METADATA: Final = f'{{"apiVersion":"{keys.API_VERSION}","kind":"{keys.KIND}","metadata":'
 _LONGEST_WHY: Final = 2000
 _INCARNATION: Final = re.compile(r"(\.[1-9][0-9]{0,8})?", re.ASCII)
 _TASK: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
@@ -289,8 +291,33 @@ class _Submitted:
     queue: str
 
 
-@remembered(most_bytes=32 * MIB)
 def _read_dijob(dijob: str) -> _Submitted:
+    """Raises InvalidError."""
+    found = split_manifest(dijob)
+    # A user's jobs often differ in their names alone: what is read here is read once for equal specs.
+    return _read_manifest(dijob if found is None else f'{{"spec":{found[1]}}}')
+
+
+def split_manifest(text: str) -> tuple[Mapping[str, Any], str] | None:
+    """(the metadata, the spec as JSON text) of a manifest as diflow writes it; None for any other text.
+
+    The spec is not parsed. If it is valid JSON, both are what parsing the whole text gives.
+    """
+    if len(text) > MOST_MANIFEST_BYTES or not text.startswith(_BEFORE_METADATA) or not text.endswith("}"):
+        return None
+    # A quotation mark in a JSON string is escaped, so this is no part of one.
+    metadata, found, spec = text[len(_BEFORE_METADATA) : -1].partition(',"spec":')
+    if not found:
+        return None
+    try:
+        parsed = untrusted.load(metadata)
+    except ValueError:
+        return None
+    return (parsed, spec) if isinstance(parsed, dict) else None
+
+
+@remembered(most_bytes=32 * MIB)
+def _read_manifest(dijob: str) -> _Submitted:
     """Raises InvalidError."""
     try:
         manifest = untrusted.load(dijob)
@@ -340,13 +367,25 @@ def _no_job(path: str) -> InvalidError:
 def _live(fields: _Fields) -> _Fields:
     """The parameters that only the allocator writes. Raises InvalidError if they were edited."""
     values = dict(fields["parameters"])
+    names = (*_LIVE, incarnations_name(values))
+    given = tuple((name, values[name]) for name in names if name in values)
+    return dict(_read_live((given, tuple(task.name for task in fields["tasks"]), bool(fields["continued_in"]))))
+
+
+@remembered(most_bytes=4 * MIB, size=lambda key: sum(200 + len(value) for _, value in key[0]) + 100 * len(key[1]))
+def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> _Fields:
+    """As `_live`, from (these parameters, the names of the tasks, whether the job goes on in another Workflow).
+
+    Most jobs have the same few values: those that wait, and those that run as they were submitted.
+    """
+    given, names, is_continued = key
+    values, tasks = dict(given), set(names)
     rounds = _json(values, keys.PARAM_ROUNDS, list)
     current = values.get(keys.PARAM_CURRENT, "")
     granted = _json(values, keys.PARAM_GRANTED, dict)
     released = _json(values, keys.PARAM_RELEASED, list)
     name = incarnations_name(values)
     incarnations = _json(values, name, dict, missing="{}")
-    tasks = {task.name for task in fields["tasks"]}
     if (
         not rounds
         or len(rounds) > MOST_ROUNDS
@@ -354,7 +393,7 @@ def _live(fields: _Fields) -> _Fields:
         or len(set(rounds)) < len(rounds)
     ):
         raise _edited(keys.PARAM_ROUNDS, 'a list of numbers such as ["1","2"]')
-    if not current and fields["continued_in"]:
+    if not current and is_continued:
         current = rounds[-1]  # the job has left this Workflow
     if current not in rounds:
         raise _edited(keys.PARAM_CURRENT, f"one of {', '.join(rounds[-5:])}")

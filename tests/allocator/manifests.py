@@ -99,6 +99,11 @@ def _is(subject: Json, account: str) -> bool:
     return subject["kind"] == "ServiceAccount" and (subject["namespace"], subject["name"]) == ("diflow-system", account)
 
 
+def granted_in(space: str, folder: Path) -> set[Grant]:
+    """The rights that the Roles of the manifests of one namespace grant, applied in `space`."""
+    return {grant for o in objects(folder) if o["kind"] == "Role" for grant in _grants(o["rules"], space)}
+
+
 def everybody() -> set[Grant]:
     """The rights that the manifests grant to all authenticated users."""
     (role,) = [o for o in objects() if o["kind"] == "Role" and o["metadata"]["namespace"] == "kube-public"]

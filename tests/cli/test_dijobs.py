@@ -14,7 +14,7 @@ from diflow.jobs import dijobs
 from diflow.jobs.dijobs import DIJOB
 from diflow.jobs.scale import scale
 from diflow.jobs.wait import wait
-from diflow.kube.kinds import CRD, DEPLOYMENT, WORKFLOW
+from diflow.kube.kinds import CRD, DEPLOYMENT, SERVICE_ACCOUNT, WORKFLOW
 from diflow.workflows import render
 from tests.builders import job, manifest, task
 from tests.cli.runner import Cli
@@ -113,6 +113,31 @@ def test_delete_removes_the_object_and_leaves_the_rest_to_kubernetes(diflow: Cli
     assert diflow.api.objects[DIJOB.path("default")] == {}
 
 
+def test_a_dijob_and_a_workflow_of_its_name_that_is_not_its_are_two_jobs(diflow: Cli) -> None:
+    diflow.has(SeenJob("job", learner=1).all_ready())
+    objects(diflow, state={**FAILED, "message": "there is a Workflow job"})
+    rows = sorted(line.split()[:2] for line in diflow("list").out.splitlines()[1:])
+    assert rows == [["job", "Failed"], ["job", "Running"]]
+    for command in ("get", "describe"):
+        said = diflow(command, "job")
+        assert "Running" in said.out
+        assert "there is a DIJob job, too (Failed): there is a Workflow job" in said.err
+    said = diflow("delete", "job", "--wait")
+    assert "the DIJob job is deleted; the Workflow job stays" in said.err
+    assert "`diflow delete job`" in said.err
+    assert diflow.api.objects[DIJOB.path("default")] == {}
+    assert "job is deleted" in diflow("delete", "job").err
+    assert diflow.api.objects[WORKFLOW.path("default")] == {}
+
+
+def test_a_workflow_of_others_stays_when_a_dijob_of_its_name_is_deleted(diflow: Cli) -> None:
+    diflow.api.add(WORKFLOW, {"metadata": {"name": "job"}, "spec": {}})
+    objects(diflow, state=FAILED)
+    assert diflow("get", "job").err == ""
+    assert "`argo delete job` deletes it" in diflow("delete", "job").err
+    assert list(diflow.api.objects[WORKFLOW.path("default")]) == ["job"]
+
+
 def test_scale_changes_the_spec_of_the_object_and_not_the_workflow(diflow: Cli) -> None:
     gang(diflow, task("learner"), task("collector", replicas=2))
     result = diflow("scale", "job", "--task", "collector", "--replicas", "5")
@@ -205,6 +230,20 @@ def test_doctor_says_whether_dijobs_are_run(diflow: Cli) -> None:
     result = diflow("doctor")
     assert "✓ the controller of DIJob objects: 2 of 2 pods are ready" in result.out
     assert result.code == 0
+
+
+def test_doctor_says_whether_dijobs_can_be_steps_of_other_workflows(diflow: Cli) -> None:
+    diflow.prepare()
+    what = "DIJobs as steps of other Workflows: "
+    assert f"– {what}not prepared: kubectl apply -n default -k manifests/pipelines" in diflow("doctor").out
+    diflow.api.add(SERVICE_ACCOUNT, {"metadata": {"name": "diflow-submit"}})
+    result = diflow("doctor")
+    assert f"✗ {what}prepared, but the kind DIJob is not installed" in result.out
+    assert result.code == 5
+    crd(diflow, **{"app.kubernetes.io/part-of": "diflow"})
+    assert f"✗ {what}prepared, but the controller is not installed" in diflow("doctor").out
+    deployment(diflow, "diflow-controller", "docker.io/diflow/diflow:0.2.0", ready=2)
+    assert f"✓ {what}prepared" in diflow("doctor").out
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import LEASE
 from tests.clusters import ROOT, TestCluster, wait_until
 
-_FENCE = "ValidatingAdmissionPolicy"
+_POLICY = "ValidatingAdmissionPolicy"
 
 
 @contextmanager
@@ -34,9 +34,19 @@ def installed(cluster: TestCluster, folder: str, *, home: str, watched: str, set
         cluster.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
         yield
     finally:
-        ours = [obj for obj in objects if not obj["kind"].startswith(_FENCE)]
+        ours = [obj for obj in objects if not _is_fence(obj)]
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": ours})
         cluster.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=text, check=False)
+
+
+def grant(cluster: TestCluster, folder: str, *, home: str, watched: str) -> None:
+    """`kubectl apply -n <watched> -k manifests/<folder>`, for accounts in `home`."""
+    objects = list(yaml.safe_load_all(cluster.kubectl("kustomize", str(ROOT / "manifests" / folder))))
+    for obj in objects:
+        for subject in obj.get("subjects", []):
+            subject["namespace"] = home
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    cluster.kubectl("apply", "-n", watched, "-f", "-", stdin=text)
 
 
 def install_fence(cluster: TestCluster, *, home: str) -> None:
@@ -65,12 +75,29 @@ def move_fence(obj: dict[str, Any], *, home: str) -> None:
         condition["expression"] = condition["expression"].replace("/diflow-system/", f"/{home}/")
 
 
+def _is_fence(obj: dict[str, Any]) -> bool:
+    return bool(obj["kind"].startswith(_POLICY) and obj["metadata"]["name"].startswith("diflow-allocator"))
+
+
+def _move_policy(obj: dict[str, Any], *, home: str) -> None:
+    """Make it the policy, or a binding, of the server's account in `home`."""
+    spec = obj["spec"]
+    obj["metadata"]["name"] += f"-{home}"
+    if "policyName" in spec:
+        spec["policyName"] += f"-{home}"
+        return
+    (condition,) = spec["matchConditions"]
+    condition["expression"] = condition["expression"].replace(":diflow-system:", f":{home}:")
+
+
 def _move(obj: dict[str, Any], *, home: str, watched: str, setting: str) -> None:
     kind, metadata = obj["kind"], obj["metadata"]
     if kind == "Namespace":
         metadata["name"] = home
-    elif kind.startswith(_FENCE):
+    elif _is_fence(obj):
         move_fence(obj, home=home)
+    elif kind.startswith(_POLICY):
+        _move_policy(obj, home=home)
     elif kind.startswith("Cluster"):
         metadata["name"] += f"-{watched}"
     else:

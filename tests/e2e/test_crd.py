@@ -92,6 +92,20 @@ def test_the_spec_of_a_job_that_has_ended_cannot_change(live: Live) -> None:
     assert WHAT_CAN not in text
 
 
+@pytest.mark.parametrize(("role", "verbs"), [("view", "no"), ("edit", "yes"), ("admin", "yes")])
+def test_those_who_may_view_or_edit_a_namespace_may_do_so_with_its_jobs(live: Live, role: str, verbs: str) -> None:
+    user = f"{role}-of-{live.namespace}"
+    live.kubectl("create", "rolebinding", user, f"--clusterrole={role}", f"--user={user}")
+
+    def may(verb: str, *what: str) -> str:
+        return live.kubectl("auth", "can-i", verb, *what, f"--as={user}", check=False).strip()
+
+    wait_until("the role has these rules", lambda: may("list", "dijobs") == "yes")
+    assert [may("watch", kind) for kind in ("dijobs", "aggregatorconfigs")] == ["yes", "yes"]
+    assert [may(verb, "dijobs") for verb in ("create", "patch", "delete")] == [verbs] * 3
+    assert may("patch", "dijobs", "--subresource=status") == verbs
+
+
 def test_kubectl_explains_a_container_and_prints_the_columns(live: Live) -> None:
     assert "imagePullPolicy" in live.kubectl("explain", "dijob.spec.tasks.template.spec.containers")
     live.kubectl("apply", "-f", "-", stdin=json.dumps(dijob("shown", {"tasks": [{"type": "learner"}]})))

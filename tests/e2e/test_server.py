@@ -7,16 +7,18 @@ The jobs' pods are real: they call the server with the tokens that they find, by
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from diflow import DIJob, Task, keys
-from tests.clusters import TestCluster, wait_until
+from tests.clusters import CommandError, TestCluster, wait_until
 from tests.e2e import installing
 from tests.e2e.allocators import Daemon, daemon, kept_alive, status, submit, until_running
 from tests.e2e.live import Live, pod_name
+from tests.server import dingine
 
 pytestmark = [pytest.mark.xdist_group("server"), pytest.mark.usefixtures("running")]
 
@@ -34,6 +36,7 @@ def live(argo40: TestCluster) -> Iterator[Live]:
         home = Live(argo40, f"{namespace}-system")
         setting = "DIFLOW_SERVER_WATCHED_NAMESPACE"
         with installing.installed(argo40, "server", home=home.namespace, watched=namespace, setting=setting):
+            installing.grant(argo40, "shards", home=home.namespace, watched=namespace)
             home.kubectl("rollout", "status", "deployment/diflow-server", "--timeout=280s")
             patch.setenv("DIFLOW_SERVER_URL", f"http://diflow-server.{home.namespace}.svc.cluster.local:8081")
             yield Live(argo40, namespace)
@@ -60,6 +63,7 @@ def test_the_flow_of_a_job_from_its_submission_to_its_end(live: Live) -> None:
     second = _by_host(until_running(live, name, 3))
     assert {host: second[host]["metadata"]["uid"] for host in first} == _uids(first)
     wait_until("the new one has its rank", lambda: _replicas(live, learner) == _sorted_by_rank(second))
+    _parse_as_di_engine(live, second)
     # 5. It requests one fewer: only the newest is stopped.
     _ask(live, learner, "client.delete_replicas(1, 'collector')")
     third = _by_host(until_running(live, name, 2))
@@ -111,6 +115,55 @@ def test_a_token_is_good_for_its_own_job_alone(live: Live) -> None:
     live.delete("mine")
     wait_until("its pod is gone", lambda: not [p for p in live.pods("mine") if p["status"]["phase"] == "Running"])
     live.delete("theirs")
+
+
+def test_shards_survive_the_kill_of_a_worker_and_of_a_server(live: Live) -> None:
+    program = "from diflow import client; import time\n"
+    program += "with client.shards(dataset='train', size=80, shard=1, prefetch=2) as shards:\n"
+    program += " for shard in shards: print('seen', shard.start, flush=True); time.sleep(0.25)"
+    job = _job("reading", reader=(2, 2))
+    job.tasks[0].template["spec"]["containers"][0]["command"] = ["python3", "-c", program]
+    name = submit(live, job)
+    pods = {pod["metadata"]["name"] for pod in until_running(live, name, 2)}
+    wait_until("both have read some", lambda: all(len(_seen(live, pod)) > 8 for pod in pods))
+    killed = min(pods)
+    find = "tr '\\0' ' ' < $p/cmdline | grep -q '[p]ython3 -c'"
+    _exec(live, killed, f"for p in /proc/[0-9]*; do {find} && kill -9 ${{p#/proc/}}; done; true")
+    system = Live(live.cluster, f"{live.namespace}-system")
+    server = next(p for p in system.kubectl("get", "pods", "-o", "name").split() if "diflow-server" in p)
+    system.kubectl("delete", server, "--wait=false")
+    wait_until("the worker is made again", lambda: len(live.pods(name)) == 3)
+    assert live.ended(name) == "Succeeded"
+    seen = {pod["metadata"]["name"]: _seen(live, pod["metadata"]["name"]) for pod in live.pods(name)}
+    counts = Counter(index for each in seen.values() for index in each)
+    assert counts.keys() == set(range(80)), "none is lost"
+    twice = {index for index, count in counts.items() if count > 1}
+    assert twice <= set(seen[killed][-8:]), "only what was not reported is repeated"
+
+
+def test_the_server_writes_no_configmaps_but_those_of_shards(live: Live) -> None:
+    account = f"--as=system:serviceaccount:{live.namespace}-system:diflow-server"
+    with pytest.raises(CommandError, match="writes no ConfigMaps but those of data shards"):
+        live.kubectl("create", "configmap", "other", account)
+    live.kubectl("create", "configmap", "diflow-shards-none", account)
+    live.kubectl("delete", "configmap", "diflow-shards-none")
+
+
+def _parse_as_di_engine(live: Live, pods: Mapping[str, Any]) -> None:
+    """DI-engine's own parser finds the addresses of the nodes in the variables of each pod."""
+    for host, pod in pods.items():
+        lines = live.exec(pod_name(pod), "env").splitlines()
+        environ = dict(line.split("=", 1) for line in lines if line.startswith("DI_"))
+        nodes = environ["DI_NODES"].split(",")
+        found = dingine.parsed(environ, topology="star", ports=50515)
+        assert found["address"].split(".")[0] == host
+        assert found["node_ids"] == int(environ["DI_RANK"])
+        assert found["attach_to"] == ("" if environ["DI_RANK"] == "0" else f"tcp://{nodes[0]}:50515")
+
+
+def _seen(live: Live, pod: str) -> list[int]:
+    """The samples in the log of a pod, in order."""
+    return [int(line.split()[1]) for line in live.logs(pod).splitlines() if line.startswith("seen ")]
 
 
 def _job(name: str, *, preemptible: bool = False, **tasks: tuple[int, int]) -> DIJob:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from diflow.jobs import lookup
+from diflow.kube.kinds import WORKFLOW, Kind
 from diflow.state import status
 from diflow.workflows import render
 from tests.builders import job, task
@@ -22,7 +23,9 @@ class Recorder:
         self.items = [workflow(i, "Succeeded") for i in range(ended)]
         self.items += [workflow(i, "Running") for i in range(ended, ended + running)]
 
-    def list_all(self, _kind: object, *, labels: str, metadata_only: bool = False, **_: Any) -> list[dict[str, Any]]:
+    def list_all(self, kind: Kind, *, labels: str, metadata_only: bool = False, **_: Any) -> list[dict[str, Any]]:
+        if kind is not WORKFLOW:
+            return []
         self.asked.append((labels, metadata_only))
         chosen = self.items
         if "completed!=true" in labels:

@@ -81,6 +81,23 @@ def test_a_time_to_keep_an_ended_job_that_is_out_of_bounds_is_refused(seconds: o
     assert invalid(ttlSecondsAfterFinished=seconds).path == "spec.ttlSecondsAfterFinished"
 
 
+@pytest.mark.parametrize("seconds", [1, 2**31 - 1])
+def test_a_deadline_for_the_start(seconds: int) -> None:
+    job = DIJob.from_manifest(manifest(startDeadlineSeconds=seconds))
+    assert job.start_deadline_seconds == seconds
+    assert job.to_manifest()["spec"]["startDeadlineSeconds"] == seconds
+    assert "startDeadlineSeconds" not in DIJob.from_manifest(manifest()).to_manifest()["spec"]
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 2**31, "60", 60.0, True])
+def test_a_deadline_for_the_start_that_is_out_of_bounds_is_refused(seconds: object) -> None:
+    assert invalid(startDeadlineSeconds=seconds).path == "spec.startDeadlineSeconds"
+
+
+def test_without_the_allocator_there_is_no_deadline_for_the_start() -> None:
+    assert invalid(startDeadlineSeconds=60, scheduling="none").path == "spec.startDeadlineSeconds"
+
+
 @pytest.mark.parametrize("limit", [-1, 2**31, 2**63, "3", 3.0, True])
 def test_a_limit_of_restarts_that_is_none_is_refused(limit: object) -> None:
     assert invalid(backoffLimit=limit).path == "spec.backoffLimit"
@@ -131,6 +148,10 @@ def test_nothing_is_converted_that_kubernetes_would_not_convert(change: dict[str
         ({"tasks": [learner(replicas=2, maxReplicas=1)]}, "spec.tasks[0].replicas"),
         ({"tasks": [learner(replicas=2, minReplicas=3, maxReplicas=4)]}, "spec.tasks[0].replicas"),
         ({"tasks": [learner(minReplicas=3, maxReplicas=2)]}, "spec.tasks[0].minReplicas"),
+        ({"tasks": [learner(replicas=3, nodeUnit=2)]}, "spec.tasks[0].replicas"),
+        ({"tasks": [learner(replicas=4, minReplicas=1, nodeUnit=2)]}, "spec.tasks[0].minReplicas"),
+        ({"tasks": [learner(replicas=4, maxReplicas=5, nodeUnit=2)]}, "spec.tasks[0].maxReplicas"),
+        ({"tasks": [learner(nodeUnit=0)]}, "spec.tasks[0].nodeUnit"),
         ({"volumes": [{"name": "data", "emptyDir": 3}]}, "spec.volumes[0].emptyDir"),
     ],
 )

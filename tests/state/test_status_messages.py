@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from diflow import keys
 from diflow.state.advice import tell
 from diflow.state.observe import observe
 from diflow.state.parameters import Decision
+from diflow.state.status import derive
 from tests.state.seen import SeenJob
 
 
@@ -49,6 +51,15 @@ def test_a_job_that_a_user_stopped_says_so_even_when_its_pods_ended_with_errors(
     job.pods[0].ends(20, code=143)
     assert job.derive().message == "is being stopped: a user asked for it"
     assert job.ended(30, "Failed").derive().message == "stopped by a user"
+
+
+def test_a_job_that_the_controller_stopped_says_why() -> None:
+    job = SeenJob(learner=1).all_ready().shutdown()
+    job.pods[0].ends(20, code=143)
+    for phase, text in (("", "is being stopped: its step has ended"), ("Failed", "stopped: its step has ended")):
+        workflow = (job.ended(30, phase) if phase else job).workflow()
+        workflow["metadata"].setdefault("annotations", {})[keys.STOPPED_BECAUSE] = "its step has ended"
+        assert derive(workflow).message == text
 
 
 def test_a_terminated_job_says_so() -> None:

@@ -362,6 +362,30 @@ def test_a_job_that_asks_gets_what_clients_of_adaptdl_read() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("preemptible", "run"),
+    [
+        (True, "{{workflow.uid}}-{{inputs.parameters.round}}-{{inputs.parameters.attempt}}"),
+        (False, "{{workflow.uid}}-{{inputs.parameters.round}}"),
+    ],
+)
+def test_a_job_that_asks_gets_a_run_id_for_torchrun(preemptible: bool, run: str) -> None:
+    plain = seen_by_program(made_containers(workflow(task(), preemptible=preemptible))["main"])
+    assert "PET_RDZV_ID" not in plain
+    made = workflow(task(), preemptible=preemptible, annotations={"diflow/rendezvous": "c10d"})
+    told = seen_by_program(made_containers(made)["main"])
+    assert told == plain | {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_ID": run}
+
+
+def test_a_job_that_asks_gets_what_scripts_of_dlrover_read() -> None:
+    plain = seen_by_program(made_containers(workflow(task()))["main"])
+    told = seen_by_program(made_containers(workflow(task(), annotations={"diflow/dlrover": "true"}))["main"])
+    number = {f"{kind}_{name}": told["DI_RANK"] for kind in ("NODE", "WORKER") for name in ("ID", "RANK")}
+    of_job = {"ELASTIC_JOB_NAME": "{{workflow.name}}", "JOB_UID": "{{workflow.uid}}"}
+    count = {"NODE_NUM": told["WORLD_SIZE"], "WORKER_NUM": told["WORLD_SIZE"]}
+    assert told == plain | of_job | number | count | {"NODE_TYPE": "worker", "WORKER_TYPE": "worker"}
+
+
 OF_CONFIG = {"configMapKeyRef": {"name": "c", "key": "k"}}
 
 

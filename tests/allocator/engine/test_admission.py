@@ -10,10 +10,11 @@ import pytest
 
 from diflow import keys
 from diflow.allocator.engine import planner
+from diflow.allocator.engine.control_channel import PAUSED
 from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.reconcile import Job
 from diflow.allocator.engine.settings import AllocatorSettings
-from diflow.kube.kinds import WORKFLOW
+from diflow.kube.kinds import LEASE, WORKFLOW
 from diflow.state.parameters import ADMITTED
 from diflow.state.patches import NOT_ADMITTED
 from tests.allocator.fakeargo import is_gated
@@ -144,6 +145,70 @@ def test_a_waiting_job_that_is_stopped_ends(at: Lab) -> None:
     at.step()
     at.cluster.stop("two")
     at.until(lambda: at.cluster.phase("two") == "Failed", "it ends, though Argo ends no Workflow that is suspended")
+
+
+def test_a_job_that_has_not_started_by_its_deadline_fails_with_the_reason() -> None:
+    rarely = AllocatorSettings(writers=1, debounce_seconds=0.0, period_seconds=600.0)
+    with lab(settings=rarely) as at:
+        at.cluster.node("a", cpu=8)
+        at.cluster.submit(job("one", task(replicas=8)))
+        runs(at, "one", 8)
+        submitted = at.time.now()
+        at.cluster.submit(job("two", task(replicas=2), start_deadline_seconds=60))
+        at.until(lambda: at.cluster.phase("two") == "Failed", "it ends, though no plan is due then", seconds=90)
+        assert at.time.now() - submitted >= 60
+        assert at.cluster.of("two") == {}
+        assert "startDeadlineSeconds" in annotations_of(at, "two")[keys.DECISION]
+        assert len(at.cluster.running("one")) == 8
+
+
+def test_a_job_whose_deadline_came_while_no_allocator_ran_is_started_if_it_fits(at: Lab) -> None:
+    at.end()
+    at.cluster.submit(job("one", task(replicas=8), start_deadline_seconds=10))
+    at.cluster.submit(job("two", task(replicas=8), start_deadline_seconds=10))
+    for _ in range(20):
+        at.pass_time()
+    at.begin()
+    runs(at, "one", 8)
+    at.until(lambda: at.cluster.phase("two") == "Failed", "the other does not fit and is too late")
+
+
+def test_no_job_is_too_late_while_the_allocator_is_paused(at: Lab) -> None:
+    def pause(who: str | None) -> None:
+        assert at.daemon is not None
+        elector = at.daemon.elector
+        lease = {"metadata": {"annotations": {PAUSED: who}}}
+        at.api.cluster().patch(LEASE, elector.name, lease, namespace=elector.namespace)
+
+    at.step()
+    pause("somebody")
+    for _ in range(5):
+        at.step()
+    at.cluster.submit(job("one", task(replicas=8), start_deadline_seconds=10))
+    for _ in range(20):
+        at.step()
+    assert not spec(at, "one").get("shutdown")
+    pause(None)
+    runs(at, "one", 8)
+
+
+def test_a_job_that_has_its_places_is_not_too_late_while_others_leave_them() -> None:
+    with lab(grace_seconds=40.0) as at:
+        at.cluster.node("a", cpu=4)
+        at.cluster.submit(job("low", task(replicas=4, min_replicas=4, max_replicas=4), preemptible=True))
+        runs(at, "low", 4)
+        at.cluster.submit(job("high", task(replicas=4), priority="high", start_deadline_seconds=20))
+        runs(at, "high", 4)
+
+
+def test_a_job_that_its_user_suspended_is_not_too_late(at: Lab) -> None:
+    at.cluster.frozen = True
+    at.cluster.submit(job("one", task(replicas=2), start_deadline_seconds=10))
+    at.cluster.annotate("one", held="true")
+    at.cluster.frozen = False
+    for _ in range(20):
+        at.step()
+    assert not spec(at, "one").get("shutdown")
 
 
 @pytest.mark.parametrize("preemptible", [False, True])

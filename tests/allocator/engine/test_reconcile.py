@@ -345,3 +345,40 @@ def test_nothing_is_left_to_do_for_a_job_that_is_as_it_should_be() -> None:
     people = roster("job", "ns", {"w": 2})
     pods = [pod(f"w-{i}", on=n, nodes=people.nodes, rank=str(i), replicas="2", request=CPU) for i, n in enumerate("ab")]
     assert out(job(read(nodes=PLACED), *pods)) == []
+
+
+# --- a job that does not start ----------------------------------------------------------------------------------------
+
+
+def _late(age: float = 61.0, **fields: Any) -> Job:
+    found = {"awaits_admission": True, "start_deadline_seconds": 60, "created_seconds": NOW - age, **fields}
+    return job(replace(read(nodes={}), allocation=None, **found))
+
+
+def test_a_job_that_has_not_started_by_its_deadline_is_stopped() -> None:
+    (write,) = out(_late())
+    assert write.body["spec"]["shutdown"] == "Stop"
+    assert write.note is not None
+    assert write.note.is_warning
+    assert "it has not started within 60 s, its startDeadlineSeconds" in json.dumps(write.body["metadata"])
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [_late(59.0), _late(start_deadline_seconds=None), _late(is_suspended=True), _late(continued_in="next")],
+    ids=["early", "no deadline", "suspended", "continued"],
+)
+def test_another_job_that_waits_is_not_stopped(waiting: Job) -> None:
+    assert out(waiting) == []
+
+
+def test_a_job_that_has_started_has_no_deadline_for_it() -> None:
+    assert not [write for write in out(_late(awaits_admission=False)) if "shutdown" in write.body.get("spec", {})]
+
+
+def test_a_job_that_can_start_now_is_not_too_late() -> None:
+    waiting = job(
+        replace(read(nodes=PLACED), awaits_admission=True, start_deadline_seconds=60, created_seconds=NOW - 61)
+    )
+    (write,) = out(waiting)
+    assert "shutdown" not in write.body["spec"]

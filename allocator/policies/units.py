@@ -1,0 +1,54 @@
+"""Replicas in multiples of a unit: for programs whose parallelism needs whole groups of nodes (DLRover's `node_unit`).
+
+Policies do not know units. A plan with another number of replicas is made once more with that number, rounded down, as
+the role's maximum: so what is left over goes to other jobs, by the policy's own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from diflow.allocator.model.arrays import IntArray, frozen
+from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.snapshot import Snapshot
+
+
+def in_units(optimize: Callable[[Snapshot], Plan], snapshot: Snapshot) -> Plan:
+    """The plan of `optimize`, in which each role has a multiple of its unit (`Snapshot.role_unit`).
+
+    It takes at most six calls: two plans with numbers rounded down; two in which those roles have their minimum, which
+    is a multiple; and one in which all roles with a unit have it.
+    """
+    plan = optimize(snapshot)
+    if not len(snapshot.role_unit):
+        return plan
+    least, most = snapshot.role_min, snapshot.role_max
+    seen = np.zeros(snapshot.roles, dtype=np.bool_)
+    for call in range(5):
+        rest = _rest(snapshot, plan)
+        if not rest.any():
+            break
+        seen |= rest > 0
+        if call < 2:
+            most = np.where(rest > 0, np.maximum(_count(snapshot, plan) - rest, least), most)
+        else:
+            most = np.where(seen if call < 4 else snapshot.role_unit > 1, least, most)
+        plan = optimize(_limited(snapshot, most))
+    return plan
+
+
+def _count(snapshot: Snapshot, plan: Plan) -> IntArray:
+    return np.bincount(plan.role, weights=plan.count, minlength=snapshot.roles).astype(np.int64)
+
+
+def _rest(snapshot: Snapshot, plan: Plan) -> IntArray:
+    """Replicas above a multiple of the unit (G)."""
+    rest: IntArray = _count(snapshot, plan) % snapshot.role_unit
+    return rest
+
+
+def _limited(snapshot: Snapshot, most: IntArray) -> Snapshot:
+    return replace(snapshot, role_max=frozen(most.copy()), role_desired=frozen(np.minimum(snapshot.role_desired, most)))
