@@ -76,6 +76,9 @@ MOST_TTL_SECONDS: Final = 2**31 - 1
 MOST_START_SECONDS: Final = 2**31 - 1
 """An int32, as the other times of a job."""
 
+LONGEST_QUANTITY: Final = 64
+"""Characters of an amount, such as a task's `maxMemory`."""
+
 MOST_ENDED_JOBS: Final = 1_000
 """Ended jobs in the record of a namespace, the last ones."""
 

@@ -268,6 +268,28 @@ def _applied(
     return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
 
 
+def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeRead]) -> Mapping[str, NodeRead]:
+    """The nodes with as much more memory as the pods there have less than their job's next ones.
+
+    All replicas of a task have one request in a snapshot, that of the next pods. Running ones may have less: so what
+    they leave free remains free for others.
+    """
+    more: dict[str, int] = {}
+    for standing in standings:
+        memory = standing.job.read.memory
+        for pod in standing.job.current_pods() if memory else ():
+            if pod.identity.uid in standing.pods_in_place and pod.where in nodes and (less := _lacks(pod, memory)):
+                more[pod.where] = more.get(pod.where, 0) + less
+    if not more:
+        return nodes
+    return {
+        name: replace(node, allocatable={**node.allocatable, "memory": node.allocatable.get("memory", 0) + more[name]})
+        if name in more
+        else node
+        for name, node in nodes.items()
+    }
+
+
 def _without_excluded(standing: Standing, now: float) -> Standing:
     """The standing of a job for which nodes are left out; that ends with time alone, without a change of the job."""
     found = standing.job.read.excluded.at(now)
@@ -299,6 +321,7 @@ def _on_nodes(
 
     held_pods = _in_place(standings)
     stay = [pod for pod in pods if not leaves(pod) and pod.identity.uid not in held_pods]
+    nodes = _with_room_for_next(standings, nodes)
     standings = _withdraw_overcommitted(standings, nodes, stay)
     held_pods = _in_place(standings)
     foreign: dict[str, amounts.Amounts] = {}
@@ -551,8 +574,21 @@ def _request(standing: Standing, role: Role) -> Mapping[str, int]:
     """The request of one replica: from its pods, which include what Argo adds, else from its template."""
     for pod in (*standing.job.pods, *standing.job.old_pods):
         if pod.place is not None and pod.place.task == role.name:
-            return pod.request
+            return _with_more(pod, standing.job.read.memory)
     return role.request
+
+
+def _with_more(pod: PodRead, memory: Mapping[str, int]) -> Mapping[str, int]:
+    """The request of a pod's next attempt, which may have more memory."""
+    less = _lacks(pod, memory)
+    return {**pod.request, "memory": pod.request.get("memory", 0) + less} if less else pod.request
+
+
+def _lacks(pod: PodRead, memory: Mapping[str, int]) -> int:
+    """The MiB that a pod has less than the next ones of its task, after another replica ran out of memory."""
+    if not pod.memory or pod.place is None:
+        return 0
+    return max(0, memory.get(pod.place.task, 0) - pod.memory)
 
 
 def _view(standing: Standing) -> JobView:
