@@ -23,7 +23,7 @@ from diflow.allocator.messages.reason_texts import Explainer
 from diflow.allocator.model.plan import Action, Plan, Why
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, RoleView, build
-from diflow.figures import counted, named
+from diflow.figures import counted, named, quantity
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.patches import live
@@ -452,8 +452,8 @@ def _writes_of(
     (now, limit_seconds, capacity), plan, read = limits, explainer.plan, standing.job.read
     action = Action(int(plan.action[j]))
     words = explainer.text(j).split(": ", 2)[-1]
-    if action in (Action.WAIT, Action.PREEMPT) and (out := read.excluded.text(now)):
-        words = f"{words}; {out}"
+    if action in (Action.WAIT, Action.PREEMPT):
+        words = "; ".join([words, *_more_memory(read), *filter(None, [read.excluded.text(now)])])
     said = decision(action.name.lower(), words, now)
     if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
         since = max(standing.job.created_seconds, read.allocation.since if read.allocation else 0.0)
@@ -473,6 +473,16 @@ def _writes_of(
     write = _move(standing, target, said, now)
     frees = standing.is_placed and bool(_shrinks(standing, target))
     return ([write], []) if frees else ([], [write])
+
+
+def _more_memory(read: JobRead) -> list[str]:
+    """The tasks of which a replica ran out of memory, and what the next ones have."""
+    return [
+        f"each {role.name} has {quantity('memory', read.memory[role.name])} of memory instead of "
+        f"{quantity('memory', role.asked_memory)}, since one ran out of it"
+        for role in read.roles
+        if 0 < role.asked_memory < read.memory.get(role.name, 0)
+    ]
 
 
 def left_in_place(shown: Picture, plan: Plan) -> bool:

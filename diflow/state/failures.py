@@ -44,6 +44,7 @@ MAIN: Final = "main"
 """Argo's name of the main container."""
 OUT_OF_MEMORY: Final = "out of memory"
 TAKEN_AWAY: Final = "taken away"
+STOPPED: Final = "stopped"
 _NOT_THE_JOBS: Final = "^(init|wait): "
 _UNCOUNTED: Final = re.compile("|".join(UNCOUNTED_MESSAGES))
 _STOPPED: Final = re.compile(STOPPED_MESSAGE)
@@ -139,7 +140,7 @@ class Rules:
 def reason_of(message: str) -> str:
     """Why an attempt failed, in a few words: "" if Argo says nothing about it."""
     if _STOPPED.match(message):
-        return "stopped"
+        return STOPPED
     found = _CODE.match(message)
     if found is not None and found[2] == _OOM:
         return OUT_OF_MEMORY

@@ -371,7 +371,7 @@ def _read_manifest(dijob: str) -> _Submitted:
         if not _is_count(counts[0]) or not all(n is None or _is_count(n) for n in counts[1:]):
             raise _no_job(f"spec.tasks[{i}].replicas")
         main = _main(item) if spec.get("failurePolicy") is not None else ""
-        out.append(TaskState(name, *counts, main=main))
+        out.append(TaskState(name, counts[0], counts[1], counts[2], main))
     if not out:
         raise _no_job("spec.tasks")
     backoff = spec.get("backoffLimit", DEFAULT_BACKOFF)

@@ -680,10 +680,7 @@ class FakeCluster:
                 self._wait_for_volumes(pod)
                 continue
             if known is None:
-                seconds, code = self.runs(pod)
-                known = self._kubelet[uid] = _Kubelet(now, now + seconds, code)
-                if self._lacks_memory(pod):
-                    known.ends, known.code, known.reason = now + 4.0, 137, "OOMKilled"
+                known = self._kubelet[uid] = self._starts(pod)
                 if "deletionTimestamp" in pod["metadata"]:
                     known.stops = now + self.grace_seconds
                 else:
@@ -702,6 +699,13 @@ class FakeCluster:
                 self._change_pod(pod, {"phase": "Failed", "reason": "DeadlineExceeded", "message": known.stop_message})
             else:
                 self._change_pod(pod, {"phase": "Failed", "exitCode": known.stop_code})
+
+    def _starts(self, pod: Json) -> _Kubelet:
+        now = self.time.now()
+        seconds, code = self.runs(pod)
+        if self._lacks_memory(pod):
+            return _Kubelet(now, now + 4.0, 137, reason="OOMKilled")
+        return _Kubelet(now, now + seconds, code)
 
     def _lacks_memory(self, pod: Json) -> bool:
         needed = self.uses.get(pod["metadata"]["labels"][keys.TASK_NAME], 0)
@@ -843,7 +847,8 @@ def _evaluated(expression: str, live: _Live, round_: _Round, attempt: int, messa
 def _resources(template: Json, patch: Json) -> Json:
     """The resources of the main container with those of the patch."""
     given = template["container"].get("resources") or {}
-    patched = next((c for c in patch.get("containers") or [] if c.get("name") == "main"), {}).get("resources") or {}
+    containers: list[Json] = patch.get("containers") or []
+    patched: Json = next((c for c in containers if c.get("name") == "main"), {}).get("resources") or {}
     for kind, of_kind in patched.items():
         found = re.fullmatch(r"{{=int\(inputs\.parameters\.memory\) - (\d+)}}Mi", of_kind["memory"])
         assert found is None, "the fake has no limits above requests"
