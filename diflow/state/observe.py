@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diflow import keys
-from diflow.state import failures, modules, nodes, untrusted
+from diflow.state import failures, modules, nodes, signals, untrusted
 from diflow.state.advice import tell
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import Node
@@ -186,7 +186,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         reschedules=state.rounds_before,
         closing=state.is_stopping or state.has_ended,
         decision=state.decision,
-        profilings=dict(untrusted.mapping(state.profilings)),
+        profilings={k: v for k, v in untrusted.mapping(state.profilings).items() if k != signals.NAME},
         past=tuple(past_phases(state)),
         started=untrusted.time(state.history_before.get("started"))
         or untrusted.time(untrusted.sub(workflow, "status").get("startedAt")),
