@@ -1,4 +1,4 @@
-"""The programs of a job and the server, as far as the allocator hears of them: steps by rank, folded as the server does."""
+"""The programs of a job and its server, as the allocator hears of them: steps by rank, folded as the server does."""
 
 from __future__ import annotations
 

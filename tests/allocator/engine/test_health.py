@@ -10,7 +10,8 @@ import pytest
 
 from diflow import DIJob
 from diflow.job import Health
-from tests.allocator.lab import Lab, job, lab, task
+from tests.allocator.crashing import Crash
+from tests.allocator.lab import Killed, Lab, job, lab, task
 from tests.allocator.signs import Programs
 
 HEARTBEAT, PROGRESS, FIRST = 300, 600, 1800
@@ -241,3 +242,91 @@ def test_a_slow_rank_is_named_and_a_node_that_is_slow_for_several_jobs_too() -> 
         assert [e["message"] for e in events if e["reason"] == "SlowNode"] == [
             "node c is slow: 2 jobs have a replica there that is slower than its others"
         ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        '{"round":"1","stop":{"until":1e300,"members":{"worker":"0-3"}}}',
+        '{"round":"9","stop":{"until":99999999999,"members":{"worker":"0-3"}}}',
+        '{"round":"1","stop":{"until":1,"members":{"worker":"0-3"}}}',
+        '{"round":"1","slow":{"0":1e400},"silent":"0-1999"}',
+    ],
+)
+def test_an_annotation_that_a_user_has_written_ends_no_pod(at: Lab, text: str) -> None:
+    starts(at, healthy(action="restart"))
+    old = uids(at)
+    at.cluster.annotate("one", health=text)
+    Programs(at, "one", steady).run(300)
+    assert uids(at) == old
+
+
+def test_of_a_job_that_does_not_ask_for_restarts_no_annotation_ends_a_pod(at: Lab) -> None:
+    stop = '{"round":"1","stop":{"until":99999999999,"members":{"worker":"0-3"}}}'
+    for name, given in (("one", healthy(replicas=2)), ("two", job("two", task(replicas=2)))):
+        starts(at, given)
+        at.cluster.annotate(name, health=stop)
+    old = uids(at) | uids(at, "two")
+    at.rest()
+    assert uids(at) | uids(at, "two") == old
+
+
+def test_signs_of_life_that_a_user_has_written_make_no_other_job_fail(at: Lab) -> None:
+    starts(at, healthy("bad", replicas=2))
+    starts(at, healthy(replicas=2))
+    programs = Programs(at, "one", steady)
+    programs.run(100)
+    huge = {"round": "1", "at": 10**11, "since": 1, "heard": [0, -1], "moved": [0, 5], "steps": [10**15, 0]}
+    for signs in (huge, {**huge, "heard": [10**11] * 2}, {**huge, "work": [1e-300, 1e5]}, {**huge, "steps": [0]}):
+        at.cluster.edit("bad", profilings=json.dumps({"signals": signs}))
+        programs.run(20)
+    programs.program = lambda _, seconds: min(int(seconds), 300)
+    programs.until(lambda: says(at), "it is found", seconds=PROGRESS + 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [healthy(action="restart"), elastic()], ids=["fixed", "elastic"])
+def test_killed_at_any_write_of_a_restart_it_restarts_once_and_ends_where_it_would_have_ended(given: DIJob) -> None:
+    undisturbed = Crash(at=0, is_sent=False)
+    wanted = after_a_hang(given, undisturbed)
+    assert undisturbed.seen >= 5
+    for is_sent in (False, True):
+        for k in range(1, undisturbed.seen + 1):
+            crash = Crash(at=k, is_sent=is_sent)
+            assert after_a_hang(given, crash) == wanted, f"killed {'after' if is_sent else 'before'} write {k}"
+            assert crash.seen >= k
+
+
+def after_a_hang(given: DIJob, crash: Crash) -> dict[str, Any]:
+    """The state after a hang and the restart, with one crash of the allocator."""
+    with lab() as at:
+        at.cluster.node("a", cpu=4)
+        at.cluster.node("b", cpu=4)
+        starts(at, given)
+        programs = Programs(at, "one", steady)
+        programs.run(200)
+        old = set(uids(at).values())
+        assert at.daemon is not None
+        at.daemon.line.before, at.daemon.line.after = crash.before, crash.after
+        programs.program = lambda _, seconds: (
+            int(seconds) if seconds < 200 or old.isdisjoint(uids(at).values()) else 200
+        )
+        ends = at.time.now() + PROGRESS + 400
+        while at.time.now() < ends:
+            try:
+                programs.run(10)
+            except Killed:
+                at.end()
+                at.begin()
+        assert at.cluster.problems == []
+        return {
+            "new": old.isdisjoint(uids(at).values()),
+            "runs": sorted(at.cluster.running("one")),
+            "allocation": {task: sorted(nodes) for task, nodes in at.allocation("one").items()},
+            "restarts": found(at)["restarts"],
+            "says": says(at) if found(at)["round"] == at.cluster.parameters("one")["current"] else "",
+            "counted": at.cluster.restarts("one"),
+            "phase": at.cluster.phase("one"),
+            "rounds": at.cluster.parameters("one")["rounds"],
+        }
