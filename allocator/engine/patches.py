@@ -28,6 +28,9 @@ Reason = Literal[
     "Refused",
     "Continued",
     "PolicyFailed",
+    "Unhealthy",
+    "Healthy",
+    "SlowNode",
 ]
 
 
@@ -97,7 +100,7 @@ class Write:
         if self.part is not None or self.body.keys() - {"metadata"}:
             return False
         given = (self.body.get("metadata") or {}).get("annotations") or {}
-        return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION, keys.DESCRIPTION}
+        return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION, keys.DESCRIPTION, keys.HEALTH}
 
     def minimal(self) -> Write | None:
         """The same write for an object at its size limit: without new annotations, and for a Workflow without those
@@ -285,6 +288,7 @@ def new_round(
     now: float,
     names: tuple[str, ...] = (),
     decision: Mapping[str, Any] | None = None,
+    annotations: Mapping[str, str] | None = None,
     note: Note | None = None,
 ) -> Write:
     """Append a round that supersedes the current one, with the nodes of its replicas (empty: no place yet). With
@@ -293,11 +297,13 @@ def new_round(
     name = allocation.round
     if not names:
         parameters = live(rounds=[*job.rounds, name], current=name, granted={**job.granted, name: counts})
-        return change_job(job, parameters=parameters, allocation=allocation, decision=decision, note=note)
+        return change_job(
+            job, parameters=parameters, allocation=allocation, decision=decision, annotations=annotations, note=note
+        )
     parameters = live(
         rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[], places=ADMITTED
     )
-    part = NextPart(names, parameters, _annotations(allocation, decision))
+    part = NextPart(names, parameters, {**(annotations or {}), **_annotations(allocation, decision)})
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
 
 
