@@ -31,6 +31,9 @@ Reason = Literal[
     "PolicyFailed",
     "OutOfMemory",
     "NodeExcluded",
+    "Unhealthy",
+    "Healthy",
+    "SlowNode",
 ]
 
 
@@ -100,7 +103,7 @@ class Write:
         if self.part is not None or self.body.keys() - {"metadata"}:
             return False
         given = (self.body.get("metadata") or {}).get("annotations") or {}
-        return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION, keys.DESCRIPTION}
+        return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION, keys.DESCRIPTION, keys.HEALTH}
 
     def minimal(self) -> Write | None:
         """The same write for an object at its size limit: without new annotations, and for a Workflow without those
@@ -302,6 +305,7 @@ def new_round(
     now: float,
     names: tuple[str, ...] = (),
     decision: Mapping[str, Any] | None = None,
+    annotations: Mapping[str, str] | None = None,
     excluded: Exclusions | None = None,
     memory: Mapping[str, int] | None = None,
     note: Note | None = None,
@@ -314,7 +318,13 @@ def new_round(
         granted = {**job.granted, name: counts}
         parameters = live(rounds=[*job.rounds, name], current=name, granted=granted, memory=memory)
         return change_job(
-            job, parameters=parameters, allocation=allocation, decision=decision, excluded=excluded, note=note
+            job,
+            parameters=parameters,
+            allocation=allocation,
+            decision=decision,
+            annotations=annotations,
+            excluded=excluded,
+            note=note,
         )
     parameters = live(
         rounds=[name],
@@ -325,7 +335,7 @@ def new_round(
         places=ADMITTED,
         memory=memory,
     )
-    part = NextPart(names, parameters, _annotations(allocation, decision, excluded))
+    part = NextPart(names, parameters, {**(annotations or {}), **_annotations(allocation, decision, excluded)})
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
 
 

@@ -16,13 +16,14 @@ from diflow import amounts, bounds, keys
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.errors import InvalidError
-from diflow.job import DIJob, Task, read_annotation
+from diflow.job import DIJob, Health, Task, read_annotation
 from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
 from diflow.spec.podrules import work_container
 from diflow.state import memory, untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
+from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
 from diflow.state.nodenames import NodeName, parse
 from diflow.state.nodes import nodes as nodes_of
@@ -33,6 +34,7 @@ from diflow.state.tree import Tree, read_tree
 Json = dict[str, Any]
 
 _NODE_NAME = "workflows.argoproj.io/node-name"
+_MAIN = "main"  # Argo's name of the main container
 _IGNORED_TAINTS = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
 )
@@ -89,6 +91,10 @@ class PodRead:
     """A container was started, by the pod's status: it may have something to save."""
     memory: int = 0
     """MiB of its main container, of a job whose failure policy may give it more; else 0."""
+    created: float = 0.0
+    """When the API server made it, in seconds since 1970."""
+    began: float = 0.0
+    """When its work's container was started, 0 while it does not run."""
 
     @property
     def is_gated(self) -> bool:
@@ -139,6 +145,7 @@ class JobRead:
     `has_policy`: it has a failure policy; `memory`: the MiB of the main containers of its next pods, for the tasks that
     may get more; `excluded`: the nodes that are left out for it.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
+    `health`: the deadlines of its replicas, None without any; `found`: what was found of them.
     """
 
     identity: Identity
@@ -157,6 +164,8 @@ class JobRead:
     has_policy: bool = False
     memory: Mapping[str, int] = field(default_factory=dict)
     start_deadline_seconds: int | None = None
+    health: Health | None = None
+    found: HealthState | None = None
     restarts_before: int = 0
     rounds_before: int = 0
     bounds: str = ""
@@ -346,12 +355,22 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
         ),
         has_run=_has_run(status),
         memory=untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0 if place is not None else 0,
+        created=untrusted.seconds(metadata.get("creationTimestamp")),
+        began=_began(status) if place is not None else 0.0,
     )
 
 
 def _kept(text: Any, place: NodeName | None) -> str:
     """An annotation of a job's pod that diflow updates; "" for other pods, and for a text that is too long."""
     return text if place is not None and isinstance(text, str) and len(text) <= bounds.MOST_HOST_BYTES else ""
+
+
+def _began(status: Mapping[str, Any]) -> float:
+    """When the container that runs the user's program was started; 0 if it does not run."""
+    for container in status.get("containerStatuses") or []:
+        if container.get("name") == _MAIN:
+            return untrusted.seconds(untrusted.sub(container, "state", "running").get("startedAt"))
+    return 0.0
 
 
 def _has_run(status: Mapping[str, Any]) -> bool:
@@ -434,6 +453,8 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         required=job.topology.required if job.topology is not None else "",
         backoff_limit=state.backoff_limit,
         start_deadline_seconds=job.start_deadline_seconds,
+        health=job.health,
+        found=state.health,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
         has_policy=state.failures is not None,

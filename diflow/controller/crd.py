@@ -42,6 +42,7 @@ _OPTIONAL: Final = (
     "ttlSecondsAfterFinished",
     "startDeadlineSeconds",
     "failurePolicy",
+    "health",
 )
 
 # Expressions of CEL.
@@ -165,6 +166,10 @@ def _spec() -> Json:
                 "The job fails if it has not started so many seconds after its creation.",
             ),
             "failurePolicy": _failure_policy(),
+            "health": described(
+                fields["health"],
+                "After how long replicas count as silent or as standing still, and what follows. Not set: never.",
+            ),
             "topology": {
                 "type": "object",
                 "required": ["required"],

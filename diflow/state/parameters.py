@@ -30,6 +30,7 @@ from diflow.state import chain, untrusted
 from diflow.state.allocation import Allocation, point_in_time
 from diflow.state.exclusions import Exclusions
 from diflow.state.failures import ALWAYS, Rules, rules_of
+from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
 from diflow.state.memory import MOST_MIB
 from diflow.state.patches import NOT_ADMITTED, incarnations_name
@@ -134,6 +135,10 @@ class JobState:
     profilings: str = ""
     allocation: Allocation | None = None
     decision: Decision | None = None
+    has_health: bool = False
+    """The job asks that silent and standing replicas are looked for."""
+    health: HealthState | None = None
+    """What the allocator found of them."""
     excluded: Exclusions = field(default_factory=Exclusions)
     restarts_before: int = 0
     rounds_before: int = 0
@@ -242,6 +247,7 @@ def _frame(workflow: Object) -> _Fields:
         continued_in=chain.continued_in(workflow),
         allocation=Allocation.parse(annotations.get(keys.ALLOCATION)),
         decision=_decision(annotations.get(keys.DECISION)),
+        health=HealthState.parse(annotations.get(keys.HEALTH)),
         excluded=Exclusions.parse(annotations.get(keys.EXCLUDED)),
         restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
         rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
@@ -302,6 +308,7 @@ def _submitted(fields: _Fields) -> _Fields:
         "queue": fields["queue"] or found.queue,
         "failures": found.failures,
         "has_allocator": found.has_allocator,
+        "has_health": found.has_health,
     }
 
 
@@ -316,6 +323,7 @@ class _Submitted:
     queue: str
     failures: tuple[GivenRule, ...] | None
     has_allocator: bool
+    has_health: bool = False
 
 
 def _read_dijob(dijob: str) -> _Submitted:
@@ -388,7 +396,16 @@ def _read_manifest(dijob: str) -> _Submitted:
     except PolicyError as error:
         raise _no_job(f"spec.failurePolicy{f'.{error.path}' if error.path else ''}") from None
     queue = untrusted.string(spec.get("queue"), most=keys.LABEL_LIMIT)
-    return _Submitted(tuple(out), backoff, preemptible, priority, queue, given, spec.get("scheduling") == "gang")
+    return _Submitted(
+        tuple(out),
+        backoff,
+        preemptible,
+        priority,
+        queue,
+        failures=given,
+        has_allocator=spec.get("scheduling") == "gang",
+        has_health=isinstance(spec.get("health"), dict),
+    )
 
 
 def _main(task: Object) -> str:
