@@ -12,6 +12,7 @@ from diflow.bounds import MOST_MANIFEST_BYTES, MOST_METADATA_BYTES, MOST_REPLICA
 from diflow.errors import InvalidError
 from diflow.job import DIJob
 from diflow.jobs import dijobs, v1alpha1
+from diflow.spec import generations
 from diflow.state import untrusted
 from diflow.state.patches import canonical_json
 from diflow.state.status import ENDED
@@ -112,7 +113,12 @@ def read(obj: Mapping[str, Any]) -> DIJobRead:
 def counts(manifest: Mapping[str, Any]) -> dict[str, Counts]:
     """The replicas of each task of a manifest, without invalid ones."""
     out: dict[str, Counts] = {}
-    given = untrusted.sub(manifest, "spec").get("tasks")
+    spec = untrusted.sub(manifest, "spec")
+    given = spec.get("tasks")
+    if given is None and "template" in spec:
+        low, high = generations.one_range(spec)
+        found = low, low, high
+        return {generations.ONE_TASK: found} if is_counts(found) else {}
     for task in list(untrusted.mappings(given))[:MOST_TASKS]:
         name = untrusted.string(task.get("name") or task.get("type"), most=63)
         found = task.get("replicas", 1), task.get("minReplicas"), task.get("maxReplicas")

@@ -387,6 +387,28 @@ def test_a_change_of_the_bounds_is_one_too(at: Lab) -> None:
     assert bounds(at) == {"worker": (2, 8)}
 
 
+@pytest.mark.parametrize(
+    ("preemptible", "change", "wanted", "between"),
+    [
+        (False, ({"minReplicas": 2}, {"minReplicas": 3}), 3, {}),
+        (False, ({}, {"minReplicas": 2, "maxReplicas": 4}), 2, {}),
+        (True, ({"minReplicas": 1, "maxReplicas": 4}, {"minReplicas": 2, "maxReplicas": 8}), 1, {"worker": (2, 8)}),
+    ],
+)
+def test_a_change_of_the_numbers_of_a_job_with_one_template_is_one_too(
+    preemptible: bool, change: tuple[Json, Json], wanted: int, between: Json
+) -> None:
+    with lab() as at:
+        given = {"scheduling": "gang", "preemptible": preemptible, "template": template("sleep")}
+        at.apply_one(**given, **change[0])
+        at.rest()
+        assert replicas(at) == {"worker": change[0].get("minReplicas", 1)}
+        at.apply_one(**given, **change[1])
+        at.rest()
+        assert (replicas(at), bounds(at)) == ({"worker": wanted}, between)
+        assert [reason for reason, _ in at.events()] == ["Scaled"]
+
+
 def test_requests_by_other_ways_stay_until_the_spec_changes(at: Lab) -> None:
     at.apply(scheduling="gang", tasks=[{"type": "learner"}])
     at.rest()
