@@ -43,6 +43,7 @@ class DIJobRead:
     name: str
     uid: str
     version: str
+    generation: int
     created: str
     is_deleted: bool
     phase: str
@@ -99,6 +100,7 @@ def read(obj: Mapping[str, Any]) -> DIJobRead:
         name=untrusted.string(metadata.get("name")),
         uid=untrusted.string(metadata.get("uid")),
         version=untrusted.string(metadata.get("resourceVersion")),
+        generation=_generation(metadata.get("generation")),
         created=untrusted.time(metadata.get("creationTimestamp")),
         is_deleted=bool(metadata.get("deletionTimestamp")),
         phase=phase,
@@ -125,6 +127,10 @@ def counts(manifest: Mapping[str, Any]) -> dict[str, Counts]:
         if name and is_counts(found):
             out[name] = found
     return out
+
+
+def _generation(value: Any) -> int:
+    return value if untrusted.is_count(value, least=0, most=2**63 - 1) else 0
 
 
 def _pod(value: Any) -> str:

@@ -60,8 +60,15 @@ def owner(workflow: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def owner_reference(name: str, uid: str) -> Json:
-    """The owner reference of a DIJob's Workflow."""
-    return {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "name": name, "uid": uid, "controller": True}
+    """The owner reference of a DIJob's Workflow. A foreground deletion of the object waits for the Workflow."""
+    return {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.KIND,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
 
 
 def job_of(obj: Mapping[str, Any]) -> DIJob:
