@@ -60,6 +60,9 @@ DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the
 
 # Annotations that a user puts on a job.
 ADAPTDL: Final = "diflow/adaptdl"  # "true": its containers get the variables of AdaptDL's clients
+DITASK: Final = (
+    "diflow/ditask"  # "<topology>/<parallel workers>": those of DI-engine's `ditask`, as DI-orchestrator v1.0
+)
 DLROVER: Final = "diflow/dlrover"  # "true": those of DLRover's trainers
 RENDEZVOUS: Final = "diflow/rendezvous"  # "c10d": those of torchrun's c10d rendezvous, with a run id
 

@@ -42,7 +42,7 @@ _INT64: Final = frozenset(
 )
 _SYSTEM_DOMAINS: Final = ("argoproj.io", "diengine", "diflow", keys.API_GROUP)
 _FOR_USERS: Final = frozenset(
-    {keys.ADAPTDL, keys.DLROVER, keys.RENDEZVOUS, keys.SENDS_TOKEN, keys.TITLE, keys.DESCRIPTION}
+    {keys.ADAPTDL, keys.DITASK, keys.DLROVER, keys.RENDEZVOUS, keys.SENDS_TOKEN, keys.TITLE, keys.DESCRIPTION}
 )
 # Annotations of pods that Kubernetes acts on: they could get a pod rejected, or change it.
 _POD_ANNOTATIONS: Final = (
