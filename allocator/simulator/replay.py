@@ -113,6 +113,10 @@ class _Job:
     profile: Profile | None = None
     contention: float = 0.0
     cycles: int = 0
+    curve: FloatArray | None = None
+    """Of an elastic job: rows of a profile, one for each number of replicas."""
+    iterations: FloatArray | None = None
+    """Of an elastic job: iterations at its batch size until each epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +158,9 @@ class Replay:
     utilisation: tuple[tuple[float, int, int], ...]
     """(time, GPUs held, jobs present) at each cycle."""
     decision_seconds: tuple[float, ...]
-    """Time of each policy call; not part of the deterministic result."""
+    """Wall time of each policy call; not part of the deterministic result."""
+    decision_cpu_seconds: tuple[float, ...] = ()
+    """CPU time of each policy call, which other processes on the machine do not change."""
 
 
 class _Chart:
@@ -207,6 +213,7 @@ def replay(
     chart = _Chart()
     utilisation: list[tuple[float, int, int]] = []
     decisions: list[float] = []
+    cpu: list[float] = []
     now = 0.0
     latest = (waiting[-1].created if waiting else 0.0) + scenario.longest_seconds
     while waiting or active:
@@ -223,9 +230,10 @@ def replay(
             snapshot = build(
                 nodes, [_view(job, nodes, scenario) for job in active], queues, now_seconds=now, levels=levels
             )
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             plan = policy.optimize(snapshot)
             decisions.append(time.perf_counter() - began)
+            cpu.append(time.process_time() - cpu_began)
             _check(snapshot, plan, scenario)
             if on_plan is not None:
                 on_plan(snapshot, plan)
@@ -252,6 +260,7 @@ def replay(
         spans=tuple(chart.spans),
         utilisation=tuple(utilisation),
         decision_seconds=tuple(decisions),
+        decision_cpu_seconds=tuple(cpu),
     )
 
 
@@ -262,6 +271,8 @@ def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario) -> JobView:
         role = RoleView(ROLE, {GPU: 1}, size, size, size)
     else:
         most = min(app.max_replicas, scenario.largest)
+        if job.mode == "elastic":
+            most = max(1, min(most, job.arrival.batch // app.min_local))
         role = RoleView(ROLE, {GPU: 1}, 1, most, min(most, max(1, job.arrival.replicas)))
     return JobView(
         name=job.arrival.name,
@@ -279,6 +290,9 @@ def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario) -> JobView:
 
 def _profile(job: _Job, scenario: Scenario) -> Profile | None:
     if job.profile is not None and job.profile.version == job.version:
+        return job.profile
+    if job.mode == "elastic":
+        job.profile = _known_profile(job, scenario)
         return job.profile
     if not job.observed:
         return None
@@ -302,6 +316,44 @@ def _profile(job: _Job, scenario: Scenario) -> Profile | None:
         work_done=job.progress if scenario.report_progress else None,
     )
     return job.profile
+
+
+def _known_profile(job: _Job, scenario: Scenario) -> Profile:
+    """What an elastic job is given from the start, as in the artifact: its true times at its batch size with every
+    number of replicas, and the iterations that it still has to do."""
+    app, batch = job.app, job.arrival.batch
+    if job.curve is None:
+        rows = []
+        for count in range(1, max(1, min(app.max_replicas, scenario.largest, batch // app.min_local)) + 1):
+            whole, rest = divmod(count, scenario.gpus)
+            shape = (scenario.gpus,) * whole + ((rest,) if rest else ())
+            local, _ = app.split(batch, count, least_steps=_least_steps(job, count))
+            step, sync = app.step_and_sync(shape, local)
+            rows.append((len(shape), count, local, step - sync, step, 0.0))
+        job.curve = np.array(rows, dtype=np.float64)
+        length = np.diff(np.concatenate([[0.0], app.progress]))
+        job.iterations = np.concatenate([[0.0], np.cumsum(length / app.gains(batch))])
+    assert job.iterations is not None
+    begin, end = (float(app.progress[i]) if i >= 0 else 0.0 for i in (job.epoch - 1, job.epoch))
+    inside = (job.progress - begin) / (end - begin)
+    total = float(job.iterations[-1])
+    done = max(float(np.interp(job.epoch + inside, np.arange(len(job.iterations)), job.iterations)), 1e-6 * total)
+    return Profile(
+        version=job.version,
+        observations=job.curve,
+        initial_batch=batch,
+        min_batch=batch,
+        max_batch=batch,
+        min_local_batch=1,
+        max_local_batch=app.max_local,
+        fraction_done=done / total if scenario.report_progress else None,
+        work_done=done if scenario.report_progress else None,
+    )
+
+
+def _least_steps(job: _Job, replicas: int) -> int:
+    """In the artifact, an elastic job on one GPU accumulates at least once, to measure its gradient noise."""
+    return int(job.mode == "elastic" and replicas == 1 and job.arrival.batch > job.app.initial_batch)
 
 
 def _fixed_batch(job: _Job) -> int | None:
@@ -334,9 +386,7 @@ def _choose_batch(job: _Job) -> None:
     if fixed is None and job.params is None:
         fixed = max(app.initial_batch, app.min_local * replicas)
     if fixed is not None:
-        local = math.ceil(fixed / replicas)
-        job.steps = max(0, math.ceil(local / app.max_local) - 1)
-        job.local = math.ceil(local / (job.steps + 1))
+        job.local, job.steps = app.split(fixed, replicas, least_steps=_least_steps(job, replicas))
         return
     noise = job.noise[1] / job.noise[0] if job.noise and job.noise[0] > 0 else math.inf
     one = np.ones(1)

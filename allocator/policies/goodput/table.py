@@ -63,21 +63,25 @@ class Tables:
         held: IntArray,
         held_nodes: IntArray,
         growth: float,
+        start: int,
         between_nodes: float,
         patience_seconds: float,
     ) -> Table:
         """The table of all jobs.
 
         All arrays are J. `low`, `high`: bounds of replicas; `wanted`: desired replicas; `per_node`: replicas that fit
-        on one node; `held`, `held_nodes`: current replicas, and on how many nodes. `growth`, `between_nodes`: as in
-        PolicySettings; `patience_seconds`: a job that runs longer without reports is assumed never to report.
+        on one node; `held`, `held_nodes`: current replicas, and on how many nodes. `growth`, `start`,
+        `between_nodes`: as in PolicySettings; `patience_seconds`: a job that runs longer without reports is assumed
+        never to report.
         """
         data = self._read(snapshot)
         known: BoolArray = np.isfinite(data[:, ALPHA_C])
         # A job assumed never to report may have its desired replicas.
         started = snapshot.job_started_seconds
         silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
-        reach = np.where(known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), np.where(silent, wanted, low))
+        reach = np.where(
+            known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), np.where(silent, wanted, np.maximum(low, start))
+        )
         top = np.minimum(high, np.maximum(reach, low)).astype(np.int64)
         reached = np.minimum(high, np.maximum(top, held))
         replicas, anyway = self._grid(low, top, per_node, held, reached)
@@ -200,7 +204,7 @@ def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report
     # A model without observations is the job's own, and covers several nodes.
     several = (rows[:, NODES] > 1).any() or (given is not None and not len(rows))
     largest = max(float(rows[:, REPLICAS].max(initial=0)), profile.profiled_replicas)
-    columns = [np.nan] * PARAMETERS + [largest, float(several), *_limits(profile), _left(profile)]
+    columns = [np.nan] * PARAMETERS + [largest, float(several), *_limits(profile), work_left(profile)]
     if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
         columns[:PARAMETERS] = np.asarray(given, dtype=np.float64).tolist()
         return _Report(profile, columns), nothing
@@ -284,7 +288,7 @@ def _of(data: FloatArray) -> Limits:
     )
 
 
-def _left(profile: Profile) -> float:
+def work_left(profile: Profile) -> float:
     """Work left of the job in iterations of M0; NaN: unknown."""
     done, work = profile.fraction_done, profile.work_done
     if done is None or work is None or not (math.isfinite(done) and math.isfinite(work)):
