@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -24,8 +24,10 @@ from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView,
 from diflow.allocator.policies.base import Policy
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.model import BATCHES, Limits, best_batches
+from diflow.allocator.simulator.memory import Memory
 from diflow.allocator.simulator.truth import Application, Arrival
 from diflow.errors import DiflowError, InvalidError
+from diflow.state.applications import BINS, Batches, Lesson
 
 GPU = "nvidia.com/gpu"
 ROLE = "worker"
@@ -113,6 +115,10 @@ class _Job:
     profile: Profile | None = None
     contention: float = 0.0
     cycles: int = 0
+    noise_by_part: dict[int, float] = field(default_factory=dict)
+    """Logarithm of the gradient noise by tenths of the progress."""
+    inherited: tuple[Profile | None, Profile] | None = None
+    """The last report, and the profile that was made of it and of the memory."""
     curve: FloatArray | None = None
     """Of an elastic job: rows of a profile, one for each number of replicas."""
     iterations: FloatArray | None = None
@@ -183,9 +189,10 @@ def replay(
     scenario: Scenario | None = None,
     *,
     mode: Mode | None = None,
+    memory: Memory | None = None,
     on_plan: Callable[[Snapshot, Plan], None] | None = None,
 ) -> Replay:
-    """Run a workload to its end under a policy.
+    """Run a workload to its end under a policy. `memory`: what earlier jobs have left; the jobs of this run add to it.
 
     Raises InvalidError for an unknown application or an invalid plan, DiflowError if it takes too long.
     """
@@ -228,7 +235,7 @@ def replay(
         if active:
             _refit(active)
             snapshot = build(
-                nodes, [_view(job, nodes, scenario) for job in active], queues, now_seconds=now, levels=levels
+                nodes, [_view(job, nodes, scenario, memory) for job in active], queues, now_seconds=now, levels=levels
             )
             began, cpu_began = time.perf_counter(), time.process_time()
             plan = policy.optimize(snapshot)
@@ -249,6 +256,8 @@ def replay(
             chart.close(job, job.finished or now)
             active.remove(job)
             done.append(job)
+            if memory is not None:
+                _teach(job, memory, scenario)
         now += scenario.period_seconds
         if not active and waiting:
             # Skip to the period of the next arrival.
@@ -264,7 +273,35 @@ def replay(
     )
 
 
-def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario) -> JobView:
+def _teach(job: _Job, memory: Memory, scenario: Scenario) -> None:
+    """Leave to later jobs what this one has shown."""
+    app, fixed = job.app, _fixed_batch(job)
+    lesson = Lesson(
+        noise=job.noise_by_part,
+        work=job.progress,
+        restart_seconds=scenario.restart_seconds if job.restarts > 0 and scenario.restart_seconds > 0 else None,
+        batches=Batches(
+            initial=app.initial_batch,
+            least=fixed or app.initial_batch,
+            most=fixed or app.max_batch,
+            local_least=app.min_local if fixed is None else 1,
+            local_most=app.max_local,
+        ),
+    )
+    memory.learn(app.name, _table(job), lesson, now_seconds=job.finished or 0.0)
+
+
+def _inheriting(job: _Job, profile: Profile | None, memory: Memory | None) -> Profile | None:
+    """The profile with what is known of the application; the same object while neither changes."""
+    prior = memory.prior(job.app.name) if memory is not None else None
+    if prior is None:
+        return profile
+    if job.inherited is None or job.inherited[0] is not profile or job.inherited[1].prior is not prior:
+        job.inherited = profile, replace(profile or Profile(), prior=prior)
+    return job.inherited[1]
+
+
+def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario, memory: Memory | None) -> JobView:
     app = job.app
     if job.mode == "rigid":
         size = max(1, min(job.arrival.replicas, app.max_replicas, scenario.largest))
@@ -283,9 +320,15 @@ def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario) -> JobView:
         restarts=max(0, job.restarts),
         service_seconds=job.service,
         placed={ROLE: {nodes[node].name: count for node, count in job.placement}},
-        profile=_profile(job, scenario) if job.mode != "rigid" else None,
+        profile=_reported(job, scenario, memory) if job.mode != "rigid" else None,
         required=scenario.required,
     )
+
+
+def _reported(job: _Job, scenario: Scenario, memory: Memory | None) -> Profile | None:
+    """What the policy is given: the job's report, and what its application has shown before."""
+    profile = _profile(job, scenario)
+    return _inheriting(job, profile, memory) if job.mode == "adaptive" else profile
 
 
 def _profile(job: _Job, scenario: Scenario) -> Profile | None:
@@ -509,6 +552,9 @@ def _observe(
     key = (len(shape), sum(shape), job.local)
     job.noise = job.app.gradient(total, job.epoch)
     job.version += 1
+    if min(job.noise) > 0:
+        part = int(BINS * job.epoch / job.app.epochs)
+        job.noise_by_part[part] = math.log(job.noise[1] / job.noise[0])
     if scenario.noise > 0:
         own, step = own * (1 + scenario.noise * rng.uniform(-1, 1)), step * (1 + scenario.noise * rng.uniform(-1, 1))
         own = min(own, step)

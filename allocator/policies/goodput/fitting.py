@@ -32,6 +32,10 @@ HUBER = 0.1
 """Residuals of more than 10 % count linearly."""
 PRIOR = 1e-3
 """Weight of the pull towards the start, in squared log seconds: matters only where the data does not decide."""
+STEP_DIGITS = 7
+"""Decimal places of a step of the fit, in logarithms. OpenBLAS has other kernels for each kind of processor, whose last
+digits differ; unrounded, they decided whether a trial counted as better, and workloads ended at other times (2,085 and
+2,088 s on workload 3)."""
 _LOG_TINY = float(np.log(TINY))
 
 
@@ -81,7 +85,7 @@ def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int) -
         normal = np.where((free[:, :, None] & free[:, None, :]) | (eye > 0), normal, 0.0)
         diagonal = np.einsum("jii->ji", normal)
         system = normal + eye * (damping[:, None] * (diagonal + 1e-6))[:, None, :]
-        step = -np.linalg.solve(system, gradient[:, :, None])[:, :, 0]
+        step = np.round(-np.linalg.solve(system, gradient[:, :, None])[:, :, 0], STEP_DIGITS)
         trial = _bounded(theta + np.where(free, np.clip(step, -2.0, 2.0), 0.0))
         new_cost, new_residual, new_jacobian, new_weight = _evaluate(trial, seen)
         new_cost = new_cost + PRIOR * ((trial - anchor) ** 2).sum(axis=1)
