@@ -82,6 +82,9 @@ MOST_ENDED_JOBS: Final = 1_000
 MOST_ENDED_BYTES: Final = 384 * 1024
 """Of that record: a line has about 300 bytes. A ConfigMap has at most 1 MiB, and is written as a whole."""
 
+MOST_APPLICATION_NAME: Final = 100
+"""Characters of the name of an application."""
+
 MOST_APPLICATIONS: Final = 100
 """Applications in the memory of a namespace, on each pool of nodes: those that were used last."""
 

@@ -1,4 +1,7 @@
-"""What earlier jobs of a job's application have shown, as a policy reads it. `diflow/state/applications.py` keeps it."""
+"""What earlier jobs of a job's application have shown, as a policy reads it.
+
+`diflow/state/applications.py` has the form in which it is kept.
+"""
 
 from __future__ import annotations
 

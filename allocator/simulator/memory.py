@@ -42,13 +42,15 @@ class Memory:
         found = math.nan
         if before is not None and len(before.observations):
             found = miss(seen, fit_all([before.observations])[0])
-        made = replace(lesson, shapes=tuple(map(tuple, seen[:, :5].tolist())), miss=None if math.isnan(found) else found)
+        made = replace(
+            lesson, shapes=tuple(map(tuple, seen[:, :5].tolist())), miss=None if math.isnan(found) else found
+        )
         record = self.records.get(application) or Application(application)
         self.records[application] = learned(record, made, now_seconds=now_seconds)
 
 
 def poisoned(records: Mapping[str, Application], sigma: float, *, seed: int = 0) -> dict[str, Application]:
-    """These records with every number multiplied by a lognormal factor of this σ, as if they were of other applications.
+    """These records with every number multiplied by a lognormal factor of this σ, as if of other applications.
 
     The model of an application has seven parameters that are off: the times of all its shapes follow from them.
     """

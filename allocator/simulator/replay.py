@@ -198,15 +198,7 @@ def replay(
     """
     scenario = scenario or Scenario()
     mode = mode or MODES.get(policy.name, "adaptive")
-    for arrival in arrivals:
-        if arrival.application not in apps:
-            raise InvalidError(
-                f"job {arrival.name}: no profile of {arrival.application!r}; there are {', '.join(apps)}"
-            )
-    waiting = sorted(
-        (_Job(a, apps[a.application], mode, a.seconds / scenario.load) for a in arrivals),
-        key=lambda job: (job.created, job.arrival.name),
-    )
+    waiting = _jobs_of(arrivals, apps, mode, scenario.load)
     rng = np.random.default_rng(scenario.seed)
     if scenario.required not in ("", *(level.name for level in scenario.levels)) or (
         scenario.block_racks and not scenario.rack_nodes
@@ -271,6 +263,17 @@ def replay(
         decision_seconds=tuple(decisions),
         decision_cpu_seconds=tuple(cpu),
     )
+
+
+def _jobs_of(arrivals: Sequence[Arrival], apps: Mapping[str, Application], mode: Mode, load: float) -> list[_Job]:
+    """The jobs of a workload, in the order of arrival."""
+    for arrival in arrivals:
+        if arrival.application not in apps:
+            raise InvalidError(
+                f"job {arrival.name}: no profile of {arrival.application!r}; there are {', '.join(apps)}"
+            )
+    jobs = [_Job(arrival, apps[arrival.application], mode, arrival.seconds / load) for arrival in arrivals]
+    return sorted(jobs, key=lambda job: (job.created, job.arrival.name))
 
 
 def _teach(job: _Job, memory: Memory, scenario: Scenario) -> None:

@@ -10,13 +10,17 @@ Pure; it imports neither Hera nor pydantic.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from diflow import keys
 from diflow.bounds import (
+    MOST_APPLICATION_NAME,
     MOST_APPLICATION_SHAPES,
     MOST_APPLICATION_WORKS,
     MOST_APPLICATIONS,
@@ -31,7 +35,12 @@ BINS: Final = 10
 MEMORY: Final = 8
 """Of the jobs before, at most so many count: what is seen now replaces what has changed since."""
 
-_LONGEST_NAME: Final = 253
+_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", re.ASCII)
+_LONGEST_IMAGE: Final = 40
+_DIGITS: Final = 12
+_LONGEST_POOL: Final = 63
+_LONGEST_UID: Final = 64
+_MOST_TAUGHT: Final = 16
 _LONGEST_LINE: Final = 16_384
 _MOST: Final = 10**9
 _LARGEST: Final = 1e15
@@ -62,7 +71,8 @@ class Application:
     of steps. `noise`: the logarithm of gradient variance over squared norm in each tenth of the progress, None where it
     is unknown. `works`: the work of the last jobs that succeeded, in iterations of the initial batch size.
     `restart_seconds`: from SIGTERM to the first step of the next round, None if unknown. `misses`: by how much the
-    record was wrong about later jobs, as a logarithm, None before the second job.
+    record was wrong about later jobs, as a logarithm, None before the second job. `taught`: the uids of the last
+    Workflows that it has learned from, so that a new process learns from none of them again.
     """
 
     name: str
@@ -76,6 +86,7 @@ class Application:
     restarts: int = 0
     batches: Batches = Batches()
     misses: float | None = None
+    taught: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -93,6 +104,42 @@ class Lesson:
     restart_seconds: float | None = None
     batches: Batches | None = None
     miss: float | None = None
+    uid: str = ""
+
+
+def is_name(text: Any) -> bool:
+    """Whether this is the name of an application."""
+    return isinstance(text, str) and len(text) <= MOST_APPLICATION_NAME and _NAME.fullmatch(text) is not None
+
+
+def name_of(annotations: Mapping[str, Any], *, namespace: str, image: str, command: Sequence[Any]) -> str:
+    """The application of a job: the one that its annotation names, else one by its image without the tag and the
+    command of its elastic task. Two namespaces have no application in common."""
+    named = annotations.get(keys.APPLICATION)
+    if is_name(named):
+        return str(named)
+    bare = image.partition("@")[0]
+    head, colon, tag = bare.rpartition(":")
+    if colon and "/" not in tag:  # and not the port of the registry
+        bare = head
+    digest = hashlib.sha256(json.dumps([namespace, bare, [str(word) for word in command]]).encode()).hexdigest()
+    last = re.sub(r"[^A-Za-z0-9._]+", "-", bare.rpartition("/")[2])[:_LONGEST_IMAGE].strip("-._")
+    return f"{last or 'image'}-{digest[:_DIGITS]}"
+
+
+def glimpsed(known: Application, lesson: Lesson, *, now_seconds: float) -> Application:
+    """The record with what a job that still runs has shown and no job before it: it teaches the rest when it ends."""
+    there = {_shape_key(shape) for shape in known.shapes}
+    made = (_shape([*row[:5], 1]) for row in lesson.shapes)
+    fresh = {_shape_key(shape): shape for shape in made if shape is not None and _shape_key(shape) not in there}
+    noise = [(lesson.noise or {}).get(at) if value is None else value for at, value in enumerate(known.noise)]
+    found = replace(
+        known,
+        shapes=(*known.shapes, *fresh.values())[-MOST_APPLICATION_SHAPES:],
+        noise=tuple(noise),
+        batches=known.batches if known.jobs else lesson.batches or known.batches,
+    )
+    return found if found == known else replace(found, used_seconds=max(known.used_seconds, now_seconds))
 
 
 def learned(known: Application, lesson: Lesson, *, now_seconds: float) -> Application:
@@ -122,6 +169,7 @@ def learned(known: Application, lesson: Lesson, *, now_seconds: float) -> Applic
         restarts=restarts,
         batches=lesson.batches or known.batches,
         misses=misses,
+        taught=(*known.taught, lesson.uid)[-_MOST_TAUGHT:] if lesson.uid else known.taught,
     )
 
 
@@ -195,6 +243,7 @@ def _line(application: Application) -> str:
         "batches": [batches.initial, batches.least, batches.most, batches.local_least, batches.local_most],
         "accumulation": batches.accumulation,
         "misses": None if application.misses is None else round(application.misses, 3),
+        "taught": list(application.taught) or None,
     }  # fmt: skip
     return json.dumps({name: value for name, value in known.items() if value not in ("", None)}, separators=(",", ":"))
 
@@ -206,8 +255,8 @@ def _short(value: float) -> float:
 
 def _read(line: str) -> Application | None:
     given = untrusted.mapping(line)
-    name = untrusted.string(given.get("name"), most=_LONGEST_NAME).encode(errors="replace").decode()
-    if not name:
+    name = given.get("name")
+    if not is_name(name):
         return None
     batches = _batches(given.get("batches"), is_accumulating=given.get("accumulation") is not False)
     noise = given.get("noise")
@@ -217,9 +266,11 @@ def _read(line: str) -> Application | None:
     works = given.get("works")
     works = works[-MOST_APPLICATION_WORKS:] if isinstance(works, list) else []
     restart = _positive(given.get("restart"), _LONGEST_RESTART)
+    taught = given.get("taught")
+    taught = taught if isinstance(taught, list) else []
     return Application(
-        name=name,
-        pool=untrusted.string(given.get("pool"), most=_LONGEST_NAME).encode(errors="replace").decode(),
+        name=str(name),
+        pool=_plain(given.get("pool"), _LONGEST_POOL),
         jobs=_count(given.get("jobs")),
         used_seconds=_within(given.get("used"), 0.0, 1e11) or 0.0,
         shapes=tuple(shape for shape in shapes if shape is not None),
@@ -229,7 +280,13 @@ def _read(line: str) -> Application | None:
         restarts=_count(given.get("restarts")) if restart is not None else 0,
         batches=batches,
         misses=_within(given.get("misses"), 0.0, 30.0),
+        taught=tuple(_plain(uid, _LONGEST_UID) for uid in taught[-_MOST_TAUGHT:] if isinstance(uid, str)),
     )
+
+
+def _plain(value: Any, most: int) -> str:
+    """A text of a line. JSON can escape half a surrogate pair, which cannot be encoded again."""
+    return untrusted.string(value, most=most).encode(errors="replace").decode()
 
 
 def _shape(row: Any) -> Shape | None:
@@ -249,7 +306,8 @@ def _batches(value: Any, *, is_accumulating: bool) -> Batches:
     counts = [_count(one) for one in value] if isinstance(value, list) and len(value) == 5 else []
     if not counts or min(counts) < 1:
         return Batches(accumulation=is_accumulating)
-    return Batches(*counts, accumulation=is_accumulating)
+    initial, least, most, local_least, local_most = counts
+    return Batches(initial, least, most, local_least, local_most, is_accumulating)
 
 
 def _count(value: Any) -> int:

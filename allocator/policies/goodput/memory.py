@@ -19,11 +19,17 @@ from diflow.allocator.model.profile import (
     NODES,
     REPLICAS,
     STEP_SECONDS,
+    Profile,
+    clean,
+    gradient_noise,
 )
-from diflow.allocator.policies.goodput.model import ALPHA_C, BETA_C, step_seconds
+from diflow.allocator.policies.goodput.model import ALPHA_C, BETA_C, efficiency, step_seconds
 
 MOST_MISS = 0.25
-"""A memory that is off by more than this, as a logarithm, is dropped: the difference between 2 and 2.6 times as fast."""
+"""A memory that is off by more than this, as a logarithm, is dropped: the difference between 2 times as fast and 2.6
+times."""
+LEAST_GAIN = 1.3
+"""Speed on two replicas, in multiples of that on one, from which a memory counts as encouraging."""
 SPREAD = (0.8, 1.0, 1.25)
 """Work of a job like an earlier one, as multiples of the earlier one's: jobs of one application differ a little."""
 SPREAD_WEIGHTS = (0.25, 0.5, 0.25)
@@ -66,12 +72,27 @@ def inherited(rows: FloatArray, prior: Prior, params: FloatArray) -> FloatArray 
     scale = float(np.median(off))
     if not np.isfinite(scale) or float(np.abs(off - scale).mean()) > MOST_MISS:
         return None
+    if _discourages(rows, params):
+        return None
     seen = {(bool(nodes > 1), int(replicas)) for nodes, replicas in rows[:, [NODES, REPLICAS]].tolist()}
     known = prior.observations
     fresh = [(bool(n > 1), int(r)) not in seen for n, r in known[:, [NODES, REPLICAS]].tolist()]
     out = known[np.array(fresh, dtype=np.bool_)].copy()
     out[:, [ACCUMULATION_SECONDS, STEP_SECONDS]] *= math.exp(scale)
     return out
+
+
+def _discourages(rows: FloatArray, params: FloatArray) -> bool:
+    """Whether the memory says that a job which has run on one replica alone gains little from a second one.
+
+    On one replica nothing can refute that, and a wrong memory would keep the job there until its end: so it is not
+    believed before the job has tried.
+    """
+    if rows[:, REPLICAS].max() > 1:
+        return False
+    batch, none = rows[-1:, LOCAL_BATCH], np.zeros(1)
+    one, two = (step_seconds(params, np.array([False]), np.array([count]), batch, none)[0] for count in (1.0, 2.0))
+    return bool(2 * one < LEAST_GAIN * two)
 
 
 def noise_at(prior: Prior, fraction: float | None) -> float:
@@ -97,3 +118,21 @@ def work_ahead(works: FloatArray, done: float) -> float:
         return least
     mean = float(((sizes - done) * weights)[longer].sum() / weights[longer].sum())
     return max(mean, least)
+
+
+def work_of(profile: Profile, *, seconds: float) -> float | None:
+    """The work of a job that has ended, in iterations of its initial batch size; None if its report says too little.
+
+    Its own count, or else an estimate: its running time at the goodput of its newest observation.
+    """
+    if profile.work_done is not None and math.isfinite(profile.work_done) and profile.work_done > 0:
+        return profile.work_done
+    rows = clean(profile.observations)
+    if not len(rows) or seconds <= 0:
+        return None
+    newest = rows[-1]
+    scale = np.array([newest[REPLICAS] * newest[LOCAL_BATCH] / max(1, profile.initial_batch)])
+    found = gradient_noise(profile)
+    noise = np.array([found[1] / found[0] if found is not None and found[0] > 0 else math.inf])
+    rate = float((scale * efficiency(np.maximum(scale, 1e-9), noise))[0]) / float(newest[STEP_SECONDS])
+    return seconds * rate if math.isfinite(rate) and rate > 0 else None

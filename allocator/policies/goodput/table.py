@@ -135,8 +135,8 @@ class Tables:
         return self._data
 
     def _work_left(self, snapshot: Snapshot, data: FloatArray, per_node: IntArray) -> FloatArray:
-        """Work left of each job in iterations of M0 (J); NaN: unknown. For a job that does not say it, the mean residual
-        life of the earlier jobs of its application.
+        """Work left of each job in iterations of M0 (J); NaN: unknown. Of a job that does not say it, the mean
+        residual life of the earlier jobs of its application.
 
         What the job has done is its running time at the speed of the mean number of replicas that it held, which a plan
         does not change."""
@@ -153,7 +153,9 @@ class Tables:
                 held = max(1.0, float(snapshot.job_service_seconds[j]) / ran)
                 low = int(held)
                 counts = np.array([[low, low + 1]])
-                good, _, _ = best_batches(data[j : j + 1, :PARAMETERS], _of(data[j : j + 1]), counts, counts > per_node[j])
+                good, _, _ = best_batches(
+                    data[j : j + 1, :PARAMETERS], _of(data[j : j + 1]), counts, counts > per_node[j]
+                )
                 done = ran * float(good[0, 0] + (held - low) * (good[0, 1] - good[0, 0]))
             left[j] = work_ahead(profile.prior.works, done)
         return left
@@ -218,8 +220,8 @@ _NO_REPORT = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Report:
-    """What was read from a profile (_COLUMNS), and whether its parameters were fitted here: to its observations alone, or
-    also to those that it inherits (then with which model of the memory)."""
+    """What was read from a profile (_COLUMNS), and whether its parameters were fitted here: to its observations alone
+    (`is_fitted`), or also to those that it `inherits`, with this model of the memory."""
 
     profile: Profile | None
     columns: list[float]
