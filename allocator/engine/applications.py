@@ -302,7 +302,7 @@ class Applications:
         noise |= _noise(profile)
         found = math.nan
         if record is not None and record.shapes and len(rows):
-            found = miss(rows, fit_all([prior_of(record).observations])[0])
+            found = miss(rows, fit_all([prior_of(record).observations], apart=True)[0])
         return Lesson(
             shapes=tuple(tuple(row) for row in rows[:, :5].tolist()),
             noise=noise,

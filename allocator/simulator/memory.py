@@ -41,7 +41,7 @@ class Memory:
         before, seen = self.prior(application), clean(rows)
         found = math.nan
         if before is not None and len(before.observations):
-            found = miss(seen, fit_all([before.observations])[0])
+            found = miss(seen, fit_all([before.observations], apart=True)[0])
         made = replace(
             lesson, shapes=tuple(map(tuple, seen[:, :5].tolist())), miss=None if math.isnan(found) else found
         )

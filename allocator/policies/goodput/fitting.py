@@ -39,10 +39,17 @@ digits differ; unrounded, they decided whether a trial counted as better, and wo
 _LOG_TINY = float(np.log(TINY))
 
 
-def fit_all(rows: Sequence[FloatArray], start: FloatArray | None = None, *, iterations: int = 25) -> FloatArray:
+def fit_all(
+    rows: Sequence[FloatArray],
+    start: FloatArray | None = None,
+    *,
+    iterations: int = 25,
+    apart: bool = False,
+) -> FloatArray:
     """Parameters (J×7) of J jobs from their cleaned observations; NaN for a job without any.
 
-    `start` (J×7): earlier fits, NaN if there is none. About 0.1 ms per job if many are fitted together.
+    `start` (J×7): earlier fits, NaN if there is none. `apart`: each fit ends when it has converged, so that it does not
+    depend on the other jobs; otherwise all end with the last one. About 0.1 ms per job if many are fitted together.
     """
     jobs = len(rows)
     out = np.full((jobs, PARAMETERS), np.nan)
@@ -54,12 +61,13 @@ def fit_all(rows: Sequence[FloatArray], start: FloatArray | None = None, *, iter
     for begin in range(0, len(some), 256):
         part = some[begin : begin + 256]
         earlier = np.full((len(part), PARAMETERS), np.nan) if start is None else start[part]
-        out[part] = _fit_block([rows[j][-MOST_ROWS:] for j in part], earlier, iterations)
+        out[part] = _fit_block([rows[j][-MOST_ROWS:] for j in part], earlier, iterations, apart=apart)
     return out
 
 
-def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int) -> FloatArray:
-    jobs, width = len(rows), max(len(r) for r in rows)
+def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int, *, apart: bool) -> FloatArray:
+    # With another width, sums would be rounded differently.
+    jobs, width = len(rows), MOST_ROWS if apart else max(len(r) for r in rows)
     data = np.zeros((jobs, width, 5))
     used = np.zeros((jobs, width), dtype=np.bool_)
     for j, r in enumerate(rows):
@@ -77,6 +85,7 @@ def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int) -
     cost, residual, jacobian, weight = _evaluate(theta, seen)
     cost = cost + PRIOR * ((theta - anchor) ** 2).sum(axis=1)
     eye = np.eye(PARAMETERS)
+    done = np.zeros(jobs, dtype=np.bool_)
     for _ in range(iterations):
         weighted = jacobian * weight[:, :, None]
         normal = np.einsum("jki,jkl->jil", weighted, jacobian) + PRIOR * eye
@@ -89,7 +98,7 @@ def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int) -
         trial = _bounded(theta + np.where(free, np.clip(step, -2.0, 2.0), 0.0))
         new_cost, new_residual, new_jacobian, new_weight = _evaluate(trial, seen)
         new_cost = new_cost + PRIOR * ((trial - anchor) ** 2).sum(axis=1)
-        better = new_cost < cost
+        better = (new_cost < cost) & ~done
         gain = np.where(better, (cost - new_cost) / (cost + 1e-12), 0.0)
         theta = np.where(better[:, None], trial, theta)
         cost = np.where(better, new_cost, cost)
@@ -97,7 +106,11 @@ def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int) -
         weight = np.where(better[:, None], new_weight, weight)
         jacobian = np.where(better[:, None, None], new_jacobian, jacobian)
         damping = np.where(better, damping * 0.3, damping * 4.0).clip(1e-9, 1e9)
-        if (gain < 1e-4).all() and (better | (damping > 1e3) | (cost < 1e-9)).all():
+        if apart:
+            done |= (gain < 1e-4) & (better | (damping > 1e3) | (cost < 1e-9))
+            if done.all():
+                break
+        elif (gain < 1e-4).all() and (better | (damping > 1e3) | (cost < 1e-9)).all():
             break
     return _natural(theta, free)
 

@@ -126,9 +126,11 @@ class Tables:
                     unfitted.append((report, rows))
             self._reports[name] = report
         # Not started from an earlier fit: a plan must depend only on the snapshot.
-        for (report, _), found in zip(unfitted, fit_all([rows for _, rows in unfitted]), strict=True):
-            if np.isfinite(found).all():
-                report.columns[:PARAMETERS] = found.tolist()
+        for heirs in (False, True):
+            some = [(report, rows) for report, rows in unfitted if (report.inherits is not None) is heirs]
+            for (report, _), found in zip(some, fit_all([rows for _, rows in some], apart=heirs), strict=True):
+                if np.isfinite(found).all():
+                    report.columns[:PARAMETERS] = found.tolist()
         self._read_from = snapshot.job_profile, snapshot.job_names
         columns = [self._reports[name].columns for name in snapshot.job_names]
         self._data = np.array(columns).reshape(snapshot.jobs, _COLUMNS)
@@ -257,7 +259,7 @@ def _models(profiles: tuple[Profile | None, ...], known: dict[int, FloatArray]) 
     priors = {p.prior.version: p.prior for p in profiles if p is not None and p.prior is not None}
     out = {version: known[version] for version in priors if version in known}
     new = [prior for version, prior in sorted(priors.items()) if version not in out]
-    for prior, found in zip(new, fit_all([prior.observations for prior in new]), strict=True):
+    for prior, found in zip(new, fit_all([prior.observations for prior in new], apart=True), strict=True):
         out[prior.version] = found
     return out
 

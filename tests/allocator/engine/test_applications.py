@@ -177,7 +177,7 @@ def test_a_job_that_has_ended_teaches_the_memory_of_its_application(scene: Scene
     assert (record.jobs, record.batches.initial, record.batches.most) == (1, 32, 1024)
     assert record.noise[9] == pytest.approx(2.996, abs=1e-3)
     # 46:40 at the goodput of the newest observation: 4 x 32 samples in 0.12 s, worth 21 / 24 of 4 steps of 32.
-    assert only(scene.records()).works == (pytest.approx(2800 * 4 * (21 / 24) / 0.12, rel=1e-3),)
+    assert record.works[0] == pytest.approx(2800 * 4 * (21 / 24) / 0.12, rel=1e-3)
     assert scene.learn() == 0, "once"
 
 
@@ -318,7 +318,7 @@ def test_the_restart_of_a_running_job_is_measured_to_the_first_report_of_its_rou
     scene.add(workflow("one", report=single, node="n1"))
     scene.learn()
     scene.wall = BEGAN + 500.0
-    moved = {"node": "n1", "moves": 1, "since": BEGAN + 500.0}
+    moved: dict[str, Any] = {"node": "n1", "moves": 1, "since": BEGAN + 500.0}
     scene.add(workflow("one", report=single, **moved))
     scene.learn()
     scene.wall = BEGAN + 547.0
