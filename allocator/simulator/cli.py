@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -19,11 +19,13 @@ from diflow.allocator.policies.fair.policy import deserved_table
 from diflow.allocator.policies.fair.shares import queue_demand
 from diflow.allocator.policies.settings import PolicySettings, policy_settings
 from diflow.allocator.simulator import report
+from diflow.allocator.simulator.memory import Memory, poisoned
 from diflow.allocator.simulator.metrics import metrics
 from diflow.allocator.simulator.replay import Scenario, replay
-from diflow.allocator.simulator.truth import load, read_workload
+from diflow.allocator.simulator.truth import Application, load, read_workload
 from diflow.errors import InvalidError, NotFoundError
 from diflow.figures import counted
+from diflow.state.applications import Application as Record
 from diflow.tables import table
 
 app = typer.Typer(
@@ -94,6 +96,19 @@ def simulate(  # noqa: PLR0917 - typer's options
             help="The restart cost that the policy assumes. By default that of --restart-seconds.",
         ),
     ] = None,
+    past: Annotated[
+        Path | None,
+        typer.Option(
+            help="Workload that is replayed first: its jobs leave the memory from which those of --workload start."
+        ),
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory/--no-memory", help="Jobs inherit from earlier jobs of their application.")
+    ] = False,
+    poison: Annotated[
+        float,
+        typer.Option(parser=_number(0, 3), metavar="SIGMA", help="Multiply all of that memory by lognormal factors."),
+    ] = 0.0,
     growth: Annotated[
         float | None,
         typer.Option(
@@ -133,6 +148,8 @@ def simulate(  # noqa: PLR0917 - typer's options
             raise InvalidError("--journal goes with --policy and -o: it has no --workload, --profiles and --out")
         _replay_journal(journal, names, output)
         return
+    if poison and past is None:
+        raise InvalidError("--poison changes what the jobs of --past have left: give one")
     if workload is None or profiles is None:
         raise InvalidError("a simulation needs --workload CSV and --profiles DIR (or --journal FILE)")
     told = restart_seconds if assumed_restart_seconds is None else assumed_restart_seconds
@@ -167,7 +184,11 @@ def simulate(  # noqa: PLR0917 - typer's options
         required=required,
     )
     policies = [load_policy(name, settings) for name in names]
-    results = [replay(arrivals, apps, each, scenario) for each in policies]
+    left = _memory(past, poison, apps, scenario, settings, seed=seed) if past is not None else {}
+    results = [
+        replay(arrivals, apps, each, scenario, memory=Memory(dict(left)) if memory or past is not None else None)
+        for each in policies
+    ]
     rows = [metrics(result) for result in results]
     typer.echo(report.as_json(rows).rstrip() if output == "json" else report.as_text(rows))
     if out is not None:
@@ -253,6 +274,21 @@ def _last(path: Path) -> journals.Entry:
     if last is None:
         raise InvalidError(f"the journal {path} holds no whole entry")
     return last
+
+
+def _memory(
+    past: Path,
+    poison: float,
+    apps: Mapping[str, Application],
+    scenario: Scenario,
+    settings: PolicySettings,
+    *,
+    seed: int,
+) -> dict[str, Record]:
+    """What the jobs of the workload `past` leave behind under goodput."""
+    memory = Memory()
+    replay(read_workload(past), apps, load_policy("goodput", settings), scenario, memory=memory)
+    return poisoned(memory.records, poison, seed=seed) if poison else memory.records
 
 
 def _settings(pairs: list[str], **given: object) -> PolicySettings:

@@ -260,6 +260,8 @@ def test_profiles_that_lie_in_a_plane_are_named(profiles: Path, tmp_path: Path) 
         (["--load", "inf"], InvalidError("--load must be a number, not inf")),
         (["--assumed-restart-seconds", "1e9"], InvalidError("--assumed-restart-seconds must be at most 86400")),
         (["--set", "queue_ahead"], InvalidError("--set takes NAME=VALUE with a setting of the policies (ageing_sec")),
+        (["--poison", "1"], InvalidError("--poison changes what the jobs of --past have left")),
+        (["--past", "nowhere.csv"], InvalidError("nowhere.csv cannot be read")),
         (["--set", "nothing=1"], InvalidError("not 'nothing=1'")),
         (["--set", "queue_ahead=NaN"], InvalidError("DIFLOW_POLICY_QUEUE_AHEAD")),
         (["--set", "steps=allocate"], InvalidError("DIFLOW_POLICY_STEPS")),
@@ -344,6 +346,19 @@ def test_options_of_the_scenario_and_the_policy_change_the_outcome(
     profiles: Path, tmp_path: Path, options: list[str]
 ) -> None:
     assert simulated(profiles, tmp_path, *options) != simulated(profiles, tmp_path)
+
+
+def test_jobs_inherit_from_a_workload_that_is_replayed_first(profiles: Path, tmp_path: Path) -> None:
+    before = tmp_path / "before.csv"
+    before.write_text(HEAD + "".join(f"old-{i},{60 * i},toy,2,64\n" for i in range(4)))
+    plain = simulated(profiles, tmp_path)
+    inherited = simulated(profiles, tmp_path, "--past", str(before))
+    assert inherited["mean"] < plain["mean"]
+    assert inherited["restarts"] < plain["restarts"]
+    assert simulated(profiles, tmp_path, "--past", str(before), "--poison", "2") != inherited
+    assert simulated(profiles, tmp_path, "--past", str(before), "--policy", "fair") == simulated(
+        profiles, tmp_path, "--policy", "fair"
+    ), "memory does not change whom fair serves"
 
 
 def test_a_number_that_is_none_is_named() -> None:
