@@ -31,7 +31,15 @@ _WITH_DEFAULT: Final = ("priority", "preemptible", "backoffLimit", "cleanPodPoli
 _LONGEST_NAME: Final = 253
 _LONGEST_KEY: Final = 253 + 1 + keys.LABEL_LIMIT
 """Characters of a label's key: a prefix, a slash and a name."""
-_OPTIONAL: Final = ("topology", "queue", "scheduling", "volumes", "ttlSecondsAfterFinished", "startDeadlineSeconds")
+_OPTIONAL: Final = (
+    "topology",
+    "queue",
+    "scheduling",
+    "volumes",
+    "ttlSecondsAfterFinished",
+    "startDeadlineSeconds",
+    "health",
+)
 
 # Expressions of CEL.
 _IS_NAMED: Final = "has({0}.name) && {0}.name != ''"
@@ -152,6 +160,10 @@ def _spec() -> Json:
             "startDeadlineSeconds": described(
                 fields["startDeadlineSeconds"],
                 "The job fails if it has not started so many seconds after its creation.",
+            ),
+            "health": described(
+                fields["health"],
+                "After how long replicas count as silent or as standing still, and what follows. Not set: never.",
             ),
             "topology": {
                 "type": "object",
