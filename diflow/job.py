@@ -19,8 +19,8 @@ from pydantic.alias_generators import to_camel
 from diflow import amounts, bounds, documents, keys, names
 from diflow.errors import InvalidError
 from diflow.figures import shortened
-from diflow.spec.failurerules import FailurePolicy
 from diflow.spec import ditask
+from diflow.spec.failurerules import FailurePolicy
 from diflow.spec.generations import refuse_older, with_tasks
 from diflow.spec.podrules import check_mounts, work_container
 from diflow.spec.podtemplate import (
