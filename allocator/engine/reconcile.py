@@ -215,8 +215,9 @@ def reconcile(
         return out
     if read.restarts > read.backoff_limit:
         return [_give_up(read, now)]
-    follows = _after_failures(job, capacity, now, most_memory) if read.has_policy else None
-    return _go_on(job, capacity, now, pace or Pace(), overdue) if follows is None else follows
+    pace = pace or Pace()
+    follows = _after_failures(job, capacity, now, pace, most_memory) if read.has_policy else None
+    return _go_on(job, capacity, now, pace, overdue) if follows is None else follows
 
 
 def _to_successor(job: Job, now: float) -> list[Write]:
@@ -281,11 +282,14 @@ def _together(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> list[
     return [] if is_over else None
 
 
-def _after_failures(job: Job, capacity: FreeCapacity, now: float, most_memory: int | None) -> list[Write] | None:
+def _after_failures(
+    job: Job, capacity: FreeCapacity, now: float, pace: Pace, most_memory: int | None
+) -> list[Write] | None:
     """What follows from failures by the job's failure policy; None if nothing does."""
     read = job.read
     running = {pod.member: pod.place.order for pod in job.current_pods() if pod.place is not None and not pod.is_gated}
-    found = failing.consequence(read, running=running, now=now, most_memory=most_memory)
+    is_final = not read.is_preemptible or not (failing.is_explained(read) or explain_left(job, capacity, pace) > 0)
+    found = failing.consequence(read, running=running, now=now, most_memory=most_memory, is_final=is_final)
     if found.stop:
         made = decision("stop", found.stop, now)
         return [patches.stop_job(read, decision=made, note=Note("Stopped", found.stop, is_warning=True))]
@@ -309,7 +313,7 @@ def _after_failures(job: Job, capacity: FreeCapacity, now: float, most_memory: i
 def explain_left(job: Job, capacity: FreeCapacity, pace: Pace) -> float:
     """Seconds until the others of a round restart because of a failure that counts; 0 or less if they do so now."""
     read = job.read
-    if not read.has_policy or not read.is_preemptible or not read.tree.failed(read.current):
+    if not read.has_policy or not read.is_preemptible:
         return 0.0
     failed = untrusted.seconds(failing.first_failure(read))
     return pace.explain_seconds - capacity.age(failed) if failed else 0.0

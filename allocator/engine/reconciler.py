@@ -11,6 +11,7 @@ import structlog
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.failing import first_failure
 from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.reconcile import Job, Pace, end_pods, free_now, reconcile
 from diflow.allocator.engine.settings import AllocatorSettings
@@ -105,7 +106,7 @@ class Reconciler:
         if self._unchanged.get(job.key) is not job:
             return False
         # With time alone a node becomes lost, a round old enough to be replaced, and a pod overdue.
-        if job.read.tree.recreated or (job.read.has_policy and job.read.tree.failed(job.read.current)):
+        if job.read.tree.recreated or (job.read.has_policy and first_failure(job.read)):
             return False
         return not (lost or overdue) or not any(pod.identity.uid in overdue or pod.host in lost for pod in job.pods)
 

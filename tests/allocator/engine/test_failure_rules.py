@@ -315,6 +315,36 @@ def test_a_peer_that_fails_with_a_lost_replica_does_not_count(at: Lab, code: int
     assert at.cluster.restarts("j") == 0
 
 
+def test_nor_does_it_end_the_job(at: Lab) -> None:
+    at.cluster.submit(asks(codes("FailJob", 1), replicas=3, preemptible=True))
+    runs(at, 3)
+    exits(at, 1, index=1)
+    at.step()
+    exits(at, 247, index=0)
+    at.rest()
+    assert at.cluster.phase("j") == "Running"
+    runs(at, 3)
+    exits(at, 1, index=1)
+    assert ended(at) == "Failed"
+
+
+def test_many_replicas_that_fail_on_one_node_are_one_exclusion_and_few_writes(at: Lab) -> None:
+    for name in ("b", "c"):
+        at.cluster.remove_node(name)
+    at.cluster.node("big", cpu=64, memory="128Gi")
+    at.cluster.submit(asks(replicas=40))
+    before = runs(at, 40)
+    there = [int(name[2:]) for name, node in before.items() if node == "big"]
+    assert len(there) > 2 * 16
+    for index in there:
+        exits(at, 201, index=index)
+    at.until(lambda: excluded(at) == ["big"], "its node is left out")
+    at.rest(limit=200)
+    assert len([1 for reason, _ in at.events("j") if reason == "NodeExcluded"]) <= 3
+    assert "big" not in at.cluster.running("j").values()
+    assert at.cluster.restarts("j") == 0
+
+
 def test_a_failure_without_such_a_reason_counts_after_some_seconds(at: Lab) -> None:
     at.cluster.submit(asks(replicas=3, preemptible=True, backoff_limit=1))
     runs(at, 3)
