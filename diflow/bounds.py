@@ -76,6 +76,16 @@ MOST_TTL_SECONDS: Final = 2**31 - 1
 MOST_START_SECONDS: Final = 2**31 - 1
 """An int32, as the other times of a job."""
 
+LEAST_HEALTH_SECONDS: Final = 60
+"""Of the deadlines in `health`: a server that was away for less than half of it is not noticed, and the clients' next
+attempt follows within as long again."""
+
+MOST_HEALTH_SECONDS: Final = 30 * 86_400
+"""Of the deadlines in `health`: thirty days."""
+
+MOST_HEALTH_RESTARTS: Final = 1_000
+"""Restarts of a job by its `health`."""
+
 MOST_ENDED_JOBS: Final = 1_000
 """Ended jobs in the record of a namespace, the last ones."""
 

@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from diflow import bounds, documents, keys, names
 from diflow.errors import InvalidError
 from diflow.figures import shortened
+from diflow.spec import ditask
 from diflow.spec.generations import refuse_older, with_tasks
 from diflow.spec.podrules import check_mounts
 from diflow.spec.podtemplate import (
@@ -46,6 +47,7 @@ TaskType = Literal["learner", "collector", "evaluator", "none"]
 Priority = Literal["normal", "high"]
 CleanPodPolicy = Literal["Running", "All", "None"]
 Scheduling = Literal["none", "gang"]
+HealthAction = Literal["report", "restart"]
 
 # Fields of DI-orchestrator's manifests without a meaning in diflow: dropped without a warning.
 _IGNORED = frozenset({"group"})
@@ -150,6 +152,30 @@ class Topology(_Model):
         return self
 
 
+class Health(_Model):
+    """How long the replicas of a job may be quiet, in seconds (0: as long as they like), and what follows.
+
+    `heartbeat_seconds`: without any sign of life. `progress_seconds`: without a further step; before the first one
+    `first_progress_seconds`. `action`: `report` names the replicas, `restart` also starts those again that stand still,
+    at most `max_restarts` times, which does not count against the backoffLimit.
+    """
+
+    heartbeat_seconds: int = Field(600, ge=0, le=bounds.MOST_HEALTH_SECONDS, strict=True)
+    # The progress of a job that saves for ten minutes rests for longer than ten minutes, by the step around that.
+    progress_seconds: int = Field(900, ge=0, le=bounds.MOST_HEALTH_SECONDS, strict=True)
+    first_progress_seconds: int = Field(7200, ge=0, le=bounds.MOST_HEALTH_SECONDS, strict=True)
+    action: HealthAction = "report"
+    max_restarts: int = Field(3, ge=1, le=bounds.MOST_HEALTH_RESTARTS, strict=True)
+
+    @model_validator(mode="after")
+    def _server_may_be_away(self) -> Self:
+        for name in ("heartbeat_seconds", "progress_seconds", "first_progress_seconds"):
+            if 0 < getattr(self, name) < bounds.LEAST_HEALTH_SECONDS:
+                text = f"must be 0, which is no limit, or at least {bounds.LEAST_HEALTH_SECONDS}"
+                raise InvalidError(text, path=to_camel(name))
+        return self
+
+
 class DIJob(_Model):
     """A job of one or more tasks, run as one Argo Workflow.
 
@@ -159,6 +185,7 @@ class DIJob(_Model):
     leaves scheduling to Argo; `topology` needs the allocator. `ttl_seconds_after_finished` is how long the ended job is
     kept; None is decided by the cluster at submission: what the administrator has set, else without end.
     `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
+    `health`: the deadlines by which silent and standing replicas are found; None: they are not looked for.
     """
 
     name: str
@@ -178,6 +205,7 @@ class DIJob(_Model):
         None, ge=bounds.LEAST_TTL_SECONDS, le=bounds.MOST_TTL_SECONDS, strict=True
     )
     start_deadline_seconds: int | None = Field(None, ge=1, le=bounds.MOST_START_SECONDS, strict=True)
+    health: Health | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -202,11 +230,17 @@ class DIJob(_Model):
             data["volumes"] = tuple(volumes)
         if data.get("topology") is not None:
             data["topology"] = _topology(data["topology"])
+        if data.get("health") is not None:
+            data["health"] = _health(data["health"])
         return data
 
     @model_validator(mode="after")
     def _an_allocator_is_there_for_its_fields(self) -> Self:
-        of_allocator = {"topology": self.topology, "startDeadlineSeconds": self.start_deadline_seconds}
+        of_allocator = {
+            "topology": self.topology,
+            "startDeadlineSeconds": self.start_deadline_seconds,
+            "health": self.health,
+        }
         for name, value in of_allocator.items():
             if value is not None and self.scheduling == "none":
                 raise InvalidError("needs the allocator, which `scheduling: none` excludes", path=f"spec.{name}")
@@ -309,6 +343,7 @@ class DIJob(_Model):
                 bounds.MOST_HOST_BYTES,
                 path="spec.tasks",
             )
+        self._check_ditask(namespace)
         for i, task in enumerate(self.tasks if not short and len(self.tasks) > 1 else ()):
             in_pod = size * (1 + 2 * len(_containers(task)))
             if in_pod > bounds.MOST_POD_BYTES:
@@ -318,6 +353,20 @@ class DIJob(_Model):
                     bounds.MOST_POD_BYTES,
                     path=f"spec.tasks[{i}].template.spec.containers",
                 )
+
+    def _check_ditask(self, namespace: int) -> None:
+        """Raises InvalidError if the variables of `ditask` are not possible. `namespace`: the length of its name."""
+        engine = ditask.of_annotations(self.annotations)
+        if engine is None:
+            return
+        if len(self.tasks) > 1:
+            raise InvalidError("is for jobs of one task", path=f"metadata.annotations[{keys.DITASK}]")
+        task = self.tasks[0]
+        host = names.host(self.name, "n" * namespace, task.name, _most(task) - 1)
+        size = engine.most_bytes(_most(task), host)
+        if size > bounds.MOST_HOST_BYTES:
+            what = "bytes of addresses of other replicas, which the last one has in one variable"
+            raise _exceeds(what, size, bounds.MOST_HOST_BYTES, path="spec.tasks")
 
     @classmethod
     def from_manifest(cls, manifest: Any) -> Self:
@@ -523,6 +572,19 @@ def _topology(item: Any) -> Topology:
         return Topology(required=data["required"])
     except InvalidError as error:
         raise InvalidError(error.message, path=f"{path}.{error.path}") from None
+
+
+def _health(item: Any) -> Health:
+    if isinstance(item, Health):
+        return item
+    path = "spec.health"
+    data = _mapping(item, path)
+    known = _in_manifests(Health) | Health.model_fields.keys()
+    _warn([f"{path}.{key}" for key in data if key not in known])
+    try:
+        return Health(**{key: value for key, value in data.items() if key in known and value is not None})
+    except InvalidError as error:
+        raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
 
 
 def _mapping(value: Any, path: str) -> dict[str, Any]:

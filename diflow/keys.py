@@ -33,7 +33,9 @@ DIJOB: Final = "diflow/dijob"  # the DIJob as submitted, JSON
 VERSION: Final = "diflow/version"  # the diflow that rendered it
 ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the current round (allocator)
 PROOF: Final = "diflow/allocation-proof"  # the allocator's signature of that text (allocator)
+EXCLUDED: Final = "diflow/excluded-nodes"  # JSON: the nodes that are left out for this job (allocator)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
+HEALTH: Final = "diflow/health"  # JSON: which replicas are silent, have stopped or are slow (allocator)
 HELD: Final = "diflow/held"  # "true": its user suspended it, and not only the wait for its admission
 REQUESTED: Final = (
     "diflow/requested"  # JSON {task: replicas}: the parameter `replicas`, of a gang scaled while it waits
@@ -58,6 +60,9 @@ DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the
 
 # Annotations that a user puts on a job.
 ADAPTDL: Final = "diflow/adaptdl"  # "true": its containers get the variables of AdaptDL's clients
+DITASK: Final = (
+    "diflow/ditask"  # "<topology>/<parallel workers>": those of DI-engine's `ditask`, as DI-orchestrator v1.0
+)
 DLROVER: Final = "diflow/dlrover"  # "true": those of DLRover's trainers
 RENDEZVOUS: Final = "diflow/rendezvous"  # "c10d": those of torchrun's c10d rendezvous, with a run id
 APPLICATION: Final = "diflow/application"  # the application that it runs; jobs of one application scale alike

@@ -22,6 +22,7 @@ from diflow.bounds import MOST_PARTS
 from diflow.figures import counted
 from diflow.state import chain
 from diflow.state.allocation import Allocation
+from diflow.state.exclusions import Exclusions
 from diflow.state.parameters import replicas_text
 from diflow.state.patches import live
 from diflow.state.roster import roster
@@ -250,6 +251,8 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
             return out  # a round that lost a replica will be replaced: no pods are admitted to it
     if not read.is_preemptible and (ended := _without_place(job, now)):
         return [*out, *ended]
+    if not read.is_preemptible:
+        out += _stopped_for_health(job, capacity, now)
     late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
     if late:
         return [*out, *_take_back(job, late, now)]
@@ -307,6 +310,28 @@ def next_round(
 ) -> Write:
     """As `patches.new_round`; if the job's Workflow is full, in the next Workflow."""
     return patches.new_round(job.read, counts, nodes, now=now, names=next_names(job) if job.is_full else (), **told)
+
+
+def place_again(
+    job: Job, gone: Set[tuple[str, int]], *, now: float, excluded: Exclusions | None = None, **told: Any
+) -> Write:
+    """Take the places of the replicas `gone` (task, index) back, so that planning finds others, and record `excluded`.
+
+    A preemptible job moves as a whole: to a new round, which has no places yet. This uses none of its backoffLimit.
+    `told`: the note and the decision, as in `patches`.
+    """
+    read, at = job.read, job.read.allocation
+    if read.is_preemptible:
+        counts = {role.name: role.low for role in read.roles}
+        return next_round(job, counts, {}, now=now, excluded=excluded, **told)
+    moved = None
+    if at is not None and at.round == read.current:
+        nodes = {
+            task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
+            for task, places in at.nodes.items()
+        }
+        moved = Allocation(at.round, nodes, now, at.first, at.moves)
+    return patches.change_job(read, allocation=moved, excluded=excluded, **told)
 
 
 def next_names(job: Job) -> tuple[str, ...]:
@@ -496,6 +521,26 @@ def _without_place(job: Job, now: float) -> list[Write]:
     ]
 
 
+def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
+    """End the pods of replicas that stand still, as `health.py` has decided. Argo makes them again, which is not
+    counted; they get their places back."""
+    health, found = job.read.health, job.read.found
+    if health is None or health.action != "restart" or found is None or found.round != job.read.current:
+        return []
+    stop = found.stop
+    if stop is None:
+        return []
+    why = f"{_REJECTED}: it stood still, and starts again"
+    return [
+        patches.stop(pod, job.key, why, timestamp(now))
+        for pod in job.current_pods()
+        if pod.place
+        and stop.has(pod.place.task, pod.place.index, pod.created)
+        and not (pod.is_gated or pod.is_stopping or pod.is_terminating)
+        and not (pod.host and capacity.is_lost(pod.host))
+    ]
+
+
 def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
     """Take the place of replicas that kube-scheduler does not bind there; planning finds another one."""
     read, at = job.read, job.read.allocation
@@ -505,16 +550,10 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
     if at is None or at.round != read.current:
         return []
     if read.is_preemptible:
-        counts = {role.name: role.low for role in read.roles}
-        return [next_round(job, counts, {}, now=now, note=note)]
+        return [place_again(job, set(), now=now, note=note)]
     gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
-    nodes = {
-        task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
-        for task, places in at.nodes.items()
-    }
-    moved = Allocation(at.round, nodes, now, at.first, at.moves)
     why = f"{_REJECTED}: kube-scheduler did not bind it to its node"
-    return [patches.change_job(read, allocation=moved, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
+    return [place_again(job, gone, now=now, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
 
 
 def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:

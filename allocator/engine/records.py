@@ -16,11 +16,13 @@ from diflow import amounts, bounds, keys
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.errors import InvalidError
-from diflow.job import DIJob, Task, read_annotation
+from diflow.job import DIJob, Health, Task, read_annotation
 from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
 from diflow.state import applications, untrusted
 from diflow.state.allocation import Allocation
+from diflow.state.exclusions import Exclusions
+from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
 from diflow.state.nodenames import NodeName, parse
 from diflow.state.nodes import nodes as nodes_of
@@ -31,6 +33,7 @@ from diflow.state.tree import Tree, read_tree
 Json = dict[str, Any]
 
 _NODE_NAME = "workflows.argoproj.io/node-name"
+_MAIN = "main"  # Argo's name of the main container
 _IGNORED_TAINTS = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
 )
@@ -85,6 +88,10 @@ class PodRead:
     """(name, image) of each container in the pod's status."""
     has_run: bool = True
     """A container was started, by the pod's status: it may have something to save."""
+    created: float = 0.0
+    """When the API server made it, in seconds since 1970."""
+    began: float = 0.0
+    """When its work's container was started, 0 while it does not run."""
 
     @property
     def is_gated(self) -> bool:
@@ -130,6 +137,7 @@ class JobRead:
     `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `required`: the level
     of the topology that its DIJob requires, or "". `service`: the headless Service of its hosts.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
+    `health`: the deadlines of its replicas, None without any; `found`: what was found of them.
     """
 
     identity: Identity
@@ -146,6 +154,8 @@ class JobRead:
     required: str = ""
     backoff_limit: int = 3
     start_deadline_seconds: int | None = None
+    health: Health | None = None
+    found: HealthState | None = None
     restarts_before: int = 0
     rounds_before: int = 0
     bounds: str = ""
@@ -156,6 +166,7 @@ class JobRead:
     incarnations: Mapping[str, str] = field(default_factory=dict)
     allocation: Allocation | None = None
     decision: Mapping[str, Any] = field(default_factory=dict)
+    excluded: Exclusions = field(default_factory=Exclusions)
     profilings: str = ""
     application: str = ""
     """The application that a preemptible job runs (`state/applications.py`); "" for others, which are not resized."""
@@ -335,12 +346,22 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
             tuple((c.get("name") or "", c.get("image") or "") for c in status.get("containerStatuses") or [])
         ),
         has_run=_has_run(status),
+        created=untrusted.seconds(metadata.get("creationTimestamp")),
+        began=_began(status) if place is not None else 0.0,
     )
 
 
 def _kept(text: Any, place: NodeName | None) -> str:
     """An annotation of a job's pod that diflow updates; "" for other pods, and for a text that is too long."""
     return text if place is not None and isinstance(text, str) and len(text) <= bounds.MOST_HOST_BYTES else ""
+
+
+def _began(status: Mapping[str, Any]) -> float:
+    """When the container that runs the user's program was started; 0 if it does not run."""
+    for container in status.get("containerStatuses") or []:
+        if container.get("name") == _MAIN:
+            return untrusted.seconds(untrusted.sub(container, "state", "running").get("startedAt"))
+    return 0.0
 
 
 def _has_run(status: Mapping[str, Any]) -> bool:
@@ -394,6 +415,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         ),
         "parameters": state.parameters,
         "allocation": state.allocation,
+        "excluded": state.excluded,
         "decision": {"action": decision.action, "why": decision.why, "time": decision.time} if decision else {},
     }
     if base["continued_in"]:
@@ -422,6 +444,8 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         required=job.topology.required if job.topology is not None else "",
         backoff_limit=state.backoff_limit,
         start_deadline_seconds=job.start_deadline_seconds,
+        health=job.health,
+        found=state.health,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
         tree=read_tree(nodes, is_offloaded=offloaded),

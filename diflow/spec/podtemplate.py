@@ -45,6 +45,7 @@ _FOR_USERS: Final = frozenset(
     {
         keys.ADAPTDL,
         keys.APPLICATION,
+        keys.DITASK,
         keys.DLROVER,
         keys.RENDEZVOUS,
         keys.SENDS_TOKEN,
