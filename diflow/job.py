@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from diflow import bounds, documents, keys, names
 from diflow.errors import InvalidError
 from diflow.figures import shortened
+from diflow.spec import ditask
 from diflow.spec.generations import refuse_older, with_tasks
 from diflow.spec.podrules import check_mounts
 from diflow.spec.podtemplate import (
@@ -342,6 +343,7 @@ class DIJob(_Model):
                 bounds.MOST_HOST_BYTES,
                 path="spec.tasks",
             )
+        self._check_ditask(namespace)
         for i, task in enumerate(self.tasks if not short and len(self.tasks) > 1 else ()):
             in_pod = size * (1 + 2 * len(_containers(task)))
             if in_pod > bounds.MOST_POD_BYTES:
@@ -351,6 +353,20 @@ class DIJob(_Model):
                     bounds.MOST_POD_BYTES,
                     path=f"spec.tasks[{i}].template.spec.containers",
                 )
+
+    def _check_ditask(self, namespace: int) -> None:
+        """Raises InvalidError if the variables of `ditask` are not possible. `namespace`: the length of its name."""
+        engine = ditask.of_annotations(self.annotations)
+        if engine is None:
+            return
+        if len(self.tasks) > 1:
+            raise InvalidError("is for jobs of one task", path=f"metadata.annotations[{keys.DITASK}]")
+        task = self.tasks[0]
+        host = names.host(self.name, "n" * namespace, task.name, _most(task) - 1)
+        size = engine.most_bytes(_most(task), host)
+        if size > bounds.MOST_HOST_BYTES:
+            what = "bytes of addresses of other replicas, which the last one has in one variable"
+            raise _exceeds(what, size, bounds.MOST_HOST_BYTES, path="spec.tasks")
 
     @classmethod
     def from_manifest(cls, manifest: Any) -> Self:

@@ -60,8 +60,12 @@ DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the
 
 # Annotations that a user puts on a job.
 ADAPTDL: Final = "diflow/adaptdl"  # "true": its containers get the variables of AdaptDL's clients
+DITASK: Final = (
+    "diflow/ditask"  # "<topology>/<parallel workers>": those of DI-engine's `ditask`, as DI-orchestrator v1.0
+)
 DLROVER: Final = "diflow/dlrover"  # "true": those of DLRover's trainers
 RENDEZVOUS: Final = "diflow/rendezvous"  # "c10d": those of torchrun's c10d rendezvous, with a run id
+APPLICATION: Final = "diflow/application"  # the application that it runs; jobs of one application scale alike
 
 # The pod of a step of a Workflow that waits for the job: when it ends, the controller stops the job.
 WAITED_BY: Final = "diflow/waited-by"
@@ -151,6 +155,7 @@ GATE: Final = "diflow/gang"
 AGGREGATOR_CONFIG: Final = "di-system/aggregator-config"  # the object with the template of aggregators, by default
 ALLOCATOR: Final = "diflow-allocator"  # its service account, its name in events, and the ConfigMap below
 ENDED_JOBS: Final = "diflow-ended"  # the ConfigMap of a namespace with the record of its ended jobs (allocator)
+APPLICATIONS: Final = "diflow-applications"  # the ConfigMap with what its applications have shown (allocator)
 CONTROLLER: Final = "diflow-controller"  # its Deployment, its service account, its Lease, and its name in events
 SERVER: Final = "diflow-server"  # its Deployment, its Service, and its public ConfigMap
 PUBLIC_NAMESPACE: Final = "kube-public"  # all users may read that ConfigMap there, which announces the allocator

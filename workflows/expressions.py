@@ -22,6 +22,8 @@ _TASKS = f"fromJSON(workflow.parameters.{keys.PARAM_TASKS})"
 # The expressions below iterate over the parameter `tasks` instead of naming each task: every pod has several of them,
 # so the Workflow's size would be quadratic in the tasks. Inside a predicate `#` is the name of the task.
 _GRANTED = f"int({_OF_ROUND}?.[#] ?? 1)"
+_DOMAIN = f" + '.{keys.SERVICE}.' + workflow.namespace + '.svc.cluster.local'"
+_FIRST = "'0'"
 
 
 @lru_cache(maxsize=256)
@@ -50,6 +52,27 @@ def index_of_item() -> str:
     return "split(item, '.')[0]"
 
 
+def worker_ids(count: int) -> str:
+    """The numbers of the `count` parallel workers of this replica, comma-joined, in a job of one task."""
+    return f"join(map(0..{count} - 1, {{string(int({_INDEX}) * {count} + #)}}), ',')"
+
+
+def _addresses(pattern: str, task: str, index: str) -> str:
+    """The pattern with the host of a replica in the place of each question mark."""
+    return f"replace('{pattern}', '?', workflow.name + '-{task}-' + {index}{_DOMAIN})"
+
+
+def attached_to_first(task: str, pattern: str) -> str:
+    """The argument of `ditask` by which all others connect to the first replica of a job of one task."""
+    return f"int({_INDEX}) == 0 ? '' : '--attach-to=' + {_addresses(pattern, task, _FIRST)}"
+
+
+def attached_to_earlier(task: str, pattern: str) -> str:
+    """The argument of `ditask` by which each replica of a job of one task connects to all before it."""
+    urls = f"join(map(0..int({_INDEX}) - 1, {{{_addresses(pattern, task, 'string(#)')}}}), ',')"
+    return f"int({_INDEX}) == 0 ? '' : '--attach-to=' + {urls}"
+
+
 def replicas() -> str:
     """The number of replicas of all tasks in this round."""
     return f"sum({_TASKS}, {{{_GRANTED}}})"
@@ -64,9 +87,6 @@ def rank(position: int) -> str:
 def rounds_before() -> str:
     """How many rounds the job had before this one. What `granted` says about the raw round applies here too."""
     return f"({_ROUND} matches '^[0-9]+$' ? int({_ROUND}) - 1 : 0)"
-
-
-_DOMAIN = f" + '.{keys.SERVICE}.' + workflow.namespace + '.svc.cluster.local'"
 
 
 def _hosts(domain: str) -> str:

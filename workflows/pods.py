@@ -16,6 +16,7 @@ from diflow import keys, names
 from diflow.errors import InvalidError
 from diflow.job import DIJob, Task
 from diflow.settings import RenderSettings
+from diflow.spec import ditask
 from diflow.spec.podrules import work_container
 from diflow.state.patches import canonical_json
 from diflow.workflows import expressions as expr
@@ -340,6 +341,28 @@ def _asked_env(job: DIJob) -> list[Variable]:
     return _variables(values)
 
 
+def _ditask_env(job: DIJob) -> list[Variable]:
+    """The arguments of DI-engine's `ditask`, as manifests of DI-orchestrator v1.0 have them in their commands.
+
+    Such a job has one task, so the rank is the index of the replica.
+    """
+    engine = ditask.of_annotations(job.annotations)
+    if engine is None:
+        return []
+    task = job.tasks[0].name
+    values = {
+        "DI_PARALLEL_WORKERS_ARG": f"--parallel-workers={engine.workers}",
+        "DI_PORTS_ARG": f"--ports={','.join(map(str, engine.ports))}",
+        "DI_NODE_IDS_ARG": f"--node-ids={expr.template(expr.worker_ids(engine.workers))}",
+        "DI_ATTACHED_NODES_ARG": {
+            "alone": "",
+            "star": expr.template(expr.attached_to_first(task, engine.addresses("?").partition(",")[0])),
+            "mesh": expr.template(expr.attached_to_earlier(task, engine.addresses("?"))),
+        }[engine.topology],
+    }
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
 def _adaptdl(world: str) -> dict[str, str]:
     """The variables of AdaptDL's clients (its `adaptdl/env.py`).
 
@@ -438,7 +461,12 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     container = {**given, "name": name}
     taken_by = given.get("volumeMounts", [])
     mounts = [mount for mount in parts.common.mounts if not any(mount.is_blocked_by(own) for own in taken_by)]
-    env = [*parts.common.env, *_asked_env(parts.common.job), *(mount.env for mount in mounts)]
+    env = [
+        *parts.common.env,
+        *_asked_env(parts.common.job),
+        *_ditask_env(parts.common.job),
+        *(mount.env for mount in mounts),
+    ]
     own = container.pop("env", [])
     taken = {item.get("name") for item in own}
     # The variables DI_* cannot be overridden, as clients rely on them; torchrun's variables can.

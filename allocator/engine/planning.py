@@ -21,6 +21,7 @@ from diflow.allocator.engine.reconcile import Job, allocated, decision, next_rou
 from diflow.allocator.engine.records import JobRead, NodeRead, PodRead, Role
 from diflow.allocator.messages.reason_texts import Explainer
 from diflow.allocator.model.plan import Action, Plan, Why
+from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, RoleView, build
 from diflow.figures import counted, named
@@ -186,12 +187,14 @@ def picture(
     memory: Memory | None = None,
     lapsed: Lapsed | None = None,
     rules: Sequence[NamespaceRule] = (),
+    inherit: Callable[[JobRead, Profile | None], Profile | None] | None = None,
 ) -> Picture:
     """The cluster as the policy sees it. `pods`: all live ones, foreign ones too. `memory`: of the last picture.
 
     `keep_cordoned`: leave jobs on cordoned nodes, as they could not be placed elsewhere. `fixed`: jobs that cannot be
     written now; they keep what they hold and get nothing more. `ending`: jobs whose pods are being ended, and which
     have no place. `avoid`: open nodes that get no new pods. `rules`: which namespaces may use which queues.
+    `inherit`: adds to a job's profile what is known of its application.
 
     A job with which this raises is left out: its pods count as foreign.
     """
@@ -204,7 +207,7 @@ def picture(
         standings, views = _on_nodes(jobs, standings, nodes, pods, ending=ending, avoid=avoid, stuck=lapsed.stuck)
         snapshot = build(
             views,
-            [standing.view for standing in standings],
+            [_inheriting(standing, inherit) for standing in standings],
             queues,
             now_seconds=now,
             ages=capacity.ages,
@@ -242,6 +245,14 @@ def picture(
             break
         memory.left_out.add(worst, error, now=now)
     raise error
+
+
+def _inheriting(standing: Standing, inherit: Callable[[JobRead, Profile | None], Profile | None] | None) -> JobView:
+    view, read = standing.view, standing.job.read
+    if inherit is None or not read.application:
+        return view
+    profile = inherit(read, view.profile)
+    return view if profile is view.profile else replace(view, profile=profile)
 
 
 def _fault(job: Job, capacity: FreeCapacity, keep_cordoned: bool) -> Exception | None:

@@ -19,7 +19,7 @@ from diflow.errors import InvalidError
 from diflow.job import DIJob, Health, Task, read_annotation
 from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
-from diflow.state import untrusted
+from diflow.state import applications, untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
 from diflow.state.health import HealthState
@@ -168,6 +168,8 @@ class JobRead:
     decision: Mapping[str, Any] = field(default_factory=dict)
     excluded: Exclusions = field(default_factory=Exclusions)
     profilings: str = ""
+    application: str = ""
+    """The application that a preemptible job runs (`state/applications.py`); "" for others, which are not resized."""
     parameters: tuple[tuple[str, str], ...] = ()
     tree: Tree = field(default_factory=Tree)
     has_ended: bool = False
@@ -452,6 +454,22 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),
         service=service_of(obj),
         has_short_hosts=job.has_short_hosts,
+        application=application_of(obj, job) if state.is_preemptible else "",
+    )
+
+
+def application_of(obj: Mapping[str, Any], job: DIJob) -> str:
+    """The application of a job: by its annotation, or by the image and the command of its elastic task."""
+    elastic = (
+        task for task in job.tasks if (task.min_replicas or task.replicas) < (task.max_replicas or task.replicas)
+    )
+    containers = list(next(elastic, job.tasks[0]).template["spec"]["containers"])
+    main = next((c for c in containers if c.get("name") == keys.MAIN_CONTAINER), containers[0])
+    return applications.name_of(
+        untrusted.sub(obj, "metadata", "annotations"),
+        namespace=untrusted.string(untrusted.sub(obj, "metadata").get("namespace")),
+        image=untrusted.string(main.get("image")),
+        command=main.get("command") or (),
     )
 
 

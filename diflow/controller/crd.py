@@ -11,9 +11,10 @@ from typing import Final
 
 from diflow import bounds, keys
 from diflow.controller import crd_v1alpha1
-from diflow.controller.schemas import KEPT, Json, clean_pod_policy, described, own, pod_template, rule, status
+from diflow.controller.schemas import KEPT, Json, clean_pod_policy, described, fixed, own, pod_template, rule, status
 from diflow.job import DIJob, Task
 from diflow.names import TASK_PATTERN
+from diflow.spec import ditask
 from diflow.yamltext import dump_yaml
 
 PLURAL: Final = "dijobs"
@@ -32,14 +33,9 @@ _LONGEST_NAME: Final = 253
 _LONGEST_KEY: Final = 253 + 1 + keys.LABEL_LIMIT
 """Characters of a label's key: a prefix, a slash and a name."""
 _OPTIONAL: Final = (
-    "topology",
-    "queue",
-    "scheduling",
-    "volumes",
-    "ttlSecondsAfterFinished",
-    "startDeadlineSeconds",
-    "health",
-)
+    "topology", "queue", "scheduling", "volumes", "ttlSecondsAfterFinished", "startDeadlineSeconds", "health",
+    "template", "engineFields", "priorityClassName", *crd_v1alpha1.MODULES,
+)  # fmt: skip
 
 # Expressions of CEL.
 _IS_NAMED: Final = "has({0}.name) && {0}.name != ''"
@@ -182,17 +178,16 @@ def _spec() -> Json:
         "x-kubernetes-validations": [
             crd_v1alpha1.has_a_form(),
             *(rule(f"self.{name} == oldSelf.{name}", f"{name} {cannot}") for name in _WITH_DEFAULT),
-            *(
-                rule(
-                    f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
-                    f"{name} {cannot}",
-                )
-                for name in _OPTIONAL
-            ),
+            *(fixed(name, f"{name} {cannot}") for name in _OPTIONAL),
             rule(
                 "has(self.tasks) == has(oldSelf.tasks) && (!has(self.tasks) || "
                 f"self.tasks.map(t, {_FIXED}) == oldSelf.tasks.map(t, {_FIXED}))",
                 f"the number of tasks, their types, names, units and templates {cannot}",
+            ),
+            rule(
+                "!has(self.template) || has(self.tasks) || !has(self.maxReplicas) || self.maxReplicas == 0 || "
+                "(has(self.minReplicas) ? self.minReplicas : 1) <= self.maxReplicas",
+                "minReplicas must be at most maxReplicas",
             ),
             rule(
                 f"!has(self.tasks) || self.tasks.map(t, {_MOST_REPLICAS}).sum() <= {bounds.MOST_REPLICAS}",
@@ -205,7 +200,20 @@ def _spec() -> Json:
 def _one_template() -> Json:
     """The fields of jobs of DI-orchestrator v1.0, which have one template."""
     count = {"type": "integer", "format": "int32", "minimum": 0, "maximum": bounds.MOST_REPLICAS}
-    return {"template": KEPT, "minReplicas": count, "maxReplicas": count, "engineFields": KEPT}
+    engine = {
+        "topology": {"type": "string", "enum": list(ditask.TOPOLOGIES)},
+        "parallelWorkers": {"type": "integer", "format": "int32", "minimum": 1, "maximum": ditask.MOST_WORKERS},
+    }
+    return {
+        "template": described(KEPT, "The pod template of a job of one task, as of DI-orchestrator v1.0."),
+        "minReplicas": described(count, "Of a job of one template: the replicas with which it starts, at least 1."),
+        "maxReplicas": described(count, "Of a job of one template: the most replicas."),
+        "engineFields": {
+            "type": "object",
+            "description": "How the replicas of a job of one template connect with DI-engine's ditask.",
+            "properties": engine,
+        },
+    }
 
 
 def _tasks() -> Json:
