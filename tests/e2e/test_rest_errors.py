@@ -1,4 +1,4 @@
-"""The REST API's errors from a server on a real cluster: the tables of `tests/server/api`, with its answers as they are.
+"""The REST API's errors from a server on a real cluster: the tables of `tests/server/api`.
 
 The jobs are Workflows that nothing but Argo looks after.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
