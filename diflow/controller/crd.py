@@ -200,7 +200,12 @@ def _one_template() -> Json:
     count = {"type": "integer", "format": "int32", "minimum": 0, "maximum": bounds.MOST_REPLICAS}
     engine = {
         "topology": {"type": "string", "enum": list(ditask.TOPOLOGIES)},
-        "parallelWorkers": {"type": "integer", "format": "int32", "minimum": 1, "maximum": ditask.MOST_WORKERS},
+        "parallelWorkers": {
+            "type": "integer",
+            "format": "int32",
+            "minimum": 1,
+            "maximum": bounds.MOST_PARALLEL_WORKERS,
+        },
     }
     return {
         "template": described(KEPT, "The pod template of a job of one task, as of DI-orchestrator v1.0."),
