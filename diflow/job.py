@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from diflow import bounds, documents, keys, names
+from diflow import amounts, bounds, documents, keys, names
 from diflow.errors import InvalidError
 from diflow.figures import shortened
 from diflow.spec import ditask
+from diflow.spec.failurerules import FailurePolicy
 from diflow.spec.generations import refuse_older, with_tasks
-from diflow.spec.podrules import check_mounts
+from diflow.spec.podrules import check_mounts, work_container
 from diflow.spec.podtemplate import (
     as_invalid,
     check_annotations,
@@ -31,7 +32,7 @@ from diflow.spec.podtemplate import (
     describe,
 )
 from diflow.spec.syntax import qualified_name
-from diflow.state import untrusted
+from diflow.state import memory, untrusted
 from diflow.state.memo import MIB, remembered
 from diflow.state.parameters import split_manifest
 from diflow.state.patches import canonical_json
@@ -47,6 +48,7 @@ TaskType = Literal["learner", "collector", "evaluator", "none"]
 Priority = Literal["normal", "high"]
 CleanPodPolicy = Literal["Running", "All", "None"]
 Scheduling = Literal["none", "gang"]
+HealthAction = Literal["report", "restart"]
 
 # Fields of DI-orchestrator's manifests without a meaning in diflow: dropped without a warning.
 _IGNORED = frozenset({"group"})
@@ -100,7 +102,8 @@ class Task(_Model):
 
     `template` is a Kubernetes PodTemplateSpec as plain data. The main container is the one named `di-container`, or the
     first one. A preemptible job's task may run with any number from `min_replicas` to `max_replicas`. `node_unit`: only
-    multiples of it run, for programs whose parallelism needs whole groups of nodes.
+    multiples of it run, for programs whose parallelism needs whole groups of nodes. `max_memory`: the most memory that
+    a replica may get after it ran out of memory (`DIJob.failure_policy`).
     """
 
     type: TaskType = "none"
@@ -109,6 +112,7 @@ class Task(_Model):
     min_replicas: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
     max_replicas: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
     node_unit: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
+    max_memory: str | None = Field(None, max_length=bounds.LONGEST_QUANTITY)
     template: dict[str, Any]
 
     @model_validator(mode="before")
@@ -138,6 +142,21 @@ class Task(_Model):
                 raise InvalidError(f"{field} {count} is not a multiple of nodeUnit {self.node_unit}", path=field)
         return self
 
+    @model_validator(mode="after")
+    def _memory_is_a_bound(self) -> Self:
+        if self.max_memory is not None:
+            most = amounts.amount("memory", self.max_memory, "maxMemory")
+            has, _ = memory.of_container(self.work_container.get("resources"))
+            if not 1 <= most <= memory.MOST_MIB or most < has:
+                raise InvalidError(f"{self.max_memory} is less than the replicas have at first", path="maxMemory")
+        return self
+
+    @property
+    def work_container(self) -> dict[str, Any]:
+        """The main container of its template."""
+        containers: list[dict[str, Any]] = self.template["spec"]["containers"]
+        return containers[work_container(containers)]
+
 
 class Topology(_Model):
     """Where the replicas of a job have to be. `required`: a level of the cluster's topology, by its name or node label:
@@ -151,6 +170,30 @@ class Topology(_Model):
         return self
 
 
+class Health(_Model):
+    """How long the replicas of a job may be quiet, in seconds (0: as long as they like), and what follows.
+
+    `heartbeat_seconds`: without any sign of life. `progress_seconds`: without a further step; before the first one
+    `first_progress_seconds`. `action`: `report` names the replicas, `restart` also starts those again that stand still,
+    at most `max_restarts` times, which does not count against the backoffLimit.
+    """
+
+    heartbeat_seconds: int = Field(600, ge=0, le=bounds.MOST_HEALTH_SECONDS, strict=True)
+    # The progress of a job that saves for ten minutes rests for longer than ten minutes, by the step around that.
+    progress_seconds: int = Field(900, ge=0, le=bounds.MOST_HEALTH_SECONDS, strict=True)
+    first_progress_seconds: int = Field(7200, ge=0, le=bounds.MOST_HEALTH_SECONDS, strict=True)
+    action: HealthAction = "report"
+    max_restarts: int = Field(3, ge=1, le=bounds.MOST_HEALTH_RESTARTS, strict=True)
+
+    @model_validator(mode="after")
+    def _server_may_be_away(self) -> Self:
+        for name in ("heartbeat_seconds", "progress_seconds", "first_progress_seconds"):
+            if 0 < getattr(self, name) < bounds.LEAST_HEALTH_SECONDS:
+                text = f"must be 0, which is no limit, or at least {bounds.LEAST_HEALTH_SECONDS}"
+                raise InvalidError(text, path=to_camel(name))
+        return self
+
+
 class DIJob(_Model):
     """A job of one or more tasks, run as one Argo Workflow.
 
@@ -160,6 +203,9 @@ class DIJob(_Model):
     leaves scheduling to Argo; `topology` needs the allocator. `ttl_seconds_after_finished` is how long the ended job is
     kept; None is decided by the cluster at submission: what the administrator has set, else without end.
     `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
+    `failure_policy`: what follows when a replica fails, by its exit code; None counts all failures but those from
+    outside.
+    `health`: the deadlines by which silent and standing replicas are found; None: they are not looked for.
     """
 
     name: str
@@ -179,6 +225,8 @@ class DIJob(_Model):
         None, ge=bounds.LEAST_TTL_SECONDS, le=bounds.MOST_TTL_SECONDS, strict=True
     )
     start_deadline_seconds: int | None = Field(None, ge=1, le=bounds.MOST_START_SECONDS, strict=True)
+    failure_policy: FailurePolicy | None = None
+    health: Health | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -203,14 +251,41 @@ class DIJob(_Model):
             data["volumes"] = tuple(volumes)
         if data.get("topology") is not None:
             data["topology"] = _topology(data["topology"])
+        for name in ("failurePolicy", "failure_policy"):
+            if data.get(name) is not None:
+                data[name] = _failure_policy(data[name])
+        if data.get("health") is not None:
+            data["health"] = _health(data["health"])
         return data
 
     @model_validator(mode="after")
     def _an_allocator_is_there_for_its_fields(self) -> Self:
-        of_allocator = {"topology": self.topology, "startDeadlineSeconds": self.start_deadline_seconds}
+        of_allocator = {
+            "topology": self.topology,
+            "startDeadlineSeconds": self.start_deadline_seconds,
+            "health": self.health,
+        }
         for name, value in of_allocator.items():
             if value is not None and self.scheduling == "none":
                 raise InvalidError("needs the allocator, which `scheduling: none` excludes", path=f"spec.{name}")
+        return self
+
+    @model_validator(mode="after")
+    def _failures_are_of_its_containers(self) -> Self:
+        if self.failure_policy is None:
+            for i, task in enumerate(self.tasks):
+                if task.max_memory is not None:
+                    text = "has no effect without spec.failurePolicy, whose rules give a replica more memory"
+                    raise InvalidError(text, path=f"spec.tasks[{i}].maxMemory")
+            return self
+        known = {container.get("name") for task in self.tasks for container in _containers(task)}
+        mains = {task.work_container.get("name") for task in self.tasks}
+        for i, rule in enumerate(self.failure_policy.given()):
+            path = f"spec.failurePolicy.rules[{i}].onExitCodes.containerName"
+            if rule.container and rule.container not in known:
+                raise InvalidError("no task has a container of this name", path=path)
+            if rule.action == "MoreMemory" and rule.container and rule.container not in mains:
+                raise InvalidError("only the main container of a task gets more memory", path=path)
         return self
 
     @model_validator(mode="after")
@@ -527,6 +602,17 @@ def _checked_packed(packed: bytes) -> bytes:
     return marshal.dumps(check_pod_template(marshal.loads(packed), path="template"))  # noqa: S302 (written above)
 
 
+def _failure_policy(item: Any) -> FailurePolicy:
+    if isinstance(item, FailurePolicy):
+        return item
+    path = "spec.failurePolicy"
+    try:
+        return FailurePolicy.of(_mapping(item, path))
+    except InvalidError as error:
+        inner = error.path.removeprefix(path).removeprefix(".")
+        raise InvalidError(error.message, path=f"{path}.{inner}" if inner else path) from None
+
+
 def _topology(item: Any) -> Topology:
     if isinstance(item, Topology):
         return item
@@ -539,6 +625,19 @@ def _topology(item: Any) -> Topology:
         return Topology(required=data["required"])
     except InvalidError as error:
         raise InvalidError(error.message, path=f"{path}.{error.path}") from None
+
+
+def _health(item: Any) -> Health:
+    if isinstance(item, Health):
+        return item
+    path = "spec.health"
+    data = _mapping(item, path)
+    known = _in_manifests(Health) | Health.model_fields.keys()
+    _warn([f"{path}.{key}" for key in data if key not in known])
+    try:
+        return Health(**{key: value for key, value in data.items() if key in known and value is not None})
+    except InvalidError as error:
+        raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
 
 
 def _mapping(value: Any, path: str) -> dict[str, Any]:

@@ -17,11 +17,13 @@ from typing import Any
 
 import structlog
 
+from diflow.allocator.engine.applications import Applications
 from diflow.allocator.engine.cluster_state import Caches, ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.control_channel import PAUSED
 from diflow.allocator.engine.ended_jobs import EndedJobs
 from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.health import HealthWatch
 from diflow.allocator.engine.lease_requests import LeaseRequests
 from diflow.allocator.engine.planner import Planner
 from diflow.allocator.engine.planning import Picture
@@ -114,6 +116,17 @@ class Allocator:
         self.ended_jobs = EndedJobs(
             cluster, elector, namespace=settings.watched_namespace, **{"clock": clock, **(reflecting or {})}
         )
+        self.applications = Applications(
+            cluster,
+            elector,
+            jobs=self.caches.workflows,
+            nodes=self.caches.nodes,
+            ended=self.ended_jobs.workflows,
+            pool_label=settings.pools.label,
+            namespace=settings.watched_namespace,
+            wall=wall,
+            **{"clock": clock, **(reflecting or {})},
+        )
         self._view = ClusterView(self.caches, lost_after_seconds=settings.lost_after_seconds, clock=clock, wall=wall)
         self._reconciler = Reconciler(self.executor, self._view, settings, clock=clock, wall=wall)
         self._planner = Planner(
@@ -128,11 +141,15 @@ class Allocator:
             on_due=self.ask,
             clock=clock,
             wall=wall,
+            inherit=self.applications.profile,
         )
         self._takeover = Takeover(cluster, elector, self.executor, clock=clock)
         self._problems = Problems(self.executor)
         self._requests = LeaseRequests(cluster, elector, namespace=settings.namespace)
-        self._timers = Timers(settings, self.executor, self._planner, self._reconciler.unbound, clock)
+        self.health = HealthWatch(self.executor, clock=clock, wall=wall)
+        self._timers = Timers(
+            settings, self.executor, self._planner, self._reconciler.unbound, clock, look_due=self.health.due
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set, on caches that were started. Raises LostLeadershipError when this process does not
@@ -189,6 +206,8 @@ class Allocator:
                 state = self._view.state()
             self._problems.report(state, self._planner.left_out())
             state = self._reconciler.run(state, planned_ago=self._planner.planned_ago)
+            if self.health.run(state, is_paused=bool(self.paused())):
+                state = self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
             if planned and self.paused():
                 planned = ""
             if planned:
@@ -325,8 +344,8 @@ def lead(allocator: Allocator, stop: threading.Event) -> None:
             return
         log.info("leading", identity=allocator.elector.identity, epoch=allocator.elector.epoch)
         over = threading.Event()
-        recorder = threading.Thread(target=allocator.ended_jobs.run, args=(over,), name="ended-jobs", daemon=True)
-        recorder.start()
+        for name, work in (("ended-jobs", allocator.ended_jobs.run), ("applications", allocator.applications.run)):
+            threading.Thread(target=work, args=(over,), name=name, daemon=True).start()
         try:
             allocator.run(stop)
         except LostLeadershipError:

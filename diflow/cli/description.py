@@ -15,6 +15,8 @@ from diflow.cli.output import clock, coloured_phase, moment, printable
 from diflow.durations import age
 from diflow.figures import shortened
 from diflow.jobs.events import event_time, is_allocators
+from diflow.state.exclusions import Exclusions
+from diflow.state.followed import failures
 from diflow.state.observe import observe
 from diflow.state.status import derive
 from diflow.tables import table
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from diflow.jobs.lookup import Job
+    from diflow.state.followed import Failure
     from diflow.state.observe import Observation
     from diflow.state.parameters import Decision
 
 _MOST_EVENTS = 15
 _MOST_OF_ALLOCATOR = 10
+_MOST_FAILURES = 15
 _LONGEST = 120
 # Events have the clock of the machine that wrote them.
 _CLOCKS_DIFFER = timedelta(seconds=2)
@@ -48,7 +52,9 @@ def description(
     # The cluster keeps events for an hour, also those of a deleted job of the same name.
     events = [event for event in events if _is_since(job.created, event)]
     allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
-    sections = [_facts(job, decision, held=held, now=now), _phases(job), _replicas(seen, now=now)]
+    sections = [_facts(job, seen, decision, held=held, now=now), _phases(job), _replicas(seen, now=now)]
+    if failed := failures(seen):
+        sections.append(_failures(failed, now=now))
     if job.status.profilings:
         lines = [printable(f"  {key}: {value}") for key, value in job.status.profilings.items()]
         sections.append("\n".join([_title("Profilings"), *lines]))
@@ -84,7 +90,7 @@ def _undecided(job: Job) -> Job:
     return replace(job, workflow=workflow, status=derive(workflow, job.pods))
 
 
-def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> str:
+def _facts(job: Job, seen: Observation, decision: Decision | None, *, held: str, now: datetime) -> str:
     status = job.status
     spec = job.dijob.get("spec") or {}
     labels = job.workflow["metadata"].get("labels") or {}
@@ -101,6 +107,7 @@ def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> 
         ("Preemptible", labels.get(keys.PREEMPTIBLE, "-")),
         ("Scheduling", labels.get(keys.SCHEDULING, "-")),
         *_topology(spec.get("topology")),
+        *_left_out(job, now=now),
         ("Submitted", moment(job.created)),
         ("Ended", moment(status.completion_timestamp)) if status.ended else ("Running for", took),
     ]
@@ -109,14 +116,36 @@ def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> 
     if decision:
         when = f" ({age(decision.time, now=now)} ago)" if decision.time else ""
         facts.append(("Allocator", printable(f"{decision.why}{when}")))
+    facts += _health(seen, now=now)
     width = max(len(name) for name, _ in facts) + 2
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in facts)
+
+
+def _health(seen: Observation, *, now: datetime) -> list[tuple[str, str]]:
+    """What the job's `health` found, and why replicas were restarted the last time."""
+    found, out = seen.health, []
+    if found is None:
+        return []
+    if seen.unhealthy:
+        when = f" (since {age(found.time, now=now)})" if found.time else ""
+        out.append(("Health", printable(f"{seen.unhealthy}{when}")))
+    if found.restarts and found.last != seen.unhealthy:
+        when = f" ({age(found.last_time, now=now)} ago)" if found.last_time else ""
+        out.append(("Last restart", printable(f"{found.last}{when}")))
+    return out
 
 
 def _topology(given: object) -> list[tuple[str, str]]:
     """The level that the job requires; nothing if it requires none. Its owner may have edited the manifest."""
     required = given.get("required") if isinstance(given, dict) else None
     return [("Topology", printable(f"all of it in one {required}"))] if isinstance(required, str) else []
+
+
+def _left_out(job: Job, *, now: datetime) -> list[tuple[str, str]]:
+    """The nodes that are left out for the job; nothing if there are none."""
+    given = (job.workflow["metadata"].get("annotations") or {}).get(keys.EXCLUDED)
+    text = Exclusions.parse(given).text(now.timestamp()) if not job.status.ended else ""
+    return [("Nodes", printable(text))] if text else []
 
 
 def _phases(job: Job) -> str:
@@ -145,6 +174,25 @@ def _replicas(seen: Observation, *, now: datetime) -> str:
         )
     head = (f"  {replicas.HEAD[0]}", *replicas.HEAD[1:])
     return "\n".join([_title("Replicas"), table(head, lines)])
+
+
+def _failures(failed: Sequence[Failure], *, now: datetime) -> str:
+    rows = [
+        (
+            f"  {age(one.ended, now=now)}",
+            one.replica,
+            one.node or "-",
+            printable(one.reason),
+            printable(one.rule),
+            printable(one.followed),
+        )
+        for one in failed[-_MOST_FAILURES:]
+    ]
+    head = ("  AGE", "REPLICA", "NODE", "REASON", "RULE", "WHAT FOLLOWED")
+    lines = [_title("Failures"), table(head, rows)]
+    if more := len(failed) - len(rows):
+        lines.insert(1, f"  {more} earlier")
+    return "\n".join(lines)
 
 
 def _allocator(events: Sequence[dict[str, Any]] | None, *, now: datetime) -> str:

@@ -76,7 +76,7 @@ def of_annotations(annotations: Mapping[str, str]) -> Ditask | None:
         if 1 <= workers <= MOST_PARALLEL_WORKERS:
             return Ditask(topology, workers)
     raise InvalidError(
-        f"must be a topology ({', '.join(TOPOLOGIES)}), a slash, and from 1 to {MOST_PARALLEL_WORKERS} parallel workers, "
-        "such as star/1",
+        f"must be a topology ({', '.join(TOPOLOGIES)}), a slash, and from 1 to {MOST_PARALLEL_WORKERS} parallel "
+        "workers, such as star/1",
         path=_PATH_OF_ANNOTATION,
     )

@@ -31,6 +31,7 @@ from diflow.server.settings import ServerSettings
 Handler = Callable[[Exchange], Awaitable[None]]
 
 _PROBE_SECONDS: Final = (1.0, 30.0)
+_RATED_REPLICAS: Final = 250  # a larger job may send more requests, in proportion
 
 log = structlog.get_logger("diflow.server")
 
@@ -72,9 +73,10 @@ class Core:
                 why="DIFLOW_SERVER_UNPROVEN_PODS is set",
                 meaning="a pod is identified by its address alone, and may scale all jobs of its namespace",
             )
-        task = asyncio.ensure_future(self._probe())
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        for work in (self._probe(), self.reporter.listen(lambda: self.readiness()[0])):
+            task = asyncio.ensure_future(work)
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     async def stop(self) -> None:
         """Answer the long polls, and write the reports that were taken."""
@@ -100,7 +102,7 @@ class Core:
         view = self.cache.job(namespace, name)
         if view is None:
             raise not_found(f"there is no job {namespace}.{name}")
-        wait = self.buckets.take((namespace, name))
+        wait = self.buckets.take((namespace, name), scale=max(1.0, len(view.pods) / _RATED_REPLICAS))
         if wait:
             raise too_many(f"too many requests for job {namespace}.{name}", after_seconds=wait)
         check_readable(view.workflow)

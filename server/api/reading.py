@@ -49,6 +49,8 @@ class WorkflowRead:
     problem: str = ""
     modules: Modules | None = None
     """Of a v1alpha1 job."""
+    has_health: bool = False
+    """The job asks that silent and standing replicas are looked for."""
 
     @property
     def is_over(self) -> bool:
@@ -109,6 +111,7 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
         problem=state.problem,
         more=more,
         modules=modules.read(obj),
+        has_health=state.has_health,
     )
 
 

@@ -20,6 +20,7 @@ from diflow.jobs.replica_ranges import asked
 from diflow.server.page.history import History, history, seconds
 from diflow.state import chain, ended, nodenames, reports, status
 from diflow.state.ended import EndedJob
+from diflow.state.followed import failures
 from diflow.state.nodes import is_overfull
 from diflow.state.observe import Observation, observe_state, waiting_reason
 from diflow.state.parameters import JobState
@@ -30,6 +31,8 @@ Object = Mapping[str, Any]
 _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 _NODE_NAME: Final = "workflows.argoproj.io/node-name"
 _LONGEST_TEXT: Final = 400
+_LONGEST_CELL: Final = 100
+_MOST_FAILURES: Final = 8
 # Of each namespace: the caches keep these in memory, of all namespaces.
 MOST_RECORDED: Final = 100
 # The queue of jobs that name none.
@@ -54,11 +57,24 @@ class TaskFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FailureFacts:
+    """One failed attempt of a replica: why, the rule that decided, and what followed. `at`: seconds since 1970."""
+
+    replica: str
+    at: float
+    node: str
+    reason: str
+    rule: str
+    followed: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobFacts:
     """A Workflow of a job. Times are seconds since 1970, 0 if there is none.
 
     `name` is the job's name, `workflow` the Workflow's. `waits`: the job needs the allocator, and has no allocation.
-    `why` is the allocator's last decision on it. `link` has the links to the job's other Workflows (`state.chain`).
+    `why` is the allocator's last decision on it. `unhealthy`: which replicas are silent, stand still or are slow.
+    `link` has the links to the job's other Workflows (`state.chain`).
     """
 
     namespace: str
@@ -78,6 +94,7 @@ class JobFacts:
     is_stopping: bool = False
     why: str = ""
     decided: float = 0.0
+    unhealthy: str = ""
     restarts: int = 0
     reschedules: int = 0
     backoff_limit: int = 0
@@ -90,6 +107,8 @@ class JobFacts:
     phases: tuple[tuple[str, float], ...] = ()
     problem: str = ""
     link: Mapping[str, Any] = field(default_factory=dict)
+    failures: tuple[FailureFacts, ...] = ()
+    """The last failures of its replicas, the newest first."""
     is_deleted: bool = False
     """Its Workflow was deleted: the job is known from the record of the ended jobs alone."""
 
@@ -265,6 +284,7 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         is_stopping=state.is_stopping,
         why=_line(decision.why) if decision else "",
         decided=seconds(decision.time) if decision else 0.0,
+        unhealthy=_line(seen.unhealthy),
         restarts=now.restarts or 0,
         reschedules=now.reschedules or 0,
         backoff_limit=seen.backoff_limit,
@@ -275,6 +295,17 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         progress=reports.progress(seen.profilings),
         history=past,
         phases=tuple((c.type, seconds(c.last_transition_time)) for c in now.conditions),
+        failures=tuple(
+            FailureFacts(
+                one.replica,
+                seconds(one.ended),
+                one.node,
+                shortened(one.reason, _LONGEST_CELL),
+                shortened(one.rule, _LONGEST_CELL),
+                shortened(one.followed, _LONGEST_CELL),
+            )
+            for one in reversed(failures(seen)[-_MOST_FAILURES:])
+        ),
     )
 
 

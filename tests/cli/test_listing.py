@@ -11,6 +11,7 @@ import yaml
 
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
+from diflow.state.health import HealthState
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import status
 from tests.state.seen import SeenJob, at
@@ -193,6 +194,32 @@ def test_describe_tells_what_the_allocator_decided_and_did(diflow: Cli) -> None:
     events = out.split("\nEvents\n")[1]
     assert "message 13" in events
     assert "Resized" not in events
+
+
+def test_describe_tells_which_replicas_stand_still_and_why_they_were_restarted(diflow: Cli) -> None:
+    found = HealthState("1", at(5), "no step for 15m: cartpole-0", stopped=frozenset({0}), restarts=1, last="earlier")
+    job = gang()
+    job.annotations["diflow/health"] = found.text()
+    diflow.has(job)
+    out = diflow("describe", "cartpole").out
+    assert re.search(r"^Health: +no step for 15m: cartpole-0 \(since \w+\)$", out, re.MULTILINE)
+    assert re.search(r"^Last restart: +earlier$", out, re.MULTILINE)
+
+
+def test_describe_tells_nothing_of_the_health_of_another_round(diflow: Cli) -> None:
+    job = gang()
+    job.annotations["diflow/health"] = HealthState("7", why="no step").text()
+    diflow.has(job)
+    assert "no step" not in diflow("describe", "cartpole").out
+
+
+def test_describe_does_not_list_the_signs_of_life_of_each_rank(diflow: Cli) -> None:
+    job = gang()
+    job.profilings = '{"speed":5,"signals":{"at":1}}'
+    diflow.has(job)
+    out = diflow("describe", "cartpole").out
+    assert "speed: 5" in out
+    assert "signals" not in out
 
 
 def test_describe_tells_nothing_of_an_earlier_job_of_the_same_name(diflow: Cli) -> None:

@@ -150,12 +150,6 @@ class Place:
         json_patches(self.api)
         self.authority = Authority(self.api)
         self.cluster = client(self.api)
-        self.restart()
-        self.pauses: list[float] = []
-        self.addresses = 0
-
-    def restart(self) -> None:
-        """From here on the server is another process, which knows nothing but what is stored in the cluster."""
         self.cache: Cache = Cache(
             self.cluster,
             stale_seconds=self.settings.stale_seconds,
@@ -164,6 +158,8 @@ class Place:
             sleep=lambda _: self.cache.workflows._stopping.wait(0.01),
             jitter=lambda low, _: low,  # not `random`: Hypothesis controls it while it generates examples
         )
+        self.pauses: list[float] = []
+        self.addresses = 0
 
     # --- what is in the cluster ---------------------------------------------------------------------------------------
 

@@ -94,8 +94,69 @@ def test_a_deadline_for_the_start_that_is_out_of_bounds_is_refused(seconds: obje
     assert invalid(startDeadlineSeconds=seconds).path == "spec.startDeadlineSeconds"
 
 
+def test_the_name_of_an_application_is_checked() -> None:
+    def annotated(name: str) -> dict[str, Any]:
+        made = manifest()
+        return {**made, "metadata": {**made["metadata"], "annotations": {"diflow/application": name}}}
+
+    assert DIJob.from_manifest(annotated("vision/resnet-50.v2")).annotations == {
+        "diflow/application": "vision/resnet-50.v2"
+    }
+    for name in ("", "a b", "/a", "a/", "a" * 101, "é"):
+        with pytest.raises(InvalidError, match="must be the name of an application") as caught:
+            DIJob.from_manifest(annotated(name))
+        assert caught.value.path == "metadata.annotations.diflow/application"
+
+
 def test_without_the_allocator_there_is_no_deadline_for_the_start() -> None:
     assert invalid(startDeadlineSeconds=60, scheduling="none").path == "spec.startDeadlineSeconds"
+
+
+def test_health_has_defaults_and_is_off_unless_it_is_asked_for() -> None:
+    assert DIJob.from_manifest(manifest()).health is None
+    job = DIJob.from_manifest(manifest(health={}))
+    assert job.health is not None
+    assert (job.health.heartbeat_seconds, job.health.progress_seconds, job.health.first_progress_seconds) == (
+        600,
+        900,
+        7200,
+    )
+    assert (job.health.action, job.health.max_restarts) == ("report", 3)
+    assert job.to_manifest()["spec"]["health"] == {}
+
+
+def test_health_is_written_as_it_was_given() -> None:
+    given = {"heartbeatSeconds": 0, "progressSeconds": 60, "action": "restart", "maxRestarts": 1}
+    assert DIJob.from_manifest(manifest(health=given)).to_manifest()["spec"]["health"] == given
+
+
+@pytest.mark.parametrize("field", ["heartbeatSeconds", "progressSeconds", "firstProgressSeconds"])
+@pytest.mark.parametrize("seconds", [-1, 1, 59, 30 * 86_400 + 1, "60", 60.0, True])
+def test_a_deadline_of_health_that_is_out_of_bounds_is_refused(field: str, seconds: object) -> None:
+    assert invalid(health={field: seconds}).path == f"spec.health.{field}"
+
+
+@pytest.mark.parametrize(
+    ("health", "path"),
+    [
+        ({"action": "reboot"}, "spec.health.action"),
+        ({"maxRestarts": 0}, "spec.health.maxRestarts"),
+        ({"maxRestarts": 1001}, "spec.health.maxRestarts"),
+        (True, "spec.health"),
+        ([], "spec.health"),
+    ],
+)
+def test_health_that_means_nothing_is_refused(health: object, path: str) -> None:
+    assert invalid(health=health).path == path
+
+
+def test_an_unknown_field_of_health_warns() -> None:
+    with pytest.warns(UserWarning, match=r"spec.health.beat is not known"):
+        DIJob.from_manifest(manifest(health={"beat": 1}))
+
+
+def test_without_the_allocator_there_is_no_health() -> None:
+    assert invalid(health={}, scheduling="none").path == "spec.health"
 
 
 @pytest.mark.parametrize("limit", [-1, 2**31, 2**63, "3", 3.0, True])

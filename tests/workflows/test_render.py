@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from diflow import DIJob, InvalidError, Task, keys
+from diflow.job import Health
 from diflow.settings import RenderSettings
 from diflow.state.failures import STOPPED_MESSAGE
 from diflow.state.nodenames import parse
@@ -375,6 +376,13 @@ def test_a_job_that_asks_gets_a_run_id_for_torchrun(preemptible: bool, run: str)
     made = workflow(task(), preemptible=preemptible, annotations={"diflow/rendezvous": "c10d"})
     told = seen_by_program(made_containers(made)["main"])
     assert told == plain | {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_ID": run}
+
+
+@pytest.mark.parametrize(("heartbeat", "every"), [(0, "5"), (60, "6"), (600, "60"), (86_400, "60")])
+def test_a_job_with_health_tells_its_client_how_often_to_say_that_it_lives(heartbeat: int, every: str) -> None:
+    told = seen_by_program(made_containers(workflow(task(), health=Health(heartbeat_seconds=heartbeat)))["main"])
+    assert told["DI_HEARTBEAT_SECONDS"] == every
+    assert "DI_HEARTBEAT_SECONDS" not in seen_by_program(made_containers(workflow(task()))["main"])
 
 
 def test_a_job_that_asks_gets_what_scripts_of_dlrover_read() -> None:
