@@ -47,17 +47,6 @@ _LONGEST: Final = 262_144
 log = structlog.get_logger("diflow.allocator")
 
 
-@dataclass
-class _Track:
-    """What is kept of a job between looks."""
-
-    round: str
-    samples: Samples
-    seen: tuple[object, ...] = ()
-    verdict: Verdict = field(default_factory=Verdict)
-    written: float = -math.inf
-
-
 @dataclass(frozen=True, slots=True)
 class _Rank:
     task: str
@@ -67,6 +56,18 @@ class _Rank:
     def __str__(self) -> str:
         where = f" on {self.pod.host}" if self.pod is not None and self.pod.host else ""
         return f"{self.task}-{self.index}{where}"
+
+
+@dataclass
+class _Track:
+    """What is kept of a job between looks."""
+
+    round: str
+    samples: Samples
+    members: Sequence[_Rank] = ()
+    seen: tuple[object, ...] = ()
+    verdict: Verdict = field(default_factory=Verdict)
+    written: float = -math.inf
 
 
 class HealthWatch:
@@ -133,11 +134,13 @@ class HealthWatch:
     def _judged(self, job: Job, members: Sequence[_Rank]) -> _Track:
         read = job.read
         track = self._tracks.get(job.key)
-        if track is None or track.round != read.current or track.samples.ranks != len(members):
+        tasks = tuple(read.running(role.name) for role in read.roles)
+        if track is None or track.round != read.current or track.samples.tasks != tasks:
             written = track.written if track is not None else -math.inf
-            track = _Track(read.current, Samples(len(members)), written=written)
+            track = _Track(read.current, Samples(tasks), written=written)
         pods = tuple(member.pod for member in members)
         seen = (read.profilings, read.health, pods)
+        track.members = members
         if track.seen == seen:
             return track
         track.seen = seen
@@ -148,7 +151,6 @@ class HealthWatch:
         began = _began(members)
         track.samples.add(said, began)
         was = read.found.slow if read.found is not None and read.found.round == read.current else {}
-        tasks = [read.running(role.name) for role in read.roles]
         track.verdict = judge(
             said, began, tasks, deadlines(read.health), samples=track.samples, was_slow=frozenset(was)
         )
@@ -157,7 +159,7 @@ class HealthWatch:
     def _writes(self, job: Job, track: _Track, *, is_paused: bool) -> Iterator[Write]:
         read, verdict = job.read, track.verdict
         assert read.health is not None
-        members = _members(job)
+        members = track.members
         before = read.found or HealthState(read.current)
         is_new = before.round != read.current
         known = HealthState(read.current, restarts=before.restarts) if is_new else before
@@ -230,8 +232,8 @@ class HealthWatch:
         nodes = {
             job.title: [
                 member.pod.host
-                for rank, member in enumerate(_members(job))
-                if rank in track.verdict.slow and member.pod is not None and member.pod.host
+                for rank in track.verdict.slow
+                if (member := track.members[rank]).pod is not None and member.pod.host
             ]
             for job, track in found
         }

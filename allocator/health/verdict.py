@@ -23,6 +23,10 @@ SAMPLE_SECONDS: Final = 60
 checkpoint, does not change it (tests/allocator/health)."""
 STILL_SLOW: Final = 1.6
 """A rank that was slow counts as slow until it is less so than this, so that none is reported by turns."""
+SLOW_SAMPLES: Final = 5
+"""A rank is slow when that many samples say so, one after the other."""
+LEAST_SAMPLES: Final = 25
+"""With fewer, a checkpoint of ten minutes would be most of what is seen."""
 _AS_LONG: Final = 0.9
 
 
@@ -50,43 +54,47 @@ class Verdict:
 class Samples:
     """The last steps of each rank, of one round. What is kept may be lost at any time: it is measured again."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, tasks: Sequence[int]) -> None:
+        self.tasks = tuple(tasks)
+        ranks = sum(tasks)
         self._times = np.full((WINDOW, ranks), np.nan)
         self._steps = np.full((WINDOW, ranks), np.nan)
         self._work = np.full((WINDOW, ranks), np.nan)
         self._began = np.full(ranks, np.nan)
         self._at = -np.inf
         self._next = 0
-        self.rate = np.full(ranks, np.nan)
-        """Steps per second of each rank, by its own steps."""
-        self.work_rate = np.full(ranks, np.nan)
-        """The same, without the time in which it waits for others."""
-
-    @property
-    def ranks(self) -> int:
-        return len(self._began)
+        self.factor = np.full(ranks, np.nan)
+        """How many times slower each rank is than the others of its task."""
+        self.minutes = np.zeros(ranks, np.int64)
+        """For how many samples each has been slow."""
 
     def add(self, signals: Signals, began: Floats) -> None:
         """Take a sample, if the last one is old enough. A rank with a new pod begins again."""
+        ranks = len(self._began)
         anew = ~(began == self._began)
         if anew.any():
             for kept in (self._times, self._steps, self._work):
                 kept[:, anew] = np.nan
+            self.factor[anew], self.minutes[anew] = np.nan, 0
             self._began = began.copy()
         if signals.at - self._at < SAMPLE_SECONDS:
             return
         self._at = signals.at
-        count = min(self.ranks, len(signals.heard))
-        heard, moved, steps = (_floats(values, self.ranks) for values in (signals.heard, signals.moved, signals.steps))
+        heard, moved, steps = (_floats(values, ranks) for values in (signals.heard, signals.moved, signals.steps))
+        work = np.full(ranks, np.nan)
+        work[: len(signals.work)] = signals.work[:ranks]
         known = (moved >= began) & (heard >= began)
         self._times[self._next] = np.where(known, heard, np.nan)
         self._steps[self._next] = np.where(known, steps, np.nan)
-        work = np.full(self.ranks, np.nan)
-        work[:count] = signals.work[:count] if signals.work else np.nan
         self._work[self._next] = np.where(known & (work > 0), work, np.nan)
         self._next = (self._next + 1) % WINDOW
-        self.rate = judging.rates(self._times, self._steps)
-        self.work_rate = _work_rates(self._work)
+        # Of ranks that make each step together, only the time without waiting tells them apart.
+        rates = (judging.rates(self._times, self._steps, least=LEAST_SAMPLES), _work_rates(self._work))
+        for first, end in _spans(self.tasks):
+            part = slice(first, end)
+            self.factor[part] = np.fmax(*(judging.slowness(rate[part]) for rate in rates))
+        with np.errstate(invalid="ignore"):
+            self.minutes = np.where(self.factor >= SLOW, self.minutes + 1, 0)
 
 
 def judge(
@@ -110,16 +118,7 @@ def judge(
     stopped = judging.stopped(began, moved, now, deadlines, since=since) & expected
     is_proven = bool((moved >= began)[expected].all())
     standing = silent | stopped
-    slow: dict[int, float] = {}
-    if samples is not None:
-        for first, end in spans:
-            for rate in (samples.rate[first:end], samples.work_rate[first:end]):
-                factor = judging.slowness(np.where(standing[first:end], np.nan, rate))
-                with np.errstate(invalid="ignore"):
-                    found = np.flatnonzero(factor >= STILL_SLOW)
-                for rank in found.tolist():
-                    if factor[rank] >= SLOW or first + rank in was_slow:
-                        slow[first + rank] = max(float(factor[rank]), slow.get(first + rank, 0.0))
+    slow = _slow(samples, standing, was_slow) if samples is not None else {}
     if not standing.any():
         return Verdict(slow=slow, is_proven=is_proven)
     idle = now - np.maximum(np.where(moved >= began, moved, began), since)
@@ -143,6 +142,16 @@ def judge(
         slow,
         is_before_first=bool(not (moved[stopped] >= began[stopped]).any()),
     )
+
+
+def _slow(samples: Samples, standing: Bools, was_slow: frozenset[int]) -> dict[int, float]:
+    with np.errstate(invalid="ignore"):
+        found = ~standing & (samples.factor >= STILL_SLOW)
+    return {
+        rank: float(samples.factor[rank])
+        for rank in np.flatnonzero(found).tolist()
+        if samples.minutes[rank] >= SLOW_SAMPLES or rank in was_slow
+    }
 
 
 def _expected(moved: Floats, spans: Sequence[tuple[int, int]]) -> Bools:
@@ -172,7 +181,7 @@ def _floats(values: Sequence[int], ranks: int) -> Floats:
 
 def _work_rates(work: Floats) -> Floats:
     out = np.full(work.shape[-1], np.nan)
-    enough = np.isfinite(work).sum(axis=0) >= judging.MIN_SAMPLES
+    enough = np.isfinite(work).sum(axis=0) >= LEAST_SAMPLES
     if enough.any():
         out[enough] = 1.0 / np.nanmedian(work[:, enough], axis=0)
     return out
