@@ -26,6 +26,7 @@ from diflow.bounds import MOST_BACKOFF_LIMIT, MOST_MANIFEST_BYTES, MOST_REPLICAS
 from diflow.errors import InvalidError
 from diflow.state import chain, untrusted
 from diflow.state.allocation import Allocation, point_in_time
+from diflow.state.exclusions import Exclusions
 from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
 from diflow.state.patches import NOT_ADMITTED, incarnations_name
@@ -125,6 +126,7 @@ class JobState:
     """The job asks that silent and standing replicas are looked for."""
     health: HealthState | None = None
     """What the allocator found of them."""
+    excluded: Exclusions = field(default_factory=Exclusions)
     restarts_before: int = 0
     rounds_before: int = 0
     history_before: Mapping[str, Any] = field(default_factory=dict)
@@ -226,6 +228,7 @@ def _frame(workflow: Object) -> _Fields:
         allocation=Allocation.parse(annotations.get(keys.ALLOCATION)),
         decision=_decision(annotations.get(keys.DECISION)),
         health=HealthState.parse(annotations.get(keys.HEALTH)),
+        excluded=Exclusions.parse(annotations.get(keys.EXCLUDED)),
         restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
         rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
         history_before=untrusted.mapping(annotations.get(keys.HISTORY_BEFORE)),
