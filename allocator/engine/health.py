@@ -25,14 +25,14 @@ from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.reconcile import Job, next_round, timestamp
 from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.allocator.health.judging import Deadlines, Floats, slow_nodes
-from diflow.allocator.health.verdict import Samples, Verdict, judge
+from diflow.allocator.health.verdict import Samples, Signs, Verdict, judge
 from diflow.durations import span
 from diflow.figures import counted
 from diflow.job import Health
 from diflow.state import signals, untrusted
 from diflow.state.health import HealthState, Stop
 from diflow.state.memo import MIB, remembered
-from diflow.state.signals import Signals
+from diflow.state.signals import NEVER, Signals
 
 LOOK_SECONDS: Final = 5.0
 """Between two looks at all jobs."""
@@ -149,10 +149,11 @@ class HealthWatch:
             track.verdict = Verdict()
             return track
         began = _began(members)
-        track.samples.add(said, began)
+        signs = _signs(said, len(members))
+        track.samples.add(signs, began)
         was = read.found.slow if read.found is not None and read.found.round == read.current else {}
         track.verdict = judge(
-            said, began, tasks, deadlines(read.health), samples=track.samples, was_slow=frozenset(was)
+            signs, began, tasks, deadlines(read.health), samples=track.samples, was_slow=frozenset(was)
         )
         return track
 
@@ -297,6 +298,26 @@ def _is_under_way(found: HealthState, members: Sequence[_Rank]) -> bool:
     stop = found.stop
     return stop is not None and any(
         member.pod is not None and stop.has(member.task, member.index, member.pod.created) for member in members
+    )
+
+
+def _signs(said: Signals, ranks: int) -> Signs:
+    """The signs of these ranks as arrays."""
+
+    def floats(values: Sequence[float], missing: float) -> Floats:
+        out = np.full(ranks, np.nan)
+        given = np.asarray(values[:ranks], dtype=np.float64)
+        out[: len(given)] = np.where(given == missing, np.nan, given)
+        return out
+
+    moved = floats(said.moved, NEVER)
+    return Signs(
+        at=float(said.at),
+        since=float(said.since),
+        heard=floats(said.heard, NEVER),
+        moved=moved,
+        steps=np.where(np.isfinite(moved), floats(said.steps, NEVER), np.nan),
+        work=floats(said.work, 0.0),
     )
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from diflow.allocator.health import judging
 from diflow.allocator.health.judging import SLOW, Bools, Deadlines, Floats
-from diflow.state.signals import NEVER, Signals
 
 WINDOW: Final = 30
 SAMPLE_SECONDS: Final = 60
@@ -28,6 +27,22 @@ SLOW_SAMPLES: Final = 5
 LEAST_SAMPLES: Final = 25
 """With fewer, a checkpoint of ten minutes would be most of what is seen."""
 _AS_LONG: Final = 0.9
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The signs of life of all ranks at one time, in seconds of the server's clock; `nan`: never, or unknown.
+
+    `heard`: the last sign of life, `moved`: the last rise of the step, `steps`: that step, `work`: seconds of a step
+    without waiting for others. A server has listened without a break since `since`.
+    """
+
+    at: float
+    since: float
+    heard: Floats
+    moved: Floats
+    steps: Floats
+    work: Floats
 
 
 @dataclass(frozen=True)
@@ -68,25 +83,21 @@ class Samples:
         self.minutes = np.zeros(ranks, np.int64)
         """For how many samples each has been slow."""
 
-    def add(self, signals: Signals, began: Floats) -> None:
+    def add(self, signs: Signs, began: Floats) -> None:
         """Take a sample, if the last one is old enough. A rank with a new pod begins again."""
-        ranks = len(self._began)
         anew = ~(began == self._began)
         if anew.any():
             for kept in (self._times, self._steps, self._work):
                 kept[:, anew] = np.nan
             self.factor[anew], self.minutes[anew] = np.nan, 0
             self._began = began.copy()
-        if signals.at - self._at < SAMPLE_SECONDS:
+        if signs.at - self._at < SAMPLE_SECONDS:
             return
-        self._at = signals.at
-        heard, moved, steps = (_floats(values, ranks) for values in (signals.heard, signals.moved, signals.steps))
-        work = np.full(ranks, np.nan)
-        work[: len(signals.work)] = signals.work[:ranks]
-        known = (moved >= began) & (heard >= began)
-        self._times[self._next] = np.where(known, heard, np.nan)
-        self._steps[self._next] = np.where(known, steps, np.nan)
-        self._work[self._next] = np.where(known & (work > 0), work, np.nan)
+        self._at = signs.at
+        known = (signs.moved >= began) & (signs.heard >= began)
+        self._times[self._next] = np.where(known, signs.heard, np.nan)
+        self._steps[self._next] = np.where(known, signs.steps, np.nan)
+        self._work[self._next] = np.where(known, signs.work, np.nan)
         self._next = (self._next + 1) % WINDOW
         # Of ranks that make each step together, only the time without waiting tells them apart.
         rates = (judging.rates(self._times, self._steps, least=LEAST_SAMPLES), _work_rates(self._work))
@@ -98,7 +109,7 @@ class Samples:
 
 
 def judge(
-    signals: Signals,
+    signs: Signs,
     began: Floats,
     tasks: Sequence[int],
     deadlines: Deadlines,
@@ -109,9 +120,7 @@ def judge(
     """The verdict at the time of the signals. `began`: when the present pod of each rank began (`nan`: it has none, or
     is not to be judged). `tasks`: the number of ranks of each task, in their order."""
     ranks = sum(tasks)
-    now, since = float(signals.at), float(signals.since)
-    heard, moved, steps = (_floats(values, ranks) for values in (signals.heard, signals.moved, signals.steps))
-    steps = np.where(np.isfinite(moved), steps, np.nan)
+    now, since, heard, moved, steps = signs.at, signs.since, signs.heard, signs.moved, signs.steps
     spans = _spans(tasks)
     silent = judging.silent(began, heard, now, deadlines, since=since)
     expected = _expected(moved, spans)
@@ -169,14 +178,6 @@ def _expected(moved: Floats, spans: Sequence[tuple[int, int]]) -> Bools:
 def _spans(tasks: Sequence[int]) -> list[tuple[int, int]]:
     ends = np.cumsum(tasks).tolist() if tasks else []
     return [(end - count, end) for count, end in zip(tasks, ends, strict=True)]
-
-
-def _floats(values: Sequence[int], ranks: int) -> Floats:
-    """By rank, `nan` for what is not known."""
-    out = np.full(ranks, np.nan)
-    given = np.asarray(values[:ranks], dtype=np.float64)
-    out[: len(given)] = np.where(given == NEVER, np.nan, given)
-    return out
 
 
 def _work_rates(work: Floats) -> Floats:
