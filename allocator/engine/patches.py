@@ -32,6 +32,7 @@ Reason = Literal[
     "Unhealthy",
     "Healthy",
     "SlowNode",
+    "NotStarted",
 ]
 
 

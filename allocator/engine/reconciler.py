@@ -12,6 +12,7 @@ from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.patches import Write
+from diflow.allocator.engine.pending import not_started
 from diflow.allocator.engine.reconcile import Job, Pace, end_pods, free_now, reconcile
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import AvoidedNodes, UnboundPods
@@ -71,7 +72,9 @@ class Reconciler:
             if executor.is_backing_off(job.key):
                 continue
             try:
-                writes = reconcile(job, capacity, now=now, pace=self._pace, overdue=overdue, planned_ago=planned_ago)
+                writes = not_started(job, capacity, now=now) or reconcile(
+                    job, capacity, now=now, pace=self._pace, overdue=overdue, planned_ago=planned_ago
+                )
             except Exception as error:  # one faulty job must not stop the others
                 log.error("cannot be carried out", job=job.key, trace=traceback.format_exc(limit=-4))
                 executor.back_off(job.key, error)
@@ -95,8 +98,8 @@ class Reconciler:
     def _is_unchanged(self, job: Job, lost: Set[str], overdue: Set[str]) -> bool:
         if self._unchanged.get(job.key) is not job:
             return False
-        # With time alone a node becomes lost, a round old enough to be replaced, and a pod overdue.
-        if job.read.tree.recreated:
+        # With time alone a node becomes lost, a round old enough to be replaced, and a pod overdue or pending too long.
+        if job.read.tree.recreated or (job.read.pending_seconds and any(pod.pending_since for pod in job.pods)):
             return False
         return not (lost or overdue) or not any(pod.identity.uid in overdue or pod.host in lost for pod in job.pods)
 

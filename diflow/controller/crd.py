@@ -39,6 +39,7 @@ _OPTIONAL: Final = (
     "ttlSecondsAfterFinished",
     "startDeadlineSeconds",
     "health",
+    "pendingSeconds",
 )
 
 # Expressions of CEL.
@@ -164,6 +165,11 @@ def _spec() -> Json:
             "health": described(
                 fields["health"],
                 "After how long replicas count as silent or as standing still, and what follows. Not set: never.",
+            ),
+            "pendingSeconds": described(
+                fields["pendingSeconds"],
+                "After so many seconds in which a pod has a node and does not start, a job that may shrink goes on "
+                "without it, and another one is placed again.",
             ),
             "topology": {
                 "type": "object",

@@ -23,9 +23,16 @@ _OF_V2: Final[Json] = {
     **{name: {"type": "string"} for name in ("priority", "queue", "scheduling")},
     **{
         name: {"type": "integer"}
-        for name in ("backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds", "minReplicas", "maxReplicas")
+        for name in (
+            "backoffLimit",
+            "ttlSecondsAfterFinished",
+            "startDeadlineSeconds",
+            "pendingSeconds",
+            "minReplicas",
+            "maxReplicas",
+        )
     },
-    **dict.fromkeys(("topology", "template", "engineFields"), KEPT),
+    **dict.fromkeys(("topology", "health", "template", "engineFields"), KEPT),
     "preemptible": {"type": "boolean"},
     "tasks": {"type": "array", "maxItems": bounds.MOST_TASKS, "items": KEPT},
 }
