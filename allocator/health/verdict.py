@@ -99,11 +99,15 @@ class Samples:
         self._steps[self._next] = np.where(known, signs.steps, np.nan)
         self._work[self._next] = np.where(known, signs.work, np.nan)
         self._next = (self._next + 1) % WINDOW
-        # Of ranks that make each step together, only the time without waiting tells them apart.
-        rates = (judging.rates(self._times, self._steps, least=LEAST_SAMPLES), _work_rates(self._work))
+        slopes = judging.rates(self._times, self._steps, least=LEAST_SAMPLES)
+        whole = np.where(np.isfinite(slopes), _whole_rates(self._times, self._steps), np.nan)
+        work = _work_rates(self._work)
         for first, end in _spans(self.tasks):
-            part = slice(first, end)
-            self.factor[part] = np.fmax(*(judging.slowness(rate[part]) for rate in rates))
+            # A rank that pauses by turns has a low median slope, and one whose counter has jumped a low rate over the
+            # whole window: one that is slow has both. Of ranks that make each step together, only the time without
+            # waiting tells them apart.
+            by_slope, by_whole, by_work = (judging.slowness(rate[first:end]) for rate in (slopes, whole, work))
+            self.factor[first:end] = np.fmax(np.minimum(by_slope, by_whole), by_work)
         with np.errstate(invalid="ignore"):
             self.minutes = np.where(self.factor >= SLOW, self.minutes + 1, 0)
 
@@ -178,6 +182,18 @@ def _expected(moved: Floats, spans: Sequence[tuple[int, int]]) -> Bools:
 def _spans(tasks: Sequence[int]) -> list[tuple[int, int]]:
     ends = np.cumsum(tasks).tolist() if tasks else []
     return [(end - count, end) for count, end in zip(tasks, ends, strict=True)]
+
+
+def _whole_rates(times: Floats, steps: Floats) -> Floats:
+    """Steps per second of each rank from its first sample to its last one."""
+    known = np.isfinite(times)
+    first = np.where(known, times, np.inf).argmin(axis=0)
+    last = np.where(known, times, -np.inf).argmax(axis=0)
+    columns = np.arange(times.shape[1])
+    apart = times[last, columns] - times[first, columns]
+    risen = steps[last, columns] - steps[first, columns]
+    out: Floats = np.divide(risen, apart, out=np.full(apart.shape, np.nan), where=apart > 0)
+    return out
 
 
 def _work_rates(work: Floats) -> Floats:
