@@ -76,8 +76,12 @@ MOST_TTL_SECONDS: Final = 2**31 - 1
 MOST_START_SECONDS: Final = 2**31 - 1
 """An int32, as the other times of a job."""
 
+LEAST_PENDING_SECONDS: Final = 60
+"""For which the pods of an admitted job may be pending: a large image takes as long."""
+
 LONGEST_QUANTITY: Final = 64
 """Characters of an amount, such as a task's `maxMemory`."""
+
 LEAST_HEALTH_SECONDS: Final = 60
 """Of the deadlines in `health`: a server that was away for less than half of it is not noticed, and the clients' next
 attempt follows within as long again."""

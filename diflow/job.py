@@ -205,7 +205,9 @@ class DIJob(_Model):
     `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
     `failure_policy`: what follows when a replica fails, by its exit code; None counts all failures but those from
     outside.
-    `health`: the deadlines by which silent and standing replicas are found; None: they are not looked for.
+    `pending_seconds`: how long the pods of an admitted job may be pending; then a job that may shrink goes on with
+    those that have started, and another one is placed again. `health`: the deadlines by which silent and standing
+    replicas are found; None: they are not looked for.
     """
 
     name: str
@@ -227,6 +229,9 @@ class DIJob(_Model):
     start_deadline_seconds: int | None = Field(None, ge=1, le=bounds.MOST_START_SECONDS, strict=True)
     failure_policy: FailurePolicy | None = None
     health: Health | None = None
+    pending_seconds: int | None = Field(
+        None, ge=bounds.LEAST_PENDING_SECONDS, le=bounds.MOST_START_SECONDS, strict=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -264,6 +269,7 @@ class DIJob(_Model):
             "topology": self.topology,
             "startDeadlineSeconds": self.start_deadline_seconds,
             "health": self.health,
+            "pendingSeconds": self.pending_seconds,
         }
         for name, value in of_allocator.items():
             if value is not None and self.scheduling == "none":

@@ -34,6 +34,7 @@ Reason = Literal[
     "Unhealthy",
     "Healthy",
     "SlowNode",
+    "NotStarted",
 ]
 
 

@@ -31,7 +31,7 @@ Needs = dict[str, dict[str, int]]
 
 # The kubelet's message for a pod that it does not admit: an attempt that ends with it does not count as a failure, even
 # if Argo evaluates it with a copy of the Workflow from before the decision.
-_REJECTED = "Pod was rejected"
+REJECTED = "Pod was rejected"
 _RESUMED = {"suspend": None}
 # A new job on which nothing was decided for so long (the allocator is paused, or cannot read it) is shown to Argo.
 _SHOWN_SECONDS = 30.0
@@ -206,7 +206,7 @@ def reconcile(
         return [
             *resumed,  # Argo ends no Workflow that is suspended
             *_lost(job, capacity),
-            *(patches.fail(pod, job.key, f"{_REJECTED}: the job was stopped") for pod in unbound),
+            *(patches.fail(pod, job.key, f"{REJECTED}: the job was stopped") for pod in unbound),
         ]
     if read.continued_in or read.awaits_admission:
         out = [*_lost(job, capacity), *_unwanted(job, capacity)]
@@ -234,7 +234,7 @@ def _to_argo(read: JobRead, capacity: FreeCapacity) -> list[Write]:
 
 def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
     """End the running pods of a job whose Workflow cannot be written. Gated pods use no capacity, and stay."""
-    why = f"{_REJECTED}: the job's Workflow is too large to be changed"
+    why = f"{REJECTED}: the job's Workflow is too large to be changed"
     return _lost(job, capacity) + [
         patches.stop(pod, job.key, why, timestamp(capacity.now_seconds))
         for pod in job.pods
@@ -306,7 +306,7 @@ def _after_failures(
     # Argo may have made a pod before it read the new memory. A round is made with it.
     pods = () if read.is_preemptible else job.current_pods()
     small = [p for p in pods if p.is_gated and p.place and 0 < p.memory < read.memory.get(p.place.task, 0)]
-    why = f"{_REJECTED}: it is made again with more memory"
+    why = f"{REJECTED}: it is made again with more memory"
     return [*out, *(patches.fail(pod, job.key, why) for pod in small)] if small else None
 
 
@@ -484,7 +484,7 @@ def _lost(job: Job, capacity: FreeCapacity) -> list[Write]:
 
 def _unwanted(job: Job, capacity: FreeCapacity) -> list[Write]:
     return [
-        patches.stop(pod, job.key, f"{_REJECTED}: {_released(job.read, pod)}", timestamp(capacity.now_seconds))
+        patches.stop(pod, job.key, f"{REJECTED}: {_released(job.read, pod)}", timestamp(capacity.now_seconds))
         for pod in job.leaving()
         if not pod.is_stopping and not pod.is_terminating and not (pod.host and capacity.is_lost(pod.host))
     ]
@@ -580,7 +580,7 @@ def _without_place(job: Job, now: float) -> list[Write]:
         return []
     why = "its gang is not complete: it waits for another place"
     return [
-        patches.stop(pod, job.key, f"{_REJECTED}: {why}", timestamp(now))
+        patches.stop(pod, job.key, f"{REJECTED}: {why}", timestamp(now))
         for pod in job.current_pods()
         if pod.where and not pod.is_stopping and not pod.is_terminating
     ]
@@ -595,7 +595,7 @@ def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Wr
     stop = found.stop
     if stop is None:
         return []
-    why = f"{_REJECTED}: it stood still, and starts again"
+    why = f"{REJECTED}: it stood still, and starts again"
     return [
         patches.stop(pod, job.key, why, timestamp(now))
         for pod in job.current_pods()
@@ -617,7 +617,7 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
     if read.is_preemptible:
         return [place_again(job, set(), now=now, note=note)]
     gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
-    why = f"{_REJECTED}: kube-scheduler did not bind it to its node"
+    why = f"{REJECTED}: kube-scheduler did not bind it to its node"
     return [place_again(job, gone, now=now, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
 
 
