@@ -33,6 +33,7 @@ DIJOB: Final = "diflow/dijob"  # the DIJob as submitted, JSON
 VERSION: Final = "diflow/version"  # the diflow that rendered it
 ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the current round (allocator)
 PROOF: Final = "diflow/allocation-proof"  # the allocator's signature of that text (allocator)
+EXCLUDED: Final = "diflow/excluded-nodes"  # JSON: the nodes that are left out for this job (allocator)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
 HELD: Final = "diflow/held"  # "true": its user suspended it, and not only the wait for its admission
 REQUESTED: Final = (

@@ -12,6 +12,7 @@ from diflow.bounds import MOST_MOVES
 from diflow.kube.kinds import POD, WORKFLOW, Kind
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
+from diflow.state.exclusions import Exclusions
 from diflow.state.parameters import ADMITTED
 from diflow.state.patches import canonical_json, live, merged
 
@@ -141,7 +142,7 @@ def _decided_by(read: JobRead) -> tuple[object, ...]:
     return (
         (read.identity.uid, read.problem, read.has_ended, read.is_stopping, read.is_suspended, read.continued_in),
         (read.awaits_admission, read.places_until),
-        (read.rounds, read.current, read.granted, read.released, read.incarnations, read.allocation),
+        (read.rounds, read.current, read.granted, read.released, read.incarnations, read.allocation, read.excluded),
         (read.roles, read.is_preemptible, read.priority, read.queue, read.required, read.backoff_limit),
         (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts),
         frozenset(member for member in tree.members if tree.is_done(member)),
@@ -215,12 +216,13 @@ def change_job(
     annotations: Mapping[str, str | None] | None = None,
     labels: Mapping[str, str | None] | None = None,
     spec: Mapping[str, Any] | None = None,
+    excluded: Exclusions | None = None,
     note: Note | None = None,
     of: str = "",
 ) -> Write:
     """Change the Workflow of a job. `parameters`: from `diflow.state.patches`; the unchanged ones are included, as a
     merge patch replaces a list as a whole. `of`: the key of the job for which this is done, if it is another one."""
-    given: dict[str, str | None] = {**(annotations or {}), **_annotations(allocation, decision)}
+    given: dict[str, str | None] = {**(annotations or {}), **_annotations(allocation, decision, excluded)}
     if allocation is not None and job.places_until:
         parameters = {**live(places=ADMITTED), **(parameters or {})}  # no pod is created for the old allocation
     if job.awaits_admission and decision is not None:
@@ -263,12 +265,16 @@ def admission(allocation: Allocation, *, now: float) -> Json:
     }
 
 
-def _annotations(allocation: Allocation | None, decision: Mapping[str, Any] | None) -> dict[str, str]:
+def _annotations(
+    allocation: Allocation | None, decision: Mapping[str, Any] | None, excluded: Exclusions | None
+) -> dict[str, str]:
     out: dict[str, str] = {}
     if allocation is not None:
         out[keys.ALLOCATION] = allocation.to_json()
     if decision is not None:
         out[keys.DECISION] = canonical_json(dict(decision))
+    if excluded is not None:
+        out[keys.EXCLUDED] = excluded.to_json()
     return out
 
 
@@ -285,6 +291,7 @@ def new_round(
     now: float,
     names: tuple[str, ...] = (),
     decision: Mapping[str, Any] | None = None,
+    excluded: Exclusions | None = None,
     note: Note | None = None,
 ) -> Write:
     """Append a round that supersedes the current one, with the nodes of its replicas (empty: no place yet). With
@@ -293,11 +300,13 @@ def new_round(
     name = allocation.round
     if not names:
         parameters = live(rounds=[*job.rounds, name], current=name, granted={**job.granted, name: counts})
-        return change_job(job, parameters=parameters, allocation=allocation, decision=decision, note=note)
+        return change_job(
+            job, parameters=parameters, allocation=allocation, decision=decision, excluded=excluded, note=note
+        )
     parameters = live(
         rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[], places=ADMITTED
     )
-    part = NextPart(names, parameters, _annotations(allocation, decision))
+    part = NextPart(names, parameters, _annotations(allocation, decision, excluded))
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
 
 

@@ -57,6 +57,8 @@ class Standing:
     """The most replicas by task for now, as more pods were not created."""
     is_barred: bool = False
     """It gets nothing more for now, as it did not use an earlier place in time."""
+    excluded: frozenset[str] = frozenset()
+    """The nodes that are left out for this job now: it gets no new place there."""
 
     @property
     def is_displaced(self) -> bool:
@@ -198,7 +200,7 @@ def picture(
 
     def made(some: Sequence[Job]) -> Picture:
         found = memory.stand(some, capacity, now=now, keep_cordoned=keep_cordoned)
-        standings = _applied(found, lapsed, fixed=fixed, ending=ending)
+        standings = _applied(found, lapsed, fixed=fixed, ending=ending, now=now)
         standings, views = _on_nodes(jobs, standings, nodes, pods, ending=ending, avoid=avoid, stuck=lapsed.stuck)
         snapshot = build(
             views,
@@ -255,12 +257,21 @@ def _fault(job: Job, capacity: FreeCapacity, keep_cordoned: bool) -> Exception |
     return None
 
 
-def _applied(standings: list[Standing], lapsed: Lapsed, *, fixed: Set[str], ending: Set[str]) -> list[Standing]:
+def _applied(
+    standings: list[Standing], lapsed: Lapsed, *, fixed: Set[str], ending: Set[str], now: float
+) -> list[Standing]:
     """The standings that are planned, with their restrictions, in the order of the snapshot."""
     standings = [s for s in standings if s.job.key not in ending]
     standings.sort(key=lambda s: s.job.title)
     standings = [s if s.job.key not in fixed else replace(s, is_fixed=True) for s in map(lapsed.applied, standings)]
+    standings = [_without_excluded(s, now) if s.job.read.excluded else s for s in standings]
     return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
+
+
+def _without_excluded(standing: Standing, now: float) -> Standing:
+    """The standing of a job for which nodes are left out; that ends with time alone, without a change of the job."""
+    found = standing.job.read.excluded.at(now)
+    return replace(standing, excluded=found) if found else standing
 
 
 def _on_nodes(
@@ -418,6 +429,8 @@ def _writes_of(
     (now, limit_seconds, capacity), plan, read = limits, explainer.plan, standing.job.read
     action = Action(int(plan.action[j]))
     words = explainer.text(j).split(": ", 2)[-1]
+    if action in (Action.WAIT, Action.PREEMPT) and (out := read.excluded.text(now)):
+        words = f"{words}; {out}"
     said = decision(action.name.lower(), words, now)
     if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
         since = max(standing.job.created_seconds, read.allocation.since if read.allocation else 0.0)
@@ -560,7 +573,7 @@ def _view(standing: Standing) -> JobView:
                 minimum=low,
                 maximum=max(low, high),
                 desired=max(low, high),
-                where=role.where,
+                where=role.where.without(standing.excluded),
                 host_ports=role.host_ports,
                 # The rest of a group of which some replicas have finished is no multiple.
                 unit=1 if low % role.unit or done else role.unit,

@@ -22,6 +22,7 @@ from diflow.bounds import MOST_PARTS
 from diflow.figures import counted
 from diflow.state import chain
 from diflow.state.allocation import Allocation
+from diflow.state.exclusions import Exclusions
 from diflow.state.parameters import replicas_text
 from diflow.state.patches import live
 from diflow.state.roster import roster
@@ -309,6 +310,28 @@ def next_round(
     return patches.new_round(job.read, counts, nodes, now=now, names=next_names(job) if job.is_full else (), **told)
 
 
+def place_again(
+    job: Job, gone: Set[tuple[str, int]], *, now: float, excluded: Exclusions | None = None, **told: Any
+) -> Write:
+    """Take the places of the replicas `gone` (task, index) back, so that planning finds others, and record `excluded`.
+
+    A preemptible job moves as a whole: to a new round, which has no places yet. This uses none of its backoffLimit.
+    `told`: the note and the decision, as in `patches`.
+    """
+    read, at = job.read, job.read.allocation
+    if read.is_preemptible:
+        counts = {role.name: role.low for role in read.roles}
+        return next_round(job, counts, {}, now=now, excluded=excluded, **told)
+    moved = None
+    if at is not None and at.round == read.current:
+        nodes = {
+            task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
+            for task, places in at.nodes.items()
+        }
+        moved = Allocation(at.round, nodes, now, at.first, at.moves)
+    return patches.change_job(read, allocation=moved, excluded=excluded, **told)
+
+
 def next_names(job: Job) -> tuple[str, ...]:
     """Candidate names of the job's next Workflow, in order of preference; none if the tasks' names are too long."""
     read = job.read
@@ -505,16 +528,10 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
     if at is None or at.round != read.current:
         return []
     if read.is_preemptible:
-        counts = {role.name: role.low for role in read.roles}
-        return [next_round(job, counts, {}, now=now, note=note)]
+        return [place_again(job, set(), now=now, note=note)]
     gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
-    nodes = {
-        task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
-        for task, places in at.nodes.items()
-    }
-    moved = Allocation(at.round, nodes, now, at.first, at.moves)
     why = f"{_REJECTED}: kube-scheduler did not bind it to its node"
-    return [patches.change_job(read, allocation=moved, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
+    return [place_again(job, gone, now=now, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
 
 
 def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:

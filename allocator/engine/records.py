@@ -21,6 +21,7 @@ from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
+from diflow.state.exclusions import Exclusions
 from diflow.state.memo import MIB, remembered
 from diflow.state.nodenames import NodeName, parse
 from diflow.state.nodes import nodes as nodes_of
@@ -156,6 +157,7 @@ class JobRead:
     incarnations: Mapping[str, str] = field(default_factory=dict)
     allocation: Allocation | None = None
     decision: Mapping[str, Any] = field(default_factory=dict)
+    excluded: Exclusions = field(default_factory=Exclusions)
     profilings: str = ""
     parameters: tuple[tuple[str, str], ...] = ()
     tree: Tree = field(default_factory=Tree)
@@ -392,6 +394,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         ),
         "parameters": state.parameters,
         "allocation": state.allocation,
+        "excluded": state.excluded,
         "decision": {"action": decision.action, "why": decision.why, "time": decision.time} if decision else {},
     }
     if base["continued_in"]:

@@ -6,8 +6,8 @@ Pod counts and host ports need no predicate: `views.build` makes them resources 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
@@ -100,6 +100,15 @@ class Where:
         return all(
             taint.effect == "PreferNoSchedule" or any(t.covers(taint) for t in self.tolerations) for taint in taints
         )
+
+    def without(self, nodes: Set[str]) -> Where:
+        """The same conditions, and none of these nodes."""
+        if not nodes:
+            return self
+        line = Requirement(NODE_NAME, "NotIn", tuple(sorted(nodes)))
+        # An empty term selects nothing, with or without another requirement.
+        terms = tuple((*term, line) if term else term for term in self.affinity) if self.affinity else ((line,),)
+        return replace(self, affinity=terms)
 
     def score(self, labels: Mapping[str, str]) -> int:
         """Preference for a node with these labels: the sum of the weights of the terms that hold, as in

@@ -26,6 +26,7 @@ from diflow.bounds import MOST_BACKOFF_LIMIT, MOST_MANIFEST_BYTES, MOST_REPLICAS
 from diflow.errors import InvalidError
 from diflow.state import chain, untrusted
 from diflow.state.allocation import Allocation, point_in_time
+from diflow.state.exclusions import Exclusions
 from diflow.state.memo import MIB, remembered
 from diflow.state.patches import NOT_ADMITTED, incarnations_name
 
@@ -120,6 +121,7 @@ class JobState:
     profilings: str = ""
     allocation: Allocation | None = None
     decision: Decision | None = None
+    excluded: Exclusions = field(default_factory=Exclusions)
     restarts_before: int = 0
     rounds_before: int = 0
     history_before: Mapping[str, Any] = field(default_factory=dict)
@@ -220,6 +222,7 @@ def _frame(workflow: Object) -> _Fields:
         continued_in=chain.continued_in(workflow),
         allocation=Allocation.parse(annotations.get(keys.ALLOCATION)),
         decision=_decision(annotations.get(keys.DECISION)),
+        excluded=Exclusions.parse(annotations.get(keys.EXCLUDED)),
         restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
         rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
         history_before=untrusted.mapping(annotations.get(keys.HISTORY_BEFORE)),
