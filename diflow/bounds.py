@@ -76,6 +76,18 @@ MOST_TTL_SECONDS: Final = 2**31 - 1
 MOST_START_SECONDS: Final = 2**31 - 1
 """An int32, as the other times of a job."""
 
+LONGEST_IMAGE: Final = 512
+"""Characters of the image of a node check: a registry's name has 255 at most, a digest 71."""
+
+MOST_COMMAND: Final = 64
+"""Words of the command of a node check."""
+
+MOST_CHECK_SECONDS: Final = 3600
+"""Of a node check: longer than that, the check is the work."""
+
+MOST_CHECK_MOVES: Final = 16
+"""Times that a gang is placed again because of its node check: as many nodes can be left out for a job."""
+
 MOST_ENDED_JOBS: Final = 1_000
 """Ended jobs in the record of a namespace, the last ones."""
 

@@ -150,6 +150,26 @@ class Topology(_Model):
         return self
 
 
+class NodeCheck(_Model):
+    """A check of the nodes before the work, in an init container of each pod.
+
+    Without `command` it is diflow's own, which `image` must contain (by default diflow's image). A command of the
+    user's fails if the node is not fit. `timeout_seconds`: the longest time of diflow's own check. `max_moves`: how
+    often the gang is placed again because of it.
+    """
+
+    image: str | None = Field(None, min_length=1, max_length=bounds.LONGEST_IMAGE, strict=True)
+    command: tuple[str, ...] | None = Field(None, min_length=1, max_length=bounds.MOST_COMMAND)
+    timeout_seconds: int = Field(120, ge=10, le=bounds.MOST_CHECK_SECONDS, strict=True)
+    max_moves: int = Field(3, ge=0, le=bounds.MOST_CHECK_MOVES, strict=True)
+
+    @model_validator(mode="after")
+    def _a_command_has_an_image(self) -> Self:
+        if self.command is not None and self.image is None:
+            raise InvalidError("is missing: a command of your own needs the image that has it", path="image")
+        return self
+
+
 class DIJob(_Model):
     """A job of one or more tasks, run as one Argo Workflow.
 
@@ -159,6 +179,7 @@ class DIJob(_Model):
     leaves scheduling to Argo; `topology` needs the allocator. `ttl_seconds_after_finished` is how long the ended job is
     kept; None is decided by the cluster at submission: what the administrator has set, else without end.
     `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
+    `node_check`: a check of the nodes before the work, which leaves bad ones out; in manifests also `true`.
     """
 
     name: str
@@ -178,6 +199,7 @@ class DIJob(_Model):
         None, ge=bounds.LEAST_TTL_SECONDS, le=bounds.MOST_TTL_SECONDS, strict=True
     )
     start_deadline_seconds: int | None = Field(None, ge=1, le=bounds.MOST_START_SECONDS, strict=True)
+    node_check: NodeCheck | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -202,11 +224,18 @@ class DIJob(_Model):
             data["volumes"] = tuple(volumes)
         if data.get("topology") is not None:
             data["topology"] = _topology(data["topology"])
+        for name in ("nodeCheck", "node_check"):
+            if name in data:
+                data[name] = _part(NodeCheck, data[name], "spec.nodeCheck")
         return data
 
     @model_validator(mode="after")
     def _an_allocator_is_there_for_its_fields(self) -> Self:
-        of_allocator = {"topology": self.topology, "startDeadlineSeconds": self.start_deadline_seconds}
+        of_allocator = {
+            "topology": self.topology,
+            "startDeadlineSeconds": self.start_deadline_seconds,
+            "nodeCheck": self.node_check,
+        }
         for name, value in of_allocator.items():
             if value is not None and self.scheduling == "none":
                 raise InvalidError("needs the allocator, which `scheduling: none` excludes", path=f"spec.{name}")
@@ -257,6 +286,16 @@ class DIJob(_Model):
     def _mounts_have_volumes(self) -> Self:
         for i, task in enumerate(self.tasks):
             check_mounts(task.template["spec"], self.volumes, f"spec.tasks[{i}].template.spec")
+        return self
+
+    @model_validator(mode="after")
+    def _names_of_containers_are_free(self) -> Self:
+        taken = {keys.CHECK_CONTAINER: "nodeCheck"} if self.node_check is not None else {}
+        for i, task in enumerate(self.tasks):
+            for container in _containers(task):
+                if field := taken.get(container.get("name")):
+                    path = f"spec.tasks[{i}].template.spec"
+                    raise InvalidError(f"spec.{field} adds a container named {container['name']!r} already", path=path)
         return self
 
     @model_validator(mode="after")
@@ -523,6 +562,23 @@ def _topology(item: Any) -> Topology:
         return Topology(required=data["required"])
     except InvalidError as error:
         raise InvalidError(error.message, path=f"{path}.{error.path}") from None
+
+
+def _part(model: type[_Model], item: Any, path: str) -> Any:
+    """A part of a spec that may be `true` for its defaults, and `false` for nothing."""
+    if item is None or item is False:
+        return None
+    if item is True:
+        return model()
+    if isinstance(item, model):
+        return item
+    data = _mapping(item, path)
+    known = _in_manifests(model) | model.model_fields.keys()
+    _warn([f"{path}.{key}" for key in data if key not in known])
+    try:
+        return model(**{key: value for key, value in data.items() if key in known and value is not None})
+    except InvalidError as error:
+        raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
 
 
 def _mapping(value: Any, path: str) -> dict[str, Any]:

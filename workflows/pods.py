@@ -19,6 +19,7 @@ from diflow.settings import RenderSettings
 from diflow.spec.podrules import work_container
 from diflow.state.patches import canonical_json
 from diflow.workflows import expressions as expr
+from diflow.workflows.beside import node_check
 from diflow.workflows.escape import Template, has_template, patch_json
 
 # Pod fields that an Argo template has under the same name.
@@ -186,7 +187,10 @@ def template_of(
     if fields:
         patched = [{"name": "main", **patched[0], **fields}]
     patched += [_container(c, parts, "sidecars", name=c.get("name")) for c in containers]
-    inits = [_container(c, parts, "initContainers", name=c.get("name")) for c in spec.get("initContainers", [])]
+    before = [node_check(job.node_check, work, settings)] if job.node_check is not None else []
+    inits = [
+        _container(c, parts, "initContainers", name=c.get("name")) for c in (*before, *spec.get("initContainers", []))
+    ]
     # As root they may need root's capabilities to read files of other users.
     wait, init = (ARGO_WAIT, ARGO_INIT) if common.has_root and not parts.root else ({}, {})
     _patch_containers(parts, "containers", [*patched, wait])

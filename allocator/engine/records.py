@@ -16,13 +16,14 @@ from diflow import amounts, bounds, keys
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.errors import InvalidError
-from diflow.job import DIJob, Task, read_annotation
+from diflow.job import DIJob, NodeCheck, Task, read_annotation
 from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
 from diflow.state.memo import MIB, remembered
+from diflow.state.nodecheck import Record
 from diflow.state.nodenames import NodeName, parse
 from diflow.state.nodes import nodes as nodes_of
 from diflow.state.parameters import ENDED, JobState
@@ -131,6 +132,7 @@ class JobRead:
     `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `required`: the level
     of the topology that its DIJob requires, or "". `service`: the headless Service of its hosts.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
+    `node_check`: the check that its pods begin with, if it has one, and `checks` its results.
     """
 
     identity: Identity
@@ -158,6 +160,8 @@ class JobRead:
     allocation: Allocation | None = None
     decision: Mapping[str, Any] = field(default_factory=dict)
     excluded: Exclusions = field(default_factory=Exclusions)
+    node_check: NodeCheck | None = None
+    checks: Record = field(default_factory=Record)
     profilings: str = ""
     parameters: tuple[tuple[str, str], ...] = ()
     tree: Tree = field(default_factory=Tree)
@@ -423,6 +427,10 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         required=job.topology.required if job.topology is not None else "",
         backoff_limit=state.backoff_limit,
         start_deadline_seconds=job.start_deadline_seconds,
+        node_check=job.node_check,
+        checks=Record()
+        if job.node_check is None
+        else Record.parse(untrusted.sub(obj, "metadata", "annotations").get(keys.NODE_CHECK)),
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
         tree=read_tree(nodes, is_offloaded=offloaded),

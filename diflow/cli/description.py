@@ -15,7 +15,9 @@ from diflow.cli.output import clock, coloured_phase, moment, printable
 from diflow.durations import age
 from diflow.figures import shortened
 from diflow.jobs.events import event_time, is_allocators
+from diflow.state.nodecheck import SOURCE, Record
 from diflow.state.observe import observe
+from diflow.state.parameters import JobState
 from diflow.state.status import derive
 from diflow.tables import table
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _MOST_EVENTS = 15
 _MOST_OF_ALLOCATOR = 10
 _LONGEST = 120
+_MOST_FAILED_CHECKS = 3
 # Events have the clock of the machine that wrote them.
 _CLOCKS_DIFFER = timedelta(seconds=2)
 
@@ -101,6 +104,7 @@ def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> 
         ("Preemptible", labels.get(keys.PREEMPTIBLE, "-")),
         ("Scheduling", labels.get(keys.SCHEDULING, "-")),
         *_topology(spec.get("topology")),
+        *_node_check(job, spec.get("nodeCheck"), now=now),
         ("Submitted", moment(job.created)),
         ("Ended", moment(status.completion_timestamp)) if status.ended else ("Running for", took),
     ]
@@ -117,6 +121,22 @@ def _topology(given: object) -> list[tuple[str, str]]:
     """The level that the job requires; nothing if it requires none. Its owner may have edited the manifest."""
     required = given.get("required") if isinstance(given, dict) else None
     return [("Topology", printable(f"all of it in one {required}"))] if isinstance(required, str) else []
+
+
+def _node_check(job: Job, given: object, *, now: datetime) -> list[tuple[str, str]]:
+    """What the node check of the current round has found; nothing of a job without one."""
+    if given is None or given is False:
+        return []
+    annotations = job.workflow["metadata"].get("annotations") or {}
+    record = Record.parse(annotations.get(keys.NODE_CHECK))
+    state = JobState.parse(job.workflow)
+    count = len(record.entries) if record.round == state.current else 0
+    parts = [f"{count} of {job.status.replicas} replicas in round {state.current}"]
+    failed = [f"rank {rank}: {entry.failed}" for rank, entry in record.entries.items() if entry.failed]
+    parts += failed[:_MOST_FAILED_CHECKS]
+    left_out = [entry for entry in state.excluded.active(now.timestamp()) if entry.source == SOURCE]
+    parts += [f"without node {entry.node} ({entry.reason})" for entry in left_out]
+    return [("Node check", printable("; ".join(parts)))]
 
 
 def _phases(job: Job) -> str:

@@ -11,7 +11,17 @@ from typing import Final
 
 from diflow import bounds, keys
 from diflow.controller import crd_v1alpha1
-from diflow.controller.schemas import KEPT, Json, clean_pod_policy, described, own, pod_template, rule, status
+from diflow.controller.schemas import (
+    KEPT,
+    Json,
+    clean_pod_policy,
+    described,
+    own,
+    pod_template,
+    rule,
+    status,
+    true_or_object,
+)
 from diflow.job import DIJob, Task
 from diflow.names import TASK_PATTERN
 from diflow.yamltext import dump_yaml
@@ -31,7 +41,14 @@ _WITH_DEFAULT: Final = ("priority", "preemptible", "backoffLimit", "cleanPodPoli
 _LONGEST_NAME: Final = 253
 _LONGEST_KEY: Final = 253 + 1 + keys.LABEL_LIMIT
 """Characters of a label's key: a prefix, a slash and a name."""
-_OPTIONAL: Final = ("topology", "queue", "scheduling", "volumes", "ttlSecondsAfterFinished", "startDeadlineSeconds")
+_OPTIONAL: Final = (
+    "topology",
+    "queue",
+    "scheduling",
+    "volumes",
+    "ttlSecondsAfterFinished",
+    "startDeadlineSeconds",
+)
 
 # Expressions of CEL.
 _IS_NAMED: Final = "has({0}.name) && {0}.name != ''"
@@ -159,6 +176,10 @@ def _spec() -> Json:
                 "description": "The level of which one domain must hold the whole job, such as a rack.",
                 "properties": {"required": {"type": "string", "minLength": 1, "maxLength": _LONGEST_KEY}},
             },
+            "nodeCheck": true_or_object(
+                "A check of the nodes before the work: true, or an object with image, command, timeoutSeconds and "
+                "maxMoves."
+            ),
             "group": {"type": "string", "description": "Has no meaning: a field of older manifests."},
             "volumes": {
                 "type": "array",

@@ -109,6 +109,11 @@ def clean_pod_policy() -> Json:
     }
 
 
+def true_or_object(description: str) -> Json:
+    """The schema of a field that is `true` or an object. The API server cannot check it: the controller does."""
+    return {"description": description, "x-kubernetes-preserve-unknown-fields": True}
+
+
 def described(schema: Json, description: str, **more: Any) -> Json:
     """The schema with a description."""
     return {**schema, "description": description, **more}

@@ -61,9 +61,7 @@ def _read(output: bytes) -> Outcome:
         found = {}
     if not isinstance(found, dict):
         return Outcome()
-    figures = {
-        name: float(found[name]) for name in ("gpu", "allreduce") if isinstance(found.get(name), int | float)
-    }
+    figures = {name: float(found[name]) for name in ("gpu", "allreduce") if isinstance(found.get(name), int | float)}
     return Outcome(figures, str(found.get("failed") or ""))
 
 

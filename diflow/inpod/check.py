@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -42,6 +43,8 @@ def main(environ: Mapping[str, str] | None = None) -> int:
     """Run the check of this pod. Always returns 0."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     environ = os.environ if environ is None else environ
+    # As the first process of its container it would ignore the signal, and hold up whoever stops the pod.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
     try:
         run(environ)
     except Exception:  # a defect of the check is none of the node
@@ -64,7 +67,9 @@ def run(
     place = find(environ)
     hosts = [host for host in environ.get("DI_NODES", "")[:_LONGEST_ROSTER].split(",") if host]
     rank = place.rank if place is not None and place.rank is not None and place.rank < len(hosts) else None
-    meetings = Meetings(rank, hosts, port=port, clock=clock, pause=pause) if rank is not None and len(hosts) > 1 else None
+    meetings = (
+        Meetings(rank, hosts, port=port, clock=clock, pause=pause) if rank is not None and len(hosts) > 1 else None
+    )
     if meetings is not None and not meetings.listen():
         log.warning("port %d is in use: the peers are not met", port)
         meetings = None

@@ -1,9 +1,9 @@
 """The peers of a gang measure the network between them, in pairs.
 
 Of each pair the lower rank connects. It sends MESSAGES small messages and gets each back, then BYTES bytes each way.
-Both sides measure for themselves, so that no peer's word counts about another node. A replica has one meeting at a time,
-so that two of them do not share its network; as it only waits for higher ranks, no two wait for each other. In a small
-gang every pair meets. In a large one each replica meets MOST_PEERS others, at distances that connect the whole gang.
+Both sides measure for themselves, so that no peer's word counts about another node. A replica has one meeting at a
+time, so that two of them do not share its network; as it only waits for higher ranks, no two wait for each other. In a
+small gang every pair meets. In a large one each replica meets MOST_PEERS others, at distances that connect the gang.
 
 The port is open to the cluster's network as long as the check runs, and takes bounded messages from the addresses of
 the peers alone.
@@ -67,7 +67,10 @@ class Met:
 
     def figures(self) -> dict[str, float]:
         """The best figure of all meetings: in those with a slow peer, the peer is what is slow."""
-        out = {"latency": min(self.latency.values(), default=None), "transfer": min(self.transfer.values(), default=None)}
+        out = {
+            "latency": min(self.latency.values(), default=None),
+            "transfer": min(self.transfer.values(), default=None),
+        }
         return {name: value for name, value in out.items() if value is not None}
 
 

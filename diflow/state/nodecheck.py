@@ -3,8 +3,8 @@
     {"round": "2", "since": seconds since 1970, "ranks": {"0": ["1a2b3c4d", 0.012, 0.08, null, ...], ...},
      "failed": {"3": "the matrix product is wrong"}, "unmet": {"0": [3], "3": [0]}}
 
-An entry has the first characters of its pod's uid, and the figures in the order of FIGURES. The server writes the record
-and the allocator acts on it; both judge it by the same rule. The record is replaced with each round. Pure.
+An entry has the first characters of its pod's uid, and the figures in the order of FIGURES. The server writes the
+record and the allocator acts on it; both judge it by the same rule. The record is replaced with each round. Pure.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 from diflow.bounds import MOST_REPLICAS
 from diflow.state import untrusted
+from diflow.state.exclusions import Exclusion, Exclusions
 from diflow.state.memo import MIB, remembered
 
 FIGURES: Final[Mapping[str, tuple[str, float]]] = {
@@ -31,7 +32,7 @@ FIGURES: Final[Mapping[str, tuple[str, float]]] = {
 """By the name of a figure: what it is, and the least difference from the median that counts. Less is better in all of
 them. Below that difference a figure is noise: twice a latency of 0.1 ms slows no training down."""
 BETWEEN_PEERS: Final = frozenset({"latency", "transfer", "allreduce"})
-"""These figures are compared over all tasks of the job, the others within a task, whose containers have equal limits."""
+"""These figures are compared over all tasks of a job, the others within a task, whose containers have equal limits."""
 SLOW: Final = 2.0
 """A node is slow above this multiple of the median of the other nodes."""
 UID_CHARACTERS: Final = 8
@@ -125,10 +126,29 @@ class Fault:
     median: float = 0.0
 
 
-def fold(before: str, round_: str, entries: Mapping[int, Entry], *, now: float) -> str:
-    """The annotation `before` with these results of a round, by rank. `now`: seconds since 1970."""
+def moves(excluded: Exclusions) -> int:
+    """How often the gang was placed again because of its check. Each time is an attempt of the exclusions it made."""
+    return max((number for entry in excluded.entries for number in numbers(entry)), default=0)
+
+
+def move(number: int) -> str:
+    """The attempt of the exclusions of the gang's `number`-th move because of its check."""
+    return f"{SOURCE}/{number}"
+
+
+def numbers(entry: Exclusion) -> tuple[int, ...]:
+    """The moves that this exclusion is the consequence of."""
+    found = (attempt.removeprefix(f"{SOURCE}/") for attempt in entry.attempts if attempt.startswith(f"{SOURCE}/"))
+    return tuple(number for text in found if (number := untrusted.whole(text, digits=5)) is not None)
+
+
+def fold(before: str, round_: str, entries: Mapping[int, Entry], pods: Mapping[int, str], *, now: float) -> str:
+    """The annotation `before` with these results of a round, by rank. `now`: seconds since 1970.
+
+    `pods`: the uids of the round's present pods by rank. Earlier results of other pods are dropped.
+    """
     record = Record.parse(before)
-    known = record.entries if record.round == round_ else {}
+    known = record.of(pods) if record.round == round_ else {}
     since = record.since if known else now
     return Record(round_, since, {**known, **entries}).to_json()
 
@@ -197,7 +217,8 @@ def _slow(results: Mapping[int, Checked]) -> Iterable[Fault]:
                     continue
                 median = statistics.median(others)
                 if value > SLOW * median and value - median > least and median > 0:
-                    text = f"{figure} {_figure(value)} s, {value / median:.3g} times the others' median {_figure(median)} s"
+                    times = f"{value / median:.3g} times the others' median {_figure(median)} s"
+                    text = f"{figure} {_figure(value)} s, {times}"
                     fault = Fault(node, text, figure, value, median)
                     if node not in worst or value / median > worst[node].value / worst[node].median:
                         worst[node] = fault
@@ -222,9 +243,7 @@ def _figure(value: float) -> str:
 
 
 def _row(entry: Entry) -> list[Any]:
-    figures = [
-        None if (value := entry.figures.get(name)) is None else float(f"{value:.4g}") for name in FIGURES
-    ]
+    figures = [None if (value := entry.figures.get(name)) is None else float(f"{value:.4g}") for name in FIGURES]
     while figures and figures[-1] is None:
         figures.pop()
     return [entry.pod, *figures]
@@ -250,9 +269,7 @@ def _parse(text: str) -> Record:
             for name, given in zip(FIGURES, row[1:], strict=False)
             if (value := untrusted.number(given)) is not None and 0 <= value <= _HIGHEST
         }
-        entries[number] = Entry(
-            pod, figures, one_line(failed.get(rank)), _ranks(unmet.get(rank))
-        )
+        entries[number] = Entry(pod, figures, one_line(failed.get(rank)), _ranks(unmet.get(rank)))
     return Record(round_, since, entries)
 
 

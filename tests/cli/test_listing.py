@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
 import yaml
 
+from diflow import keys
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
+from diflow.state.exclusions import Exclusions
+from diflow.state.nodecheck import Entry, Record
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import status
 from tests.state.seen import SeenJob, at
@@ -193,6 +197,28 @@ def test_describe_tells_what_the_allocator_decided_and_did(diflow: Cli) -> None:
     events = out.split("\nEvents\n")[1]
     assert "message 13" in events
     assert "Resized" not in events
+
+
+def test_describe_tells_what_the_node_check_has_found(diflow: Cli) -> None:
+    job = gang()
+    diflow.has(job)
+    made = diflow.api.objects[WORKFLOW.path("default")]["cartpole"]
+    annotations = made["metadata"]["annotations"]
+    assert "Node check" not in diflow("describe", "cartpole").out
+    manifest = json.loads(annotations[keys.DIJOB])
+    manifest["spec"]["nodeCheck"] = {}
+    annotations[keys.DIJOB] = json.dumps(manifest)
+    entries = {0: Entry("aaaaaaaa", {"product": 0.1}), 1: Entry("bbbbbbbb", {}, "no disk")}
+    annotations[keys.NODE_CHECK] = Record("1", time.time(), entries).to_json()
+    left_out = Exclusions().without("node-z", reason="product 9 s", source="node-check", now=time.time())
+    annotations[keys.EXCLUDED] = left_out.without(
+        "node-y", reason="exit code 201", source="failure", now=time.time()
+    ).to_json()
+    diflow.api.add(WORKFLOW, made)
+    out = diflow("describe", "cartpole").out
+    found = re.search(r"^Node check: +(.*)$", out, re.MULTILINE)
+    assert found is not None
+    assert found[1] == "2 of 3 replicas in round 1; rank 1: no disk; without node node-z (product 9 s)"
 
 
 def test_describe_tells_nothing_of_an_earlier_job_of_the_same_name(diflow: Cli) -> None:
