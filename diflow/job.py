@@ -293,7 +293,7 @@ class DIJob(_Model):
         taken = {keys.CHECK_CONTAINER: "nodeCheck"} if self.node_check is not None else {}
         for i, task in enumerate(self.tasks):
             for container in _containers(task):
-                if field := taken.get(container.get("name")):
+                if field := taken.get(str(container.get("name"))):
                     path = f"spec.tasks[{i}].template.spec"
                     raise InvalidError(f"spec.{field} adds a container named {container['name']!r} already", path=path)
         return self

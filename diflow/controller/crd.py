@@ -12,6 +12,7 @@ from typing import Final
 from diflow import bounds, keys
 from diflow.controller import crd_v1alpha1
 from diflow.controller.schemas import (
+    ANYTHING,
     KEPT,
     Json,
     clean_pod_policy,
@@ -20,7 +21,6 @@ from diflow.controller.schemas import (
     pod_template,
     rule,
     status,
-    true_or_object,
 )
 from diflow.job import DIJob, Task
 from diflow.names import TASK_PATTERN
@@ -176,9 +176,10 @@ def _spec() -> Json:
                 "description": "The level of which one domain must hold the whole job, such as a rack.",
                 "properties": {"required": {"type": "string", "minLength": 1, "maxLength": _LONGEST_KEY}},
             },
-            "nodeCheck": true_or_object(
+            "nodeCheck": described(
+                ANYTHING,
                 "A check of the nodes before the work: true, or an object with image, command, timeoutSeconds and "
-                "maxMoves."
+                "maxMoves.",
             ),
             "group": {"type": "string", "description": "Has no meaning: a field of older manifests."},
             "volumes": {

@@ -253,7 +253,7 @@ def _row(entry: Entry) -> list[Any]:
 def _parse(text: str) -> Record:
     data = untrusted.mapping(text)
     round_, since = data.get("round"), untrusted.number(data.get("since"))
-    if not untrusted.is_round(round_) or since is None or not 0 <= since < 1e11:
+    if not isinstance(round_, str) or not untrusted.is_round(round_) or since is None or not 0 <= since < 1e11:
         return Record()
     failed, unmet = untrusted.sub(data, "failed"), untrusted.sub(data, "unmet")
     entries = {}

@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -24,12 +24,13 @@ from diflow.server.api.models import NodeCheckReport
 from diflow.server.api.reading import PodRead, WorkflowRead, read_workflow
 from diflow.server.http.errors import ApiError, conflict, unavailable
 from diflow.server.http.pool import Pool
-from diflow.state import nodecheck
+from diflow.state import nodecheck, untrusted
 from diflow.state.nodecheck import FIGURES, UID_CHARACTERS, Checked, Entry, Record
 
 MANAGER: Final = "diflow-server"
 
 _TRIES: Final = 4
+_VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
 _PLACE: Final = f"/metadata/annotations/{keys.NODE_CHECK.replace('/', '~1')}"
 # As in reporting.py: other characters may have several encodings, which a `test` would tell apart.
 _PLAIN: Final = re.compile(r"[ !-%'-;=?-~]*")
@@ -52,6 +53,8 @@ class _Waiting:
     entries: dict[int, Entry] = field(default_factory=dict)
     round: str = ""
     writer: asyncio.Task[None] | None = None
+    written: tuple[str, str, int] = ("", "", 0)
+    """The last write: the Workflow's uid, the text, and the version, which the cache may not have yet."""
 
 
 class Checks:
@@ -137,7 +140,7 @@ class Checks:
                 entries, waiting.entries = waiting.entries, {}
                 round_ = waiting.round
                 try:
-                    await self._pool.run(lambda e=entries, r=round_: self._put(key, e, r))  # type: ignore[misc]
+                    await self._pool.run(lambda e=entries, r=round_: self._put(key, waiting, e, r))  # type: ignore[misc]
                 except NotFoundError:
                     return
                 except (DiflowError, ApiError) as error:
@@ -150,12 +153,12 @@ class Checks:
 
     # --- in a thread ----------------------------------------------------------------------------------------------
 
-    def _put(self, key: JobKey, entries: dict[int, Entry], round_: str) -> None:
+    def _put(self, key: JobKey, waiting: _Waiting, entries: dict[int, Entry], round_: str) -> None:
         """Merge the results into the annotation, and write it unless another server has changed it meanwhile."""
         view = self._cache.job(*key)
         if view is None:
             return
-        read = view.workflow
+        read = _newest(view.workflow, waiting.written)
         pods = {rank: pod.uid for rank, pod in enumerate(view.members) if pod is not None}
         for attempt in range(_TRIES):
             if read.has_ended or read.current != round_:
@@ -164,7 +167,7 @@ class Checks:
             if text == read.check_text:
                 return
             try:
-                self._cluster.patch(
+                answer = self._cluster.patch(
                     WORKFLOW, read.name, _change(read, text), namespace=key[0], manager=MANAGER, metadata_only=True
                 )
             except InvalidError:
@@ -172,7 +175,16 @@ class Checks:
                     raise
                 read = read_workflow(self._cluster.get(WORKFLOW, read.name, namespace=key[0]))
                 continue
+            version = untrusted.whole(answer["metadata"].get("resourceVersion"), digits=_VERSION_DIGITS)
+            waiting.written = (read.uid, text, version or 0)
             return
+
+
+def _newest(read: WorkflowRead, written: tuple[str, str, int]) -> WorkflowRead:
+    """The Workflow with this server's last write, if the cache does not have that yet."""
+    uid, text, version = written
+    known = untrusted.whole(read.version, digits=_VERSION_DIGITS)
+    return replace(read, check_text=text) if uid == read.uid and known is not None and known < version else read
 
 
 def _change(read: WorkflowRead, text: str) -> list[dict[str, Any]]:

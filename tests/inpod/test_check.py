@@ -105,7 +105,7 @@ def test_a_defect_of_the_check_does_not_fail_the_pod(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError
 
     monkeypatch.setattr(check, "run", broken)
-    monkeypatch.setattr(check.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     assert check.main({}) == 0
 
 
@@ -195,5 +195,5 @@ def test_what_torch_measures_comes_from_a_process_that_may_hang(
 
 
 def test_without_torch_there_are_no_such_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerator.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert accelerator.measure({}, 0, ["a"], seconds=30) == Outcome()
