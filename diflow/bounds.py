@@ -87,6 +87,15 @@ MOST_CHECK_SECONDS: Final = 3600
 
 MOST_CHECK_MOVES: Final = 16
 """Times that a gang is placed again because of its node check: as many nodes can be left out for a job."""
+LEAST_HEALTH_SECONDS: Final = 60
+"""Of the deadlines in `health`: a server that was away for less than half of it is not noticed, and the clients' next
+attempt follows within as long again."""
+
+MOST_HEALTH_SECONDS: Final = 30 * 86_400
+"""Of the deadlines in `health`: thirty days."""
+
+MOST_HEALTH_RESTARTS: Final = 1_000
+"""Restarts of a job by its `health`."""
 
 MOST_ENDED_JOBS: Final = 1_000
 """Ended jobs in the record of a namespace, the last ones."""

@@ -46,6 +46,7 @@ TaskType = Literal["learner", "collector", "evaluator", "none"]
 Priority = Literal["normal", "high"]
 CleanPodPolicy = Literal["Running", "All", "None"]
 Scheduling = Literal["none", "gang"]
+HealthAction = Literal["report", "restart"]
 
 # Fields of DI-orchestrator's manifests without a meaning in diflow: dropped without a warning.
 _IGNORED = frozenset({"group"})
@@ -170,6 +171,30 @@ class NodeCheck(_Model):
         return self
 
 
+class Health(_Model):
+    """How long the replicas of a job may be quiet, in seconds (0: as long as they like), and what follows.
+
+    `heartbeat_seconds`: without any sign of life. `progress_seconds`: without a further step; before the first one
+    `first_progress_seconds`. `action`: `report` names the replicas, `restart` also starts those again that stand still,
+    at most `max_restarts` times, which does not count against the backoffLimit.
+    """
+
+    heartbeat_seconds: int = Field(600, ge=0, le=bounds.MOST_HEALTH_SECONDS, strict=True)
+    # The progress of a job that saves for ten minutes rests for longer than ten minutes, by the step around that.
+    progress_seconds: int = Field(900, ge=0, le=bounds.MOST_HEALTH_SECONDS, strict=True)
+    first_progress_seconds: int = Field(7200, ge=0, le=bounds.MOST_HEALTH_SECONDS, strict=True)
+    action: HealthAction = "report"
+    max_restarts: int = Field(3, ge=1, le=bounds.MOST_HEALTH_RESTARTS, strict=True)
+
+    @model_validator(mode="after")
+    def _server_may_be_away(self) -> Self:
+        for name in ("heartbeat_seconds", "progress_seconds", "first_progress_seconds"):
+            if 0 < getattr(self, name) < bounds.LEAST_HEALTH_SECONDS:
+                text = f"must be 0, which is no limit, or at least {bounds.LEAST_HEALTH_SECONDS}"
+                raise InvalidError(text, path=to_camel(name))
+        return self
+
+
 class DIJob(_Model):
     """A job of one or more tasks, run as one Argo Workflow.
 
@@ -180,6 +205,7 @@ class DIJob(_Model):
     kept; None is decided by the cluster at submission: what the administrator has set, else without end.
     `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
     `node_check`: a check of the nodes before the work, which leaves bad ones out; in manifests also `true`.
+    `health`: the deadlines by which silent and standing replicas are found; None: they are not looked for.
     """
 
     name: str
@@ -200,6 +226,7 @@ class DIJob(_Model):
     )
     start_deadline_seconds: int | None = Field(None, ge=1, le=bounds.MOST_START_SECONDS, strict=True)
     node_check: NodeCheck | None = None
+    health: Health | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -227,6 +254,8 @@ class DIJob(_Model):
         for name in ("nodeCheck", "node_check"):
             if name in data:
                 data[name] = _part(NodeCheck, data[name], "spec.nodeCheck")
+        if data.get("health") is not None:
+            data["health"] = _health(data["health"])
         return data
 
     @model_validator(mode="after")
@@ -235,6 +264,7 @@ class DIJob(_Model):
             "topology": self.topology,
             "startDeadlineSeconds": self.start_deadline_seconds,
             "nodeCheck": self.node_check,
+            "health": self.health,
         }
         for name, value in of_allocator.items():
             if value is not None and self.scheduling == "none":
@@ -577,6 +607,19 @@ def _part(model: type[_Model], item: Any, path: str) -> Any:
     _warn([f"{path}.{key}" for key in data if key not in known])
     try:
         return model(**{key: value for key, value in data.items() if key in known and value is not None})
+    except InvalidError as error:
+        raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
+
+
+def _health(item: Any) -> Health:
+    if isinstance(item, Health):
+        return item
+    path = "spec.health"
+    data = _mapping(item, path)
+    known = _in_manifests(Health) | Health.model_fields.keys()
+    _warn([f"{path}.{key}" for key in data if key not in known])
+    try:
+        return Health(**{key: value for key, value in data.items() if key in known and value is not None})
     except InvalidError as error:
         raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
 

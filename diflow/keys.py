@@ -36,6 +36,7 @@ PROOF: Final = "diflow/allocation-proof"  # the allocator's signature of that te
 EXCLUDED: Final = "diflow/excluded-nodes"  # JSON: the nodes that are left out for this job (allocator)
 NODE_CHECK: Final = "diflow/node-check"  # JSON: the results of the node check of the current round (server)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
+HEALTH: Final = "diflow/health"  # JSON: which replicas are silent, have stopped or are slow (allocator)
 HELD: Final = "diflow/held"  # "true": its user suspended it, and not only the wait for its admission
 REQUESTED: Final = (
     "diflow/requested"  # JSON {task: replicas}: the parameter `replicas`, of a gang scaled while it waits

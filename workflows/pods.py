@@ -323,12 +323,15 @@ def _variables(values: Mapping[str, str]) -> list[Variable]:
 
 
 def _asked_env(job: DIJob) -> list[Variable]:
-    """The environment variables of torchrun's rendezvous and of DLRover's trainers, for jobs that request them.
+    """The environment variables of torchrun's rendezvous, of DLRover's trainers and of heartbeats, for jobs that
+    request them.
 
     The run id is another one for each round and each restart of all replicas, so that no agent meets one of before.
     They are in the templates of the tasks: the step that stops a Workflow shares its patch, and has no attempt.
     """
     values: dict[str, str] = {}
+    if job.health is not None:
+        values["DI_HEARTBEAT_SECONDS"] = str(min(60, max(5, job.health.heartbeat_seconds // 10)))
     if job.annotations.get(keys.RENDEZVOUS) == "c10d":
         attempt = "-{{inputs.parameters.attempt}}" if job.preemptible and job.backoff_limit else ""
         run = f"{{{{workflow.uid}}}}-{{{{inputs.parameters.round}}}}{attempt}"

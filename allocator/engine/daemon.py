@@ -22,6 +22,7 @@ from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.control_channel import PAUSED
 from diflow.allocator.engine.ended_jobs import EndedJobs
 from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.health import HealthWatch
 from diflow.allocator.engine.lease_requests import LeaseRequests
 from diflow.allocator.engine.planner import Planner
 from diflow.allocator.engine.planning import Picture
@@ -132,7 +133,10 @@ class Allocator:
         self._takeover = Takeover(cluster, elector, self.executor, clock=clock)
         self._problems = Problems(self.executor)
         self._requests = LeaseRequests(cluster, elector, namespace=settings.namespace)
-        self._timers = Timers(settings, self.executor, self._planner, self._reconciler.unbound, clock)
+        self.health = HealthWatch(self.executor, clock=clock, wall=wall)
+        self._timers = Timers(
+            settings, self.executor, self._planner, self._reconciler.unbound, clock, look_due=self.health.due
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop` is set, on caches that were started. Raises LostLeadershipError when this process does not
@@ -189,6 +193,8 @@ class Allocator:
                 state = self._view.state()
             self._problems.report(state, self._planner.left_out())
             state = self._reconciler.run(state, planned_ago=self._planner.planned_ago)
+            if self.health.run(state, is_paused=bool(self.paused())):
+                state = self._reconciler.run(self._view.state(), planned_ago=self._planner.planned_ago)
             if planned and self.paused():
                 planned = ""
             if planned:

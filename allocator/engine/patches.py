@@ -30,6 +30,9 @@ Reason = Literal[
     "Continued",
     "NodeLeftOut",
     "PolicyFailed",
+    "Unhealthy",
+    "Healthy",
+    "SlowNode",
 ]
 
 
@@ -99,7 +102,7 @@ class Write:
         if self.part is not None or self.body.keys() - {"metadata"}:
             return False
         given = (self.body.get("metadata") or {}).get("annotations") or {}
-        return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION, keys.DESCRIPTION}
+        return self.kind is not WORKFLOW or given.keys() <= {keys.DECISION, keys.DESCRIPTION, keys.HEALTH}
 
     def minimal(self) -> Write | None:
         """The same write for an object at its size limit: without new annotations, and for a Workflow without those
@@ -292,6 +295,7 @@ def new_round(
     now: float,
     names: tuple[str, ...] = (),
     decision: Mapping[str, Any] | None = None,
+    annotations: Mapping[str, str] | None = None,
     excluded: Exclusions | None = None,
     note: Note | None = None,
 ) -> Write:
@@ -302,12 +306,18 @@ def new_round(
     if not names:
         parameters = live(rounds=[*job.rounds, name], current=name, granted={**job.granted, name: counts})
         return change_job(
-            job, parameters=parameters, allocation=allocation, decision=decision, excluded=excluded, note=note
+            job,
+            parameters=parameters,
+            allocation=allocation,
+            decision=decision,
+            annotations=annotations,
+            excluded=excluded,
+            note=note,
         )
     parameters = live(
         rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[], places=ADMITTED
     )
-    part = NextPart(names, parameters, _annotations(allocation, decision, excluded))
+    part = NextPart(names, parameters, {**(annotations or {}), **_annotations(allocation, decision, excluded)})
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)
 
 

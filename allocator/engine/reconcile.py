@@ -254,6 +254,8 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
         moved = _checked(job, now)
     if moved:
         return [*out, *moved]
+    if not read.is_preemptible:
+        out += _stopped_for_health(job, capacity, now)
     late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
     if late:
         return [*out, *_take_back(job, late, now)]
@@ -519,6 +521,26 @@ def _without_place(job: Job, now: float) -> list[Write]:
         patches.stop(pod, job.key, f"{_REJECTED}: {why}", timestamp(now))
         for pod in job.current_pods()
         if pod.where and not pod.is_stopping and not pod.is_terminating
+    ]
+
+
+def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
+    """End the pods of replicas that stand still, as `health.py` has decided. Argo makes them again, which is not
+    counted; they get their places back."""
+    health, found = job.read.health, job.read.found
+    if health is None or health.action != "restart" or found is None or found.round != job.read.current:
+        return []
+    stop = found.stop
+    if stop is None:
+        return []
+    why = f"{_REJECTED}: it stood still, and starts again"
+    return [
+        patches.stop(pod, job.key, why, timestamp(now))
+        for pod in job.current_pods()
+        if pod.place
+        and stop.has(pod.place.task, pod.place.index, pod.created)
+        and not (pod.is_gated or pod.is_stopping or pod.is_terminating)
+        and not (pod.host and capacity.is_lost(pod.host))
     ]
 
 

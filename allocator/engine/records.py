@@ -16,12 +16,13 @@ from diflow import amounts, bounds, keys
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.errors import InvalidError
-from diflow.job import DIJob, NodeCheck, Task, read_annotation
+from diflow.job import DIJob, Health, NodeCheck, Task, read_annotation
 from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
+from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
 from diflow.state.nodecheck import Record
 from diflow.state.nodenames import NodeName, parse
@@ -33,6 +34,7 @@ from diflow.state.tree import Tree, read_tree
 Json = dict[str, Any]
 
 _NODE_NAME = "workflows.argoproj.io/node-name"
+_MAIN = "main"  # Argo's name of the main container
 _IGNORED_TAINTS = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
 )
@@ -87,6 +89,10 @@ class PodRead:
     """(name, image) of each container in the pod's status."""
     has_run: bool = True
     """A container was started, by the pod's status: it may have something to save."""
+    created: float = 0.0
+    """When the API server made it, in seconds since 1970."""
+    began: float = 0.0
+    """When its work's container was started, 0 while it does not run."""
 
     @property
     def is_gated(self) -> bool:
@@ -133,6 +139,7 @@ class JobRead:
     of the topology that its DIJob requires, or "". `service`: the headless Service of its hosts.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
     `node_check`: the check that its pods begin with, if it has one, and `checks` its results.
+    `health`: the deadlines of its replicas, None without any; `found`: what was found of them.
     """
 
     identity: Identity
@@ -149,6 +156,8 @@ class JobRead:
     required: str = ""
     backoff_limit: int = 3
     start_deadline_seconds: int | None = None
+    health: Health | None = None
+    found: HealthState | None = None
     restarts_before: int = 0
     rounds_before: int = 0
     bounds: str = ""
@@ -339,12 +348,22 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
             tuple((c.get("name") or "", c.get("image") or "") for c in status.get("containerStatuses") or [])
         ),
         has_run=_has_run(status),
+        created=untrusted.seconds(metadata.get("creationTimestamp")),
+        began=_began(status) if place is not None else 0.0,
     )
 
 
 def _kept(text: Any, place: NodeName | None) -> str:
     """An annotation of a job's pod that diflow updates; "" for other pods, and for a text that is too long."""
     return text if place is not None and isinstance(text, str) and len(text) <= bounds.MOST_HOST_BYTES else ""
+
+
+def _began(status: Mapping[str, Any]) -> float:
+    """When the container that runs the user's program was started; 0 if it does not run."""
+    for container in status.get("containerStatuses") or []:
+        if container.get("name") == _MAIN:
+            return untrusted.seconds(untrusted.sub(container, "state", "running").get("startedAt"))
+    return 0.0
 
 
 def _has_run(status: Mapping[str, Any]) -> bool:
@@ -431,6 +450,8 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         checks=Record()
         if job.node_check is None
         else Record.parse(untrusted.sub(obj, "metadata", "annotations").get(keys.NODE_CHECK)),
+        health=job.health,
+        found=state.health,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
         tree=read_tree(nodes, is_offloaded=offloaded),

@@ -18,6 +18,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, make_wsgi_app
 
 from diflow import pages
+from diflow.allocator.engine.health import STATES
 from diflow.allocator.model.plan import Action
 
 if TYPE_CHECKING:
@@ -57,6 +58,12 @@ class Telemetry:
         self._refused = Gauge("refused_jobs", "Jobs left alone for now, as writes for them were refused.", **here)
         self._wait = Gauge("longest_wait_seconds", "For how long a job waits for capacity, of all the longest.", **here)
         self._left_out = Gauge("left_out_nodes", "Nodes that get no new pods, by the reason.", ["reason"], **here)
+        self._unhealthy = Gauge(
+            "unhealthy_jobs", "Jobs with replicas that are silent, stand or are slow.", ["state"], **here
+        )
+        self._slow_nodes = Gauge("slow_nodes", "Nodes on which several jobs have slow replicas.", **here)
+        self._health_restarts = Counter("health_restarts", "Restarts of replicas that stood still.", **here)
+        self._health_restarts_seen = 0
         self._longest_wait: tuple[float, float] | None = None
         self._wait.set_function(self._longest_wait_seconds)
         self._leader = Gauge("leader", "1 while this process leads.", **here)
@@ -72,6 +79,8 @@ class Telemetry:
             self._cycles.labels(planned)
         for reason in LEFT_OUT:
             self._left_out.labels(reason)
+        for state in STATES:
+            self._unhealthy.labels(state)
 
     def watch(self, allocator: Allocator) -> None:
         """Set the allocator to observe."""
@@ -88,11 +97,22 @@ class Telemetry:
         self._jobs.set(cycle.jobs)
         for reason in LEFT_OUT:
             self._left_out.labels(reason).set(cycle.left_out_nodes.get(reason, 0))
+        self._count_unhealthy()
         if cycle.policy_trouble:
             self._failed.inc()
         if cycle.planned:
             self._policy.observe(cycle.policy_seconds)
             self._count_waiting()
+
+    def _count_unhealthy(self) -> None:
+        if self._allocator is None:
+            return
+        health = self._allocator.health
+        for state in STATES:
+            self._unhealthy.labels(state).set(health.counts.get(state, 0))
+        self._slow_nodes.set(len(health.slow_nodes))
+        self._health_restarts.inc(health.restarts - self._health_restarts_seen)
+        self._health_restarts_seen = health.restarts
 
     def _count_waiting(self) -> None:
         last = self._allocator.last if self._allocator is not None else None

@@ -29,9 +29,11 @@ class Timers:
         planner: Planner,
         unbound: UnboundPods,
         clock: Callable[[], float],
+        *,
+        look_due: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._settings, self._executor, self._planner, self._unbound = settings, executor, planner, unbound
-        self._clock = clock
+        self._clock, self._look_due = clock, look_due
         self.cycled = self.planned = clock()
         self._later = math.inf
         self._lost: frozenset[str] = frozenset()
@@ -42,6 +44,7 @@ class Timers:
         return min(
             self.planned + self._settings.period_seconds,
             self._later,
+            self._look_due(),
             math.inf if retry is None else retry,
             self.cycled + 1.0 if self._unbound else math.inf,
             self.planned + _AGAIN_SECONDS if self._planner.failing_seconds is not None else math.inf,

@@ -32,20 +32,19 @@ class Deadlines:
     first_progress: float = 7200.0
 
 
-def silent(began: Floats, reported: Floats, now: float, deadlines: Deadlines) -> Bools:
-    """The ranks without a report for longer than the deadline; before the first report it runs from their start. Ranks
-    that have not begun (`nan`) are not judged."""
-    since = np.fmax(began, reported)
-    return np.isfinite(began) & (now - since > deadlines.heartbeat)
+def silent(began: Floats, heard: Floats, now: float, deadlines: Deadlines, *, since: float = -np.inf) -> Bools:
+    """The ranks without a sign of life for longer than the deadline. Ranks that have not begun (`nan`) are not judged,
+    nor those that were not heard since they began: these have the time of their first step (`stopped`). Nobody has
+    listened before `since`."""
+    return (heard >= began) & (now - np.maximum(heard, since) > deadlines.heartbeat)
 
 
-def stopped(began: Floats, advanced: Floats, now: float, deadlines: Deadlines) -> Bools:
+def stopped(began: Floats, advanced: Floats, now: float, deadlines: Deadlines, *, since: float = -np.inf) -> Bools:
     """The ranks whose step has not risen for longer than the deadline. `advanced` is when it last rose; a rise from
     before `began` belongs to an earlier pod, and does not count."""
     moved = advanced >= began
     limit = np.where(moved, deadlines.progress, deadlines.first_progress)
-    since = np.where(moved, advanced, began)
-    return np.isfinite(began) & (now - since > limit)
+    return np.isfinite(began) & (now - np.maximum(np.where(moved, advanced, began), since) > limit)
 
 
 def culprits(stopped_ranks: Bools, silent_ranks: Bools, steps: Floats) -> Bools:

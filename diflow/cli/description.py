@@ -51,7 +51,7 @@ def description(
     # The cluster keeps events for an hour, also those of a deleted job of the same name.
     events = [event for event in events if _is_since(job.created, event)]
     allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
-    sections = [_facts(job, decision, held=held, now=now), _phases(job), _replicas(seen, now=now)]
+    sections = [_facts(job, seen, decision, held=held, now=now), _phases(job), _replicas(seen, now=now)]
     if job.status.profilings:
         lines = [printable(f"  {key}: {value}") for key, value in job.status.profilings.items()]
         sections.append("\n".join([_title("Profilings"), *lines]))
@@ -87,7 +87,7 @@ def _undecided(job: Job) -> Job:
     return replace(job, workflow=workflow, status=derive(workflow, job.pods))
 
 
-def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> str:
+def _facts(job: Job, seen: Observation, decision: Decision | None, *, held: str, now: datetime) -> str:
     status = job.status
     spec = job.dijob.get("spec") or {}
     labels = job.workflow["metadata"].get("labels") or {}
@@ -113,8 +113,23 @@ def _facts(job: Job, decision: Decision | None, *, held: str, now: datetime) -> 
     if decision:
         when = f" ({age(decision.time, now=now)} ago)" if decision.time else ""
         facts.append(("Allocator", printable(f"{decision.why}{when}")))
+    facts += _health(seen, now=now)
     width = max(len(name) for name, _ in facts) + 2
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in facts)
+
+
+def _health(seen: Observation, *, now: datetime) -> list[tuple[str, str]]:
+    """What the job's `health` found, and why replicas were restarted the last time."""
+    found, out = seen.health, []
+    if found is None:
+        return []
+    if seen.unhealthy:
+        when = f" (since {age(found.time, now=now)})" if found.time else ""
+        out.append(("Health", printable(f"{seen.unhealthy}{when}")))
+    if found.restarts and found.last != seen.unhealthy:
+        when = f" ({age(found.last_time, now=now)} ago)" if found.last_time else ""
+        out.append(("Last restart", printable(f"{found.last}{when}")))
+    return out
 
 
 def _topology(given: object) -> list[tuple[str, str]]:

@@ -1,8 +1,10 @@
 """The background thread for requests to the server, so that the training never waits for the network.
 
-There is one pending report, which a newer one replaces. A caller that needs a response queues a call and waits at most
-for its timeout, even if name resolution, connection or response hang. Failed requests are retried with exponential
-backoff and jitter, and Retry-After is respected.
+There is one pending report, which a newer one replaces. In a job with `health`, the last report is sent again when
+there was none for a while: it says that the process lives, though it makes no steps, as while it saves.
+
+A caller that needs a response queues a call and waits at most for its timeout, even if name resolution, connection or
+response hang. Failed requests are retried with exponential backoff and jitter, and Retry-After is respected.
 """
 
 from __future__ import annotations
@@ -59,10 +61,18 @@ class Courier:
     """
 
     def __init__(
-        self, wire: Wire, *, report_path: str, clock: Callable[[], float], chance: Callable[[], float], threaded: bool
+        self,
+        wire: Wire,
+        *,
+        report_path: str,
+        clock: Callable[[], float],
+        chance: Callable[[], float],
+        threaded: bool,
+        heartbeat_seconds: float | None = None,
     ) -> None:
         self._wire = wire
         self._report_path = report_path
+        self._heartbeat_seconds = heartbeat_seconds
         self._clock = clock
         self._chance = chance
         self._threaded = threaded
@@ -75,6 +85,8 @@ class Courier:
         self._changed = threading.Condition(threading.RLock())
         self._calls: deque[Call] = deque()
         self._make: Callable[[], Body] | None = None
+        self._last: Callable[[], Body] | None = None  # of a job with heartbeats
+        self._beat_due = 0.0
         self._report_due = 0.0
         self._held_until = 0.0
         self._failures = 0
@@ -90,6 +102,8 @@ class Courier:
             if self._closing or self._is_over:
                 return
             self._make = make
+            if self._heartbeat_seconds is not None:
+                self._last = make
             try:
                 self._wake()
             except RuntimeError as error:
@@ -141,6 +155,8 @@ class Courier:
         with self._changed:
             if self._closing and self._held_until > now:
                 self._make = None  # the server asked for a pause beyond our end
+            if self._make is None and self._last is not None and self._beat_due <= now and not self._closing:
+                self._make = self._last
             call = next((c for c in self._calls if self._call_at(c) <= now), None)
             if call is not None:
                 self._calls.remove(call)
@@ -148,6 +164,7 @@ class Courier:
             if make is not None:
                 self._make = None
                 self._report_due = now + REPORT_SECONDS
+                self._beat_due = now + (self._heartbeat_seconds or 0.0)
         if call is not None:
             self._ask(call)
         elif make is not None:
@@ -156,7 +173,11 @@ class Courier:
             return self._until_next()
 
     def _until_next(self) -> float | None:
-        times = [self._call_at(call) for call in self._calls] + ([self._report_at()] if self._make is not None else [])
+        times = [self._call_at(call) for call in self._calls]
+        if self._make is not None:
+            times.append(self._report_at())
+        elif self._last is not None and not self._closing:
+            times.append(max(self._beat_due, self._report_at()))
         return max(0.0, min(times) - self._clock()) if times else None
 
     def _call_at(self, call: Call) -> float:
@@ -210,7 +231,7 @@ class Courier:
         except GoneError as error:
             # Normal: at each resize, every pod of the previous round gets this response.
             with self._changed:
-                self._is_over, self._make = True, None
+                self._is_over, self._make, self._last = True, None, None
             log.info("reports end here: %s", error)
         except DiflowError as error:
             now = self._clock()

@@ -35,6 +35,8 @@ class Place:
     rank: int | None
     replicas: int | None
     authorities: str | None
+    heartbeat_seconds: int | None = None
+    """How often the process says that it lives, None if its job does not ask for that."""
 
     def token(self) -> str | None:
         """The pod's current token, which the kubelet renews before it expires; None if there is none."""
@@ -72,6 +74,7 @@ def find(environ: Mapping[str, str]) -> Place | None:
         rank=_number(environ.get("DI_RANK")),
         replicas=len(nodes) or None,
         authorities=environ.get("DI_SERVER_CA_FILE", "").strip() or None,
+        heartbeat_seconds=_number(environ.get("DI_HEARTBEAT_SECONDS")) or None,
     )
 
 

@@ -237,6 +237,7 @@ class Client:
             clock=self._clock,
             chance=chance,
             threaded=self._threaded,
+            heartbeat_seconds=place.heartbeat_seconds,
         )
         return _Line(place, courier)
 

@@ -48,6 +48,7 @@ _OPTIONAL: Final = (
     "volumes",
     "ttlSecondsAfterFinished",
     "startDeadlineSeconds",
+    "health",
 )
 
 # Expressions of CEL.
@@ -169,6 +170,10 @@ def _spec() -> Json:
             "startDeadlineSeconds": described(
                 fields["startDeadlineSeconds"],
                 "The job fails if it has not started so many seconds after its creation.",
+            ),
+            "health": described(
+                fields["health"],
+                "After how long replicas count as silent or as standing still, and what follows. Not set: never.",
             ),
             "topology": {
                 "type": "object",

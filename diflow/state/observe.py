@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diflow import keys
-from diflow.state import failures, modules, nodes, untrusted
+from diflow.state import failures, modules, nodes, signals, untrusted
 from diflow.state.advice import tell
+from diflow.state.health import HealthState
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import Node
 from diflow.state.parameters import Decision, JobState, past_phases
@@ -101,7 +102,7 @@ class Observation:
     backoffLimit is used up. `restarts` and `reschedules` count over all replicas, rounds and Workflows of the job.
     `past` has the phases of the earlier Workflows, each with the times at which it last began and ended; `started` is
     the start of the first one. `problem`: why the Workflow cannot be read, or "". `running`: how many replicas of each
-    task should run now (`JobState.running`).
+    task should run now (`JobState.running`). `health`: which replicas are silent, stand still or are slow.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Observation:
     awaits_admission: bool = False
     is_left: bool = False
     problem: str = ""
+    health: HealthState | None = None
     running: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -145,6 +147,12 @@ class Observation:
             or attempt.member != self.member(attempt.round, attempt.task, attempt.index)
             or (attempt.round == self.round and attempt.index >= self.granted.get(attempt.task, 0))
         )
+
+    @property
+    def unhealthy(self) -> str:
+        """Which replicas of the current round are silent, stand still or are slow, or ""."""
+        found = self.health
+        return found.why if found is not None and found.is_about(self.round) and not self.closing else ""
 
     @property
     def gated(self) -> str:
@@ -186,7 +194,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         reschedules=state.rounds_before,
         closing=state.is_stopping or state.has_ended,
         decision=state.decision,
-        profilings=dict(untrusted.mapping(state.profilings)),
+        profilings={k: v for k, v in untrusted.mapping(state.profilings).items() if k != signals.NAME},
         past=tuple(past_phases(state)),
         started=untrusted.time(state.history_before.get("started"))
         or untrusted.time(untrusted.sub(workflow, "status").get("startedAt")),
@@ -194,6 +202,7 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         awaits_admission=state.awaits_admission,
         is_left=bool(state.continued_in),
         problem=state.problem,
+        health=state.health,
     )
     if state.problem:
         return Observation(**fields)

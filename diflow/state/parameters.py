@@ -27,6 +27,7 @@ from diflow.errors import InvalidError
 from diflow.state import chain, untrusted
 from diflow.state.allocation import Allocation, point_in_time
 from diflow.state.exclusions import Exclusions
+from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
 from diflow.state.patches import NOT_ADMITTED, incarnations_name
 
@@ -121,6 +122,10 @@ class JobState:
     profilings: str = ""
     allocation: Allocation | None = None
     decision: Decision | None = None
+    has_health: bool = False
+    """The job asks that silent and standing replicas are looked for."""
+    health: HealthState | None = None
+    """What the allocator found of them."""
     excluded: Exclusions = field(default_factory=Exclusions)
     restarts_before: int = 0
     rounds_before: int = 0
@@ -222,6 +227,7 @@ def _frame(workflow: Object) -> _Fields:
         continued_in=chain.continued_in(workflow),
         allocation=Allocation.parse(annotations.get(keys.ALLOCATION)),
         decision=_decision(annotations.get(keys.DECISION)),
+        health=HealthState.parse(annotations.get(keys.HEALTH)),
         excluded=Exclusions.parse(annotations.get(keys.EXCLUDED)),
         restarts_before=untrusted.whole(annotations.get(keys.RESTARTS_BEFORE)) or 0,
         rounds_before=untrusted.whole(annotations.get(keys.ROUNDS_BEFORE)) or 0,
@@ -280,6 +286,7 @@ def _submitted(fields: _Fields) -> _Fields:
         "is_preemptible": found.is_preemptible,
         "priority": found.priority,
         "queue": fields["queue"] or found.queue,
+        "has_health": found.has_health,
     }
 
 
@@ -292,6 +299,7 @@ class _Submitted:
     is_preemptible: bool
     priority: str
     queue: str
+    has_health: bool = False
 
 
 def _read_dijob(dijob: str) -> _Submitted:
@@ -359,7 +367,12 @@ def _read_manifest(dijob: str) -> _Submitted:
     if not isinstance(preemptible, bool):
         raise _no_job("spec.preemptible")
     return _Submitted(
-        tuple(out), backoff, preemptible, priority, untrusted.string(spec.get("queue"), most=keys.LABEL_LIMIT)
+        tuple(out),
+        backoff,
+        preemptible,
+        priority,
+        untrusted.string(spec.get("queue"), most=keys.LABEL_LIMIT),
+        has_health=isinstance(spec.get("health"), dict),
     )
 
 

@@ -41,8 +41,9 @@ class AdaptDL:
         view, caller = await self._core.reported(exchange, namespace, name)
         given = await exchange.json(self._core.settings.body_bytes, constants=True)
         body = checked(Hints, given)
-        if caller.pod is None or view.rank_of(caller.pod) is not None:
-            self._core.reporter.take(view, HINTS, Report("", body))
+        sender = view.rank_of(caller.pod) if caller.pod is not None else None
+        if caller.pod is None or sender is not None:
+            self._core.reporter.take(view, HINTS, Report("", body, sender))
         await exchange.answer(b"")
 
     async def discover(self, exchange: Exchange) -> None:

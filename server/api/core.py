@@ -74,9 +74,10 @@ class Core:
                 why="DIFLOW_SERVER_UNPROVEN_PODS is set",
                 meaning="a pod is identified by its address alone, and may scale all jobs of its namespace",
             )
-        task = asyncio.ensure_future(self._probe())
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        for work in (self._probe(), self.reporter.listen(lambda: self.readiness()[0])):
+            task = asyncio.ensure_future(work)
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     async def stop(self) -> None:
         """Answer the long polls, and write the reports that were taken."""

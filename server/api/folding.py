@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from diflow.server.api.models import Hints, Profiling, validate
-from diflow.state import untrusted
+from diflow.state import signals, untrusted
+from diflow.state.signals import Sign
 
 Json = dict[str, Any]
 
@@ -40,13 +41,15 @@ _HINTS: Final = tuple(field.alias or name for name, field in Hints.model_fields.
 class Shape:
     """A job's current allocation: its round, its elastic task and the nodes of that task.
 
-    `replicas_of` has the number of replicas of every task.
+    `replicas_of` has the number of replicas of every task. `has_health`: the signs of life are kept too
+    (`diflow.state.signals`).
     """
 
     round: str
     elastic: str
     nodes: int
     replicas_of: Mapping[str, int]
+    has_health: bool = False
 
     @property
     def replicas(self) -> int:
@@ -56,10 +59,17 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The newest report of one replica. `task` is its task; "" for a report about the whole job."""
+    """The newest report of one replica. `task` is its task; "" for a report about the whole job.
+
+    `sender`: the rank of the pod that sent it, None for a user's. `at`: when it came, in seconds since 1970.
+    `is_alive`: the replica has shown a sign of life.
+    """
 
     task: str
     body: Profiling | Hints
+    sender: int | None = None
+    at: float = 0.0
+    is_alive: bool = True
 
 
 def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float) -> str:
@@ -100,7 +110,33 @@ def fold(before: str, reports: Mapping[int, Report], shape: Shape, *, now: float
         out["observed"] = out["observed"][len(out["observed"]) // 2 + 1 :]
         out["ranks"] = dict(list(out["ranks"].items())[: len(out["ranks"]) // 2])
         text = _dump(out)
-    return text
+    if not shape.has_health:
+        return text
+    return _dump({**out, signals.NAME: _signals(earlier, reports, shape, now)})
+
+
+def _signals(earlier: Mapping[str, Any], reports: Mapping[int, Report], shape: Shape, now: float) -> Json:
+    signs: dict[int, Sign] = {}
+    for rank, report in reports.items():
+        about = report.sender if rank < 0 or report.sender is not None else rank
+        if about is None:
+            continue
+        body = report.body
+        step = work = None
+        if isinstance(body, Profiling):
+            step = body.step
+            if body.step_seconds is not None and body.sync_seconds is not None:
+                work = max(0.0, body.step_seconds - body.sync_seconds)
+        known = signs.get(about)
+        signs[about] = Sign(
+            at=max(report.at or now, known.at if known is not None else 0.0),
+            step=step if step is not None or known is None else known.step,
+            work=work if work is not None or known is None else known.work,
+            is_alive=report.is_alive or (known is not None and known.is_alive),
+        )
+    replicas = sum(shape.replicas_of.values())
+    found = signals.folded(signals.of(earlier), signs, round_=shape.round, replicas=replicas, now=now)
+    return found.text()
 
 
 def written_at(text: str) -> float:

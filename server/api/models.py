@@ -150,6 +150,14 @@ class Profiling(_Hints):
     memory_bytes: Annotated[int, Field(ge=0, le=10**18)] | None = Field(
         None, description="The most memory that this replica has used."
     )
+    cpu_seconds: Annotated[float, Field(ge=0, le=1e12)] | None = Field(
+        None,
+        description="The CPU time that the replica's container has used so far, from a monitor. A report with it or "
+        "with `logBytes` is a sign of life only if one of them or the step has risen.",
+    )
+    log_bytes: Annotated[int, Field(ge=0, le=10**18)] | None = Field(
+        None, description="The length of the replica's log so far, from a monitor."
+    )
     rank: Annotated[int, Field(ge=0, le=MOST_REPLICAS)] | None = Field(
         None, description="The replica that the report is about. A pod always reports about itself."
     )

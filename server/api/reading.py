@@ -57,6 +57,8 @@ class WorkflowRead:
     """The gang is placed again if its check finds a node faulty: its allocator has not done so as often as it may."""
     modules: Modules | None = None
     """Of a v1alpha1 job."""
+    has_health: bool = False
+    """The job asks that silent and standing replicas are looked for."""
 
     @property
     def is_over(self) -> bool:
@@ -121,6 +123,7 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
         may_move=check is not None and state.is_gang and nodecheck.moves(state.excluded) < check.max_moves,
         more=more,
         modules=modules.read(obj),
+        has_health=state.has_health,
     )
 
 

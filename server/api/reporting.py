@@ -3,6 +3,9 @@
 A report is answered when it has been validated and accepted; the write follows within about a second. It is lost if
 this process is killed before: it is a measurement, and the next one follows. At shutdown, `close` writes all accepted
 reports.
+
+Of a job with `health`, a server also writes that it listens, every ten seconds in which there is nothing else to write:
+only then is it known that a replica is silent, and not the server away (`diflow.state.signals`).
 """
 
 from __future__ import annotations
@@ -22,17 +25,21 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.api.cache import Cache, JobKey, JobView
 from diflow.server.api.folding import Report, Shape, fold, written_at
+from diflow.server.api.models import Profiling
 from diflow.server.api.reading import WorkflowRead, read_workflow
 from diflow.server.api.scale_requests import MANAGER
 from diflow.server.http.errors import ApiError, unavailable
 from diflow.server.http.pool import Pool
 from diflow.state import untrusted
+from diflow.state.signals import BEAT_SECONDS
 
 _TRIES: Final = 4
 _BACKOFF_SECONDS: Final = (1.0, 30.0)
 _LATEST_SECONDS: Final = 5.0
 # Below so many jobs, nothing is removed from memory.
 _TIDY_AT: Final = 256
+# The share of one CPU below which a container counts as idle: a process that only waits uses a little for its timers.
+_IDLE: Final = 0.01
 _VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
 # The API server may compare the values of a JSON patch's `test` in their encoded form, which is not unique for other
 # characters. This server writes none of them.
@@ -41,12 +48,32 @@ _PLAIN: Final = re.compile(r"[ !-%'-;=?-~]*")
 log = structlog.get_logger("diflow.server")
 
 
+@dataclass(frozen=True, slots=True)
+class _Vitals:
+    """What a monitor has reported of a pod: its CPU seconds, and the bytes of its log."""
+
+    pod: str
+    at: float
+    cpu: float
+    log: int
+
+    def has_moved(self, before: _Vitals | None) -> bool:
+        """Whether the pod has done something since."""
+        if before is None or before.pod != self.pod:
+            return True
+        return self.cpu - before.cpu > _IDLE * max(0.0, self.at - before.at) or self.log > before.log
+
+
 @dataclass(slots=True)
 class _Waiting:
     """One job's reports that are not written yet, by rank, and the task that writes them."""
 
     reports: dict[int, Report] = field(default_factory=dict)
     round: str = ""
+    is_asked: bool = False
+    """It is to be written that a server listens."""
+    vitals: dict[int, _Vitals] = field(default_factory=dict)
+    """Of ranks with a monitor: its last report."""
     writer: asyncio.Task[None] | None = None
     pause: asyncio.Future[Any] | None = None
     last: float = float("-inf")
@@ -81,6 +108,7 @@ class Reporter:
         self._sleep = sleep
         self._waiting: dict[JobKey, _Waiting] = {}
         self._written: dict[JobKey, tuple[str, str, int]] = {}
+        self._beats: dict[JobKey, tuple[str, float]] = {}
         self._tidy_at = _TIDY_AT
         self._closing = False
         self.writes = 0
@@ -99,6 +127,51 @@ class Reporter:
     def take(self, view: JobView, rank: int, report: Report) -> None:
         """Accept a report; it replaces an older one of that rank. Raises ApiError (503) for too many jobs."""
         key = (view.namespace, view.name)
+        waiting = self._of(key)
+        if waiting.round != view.workflow.current:
+            waiting.reports.clear()  # of replicas that are gone
+            waiting.vitals.clear()
+            waiting.round = view.workflow.current
+        if view.workflow.has_health:
+            report = _with_signs(waiting, view, rank, replace(report, at=self._wall()))
+        waiting.reports[rank] = report
+        if waiting.writer is None:
+            waiting.writer = asyncio.ensure_future(self._write(key, waiting))
+
+    async def listen(self, is_ready: Callable[[], bool]) -> None:
+        """Write, while this server is ready, that it listens to the jobs with `health`; until cancelled."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS / 2)
+            if is_ready() and self._cache.is_fresh():
+                self.beat()
+
+    def beat(self) -> None:
+        """Have it written of each job with `health` whose last write is too long ago."""
+        beats: dict[JobKey, tuple[str, float]] = {}
+        for view in self._cache.jobs():
+            workflow = view.workflow
+            if not workflow.has_health or workflow.has_ended or not any(view.members):
+                continue
+            key, text = (view.namespace, view.name), workflow.profilings or ""
+            last = self._beats.get(key)
+            beats[key] = last if last is not None and last[0] == text else (text, written_at(text))
+            if self._wall() - beats[key][1] < BEAT_SECONDS:
+                continue
+            try:
+                waiting = self._of(key)
+            except ApiError:
+                continue
+            if waiting.round != workflow.current:
+                waiting.reports.clear()
+                waiting.vitals.clear()
+                waiting.round = workflow.current
+            waiting.is_asked = True
+            if waiting.writer is None:
+                waiting.writer = asyncio.ensure_future(self._write(key, waiting))
+        self._beats = beats
+
+    def _of(self, key: JobKey) -> _Waiting:
+        """What waits of this job. Raises ApiError (503) for too many jobs."""
         waiting = self._waiting.get(key)
         if waiting is None:
             if len(self._waiting) >= self._tidy_at:
@@ -108,12 +181,7 @@ class Reporter:
             if len(self._waiting) >= self._most_jobs:
                 raise unavailable("too many jobs report at once")
             waiting = self._waiting[key] = _Waiting()
-        if waiting.round != view.workflow.current:
-            waiting.reports.clear()  # of replicas that are gone
-            waiting.round = view.workflow.current
-        waiting.reports[rank] = report
-        if waiting.writer is None:
-            waiting.writer = asyncio.ensure_future(self._write(key, waiting))
+        return waiting
 
     async def close(self, *, seconds: float = _LATEST_SECONDS) -> None:
         """Write all accepted reports now, within `seconds`."""
@@ -134,7 +202,7 @@ class Reporter:
     async def _write(self, key: JobKey, waiting: _Waiting) -> None:
         """Write a job's reports until none is left, at the allowed rate."""
         try:
-            while waiting.reports:
+            while waiting.reports or (waiting.is_asked and not self._closing):
                 seconds = self._due(key, waiting) - self._clock()
                 if seconds > 0 and not self._closing:
                     waiting.pause = asyncio.ensure_future(self._sleep(seconds))
@@ -160,6 +228,7 @@ class Reporter:
 
     async def _flush(self, key: JobKey, waiting: _Waiting) -> None:
         taken, waiting.reports = waiting.reports, {}
+        waiting.is_asked = False
         round_ = waiting.round
         waiting.last = self._clock()
         try:
@@ -219,6 +288,8 @@ class Reporter:
         for attempt in range(_TRIES):
             if read.has_ended or read.current != round_:
                 return
+            if not reports and self._wall() - written_at(read.profilings or "") < BEAT_SECONDS / 2:
+                return  # another server has written that it listens
             text = fold(read.profilings or "", reports, shape(view, read), now=self._wall())
             try:
                 answer = self._cluster.patch(
@@ -258,7 +329,26 @@ def shape(view: JobView, read: WorkflowRead | None = None) -> Shape:
     read = read or view.workflow
     elastic = read.elastic
     nodes = {pod.node for pod in view.members if pod is not None and pod.task == elastic and pod.node}
-    return Shape(read.current, elastic, max(1, len(nodes)), read.counts)
+    return Shape(read.current, elastic, max(1, len(nodes)), read.counts, read.has_health)
+
+
+def _with_signs(waiting: _Waiting, view: JobView, rank: int, report: Report) -> Report:
+    """The report with whether its replica is alive, and with the values of an earlier one that still waits: a monitor
+    and the program of a replica report in turns."""
+    body = report.body
+    if rank < 0 or not isinstance(body, Profiling):
+        return report
+    before = waiting.reports.get(rank)
+    is_alive = True
+    if body.cpu_seconds is not None or body.log_bytes is not None:
+        pod = view.members[rank] if rank < len(view.members) else None
+        now = _Vitals(pod.uid if pod is not None else "", report.at, body.cpu_seconds or 0.0, body.log_bytes or 0)
+        is_alive = now.has_moved(waiting.vitals.get(rank))
+        waiting.vitals[rank] = now
+    if before is None or not isinstance(before.body, Profiling):
+        return replace(report, is_alive=is_alive)
+    given = {name: getattr(body, name) for name in body.model_fields_set}
+    return replace(report, body=before.body.model_copy(update=given), is_alive=is_alive or before.is_alive)
 
 
 def _change(read: WorkflowRead, text: str) -> list[dict[str, Any]]:

@@ -115,7 +115,8 @@ class V2Alpha1:
             message = f"the job has {len(view.members)} replicas"
             raise unprocessable(f"rank: {message}", [Fault("rank", message)])
         if rank is not None:  # None: a pod that is being removed; its report is ignored
-            self._core.reporter.take(view, WHOLE if body.is_whole else rank, Report(view.task_of(rank), body))
+            sender = rank if caller.pod is not None else None
+            self._core.reporter.take(view, WHOLE if body.is_whole else rank, Report(view.task_of(rank), body, sender))
         await exchange.answer(_REPORTED)
 
     async def shards(self, exchange: Exchange) -> None:

@@ -140,6 +140,8 @@ class JobLine:
         job = self.facts
         if job.waits and job.why and job.why not in job.message:
             return job.why
+        if job.unhealthy:
+            return f"{job.message}; {job.unhealthy}"
         if self.trouble and not job.has_ended and self.trouble not in job.message:
             return f"{job.message}; {self.trouble}"
         return job.message

@@ -58,7 +58,8 @@ class JobFacts:
     """A Workflow of a job. Times are seconds since 1970, 0 if there is none.
 
     `name` is the job's name, `workflow` the Workflow's. `waits`: the job needs the allocator, and has no allocation.
-    `why` is the allocator's last decision on it. `link` has the links to the job's other Workflows (`state.chain`).
+    `why` is the allocator's last decision on it. `unhealthy`: which replicas are silent, stand still or are slow.
+    `link` has the links to the job's other Workflows (`state.chain`).
     """
 
     namespace: str
@@ -78,6 +79,7 @@ class JobFacts:
     is_stopping: bool = False
     why: str = ""
     decided: float = 0.0
+    unhealthy: str = ""
     restarts: int = 0
     reschedules: int = 0
     backoff_limit: int = 0
@@ -265,6 +267,7 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         is_stopping=state.is_stopping,
         why=_line(decision.why) if decision else "",
         decided=seconds(decision.time) if decision else 0.0,
+        unhealthy=_line(seen.unhealthy),
         restarts=now.restarts or 0,
         reschedules=now.reschedules or 0,
         backoff_limit=seen.backoff_limit,

@@ -676,7 +676,8 @@ class FakeCluster:
                 if "deletionTimestamp" in pod["metadata"]:
                     known.stops = now + self.grace_seconds
                 else:
-                    self._change_pod(pod, {"phase": "Running"})
+                    main = {"name": "main", "image": "x", "state": {"running": {"startedAt": self._time()}}}
+                    self._change_pod(pod, {"phase": "Running", "containerStatuses": [main]})
                     continue
             if spec.get("activeDeadlineSeconds") == 1 and known.stops == FOR_EVER:
                 known.stops, known.stop_message = now + self.grace_seconds, DEADLINE

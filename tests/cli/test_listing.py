@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from typing import Any
 
 import pytest
 import yaml
 
-from diflow import keys
 from diflow.jobs.dijobs import DIJOB
 from diflow.kube.kinds import EVENT, POD, WORKFLOW
-from diflow.state.exclusions import Exclusions
-from diflow.state.nodecheck import Entry, Record
+from diflow.state.health import HealthState
 from tests.cli.runner import Cli, run
 from tests.kube.fakeapi import status
 from tests.state.seen import SeenJob, at
@@ -199,26 +196,30 @@ def test_describe_tells_what_the_allocator_decided_and_did(diflow: Cli) -> None:
     assert "Resized" not in events
 
 
-def test_describe_tells_what_the_node_check_has_found(diflow: Cli) -> None:
+def test_describe_tells_which_replicas_stand_still_and_why_they_were_restarted(diflow: Cli) -> None:
+    found = HealthState("1", at(5), "no step for 15m: cartpole-0", stopped=frozenset({0}), restarts=1, last="earlier")
     job = gang()
+    job.annotations["diflow/health"] = found.text()
     diflow.has(job)
-    made = diflow.api.objects[WORKFLOW.path("default")]["cartpole"]
-    annotations = made["metadata"]["annotations"]
-    assert "Node check" not in diflow("describe", "cartpole").out
-    manifest = json.loads(annotations[keys.DIJOB])
-    manifest["spec"]["nodeCheck"] = {}
-    annotations[keys.DIJOB] = json.dumps(manifest)
-    entries = {0: Entry("aaaaaaaa", {"product": 0.1}), 1: Entry("bbbbbbbb", {}, "no disk")}
-    annotations[keys.NODE_CHECK] = Record("1", time.time(), entries).to_json()
-    left_out = Exclusions().without("node-z", reason="product 9 s", source="node-check", now=time.time())
-    annotations[keys.EXCLUDED] = left_out.without(
-        "node-y", reason="exit code 201", source="failure", now=time.time()
-    ).to_json()
-    diflow.api.add(WORKFLOW, made)
     out = diflow("describe", "cartpole").out
-    found = re.search(r"^Node check: +(.*)$", out, re.MULTILINE)
-    assert found is not None
-    assert found[1] == "2 of 3 replicas in round 1; rank 1: no disk; without node node-z (product 9 s)"
+    assert re.search(r"^Health: +no step for 15m: cartpole-0 \(since \w+\)$", out, re.MULTILINE)
+    assert re.search(r"^Last restart: +earlier$", out, re.MULTILINE)
+
+
+def test_describe_tells_nothing_of_the_health_of_another_round(diflow: Cli) -> None:
+    job = gang()
+    job.annotations["diflow/health"] = HealthState("7", why="no step").text()
+    diflow.has(job)
+    assert "no step" not in diflow("describe", "cartpole").out
+
+
+def test_describe_does_not_list_the_signs_of_life_of_each_rank(diflow: Cli) -> None:
+    job = gang()
+    job.profilings = '{"speed":5,"signals":{"at":1}}'
+    diflow.has(job)
+    out = diflow("describe", "cartpole").out
+    assert "speed: 5" in out
+    assert "signals" not in out
 
 
 def test_describe_tells_nothing_of_an_earlier_job_of_the_same_name(diflow: Cli) -> None:

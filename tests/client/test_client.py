@@ -88,7 +88,12 @@ class Lane:
         assert place is not None
         self.clock = Clock()
         self.courier = Courier(
-            Wire(place), report_path=PROFILINGS, clock=self.clock, chance=lambda: chance, threaded=False
+            Wire(place),
+            report_path=PROFILINGS,
+            clock=self.clock,
+            chance=lambda: chance,
+            threaded=False,
+            heartbeat_seconds=place.heartbeat_seconds,
         )
 
     def report(self, **body: Any) -> None:
@@ -639,6 +644,45 @@ def test_a_server_that_says_when_to_come_again_is_no_trouble_unless_it_lasts(
         "reports do not arrive, and the training continues without them: too old (status 503)",
         "reports arrive again",
     ]
+
+
+def test_in_a_job_with_health_the_last_report_is_repeated_while_the_training_makes_none(
+    server: FakeServer, environ: dict[str, str]
+) -> None:
+    lane = Lane({**environ, "DI_HEARTBEAT_SECONDS": "30"})
+    assert lane.turn() is None, "nothing is known of the training yet"
+    lane.report(step=1)
+    assert [lane.turn_and_wait() for _ in range(3)] == [30.0, 30.0, 30.0]
+    lane.report(step=2)
+    lane.turn_and_wait()
+    lane.clock.now -= 20  # the next one comes earlier
+    lane.report(step=3)
+    assert lane.turn_and_wait() == 30.0
+    assert [s.body["step"] for s in server.seen] == [1, 1, 1, 2, 3]
+    lane.courier.close(seconds=0)
+    assert lane.turn() is None
+    assert len(server.seen) == 5, "a process that ends is not said to live"
+
+
+def test_a_heartbeat_that_fails_is_repeated_as_a_report_and_ends_with_the_round(
+    server: FakeServer, environ: dict[str, str]
+) -> None:
+    lane = Lane({**environ, "DI_HEARTBEAT_SECONDS": "30"})
+    lane.report(step=1)
+    assert lane.turn_and_wait() == 30.0
+    server.will(failed(503, "busy"), failed(410, "over"))
+    assert lane.turn_and_wait() == 1.0
+    assert lane.turn_and_wait() is None
+    lane.clock.now += 100
+    assert lane.turn() is None
+    assert len(server.seen) == 3
+
+
+@pytest.mark.parametrize("text", ["", "0", "x", "-1", "1e3", "9999999999"])
+def test_without_a_number_there_are_no_heartbeats(environ: dict[str, str], text: str) -> None:
+    place = find({**environ, "DI_HEARTBEAT_SECONDS": text})
+    assert place is not None
+    assert place.heartbeat_seconds is None
 
 
 def test_an_error_that_nobody_expected_ends_no_later_report(server: FakeServer, lane: Lane) -> None:

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from diflow import DIJob, InvalidError, Task, UnknownFieldWarning
-from diflow.job import NodeCheck
 from diflow.yamltext import dump_yaml
 from tests.builders import job, manifest, task, template
 
@@ -99,66 +98,51 @@ def test_without_the_allocator_there_is_no_deadline_for_the_start() -> None:
     assert invalid(startDeadlineSeconds=60, scheduling="none").path == "spec.startDeadlineSeconds"
 
 
-@pytest.mark.parametrize("given", [True, {}, NodeCheck(), {"maxMoves": None}])
-def test_a_node_check_with_its_defaults(given: object) -> None:
-    job = DIJob.from_manifest(manifest(nodeCheck=given))
-    assert job.node_check == NodeCheck(image=None, command=None, timeout_seconds=120, max_moves=3)
-    assert DIJob.from_manifest(job.to_manifest()) == job
-    assert DIJob.from_yaml(job.to_yaml()) == job
+def test_health_has_defaults_and_is_off_unless_it_is_asked_for() -> None:
+    assert DIJob.from_manifest(manifest()).health is None
+    job = DIJob.from_manifest(manifest(health={}))
+    assert job.health is not None
+    assert (job.health.heartbeat_seconds, job.health.progress_seconds, job.health.first_progress_seconds) == (
+        600,
+        900,
+        7200,
+    )
+    assert (job.health.action, job.health.max_restarts) == ("report", 3)
+    assert job.to_manifest()["spec"]["health"] == {}
 
 
-@pytest.mark.parametrize("given", [False, None])
-def test_a_job_without_a_node_check(given: object) -> None:
-    job = DIJob.from_manifest(manifest(nodeCheck=given))
-    assert job.node_check is None
-    assert "nodeCheck" not in job.to_manifest()["spec"]
+def test_health_is_written_as_it_was_given() -> None:
+    given = {"heartbeatSeconds": 0, "progressSeconds": 60, "action": "restart", "maxRestarts": 1}
+    assert DIJob.from_manifest(manifest(health=given)).to_manifest()["spec"]["health"] == given
 
 
-def test_a_node_check_of_the_users_own() -> None:
-    given = {"image": "my/check:1", "command": ["check", "--all"], "timeoutSeconds": 60, "maxMoves": 0}
-    job = DIJob.from_manifest(manifest(nodeCheck=given))
-    assert job.to_manifest()["spec"]["nodeCheck"] == given
+@pytest.mark.parametrize("field", ["heartbeatSeconds", "progressSeconds", "firstProgressSeconds"])
+@pytest.mark.parametrize("seconds", [-1, 1, 59, 30 * 86_400 + 1, "60", 60.0, True])
+def test_a_deadline_of_health_that_is_out_of_bounds_is_refused(field: str, seconds: object) -> None:
+    assert invalid(health={field: seconds}).path == f"spec.health.{field}"
 
 
 @pytest.mark.parametrize(
-    ("given", "path"),
+    ("health", "path"),
     [
-        (5, "spec.nodeCheck"),
-        ("true", "spec.nodeCheck"),
-        ([], "spec.nodeCheck"),
-        ({"timeoutSeconds": 9}, "spec.nodeCheck.timeoutSeconds"),
-        ({"timeoutSeconds": 3601}, "spec.nodeCheck.timeoutSeconds"),
-        ({"timeoutSeconds": True}, "spec.nodeCheck.timeoutSeconds"),
-        ({"maxMoves": -1}, "spec.nodeCheck.maxMoves"),
-        ({"maxMoves": 17}, "spec.nodeCheck.maxMoves"),
-        ({"image": ""}, "spec.nodeCheck.image"),
-        ({"image": "x" * 513}, "spec.nodeCheck.image"),
-        ({"image": 5}, "spec.nodeCheck.image"),
-        ({"image": "a", "command": []}, "spec.nodeCheck.command"),
-        ({"image": "a", "command": "sh"}, "spec.nodeCheck.command"),
-        ({"image": "a", "command": ["x"] * 65}, "spec.nodeCheck.command"),
-        ({"image": "a", "command": [5]}, "spec.nodeCheck.command[0]"),
-        ({"command": ["sh"]}, "spec.nodeCheck.image"),
+        ({"action": "reboot"}, "spec.health.action"),
+        ({"maxRestarts": 0}, "spec.health.maxRestarts"),
+        ({"maxRestarts": 1001}, "spec.health.maxRestarts"),
+        (True, "spec.health"),
+        ([], "spec.health"),
     ],
 )
-def test_a_node_check_that_is_out_of_bounds_is_refused(given: object, path: str) -> None:
-    assert invalid(nodeCheck=given).path == path
+def test_health_that_means_nothing_is_refused(health: object, path: str) -> None:
+    assert invalid(health=health).path == path
 
 
-def test_unknown_fields_of_a_node_check_warn() -> None:
-    with pytest.warns(UnknownFieldWarning, match="spec.nodeCheck.speed is not known"):
-        DIJob.from_manifest(manifest(nodeCheck={"speed": 1}))
+def test_an_unknown_field_of_health_warns() -> None:
+    with pytest.warns(UserWarning, match=r"spec.health.beat is not known"):
+        DIJob.from_manifest(manifest(health={"beat": 1}))
 
 
-def test_a_node_check_needs_the_allocator() -> None:
-    assert invalid(nodeCheck=True, scheduling="none").path == "spec.nodeCheck"
-
-
-def test_the_container_of_the_node_check_has_its_name_alone() -> None:
-    mine = {**template()["spec"]["containers"][0], "name": "diflow-check"}
-    tasks = [{"type": "learner", "template": {"spec": {"containers": [mine]}}}]
-    assert invalid(nodeCheck=True, tasks=tasks).path == "spec.tasks[0].template.spec"
-    DIJob.from_manifest(manifest(tasks=tasks))
+def test_without_the_allocator_there_is_no_health() -> None:
+    assert invalid(health={}, scheduling="none").path == "spec.health"
 
 
 @pytest.mark.parametrize("limit", [-1, 2**31, 2**63, "3", 3.0, True])

@@ -10,12 +10,11 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from diflow import DIJob, InvalidError, Task, amounts, keys
-from diflow.job import NodeCheck
+from diflow import DIJob, InvalidError, Task, keys
+from diflow.job import Health
 from diflow.settings import RenderSettings
 from diflow.state.failures import STOPPED_MESSAGE
 from diflow.state.nodenames import parse
-from diflow.version import __version__
 from diflow.workflows import render, to_yaml
 from diflow.workflows.pods import CONFINED
 from tests.builders import job, task, template
@@ -67,42 +66,6 @@ def seen_by_program(container: dict[str, Any]) -> dict[str, Any]:
             value = value.replace(f"$({name})", out.get(name, f"$({name})"))
         out[item["name"]] = item.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") or value
     return out
-
-
-def test_a_node_check_is_the_first_init_container_with_the_resources_of_the_work() -> None:
-    first = {"name": "fetch", "image": "busybox", "command": ["true"]}
-    wf = workflow(task(initContainers=[first]), node_check=NodeCheck(timeout_seconds=60), scheduling="gang")
-    given = named(wf, "learner")["initContainers"]
-    assert [one["name"] for one in given] == ["diflow-check", "fetch"]
-    check = given[0]
-    assert check["image"] == f"docker.io/diflow/diflow:{__version__}"
-    assert check["command"] == ["python3", "-m", "diflow.inpod.check"]
-    assert check["resources"] == named(wf, "learner")["container"]["resources"]
-    assert check["securityContext"] == CONFINED
-    seen = env(check)
-    assert seen["DI_CHECK_SECONDS"] == "60"
-    assert {"DI_JOB_ID", "DI_SERVER_URL", "DI_RANK", "DI_NODES", "DI_TOKEN_FILE"} <= seen.keys()
-    assert "/var/run/secrets/diflow" in {mount["mountPath"] for mount in check["volumeMounts"]}
-
-
-def test_a_node_check_of_the_users_own_keeps_its_braces() -> None:
-    given = NodeCheck(image="my/check", command=("sh", "-c", "echo {{workflow.name}}"))
-    wf = workflow(node_check=given, scheduling="gang")
-    made = made_containers(wf)["diflow-check"]
-    assert (made["image"], made["command"]) == ("my/check", ["sh", "-c", "echo {{workflow.name}}"])
-    assert "{{workflow.name}}" not in named(wf, "learner")["podSpecPatch"].replace('"hostname":"{{workflow.name}}', "")
-
-
-def test_a_node_check_requests_nothing_beyond_the_work() -> None:
-    spec = made(workflow(node_check=NodeCheck(), scheduling="gang"))["spec"]
-    without = {**spec, "initContainers": [c for c in spec["initContainers"] if c["name"] != "diflow-check"]}
-    assert amounts.of_pod(spec) == amounts.of_pod(without)
-
-
-def test_the_image_of_the_node_check_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIFLOW_IMAGE", "registry.example.com/diflow:1")
-    wf = workflow(node_check=NodeCheck(), scheduling="gang")
-    assert named(wf, "learner")["initContainers"][0]["image"] == "registry.example.com/diflow:1"
 
 
 def test_one_job_is_one_workflow_of_its_name() -> None:
@@ -413,6 +376,13 @@ def test_a_job_that_asks_gets_a_run_id_for_torchrun(preemptible: bool, run: str)
     made = workflow(task(), preemptible=preemptible, annotations={"diflow/rendezvous": "c10d"})
     told = seen_by_program(made_containers(made)["main"])
     assert told == plain | {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_ID": run}
+
+
+@pytest.mark.parametrize(("heartbeat", "every"), [(0, "5"), (60, "6"), (600, "60"), (86_400, "60")])
+def test_a_job_with_health_tells_its_client_how_often_to_say_that_it_lives(heartbeat: int, every: str) -> None:
+    told = seen_by_program(made_containers(workflow(task(), health=Health(heartbeat_seconds=heartbeat)))["main"])
+    assert told["DI_HEARTBEAT_SECONDS"] == every
+    assert "DI_HEARTBEAT_SECONDS" not in seen_by_program(made_containers(workflow(task()))["main"])
 
 
 def test_a_job_that_asks_gets_what_scripts_of_dlrover_read() -> None:

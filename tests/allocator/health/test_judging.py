@@ -82,9 +82,18 @@ def test_before_the_first_step_a_longer_deadline_holds_and_an_earlier_pod_does_n
     assert judging.stopped(began, advanced, 8201, DEADLINES).tolist() == [True, True, False]
 
 
-def test_silence_runs_from_the_last_report_or_from_the_start() -> None:
-    began, reported = np.array([0.0, 0.0, NEVER]), np.array([500.0, NEVER, NEVER])
-    assert judging.silent(began, reported, 700, DEADLINES).tolist() == [False, True, False]
+def test_silence_runs_from_the_last_sign_of_life_of_the_present_pod_and_counts_while_somebody_listens() -> None:
+    began, heard = np.array([0.0, 0.0, NEVER, 600.0]), np.array([500.0, NEVER, NEVER, 500.0])
+    assert not judging.silent(began, heard, 1100, DEADLINES).any()
+    assert judging.silent(began, heard, 1101, DEADLINES).tolist() == [True, False, False, False]
+    assert not judging.silent(began, heard, 1101, DEADLINES, since=502).any()
+
+
+def test_a_time_in_which_nobody_listened_is_no_standstill() -> None:
+    began, moved = np.zeros(2), np.array([100.0, NEVER])
+    assert judging.stopped(began, moved, 9000, DEADLINES).all()
+    assert judging.stopped(began, moved, 9000, DEADLINES, since=8000).tolist() == [True, False]
+    assert not judging.stopped(began, moved, 9000, DEADLINES, since=8100).any()
 
 
 def test_in_a_collective_the_silent_rank_is_named_then_the_one_behind_then_all() -> None:

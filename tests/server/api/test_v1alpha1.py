@@ -147,14 +147,15 @@ async def test_a_server_that_is_killed_at_its_write_makes_nothing_twice(
         place.api.rule(rule)
         lost = await client.request(method, path, headers=bearer(token), content=json.dumps(body))
         assert (lost.status_code, len(cuts)) == (503, 1)
-    place.settle()
-    async with place.asked() as other:  # of another process, which knows nothing but what is stored
+    second = Place(place.api)  # another process, which knows nothing but what is stored
+    second.authority.tokens = place.authority.tokens
+    async with second.asked() as other:
         listed = (await other.get(REPLICAS, params=WHO, headers=bearer(token))).json()["data"]["collectors"]
         expected = {"create": 4, "delete": 1, "replace": 2}[what] if is_stored else 2
         assert len(listed) == expected
         if what == "replace":
             await ask(other, token, method, body, path)
-            place.settle()
+            second.settle()
             left = (await other.get(REPLICAS, params=WHO, headers=bearer(token))).json()["data"]["collectors"]
             assert (len(left), before[0] in left) == (2, False)
 
