@@ -97,6 +97,9 @@ MOST_HEALTH_SECONDS: Final = 30 * 86_400
 MOST_HEALTH_RESTARTS: Final = 1_000
 """Restarts of a job by its `health`."""
 
+LONGEST_CHECKPOINT_PATH: Final = 256
+"""Characters of the folder of a monitor's checkpoints."""
+
 MOST_ENDED_JOBS: Final = 1_000
 """Ended jobs in the record of a namespace, the last ones."""
 

@@ -7,6 +7,7 @@ It knows the manifest's schema (`diengine.opendilab.org/v2alpha1`, kind DIJob), 
 from __future__ import annotations
 
 import marshal
+import re
 import warnings
 from collections.abc import Callable, Set
 from functools import cache
@@ -171,6 +172,34 @@ class NodeCheck(_Model):
         return self
 
 
+MONITOR_RESOURCES: dict[str, dict[str, str]] = {
+    "requests": {"cpu": "10m", "memory": "64Mi"},
+    "limits": {"memory": "256Mi"},
+}
+"""Of the monitor: it reads a file each second. The memory that a checkpoint takes counts for whoever wrote it."""
+
+
+class Monitor(_Model):
+    """A container beside the work that reports its steps and what it uses.
+
+    `checkpoint_volume`: a volume of the job to which it saves the last complete checkpoint that the work has left in
+    memory when it ends without success; `checkpoint_path` is the folder there.
+    """
+
+    checkpoint_volume: str | None = Field(None, strict=True)
+    checkpoint_path: str = Field("checkpoints", min_length=1, max_length=bounds.LONGEST_CHECKPOINT_PATH, strict=True)
+
+    @model_validator(mode="after")
+    def _path_is_inside(self) -> Self:
+        if self.checkpoint_volume is not None:
+            names.check_label(self.checkpoint_volume, what="the volume's name", path="checkpointVolume")
+        parts = self.checkpoint_path.split("/")
+        if not all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", part, re.ASCII) for part in parts):
+            text = "must be a relative path of letters, digits, dashes, dots and underscores, without '..'"
+            raise InvalidError(text, path="checkpointPath")
+        return self
+
+
 class Health(_Model):
     """How long the replicas of a job may be quiet, in seconds (0: as long as they like), and what follows.
 
@@ -205,6 +234,7 @@ class DIJob(_Model):
     kept; None is decided by the cluster at submission: what the administrator has set, else without end.
     `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
     `node_check`: a check of the nodes before the work, which leaves bad ones out; in manifests also `true`.
+    `monitor`: a container beside the work that reports for it; in manifests also `true`.
     `health`: the deadlines by which silent and standing replicas are found; None: they are not looked for.
     """
 
@@ -226,6 +256,7 @@ class DIJob(_Model):
     )
     start_deadline_seconds: int | None = Field(None, ge=1, le=bounds.MOST_START_SECONDS, strict=True)
     node_check: NodeCheck | None = None
+    monitor: Monitor | None = None
     health: Health | None = None
 
     @model_validator(mode="before")
@@ -254,6 +285,8 @@ class DIJob(_Model):
         for name in ("nodeCheck", "node_check"):
             if name in data:
                 data[name] = _part(NodeCheck, data[name], "spec.nodeCheck")
+        if "monitor" in data:
+            data["monitor"] = _part(Monitor, data["monitor"], "spec.monitor")
         if data.get("health") is not None:
             data["health"] = _health(data["health"])
         return data
@@ -321,11 +354,23 @@ class DIJob(_Model):
     @model_validator(mode="after")
     def _names_of_containers_are_free(self) -> Self:
         taken = {keys.CHECK_CONTAINER: "nodeCheck"} if self.node_check is not None else {}
+        if self.monitor is not None:
+            taken[keys.MONITOR_CONTAINER] = "monitor"
         for i, task in enumerate(self.tasks):
             for container in _containers(task):
                 if field := taken.get(str(container.get("name"))):
                     path = f"spec.tasks[{i}].template.spec"
                     raise InvalidError(f"spec.{field} adds a container named {container['name']!r} already", path=path)
+        return self
+
+    @model_validator(mode="after")
+    def _checkpoints_have_a_volume(self) -> Self:
+        volume = self.monitor.checkpoint_volume if self.monitor is not None else None
+        for task in self.tasks if volume is not None else ():
+            own = (*self.volumes, *task.template["spec"].get("volumes", ()))
+            if all(given.get("name") != volume for given in own):
+                text = f"there is no volume {volume!r} in spec.volumes, nor in the template of task {task.name}"
+                raise InvalidError(text, path="spec.monitor.checkpointVolume")
         return self
 
     @model_validator(mode="after")

@@ -137,6 +137,7 @@ TEMPLATE_CLEANUP: Final = "clean-up"
 SERVICE_PREFIX: Final = "di-"
 
 CHECK_CONTAINER: Final = "diflow-check"  # the init container of the node check
+MONITOR_CONTAINER: Final = "diflow-monitor"  # the container of the monitor
 MAIN_CONTAINER: Final = "di-container"
 SERVICE: Final = "di"  # the headless Service of all jobs of a namespace: the subdomain of their pods
 ADAPTDL_PORT: Final = 47000  # of the rendezvous of AdaptDL's clients, as in AdaptDL itself

@@ -19,7 +19,7 @@ from diflow.settings import RenderSettings
 from diflow.spec.podrules import work_container
 from diflow.state.patches import canonical_json
 from diflow.workflows import expressions as expr
-from diflow.workflows.beside import node_check
+from diflow.workflows.beside import monitored, node_check
 from diflow.workflows.escape import Template, has_template, patch_json
 
 # Pod fields that an Argo template has under the same name.
@@ -178,6 +178,7 @@ def template_of(
     path = f"spec.tasks[{index}].template"
     parts = _Parts(common, root=_runs_as_root(spec))
 
+    spec = monitored(job, spec, settings)
     spec = _with_argos_name(spec, spec["containers"][work_container(spec["containers"])].get("name"))
     containers = list(spec["containers"])
     work = containers.pop(work_container(containers))

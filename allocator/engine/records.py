@@ -16,7 +16,7 @@ from diflow import amounts, bounds, keys
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.errors import InvalidError
-from diflow.job import DIJob, Health, NodeCheck, Task, read_annotation
+from diflow.job import MONITOR_RESOURCES, DIJob, Health, NodeCheck, Task, read_annotation
 from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
 from diflow.state import untrusted
@@ -501,6 +501,8 @@ def _pod_of(job: DIJob, index: int) -> tuple[Mapping[str, int], Where, tuple[int
     main = next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
     if not containers[main].get("resources"):
         containers[main] = {**containers[main], "resources": _defaults().default_resources}
+    if job.monitor is not None:
+        containers.append({"name": keys.MONITOR_CONTAINER, "resources": MONITOR_RESOURCES})
     return _pod_of_task(marshal.dumps({**spec, "containers": containers}, _WITHOUT_REFERENCES))
 
 

@@ -181,6 +181,11 @@ def _spec() -> Json:
                 "description": "The level of which one domain must hold the whole job, such as a rack.",
                 "properties": {"required": {"type": "string", "minLength": 1, "maxLength": _LONGEST_KEY}},
             },
+            "monitor": described(
+                ANYTHING,
+                "A container beside the work that reports for it: true, or an object with checkpointVolume and "
+                "checkpointPath.",
+            ),
             "nodeCheck": described(
                 ANYTHING,
                 "A check of the nodes before the work: true, or an object with image, command, timeoutSeconds and "

@@ -26,7 +26,7 @@ _OF_V2: Final[Json] = {
         for name in ("backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds", "minReplicas", "maxReplicas")
     },
     **dict.fromkeys(("topology", "health", "template", "engineFields"), KEPT),
-    "nodeCheck": ANYTHING,
+    **dict.fromkeys(("nodeCheck", "monitor"), ANYTHING),
     "preemptible": {"type": "boolean"},
     "tasks": {"type": "array", "maxItems": bounds.MOST_TASKS, "items": KEPT},
 }

@@ -155,6 +155,9 @@ class Profiling(_Hints):
         description="The CPU time that the replica's container has used so far, from a monitor. A report with it or "
         "with `logBytes` is a sign of life only if one of them or the step has risen.",
     )
+    gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="The mean utilisation of the replica's GPUs, from a monitor."
+    )
     log_bytes: Annotated[int, Field(ge=0, le=10**18)] | None = Field(
         None, description="The length of the replica's log so far, from a monitor."
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from diflow import amounts
-from diflow.job import NodeCheck
+from diflow.allocator.engine.records import _pod_of
+from diflow.job import Monitor, NodeCheck
 from diflow.version import __version__
 from diflow.workflows.pods import CONFINED
-from tests.builders import task
+from tests.builders import job, task
 from tests.workflows.test_render import env, made, made_containers, named, workflow
 
 
@@ -46,3 +47,67 @@ def test_the_image_of_the_node_check_is_a_setting(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("DIFLOW_IMAGE", "registry.example.com/diflow:1")
     wf = workflow(node_check=NodeCheck(), scheduling="gang")
     assert named(wf, "learner")["initContainers"][0]["image"] == "registry.example.com/diflow:1"
+
+
+VOLUME = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+
+
+def test_a_monitor_shares_the_file_of_the_trainer_with_the_work() -> None:
+    wf = workflow(monitor=Monitor())
+    containers = made_containers(wf)
+    work, monitor = containers["main"], containers["diflow-monitor"]
+    assert monitor["image"] == f"docker.io/diflow/diflow:{__version__}"
+    assert monitor["command"][-3:] == ["python3", "-m", "diflow.inpod.monitor"]
+    assert monitor["securityContext"] == CONFINED
+    path = "/var/run/diflow/runtime_metrics.json"
+    assert env(work)["RUNTIME_METRICS_PATH"] == env(monitor)["RUNTIME_METRICS_PATH"] == path
+    assert env(monitor)["DI_GRACE_SECONDS"] == "30"
+    assert {"DI_JOB_ID", "DI_SERVER_URL", "DI_RANK", "DI_TOKEN_FILE"} <= env(monitor).keys()
+    for container in (work, monitor):
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        assert mounts["/var/run/diflow"] == "diflow-metrics"
+        assert "/dev/shm/diflow-checkpoint" not in mounts
+    (volume,) = [v for v in made(wf)["spec"]["volumes"] if v["name"] == "diflow-metrics"]
+    assert volume["emptyDir"]["sizeLimit"] == "16Mi"
+
+
+def test_a_monitor_saves_from_memory_to_a_volume_of_the_job() -> None:
+    given = Monitor(checkpoint_volume="data", checkpoint_path="runs/a")
+    wf = workflow(task(terminationGracePeriodSeconds=90), monitor=given, volumes=(VOLUME,))
+    containers = made_containers(wf)
+    monitor = containers["diflow-monitor"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in monitor["volumeMounts"]}
+    shared = {mount["mountPath"]: mount["name"] for mount in containers["main"]["volumeMounts"]}
+    assert mounts["/checkpoints"] == "data"
+    assert "/checkpoints" not in shared
+    memory = "/dev/shm/diflow-checkpoint"
+    assert mounts[memory] == shared[memory] == "diflow-checkpoint"
+    (volume,) = [v for v in made(wf)["spec"]["volumes"] if v["name"] == "diflow-checkpoint"]
+    assert volume["emptyDir"] == {"medium": "Memory"}
+    assert env(monitor)["DI_CHECKPOINT_TARGET"] == "/checkpoints/runs/a"
+    assert env(monitor)["DI_CHECKPOINT_FOLDER"] == memory
+    assert env(monitor)["DI_GRACE_SECONDS"] == "90"
+
+
+def test_a_monitor_leaves_what_the_user_has_chosen() -> None:
+    taken = {"name": "diflow-metrics", "emptyDir": {}}
+    own = {
+        "env": [{"name": "RUNTIME_METRICS_PATH", "value": "/mine"}],
+        "volumeMounts": [{"name": "diflow-metrics", "mountPath": "/var/run/diflow/"}],
+    }
+    wf = workflow(task(container=own, volumes=[taken]), monitor=Monitor())
+    containers = made_containers(wf)
+    assert env(containers["main"])["RUNTIME_METRICS_PATH"] == "/mine"
+    mounts = [mount["name"] for mount in containers["main"]["volumeMounts"] if "run/diflow" in mount["mountPath"]]
+    assert mounts == ["diflow-metrics"]
+    assert "diflow-metrics-0" not in mounts
+    assert {"diflow-metrics", "diflow-metrics-1"} <= {v["name"] for v in made(wf)["spec"]["volumes"]}
+
+
+def test_the_allocator_counts_what_the_monitor_requests() -> None:
+    given = job(monitor=Monitor(), node_check=NodeCheck(), scheduling="gang")
+    expected, _, _ = _pod_of(given, 0)
+    alone, _, _ = _pod_of(job(), 0)
+    assert (expected["cpu"], expected["memory"]) == (alone["cpu"] + 10, alone["memory"] + 64)
+    spec = made(workflow(monitor=Monitor(), node_check=NodeCheck(), scheduling="gang"))["spec"]
+    assert amounts.of_pod(spec) == expected
