@@ -1,7 +1,7 @@
 """`python -m benchmarks`: run the measurements, print a table, write out/bench.json.
 
-    --only starting,objects,rendering,...  some of starting, objects, rendering, commands, serving, resizing, admitting,
-                                         allocating
+    --only starting,objects,rendering,...  some of starting, objects, rendering, commands, serving, sharding, resizing,
+                                         admitting, allocating
     --rounds 7                           repetitions of the live measurements
     --sizes 100,1000,5000                pods for the allocator's part (the last takes more than ten minutes)
 
@@ -16,11 +16,11 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks import admitting, allocating, commands, objects, rendering, resizing, serving, starting
+from benchmarks import admitting, allocating, commands, objects, rendering, resizing, serving, sharding, starting
 from benchmarks.figures import Figure, figures_table
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench.json"
-PARTS = ("starting", "objects", "rendering", "commands", "serving", "resizing", "admitting", "allocating")
+PARTS = ("starting", "objects", "rendering", "commands", "serving", "sharding", "resizing", "admitting", "allocating")
 
 
 def main() -> int:
@@ -45,6 +45,8 @@ def main() -> int:
         figures += commands.measure()
     if "serving" in chosen:
         figures += serving.measure()
+    if "sharding" in chosen:
+        figures += sharding.measure()
     if "resizing" in chosen:
         figures += resizing.measure(rounds=options.rounds)
     if "admitting" in chosen:

@@ -45,7 +45,7 @@ PART = "serving"
 
 def measure(*, rounds: int = ROUNDS) -> list[Figure]:
     """The figures of this part."""
-    mine, theirs = _processors()
+    mine, theirs = processors()
     with _api(theirs) as (api, tokens), tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "kubeconfig"
         config.write_text(kubeconfig(api.url))
@@ -138,7 +138,7 @@ def _rate(answers: Json) -> float:
 # --- processors -------------------------------------------------------------------------------------------------------
 
 
-def _processors() -> tuple[set[int], set[int]]:
+def processors() -> tuple[set[int], set[int]]:
     """(the server's processor, the processors of everything else)."""
     usable = sorted(os.sched_getaffinity(0))
     return {usable[0]}, set(usable[1:] or usable)
@@ -160,16 +160,16 @@ def _load(
         "seconds": seconds,
         "rate": rate,
     }
-    before = _cpu_seconds(server)
+    before = cpu_seconds_of(server)
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks.load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as process:
         os.sched_setaffinity(process.pid, on)
         out, _ = process.communicate(json.dumps(plan))
-    return {**json.loads(out), "cpu_seconds": _cpu_seconds(server) - before}
+    return {**json.loads(out), "cpu_seconds": cpu_seconds_of(server) - before}
 
 
-def _cpu_seconds(server: Served) -> float:
+def cpu_seconds_of(server: Served) -> float:
     """User and system seconds of all threads of a server."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

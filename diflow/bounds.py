@@ -87,6 +87,10 @@ MOST_CHECK_SECONDS: Final = 3600
 
 MOST_CHECK_MOVES: Final = 16
 """Times that a gang is placed again because of its node check: as many nodes can be left out for a job."""
+
+LONGEST_QUANTITY: Final = 64
+"""Characters of an amount, such as a task's `maxMemory`."""
+
 LEAST_HEALTH_SECONDS: Final = 60
 """Of the deadlines in `health`: a server that was away for less than half of it is not noticed, and the clients' next
 attempt follows within as long again."""
@@ -105,6 +109,21 @@ MOST_ENDED_JOBS: Final = 1_000
 
 MOST_ENDED_BYTES: Final = 384 * 1024
 """Of that record: a line has about 300 bytes. A ConfigMap has at most 1 MiB, and is written as a whole."""
+
+MOST_APPLICATION_NAME: Final = 100
+"""Characters of the name of an application."""
+
+MOST_APPLICATIONS: Final = 100
+"""Applications in the memory of a namespace, on each pool of nodes: those that were used last."""
+
+MOST_APPLICATIONS_BYTES: Final = 256 * 1024
+"""Of that memory: a line has at most about 3 kB. The allocator holds the memories of all namespaces."""
+
+MOST_APPLICATION_SHAPES: Final = 48
+"""Times of steps of an application: as many as its model is fitted to."""
+
+MOST_APPLICATION_WORKS: Final = 16
+"""Finished jobs of an application whose work is kept, the last ones: enough for a distribution."""
 
 MOST_PARTS: Final = 999_999
 """Successive Workflows of a job: a new one each half minute for a year."""

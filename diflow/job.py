@@ -9,19 +9,21 @@ from __future__ import annotations
 import marshal
 import re
 import warnings
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from diflow import bounds, documents, keys, names
+from diflow import amounts, bounds, documents, keys, names
 from diflow.errors import InvalidError
 from diflow.figures import shortened
+from diflow.spec import ditask
+from diflow.spec.failurerules import FailurePolicy
 from diflow.spec.generations import refuse_older, with_tasks
-from diflow.spec.podrules import check_mounts
+from diflow.spec.podrules import check_mounts, work_container
 from diflow.spec.podtemplate import (
     as_invalid,
     check_annotations,
@@ -31,7 +33,7 @@ from diflow.spec.podtemplate import (
     describe,
 )
 from diflow.spec.syntax import qualified_name
-from diflow.state import untrusted
+from diflow.state import memory, untrusted
 from diflow.state.memo import MIB, remembered
 from diflow.state.parameters import split_manifest
 from diflow.state.patches import canonical_json
@@ -96,12 +98,16 @@ class _Model(BaseModel):
             raise as_invalid(error) from None
 
 
+Part = TypeVar("Part", bound=_Model)
+
+
 class Task(_Model):
     """One role of a job: `replicas` pods made from one `template`.
 
     `template` is a Kubernetes PodTemplateSpec as plain data. The main container is the one named `di-container`, or the
     first one. A preemptible job's task may run with any number from `min_replicas` to `max_replicas`. `node_unit`: only
-    multiples of it run, for programs whose parallelism needs whole groups of nodes.
+    multiples of it run, for programs whose parallelism needs whole groups of nodes. `max_memory`: the most memory that
+    a replica may get after it ran out of memory (`DIJob.failure_policy`).
     """
 
     type: TaskType = "none"
@@ -110,6 +116,7 @@ class Task(_Model):
     min_replicas: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
     max_replicas: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
     node_unit: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
+    max_memory: str | None = Field(None, max_length=bounds.LONGEST_QUANTITY)
     template: dict[str, Any]
 
     @model_validator(mode="before")
@@ -138,6 +145,21 @@ class Task(_Model):
             if self.node_unit and count and count % self.node_unit:
                 raise InvalidError(f"{field} {count} is not a multiple of nodeUnit {self.node_unit}", path=field)
         return self
+
+    @model_validator(mode="after")
+    def _memory_is_a_bound(self) -> Self:
+        if self.max_memory is not None:
+            most = amounts.amount("memory", self.max_memory, "maxMemory")
+            has, _ = memory.of_container(self.work_container.get("resources"))
+            if not 1 <= most <= memory.MOST_MIB or most < has:
+                raise InvalidError(f"{self.max_memory} is less than the replicas have at first", path="maxMemory")
+        return self
+
+    @property
+    def work_container(self) -> dict[str, Any]:
+        """The main container of its template."""
+        containers: list[dict[str, Any]] = self.template["spec"]["containers"]
+        return containers[work_container(containers)]
 
 
 class Topology(_Model):
@@ -235,6 +257,8 @@ class DIJob(_Model):
     `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
     `node_check`: a check of the nodes before the work, which leaves bad ones out; in manifests also `true`.
     `monitor`: a container beside the work that reports for it; in manifests also `true`.
+    `failure_policy`: what follows when a replica fails, by its exit code; None counts all failures but those from
+    outside.
     `health`: the deadlines by which silent and standing replicas are found; None: they are not looked for.
     """
 
@@ -257,6 +281,7 @@ class DIJob(_Model):
     start_deadline_seconds: int | None = Field(None, ge=1, le=bounds.MOST_START_SECONDS, strict=True)
     node_check: NodeCheck | None = None
     monitor: Monitor | None = None
+    failure_policy: FailurePolicy | None = None
     health: Health | None = None
 
     @model_validator(mode="before")
@@ -280,15 +305,10 @@ class DIJob(_Model):
             volumes, unknown = check_volumes(given, path="spec.volumes")
             _warn(unknown)
             data["volumes"] = tuple(volumes)
-        if data.get("topology") is not None:
-            data["topology"] = _topology(data["topology"])
-        for name in ("nodeCheck", "node_check"):
-            if name in data:
-                data[name] = _part(NodeCheck, data[name], "spec.nodeCheck")
-        if "monitor" in data:
-            data["monitor"] = _part(Monitor, data["monitor"], "spec.monitor")
-        if data.get("health") is not None:
-            data["health"] = _health(data["health"])
+        for name, part in _PARTS.items():
+            for given in dict.fromkeys((name, to_camel(name))):
+                if data.get(given) is not None:
+                    data[given] = part(data[given])
         return data
 
     @model_validator(mode="after")
@@ -302,6 +322,24 @@ class DIJob(_Model):
         for name, value in of_allocator.items():
             if value is not None and self.scheduling == "none":
                 raise InvalidError("needs the allocator, which `scheduling: none` excludes", path=f"spec.{name}")
+        return self
+
+    @model_validator(mode="after")
+    def _failures_are_of_its_containers(self) -> Self:
+        if self.failure_policy is None:
+            for i, task in enumerate(self.tasks):
+                if task.max_memory is not None:
+                    text = "has no effect without spec.failurePolicy, whose rules give a replica more memory"
+                    raise InvalidError(text, path=f"spec.tasks[{i}].maxMemory")
+            return self
+        known = {container.get("name") for task in self.tasks for container in _containers(task)}
+        mains = {task.work_container.get("name") for task in self.tasks}
+        for i, rule in enumerate(self.failure_policy.given()):
+            path = f"spec.failurePolicy.rules[{i}].onExitCodes.containerName"
+            if rule.container and rule.container not in known:
+                raise InvalidError("no task has a container of this name", path=path)
+            if rule.action == "MoreMemory" and rule.container and rule.container not in mains:
+                raise InvalidError("only the main container of a task gets more memory", path=path)
         return self
 
     @model_validator(mode="after")
@@ -423,6 +461,7 @@ class DIJob(_Model):
                 bounds.MOST_HOST_BYTES,
                 path="spec.tasks",
             )
+        self._check_ditask(namespace)
         for i, task in enumerate(self.tasks if not short and len(self.tasks) > 1 else ()):
             in_pod = size * (1 + 2 * len(_containers(task)))
             if in_pod > bounds.MOST_POD_BYTES:
@@ -432,6 +471,20 @@ class DIJob(_Model):
                     bounds.MOST_POD_BYTES,
                     path=f"spec.tasks[{i}].template.spec.containers",
                 )
+
+    def _check_ditask(self, namespace: int) -> None:
+        """Raises InvalidError if the variables of `ditask` are not possible. `namespace`: the length of its name."""
+        engine = ditask.of_annotations(self.annotations)
+        if engine is None:
+            return
+        if len(self.tasks) > 1:
+            raise InvalidError("is for jobs of one task", path=f"metadata.annotations[{keys.DITASK}]")
+        task = self.tasks[0]
+        host = names.host(self.name, "n" * namespace, task.name, _most(task) - 1)
+        size = engine.most_bytes(_most(task), host)
+        if size > bounds.MOST_HOST_BYTES:
+            what = "bytes of addresses of other replicas, which the last one has in one variable"
+            raise _exceeds(what, size, bounds.MOST_HOST_BYTES, path="spec.tasks")
 
     @classmethod
     def from_manifest(cls, manifest: Any) -> Self:
@@ -625,6 +678,17 @@ def _checked_packed(packed: bytes) -> bytes:
     return marshal.dumps(check_pod_template(marshal.loads(packed), path="template"))  # noqa: S302 (written above)
 
 
+def _failure_policy(item: Any) -> FailurePolicy:
+    if isinstance(item, FailurePolicy):
+        return item
+    path = "spec.failurePolicy"
+    try:
+        return FailurePolicy.of(_mapping(item, path))
+    except InvalidError as error:
+        inner = error.path.removeprefix(path).removeprefix(".")
+        raise InvalidError(error.message, path=f"{path}.{inner}" if inner else path) from None
+
+
 def _topology(item: Any) -> Topology:
     if isinstance(item, Topology):
         return item
@@ -639,9 +703,9 @@ def _topology(item: Any) -> Topology:
         raise InvalidError(error.message, path=f"{path}.{error.path}") from None
 
 
-def _part(model: type[_Model], item: Any, path: str) -> Any:
+def _part(model: type[Part], item: Any, path: str) -> Part | None:
     """A part of a spec that may be `true` for its defaults, and `false` for nothing."""
-    if item is None or item is False:
+    if item is False:
         return None
     if item is True:
         return model()
@@ -656,6 +720,14 @@ def _part(model: type[_Model], item: Any, path: str) -> Any:
         raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
 
 
+def _node_check(item: Any) -> NodeCheck | None:
+    return _part(NodeCheck, item, "spec.nodeCheck")
+
+
+def _monitor(item: Any) -> Monitor | None:
+    return _part(Monitor, item, "spec.monitor")
+
+
 def _health(item: Any) -> Health:
     if isinstance(item, Health):
         return item
@@ -667,6 +739,16 @@ def _health(item: Any) -> Health:
         return Health(**{key: value for key, value in data.items() if key in known and value is not None})
     except InvalidError as error:
         raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
+
+
+_PARTS: Final[Mapping[str, Callable[[Any], _Model | None]]] = {
+    "topology": _topology,
+    "failure_policy": _failure_policy,
+    "health": _health,
+    "node_check": _node_check,
+    "monitor": _monitor,
+}
+"""The parts of a spec, read by themselves for errors with their path."""
 
 
 def _mapping(value: Any, path: str) -> dict[str, Any]:

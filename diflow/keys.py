@@ -61,8 +61,12 @@ DISPLAY_NAME: Final = "workflows.argoproj.io/display-name"  # of a template: the
 
 # Annotations that a user puts on a job.
 ADAPTDL: Final = "diflow/adaptdl"  # "true": its containers get the variables of AdaptDL's clients
+DITASK: Final = (
+    "diflow/ditask"  # "<topology>/<parallel workers>": those of DI-engine's `ditask`, as DI-orchestrator v1.0
+)
 DLROVER: Final = "diflow/dlrover"  # "true": those of DLRover's trainers
 RENDEZVOUS: Final = "diflow/rendezvous"  # "c10d": those of torchrun's c10d rendezvous, with a run id
+APPLICATION: Final = "diflow/application"  # the application that it runs; jobs of one application scale alike
 
 # The pod of a step of a Workflow that waits for the job: when it ends, the controller stops the job.
 WAITED_BY: Final = "diflow/waited-by"
@@ -96,6 +100,8 @@ TASK_RANK: Final = "diengine/task-rank"
 NODE: Final = "diengine/node"
 NODES: Final = "diflow/nodes"  # the hosts of all replicas as in DI_NODES, kept up to date in running pods
 
+MEMORY: Final = "diflow/memory"  # MiB of the main container, of a job whose failurePolicy may give it more
+
 # The roster: a downward API volume in every container, with the pod's annotations as files.
 ROSTER_VOLUME: Final = "diflow"
 ROSTER_FOLDER: Final = "/etc/diflow"
@@ -123,6 +129,7 @@ PARAM_TASKS: Final = "tasks"  # JSON list of the tasks' names in the order of th
 PARAM_PLACES: Final = "places"
 PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: requested by the user
 PARAM_PROFILINGS: Final = "profilings"  # JSON: the job's reports
+PARAM_MEMORY: Final = "memory"  # JSON {task: MiB}: of the main containers of a job whose failurePolicy may raise it
 PARAM_MODULES: Final = "modules"  # JSON: the replicas of a v1alpha1 job that its coordinator has asked for (server)
 
 # Names of templates inside the Workflow that are not tasks of the user.
@@ -154,6 +161,7 @@ GATE: Final = "diflow/gang"
 AGGREGATOR_CONFIG: Final = "di-system/aggregator-config"  # the object with the template of aggregators, by default
 ALLOCATOR: Final = "diflow-allocator"  # its service account, its name in events, and the ConfigMap below
 ENDED_JOBS: Final = "diflow-ended"  # the ConfigMap of a namespace with the record of its ended jobs (allocator)
+APPLICATIONS: Final = "diflow-applications"  # the ConfigMap with what its applications have shown (allocator)
 CONTROLLER: Final = "diflow-controller"  # its Deployment, its service account, its Lease, and its name in events
 SERVER: Final = "diflow-server"  # its Deployment, its Service, and its public ConfigMap
 PUBLIC_NAMESPACE: Final = "kube-public"  # all users may read that ConfigMap there, which announces the allocator

@@ -16,7 +16,10 @@ from diflow import keys, names
 from diflow.errors import InvalidError
 from diflow.job import DIJob, Task
 from diflow.settings import RenderSettings
+from diflow.spec import ditask
 from diflow.spec.podrules import work_container
+from diflow.state import memory
+from diflow.state.failures import Rules, rules_of
 from diflow.state.patches import canonical_json
 from diflow.workflows import expressions as expr
 from diflow.workflows.beside import monitored, node_check
@@ -158,7 +161,47 @@ def pod_template(common: Common, index: int) -> dict[str, Any]:
             )
         ours[expr.template(_gate_or_node(job, task, gates, f"{path}.spec.schedulingGates"))] = None
         gates = []
-    return template_of(common, index, metadata=_metadata(job, task, path, hostname), ours=ours, gates=gates)
+    metadata = _metadata(job, task, path, hostname)
+    fields: dict[str, Any] = {}
+    if task_rules(job, index, common.settings).asks_for_memory:
+        metadata["annotations"][keys.MEMORY] = "{{inputs.parameters.memory}}"
+        fields = _raised(_resources(task, common.settings))
+    return template_of(common, index, metadata=metadata, ours=ours, gates=gates, fields=fields)
+
+
+def task_rules(job: DIJob, index: int, settings: RenderSettings) -> Rules:
+    """What follows when a replica of a task fails."""
+    if job.failure_policy is None:
+        return rules_of(None)
+    task = job.tasks[index]
+    return rules_of(
+        job.failure_policy.given(),
+        has_allocator=job.scheduling == "gang",
+        has_memory=memory_of(task, settings) > 0,
+        main=task.work_container.get("name") or "",
+    )
+
+
+def memory_of(task: Task, settings: RenderSettings) -> int:
+    """The MiB of memory of which a replica may get more, 0 if its main container names none."""
+    return memory.of_container(_resources(task, settings))[0]
+
+
+def _resources(task: Task, settings: RenderSettings) -> Mapping[str, Any]:
+    return task.work_container.get("resources") or settings.default_resources
+
+
+def _raised(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """The patch of the main container with the memory of its attempt, as `memory.with_memory` has it."""
+    _, less = memory.of_container(resources)
+    amount = "{{inputs.parameters.memory}}"
+    lower = expr.template(f"int(inputs.parameters.memory) - {less}") if less else amount
+    parts = {
+        kind: {"memory": Template(f"{lower if kind == 'requests' else amount}Mi")}
+        for kind in ("limits", "requests")
+        if "memory" in (resources.get(kind) or {})
+    }
+    return {"resources": parts}
 
 
 def template_of(
@@ -345,6 +388,28 @@ def _asked_env(job: DIJob) -> list[Variable]:
     return _variables(values)
 
 
+def _ditask_env(job: DIJob) -> list[Variable]:
+    """The arguments of DI-engine's `ditask`, as manifests of DI-orchestrator v1.0 have them in their commands.
+
+    Such a job has one task, so the rank is the index of the replica.
+    """
+    engine = ditask.of_annotations(job.annotations)
+    if engine is None:
+        return []
+    task = job.tasks[0].name
+    values = {
+        "DI_PARALLEL_WORKERS_ARG": f"--parallel-workers={engine.workers}",
+        "DI_PORTS_ARG": f"--ports={','.join(map(str, engine.ports))}",
+        "DI_NODE_IDS_ARG": f"--node-ids={expr.template(expr.worker_ids(engine.workers))}",
+        "DI_ATTACHED_NODES_ARG": {
+            "alone": "",
+            "star": expr.template(expr.attached_to_first(task, engine.addresses("?").partition(",")[0])),
+            "mesh": expr.template(expr.attached_to_earlier(task, engine.addresses("?"))),
+        }[engine.topology],
+    }
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
 def _adaptdl(world: str) -> dict[str, str]:
     """The variables of AdaptDL's clients (its `adaptdl/env.py`).
 
@@ -443,7 +508,12 @@ def _container(given: dict[str, Any], parts: _Parts, where: str, *, name: str | 
     container = {**given, "name": name}
     taken_by = given.get("volumeMounts", [])
     mounts = [mount for mount in parts.common.mounts if not any(mount.is_blocked_by(own) for own in taken_by)]
-    env = [*parts.common.env, *_asked_env(parts.common.job), *(mount.env for mount in mounts)]
+    env = [
+        *parts.common.env,
+        *_asked_env(parts.common.job),
+        *_ditask_env(parts.common.job),
+        *(mount.env for mount in mounts),
+    ]
     own = container.pop("env", [])
     taken = {item.get("name") for item in own}
     # The variables DI_* cannot be overridden, as clients rely on them; torchrun's variables can.

@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from diflow.allocator.engine.applications import Applications
 from diflow.allocator.engine.cluster_state import Caches, ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.control_channel import PAUSED
@@ -115,6 +116,17 @@ class Allocator:
         self.ended_jobs = EndedJobs(
             cluster, elector, namespace=settings.watched_namespace, **{"clock": clock, **(reflecting or {})}
         )
+        self.applications = Applications(
+            cluster,
+            elector,
+            jobs=self.caches.workflows,
+            nodes=self.caches.nodes,
+            ended=self.ended_jobs.workflows,
+            pool_label=settings.pools.label,
+            namespace=settings.watched_namespace,
+            wall=wall,
+            **{"clock": clock, **(reflecting or {})},
+        )
         self._view = ClusterView(self.caches, lost_after_seconds=settings.lost_after_seconds, clock=clock, wall=wall)
         self._reconciler = Reconciler(self.executor, self._view, settings, clock=clock, wall=wall)
         self._planner = Planner(
@@ -129,6 +141,7 @@ class Allocator:
             on_due=self.ask,
             clock=clock,
             wall=wall,
+            inherit=self.applications.profile,
         )
         self._takeover = Takeover(cluster, elector, self.executor, clock=clock)
         self._problems = Problems(self.executor)
@@ -331,8 +344,8 @@ def lead(allocator: Allocator, stop: threading.Event) -> None:
             return
         log.info("leading", identity=allocator.elector.identity, epoch=allocator.elector.epoch)
         over = threading.Event()
-        recorder = threading.Thread(target=allocator.ended_jobs.run, args=(over,), name="ended-jobs", daemon=True)
-        recorder.start()
+        for name, work in (("ended-jobs", allocator.ended_jobs.run), ("applications", allocator.applications.run)):
+            threading.Thread(target=work, args=(over,), name=name, daemon=True).start()
         try:
             allocator.run(stop)
         except LostLeadershipError:

@@ -18,6 +18,7 @@ import numpy as np
 
 from diflow.allocator.model.arrays import frozen
 from diflow.allocator.model.plan import Plan
+from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
@@ -234,7 +235,19 @@ def _plain(value: Any) -> Any:
 
 
 def _profile_plain(profile: Profile) -> dict[str, Any]:
-    return {f.name: _plain(getattr(profile, f.name)) for f in fields(Profile)}
+    """A profile; without a prior as before there were any."""
+    plain = {f.name: _plain(getattr(profile, f.name)) for f in fields(Profile) if f.name != "prior"}
+    if profile.prior is not None:
+        plain["prior"] = {f.name: _plain(getattr(profile.prior, f.name)) for f in fields(Prior)}
+    return plain
+
+
+def _profile(data: dict[str, Any]) -> Profile:
+    prior = data.pop("prior", None)
+    values = {name: _array(value) for name, value in data.items()}
+    if prior is not None:
+        values["prior"] = Prior(**{name: _array(value) for name, value in prior.items()})
+    return Profile(**values)
 
 
 def _array(value: Any) -> Any:
@@ -255,6 +268,6 @@ def _snapshot(data: dict[str, Any]) -> Snapshot:
             continue
         value = _array(data[f.name])
         if f.name == "job_profile":
-            value = tuple(None if p is None else Profile(**{k: _array(v) for k, v in p.items()}) for p in value)
+            value = tuple(None if p is None else _profile(dict(p)) for p in value)
         values[f.name] = tuple(value) if isinstance(value, list) else value
     return Snapshot(**values)

@@ -28,6 +28,7 @@ from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.triggers import is_news
 from diflow.allocator.engine.unbound_pods import AvoidedNodes
 from diflow.allocator.model.plan import Action, Plan, changes
+from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import Policy
 from diflow.allocator.policies.units import in_units
@@ -43,7 +44,8 @@ log = structlog.get_logger("diflow.allocator")
 
 class Planner:
     """Makes one plan at a time. `record` gets each snapshot and plan, `on_progress` is called when a step is done,
-    `on_due` with a reason when another plan is due: writes were refused, or texts are left."""
+    `on_due` with a reason when another plan is due: writes were refused, or texts are left. `inherit` adds to a job's
+    profile what is known of its application."""
 
     def __init__(
         self,
@@ -59,8 +61,9 @@ class Planner:
         on_due: Callable[[str], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
+        inherit: Callable[[JobRead, Profile | None], Profile | None] | None = None,
     ) -> None:
-        self.policy = policy
+        self.policy, self._inherit = policy, inherit
         self._settings, self._elector, self._executor = settings, elector, executor
         self._view, self._avoided = view, avoided
         self._record, self._on_progress, self._on_due = record, on_progress, on_due
@@ -273,4 +276,5 @@ class Planner:
             memory=memory or self._memory,
             lapsed=lapsed,
             rules=state.rules,
+            inherit=self._inherit,
         )

@@ -7,10 +7,14 @@ raises on a bad report.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from diflow.allocator.model.arrays import FloatArray, frozen
+
+if TYPE_CHECKING:
+    from diflow.allocator.model.prior import Prior
 
 # Columns of `Profile.observations`.
 NODES, REPLICAS, LOCAL_BATCH, ACCUMULATION_SECONDS, STEP_SECONDS, POOL = range(6)
@@ -35,6 +39,7 @@ class Profile:
     more than the observations show.
     `fraction_done` is progress towards the job's end (0..1), `work_done` the same in units of goodput (iterations of
     `initial_batch` samples). If either is None, the work left is unknown.
+    `prior`: what earlier jobs of its application have shown, None if nothing is known.
     `min_batch`: the smallest total batch that the job may use, if that is more than `initial_batch`.
     """
 
@@ -53,6 +58,7 @@ class Profile:
     accumulation: bool = True
     fraction_done: float | None = None
     work_done: float | None = None
+    prior: Prior | None = None
 
 
 def clean(observations: FloatArray) -> FloatArray:

@@ -97,6 +97,10 @@ class PolicySettings(BaseSettings):
     """A job may grow to this many times the largest replica count it has reported (Pollux): further extrapolation is
     unreliable."""
 
+    largest_start: int = Field(1, ge=1)
+    """Replicas on which a job may start before it has reported anything, if that is more than its minimum. 1, as in
+    Pollux: nothing is known of it yet, and a job that ends within a minute, such as ncf, gains nothing from more."""
+
     most_replicas: int = Field(64, ge=1)
     """Most replicas of any job; the tables of goodput end here."""
 

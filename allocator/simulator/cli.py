@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -16,13 +17,15 @@ from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.fair.policy import deserved_table
 from diflow.allocator.policies.fair.shares import queue_demand
-from diflow.allocator.policies.settings import policy_settings
+from diflow.allocator.policies.settings import PolicySettings, policy_settings
 from diflow.allocator.simulator import report
+from diflow.allocator.simulator.memory import Memory, poisoned
 from diflow.allocator.simulator.metrics import metrics
 from diflow.allocator.simulator.replay import Scenario, replay
-from diflow.allocator.simulator.truth import load, read_workload
+from diflow.allocator.simulator.truth import Application, load, read_workload
 from diflow.errors import InvalidError, NotFoundError
 from diflow.figures import counted
+from diflow.state.applications import Application as Record
 from diflow.tables import table
 
 app = typer.Typer(
@@ -38,6 +41,25 @@ MOST_SECONDS = 86400.0
 """Longest period and restart."""
 
 
+def _number(low: float, high: float = math.inf) -> Callable[[str | float], float]:
+    """A parser of an option: a number from `low` to `high`."""
+
+    def parse(text: str | float) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:  # false for NaN
+            span = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+            raise typer.BadParameter(f"must be a number {span}, not {str(text)[:40]!r}")
+        return value
+
+    return parse
+
+
+_ANY, _PART = _number(0), _number(0, 0.9)
+
+
 @app.command()
 def simulate(  # noqa: PLR0917 - typer's options
     workload: Annotated[
@@ -48,12 +70,62 @@ def simulate(  # noqa: PLR0917 - typer's options
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the cluster.")] = 16,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs a node.")] = 4,
     restart_seconds: Annotated[
-        float, typer.Option(min=0, help="How long a job stands still after it was moved or resized.")
+        float,
+        typer.Option(parser=_ANY, metavar="SECONDS", help="How long a job stands still after it was moved or resized."),
     ] = 30.0,
-    period_seconds: Annotated[float, typer.Option(min=1, help="Time from one call of the policy to the next.")] = 60.0,
-    load_factor: Annotated[float, typer.Option("--load", min=0.01, help="2: twice the jobs an hour.")] = 1.0,
-    noise: Annotated[float, typer.Option(min=0, max=0.9, help="Reported times are off by up to this part.")] = 0.0,
-    interference: Annotated[float, typer.Option(min=0, max=0.9, help="Slow-down of jobs that share a network.")] = 0.0,
+    period_seconds: Annotated[
+        float, typer.Option(parser=_number(1), metavar="SECONDS", help="Time from one call of the policy to the next.")
+    ] = 60.0,
+    load_factor: Annotated[
+        float, typer.Option("--load", parser=_number(0.01), metavar="FACTOR", help="2: twice the jobs an hour.")
+    ] = 1.0,
+    noise: Annotated[
+        float, typer.Option(parser=_PART, metavar="PART", help="Reported times are off by up to this part.")
+    ] = 0.0,
+    interference: Annotated[
+        float, typer.Option(parser=_PART, metavar="PART", help="Slow-down of jobs that share a network.")
+    ] = 0.0,
+    report_progress: Annotated[
+        bool, typer.Option("--progress/--no-progress", help="Whether jobs report their progress.")
+    ] = True,
+    assumed_restart_seconds: Annotated[
+        float | None,
+        typer.Option(
+            parser=_ANY,
+            metavar="SECONDS",
+            help="The restart cost that the policy assumes. By default that of --restart-seconds.",
+        ),
+    ] = None,
+    past: Annotated[
+        Path | None,
+        typer.Option(
+            help="Workload that is replayed first: its jobs leave the memory from which those of --workload start."
+        ),
+    ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory/--no-memory", help="Jobs inherit from earlier jobs of their application.")
+    ] = False,
+    poison: Annotated[
+        float,
+        typer.Option(parser=_number(0, 3), metavar="SIGMA", help="Multiply all of that memory by lognormal factors."),
+    ] = 0.0,
+    growth: Annotated[
+        float | None,
+        typer.Option(
+            parser=_number(1),
+            metavar="FACTOR",
+            help="The policy setting largest_growth: growth beyond what was observed.",
+        ),
+    ] = None,
+    start: Annotated[
+        int | None, typer.Option(min=1, help="The policy setting largest_start: replicas of a job without reports.")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="NAME=VALUE: any policy setting, such as queue_ahead=2 (lists in JSON); repeatable."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the noise: the same seed, the same numbers.")] = 0,
     rack_nodes: Annotated[int, typer.Option(min=0, help="Nodes of a rack. 0: no topology.")] = 0,
     block_racks: Annotated[int, typer.Option(min=0, help="Racks of a block. 0: no blocks.")] = 0,
@@ -76,19 +148,26 @@ def simulate(  # noqa: PLR0917 - typer's options
             raise InvalidError("--journal goes with --policy and -o: it has no --workload, --profiles and --out")
         _replay_journal(journal, names, output)
         return
+    if poison and past is None:
+        raise InvalidError("--poison changes what the jobs of --past have left: give one")
     if workload is None or profiles is None:
         raise InvalidError("a simulation needs --workload CSV and --profiles DIR (or --journal FILE)")
-    for option, value in (("restart", restart_seconds), ("period", period_seconds)):
+    told = restart_seconds if assumed_restart_seconds is None else assumed_restart_seconds
+    for option, value in (("restart", restart_seconds), ("period", period_seconds), ("assumed-restart", told)):
         if not value <= MOST_SECONDS:
             raise InvalidError(f"--{option}-seconds must be at most {MOST_SECONDS:g}, not {value:g}")
     if not math.isfinite(load_factor):
         raise InvalidError(f"--load must be a number, not {load_factor:g}")
+    settings = _settings(
+        setting or [], restart_seconds=told, period_seconds=period_seconds, largest_growth=growth, largest_start=start
+    )
     # Report errors before the replay, which may take long.
     if out is not None:
         if out.exists() and not out.is_dir():
             raise InvalidError(f"--out {out} is a file: give a folder")
-        if pictures:
-            report.need_pictures()
+        if pictures and not report.can_draw():
+            typer.echo(report.NO_PICTURES, err=True)
+            pictures = False
     arrivals, apps = read_workload(workload), load(profiles)
     scenario = Scenario(
         nodes=nodes,
@@ -98,14 +177,18 @@ def simulate(  # noqa: PLR0917 - typer's options
         interference=interference,
         noise=noise,
         load=load_factor,
+        report_progress=report_progress,
         seed=seed,
         rack_nodes=rack_nodes,
         block_racks=block_racks,
         required=required,
     )
-    settings = policy_settings(restart_seconds=restart_seconds, period_seconds=period_seconds)
     policies = [load_policy(name, settings) for name in names]
-    results = [replay(arrivals, apps, each, scenario) for each in policies]
+    left = _memory(past, poison, apps, scenario, settings, seed=seed) if past is not None else {}
+    results = [
+        replay(arrivals, apps, each, scenario, memory=Memory(dict(left)) if memory or past is not None else None)
+        for each in policies
+    ]
     rows = [metrics(result) for result in results]
     typer.echo(report.as_json(rows).rstrip() if output == "json" else report.as_text(rows))
     if out is not None:
@@ -191,6 +274,36 @@ def _last(path: Path) -> journals.Entry:
     if last is None:
         raise InvalidError(f"the journal {path} holds no whole entry")
     return last
+
+
+def _memory(
+    past: Path,
+    poison: float,
+    apps: Mapping[str, Application],
+    scenario: Scenario,
+    settings: PolicySettings,
+    *,
+    seed: int,
+) -> dict[str, Record]:
+    """What the jobs of the workload `past` leave behind under goodput."""
+    memory = Memory()
+    replay(read_workload(past), apps, load_policy("goodput", settings), scenario, memory=memory)
+    return poisoned(memory.records, poison, seed=seed) if poison else memory.records
+
+
+def _settings(pairs: list[str], **given: object) -> PolicySettings:
+    """The settings of the policies: from the environment, from the options, and last from `NAME=VALUE`."""
+    values = {name: value for name, value in given.items() if value is not None}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or name not in PolicySettings.model_fields:
+            known = ", ".join(sorted(PolicySettings.model_fields))
+            raise InvalidError(f"--set takes NAME=VALUE with a setting of the policies ({known}), not {pair[:60]!r}")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return policy_settings(**values)
 
 
 def _check_output(output: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -24,8 +24,10 @@ from diflow.allocator.model.views import JobView, NodeView, QueueView, RoleView,
 from diflow.allocator.policies.base import Policy
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.model import BATCHES, Limits, best_batches
+from diflow.allocator.simulator.memory import Memory
 from diflow.allocator.simulator.truth import Application, Arrival
 from diflow.errors import DiflowError, InvalidError
+from diflow.state.applications import BINS, Batches, Lesson
 
 GPU = "nvidia.com/gpu"
 ROLE = "worker"
@@ -113,6 +115,14 @@ class _Job:
     profile: Profile | None = None
     contention: float = 0.0
     cycles: int = 0
+    noise_by_part: dict[int, float] = field(default_factory=dict)
+    """Logarithm of the gradient noise by tenths of the progress."""
+    inherited: tuple[Profile | None, Profile] | None = None
+    """The last report, and the profile that was made of it and of the memory."""
+    curve: FloatArray | None = None
+    """Of an elastic job: rows of a profile, one for each number of replicas."""
+    iterations: FloatArray | None = None
+    """Of an elastic job: iterations at its batch size until each epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +164,9 @@ class Replay:
     utilisation: tuple[tuple[float, int, int], ...]
     """(time, GPUs held, jobs present) at each cycle."""
     decision_seconds: tuple[float, ...]
-    """Time of each policy call; not part of the deterministic result."""
+    """Wall time of each policy call; not part of the deterministic result."""
+    decision_cpu_seconds: tuple[float, ...] = ()
+    """CPU time of each policy call, which other processes on the machine do not change."""
 
 
 class _Chart:
@@ -177,23 +189,16 @@ def replay(
     scenario: Scenario | None = None,
     *,
     mode: Mode | None = None,
+    memory: Memory | None = None,
     on_plan: Callable[[Snapshot, Plan], None] | None = None,
 ) -> Replay:
-    """Run a workload to its end under a policy.
+    """Run a workload to its end under a policy. `memory`: what earlier jobs have left; the jobs of this run add to it.
 
     Raises InvalidError for an unknown application or an invalid plan, DiflowError if it takes too long.
     """
     scenario = scenario or Scenario()
     mode = mode or MODES.get(policy.name, "adaptive")
-    for arrival in arrivals:
-        if arrival.application not in apps:
-            raise InvalidError(
-                f"job {arrival.name}: no profile of {arrival.application!r}; there are {', '.join(apps)}"
-            )
-    waiting = sorted(
-        (_Job(a, apps[a.application], mode, a.seconds / scenario.load) for a in arrivals),
-        key=lambda job: (job.created, job.arrival.name),
-    )
+    waiting = _jobs_of(arrivals, apps, mode, scenario.load)
     rng = np.random.default_rng(scenario.seed)
     if scenario.required not in ("", *(level.name for level in scenario.levels)) or (
         scenario.block_racks and not scenario.rack_nodes
@@ -207,6 +212,7 @@ def replay(
     chart = _Chart()
     utilisation: list[tuple[float, int, int]] = []
     decisions: list[float] = []
+    cpu: list[float] = []
     now = 0.0
     latest = (waiting[-1].created if waiting else 0.0) + scenario.longest_seconds
     while waiting or active:
@@ -221,11 +227,12 @@ def replay(
         if active:
             _refit(active)
             snapshot = build(
-                nodes, [_view(job, nodes, scenario) for job in active], queues, now_seconds=now, levels=levels
+                nodes, [_view(job, nodes, scenario, memory) for job in active], queues, now_seconds=now, levels=levels
             )
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             plan = policy.optimize(snapshot)
             decisions.append(time.perf_counter() - began)
+            cpu.append(time.process_time() - cpu_began)
             _check(snapshot, plan, scenario)
             if on_plan is not None:
                 on_plan(snapshot, plan)
@@ -241,6 +248,8 @@ def replay(
             chart.close(job, job.finished or now)
             active.remove(job)
             done.append(job)
+            if memory is not None:
+                _teach(job, memory, scenario)
         now += scenario.period_seconds
         if not active and waiting:
             # Skip to the period of the next arrival.
@@ -252,16 +261,58 @@ def replay(
         spans=tuple(chart.spans),
         utilisation=tuple(utilisation),
         decision_seconds=tuple(decisions),
+        decision_cpu_seconds=tuple(cpu),
     )
 
 
-def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario) -> JobView:
+def _jobs_of(arrivals: Sequence[Arrival], apps: Mapping[str, Application], mode: Mode, load: float) -> list[_Job]:
+    """The jobs of a workload, in the order of arrival."""
+    for arrival in arrivals:
+        if arrival.application not in apps:
+            raise InvalidError(
+                f"job {arrival.name}: no profile of {arrival.application!r}; there are {', '.join(apps)}"
+            )
+    jobs = [_Job(arrival, apps[arrival.application], mode, arrival.seconds / load) for arrival in arrivals]
+    return sorted(jobs, key=lambda job: (job.created, job.arrival.name))
+
+
+def _teach(job: _Job, memory: Memory, scenario: Scenario) -> None:
+    """Leave to later jobs what this one has shown."""
+    app, fixed = job.app, _fixed_batch(job)
+    lesson = Lesson(
+        noise=job.noise_by_part,
+        work=job.progress,
+        restart_seconds=scenario.restart_seconds if job.restarts > 0 and scenario.restart_seconds > 0 else None,
+        batches=Batches(
+            initial=app.initial_batch,
+            least=fixed or app.initial_batch,
+            most=fixed or app.max_batch,
+            local_least=app.min_local if fixed is None else 1,
+            local_most=app.max_local,
+        ),
+    )
+    memory.learn(app.name, _table(job), lesson, now_seconds=job.finished or 0.0)
+
+
+def _inheriting(job: _Job, profile: Profile | None, memory: Memory | None) -> Profile | None:
+    """The profile with what is known of the application; the same object while neither changes."""
+    prior = memory.prior(job.app.name) if memory is not None else None
+    if prior is None:
+        return profile
+    if job.inherited is None or job.inherited[0] is not profile or job.inherited[1].prior is not prior:
+        job.inherited = profile, replace(profile or Profile(), prior=prior)
+    return job.inherited[1]
+
+
+def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario, memory: Memory | None) -> JobView:
     app = job.app
     if job.mode == "rigid":
         size = max(1, min(job.arrival.replicas, app.max_replicas, scenario.largest))
         role = RoleView(ROLE, {GPU: 1}, size, size, size)
     else:
         most = min(app.max_replicas, scenario.largest)
+        if job.mode == "elastic":
+            most = max(1, min(most, job.arrival.batch // app.min_local))
         role = RoleView(ROLE, {GPU: 1}, 1, most, min(most, max(1, job.arrival.replicas)))
     return JobView(
         name=job.arrival.name,
@@ -272,13 +323,22 @@ def _view(job: _Job, nodes: Sequence[NodeView], scenario: Scenario) -> JobView:
         restarts=max(0, job.restarts),
         service_seconds=job.service,
         placed={ROLE: {nodes[node].name: count for node, count in job.placement}},
-        profile=_profile(job, scenario) if job.mode != "rigid" else None,
+        profile=_reported(job, scenario, memory) if job.mode != "rigid" else None,
         required=scenario.required,
     )
 
 
+def _reported(job: _Job, scenario: Scenario, memory: Memory | None) -> Profile | None:
+    """What the policy is given: the job's report, and what its application has shown before."""
+    profile = _profile(job, scenario)
+    return _inheriting(job, profile, memory) if job.mode == "adaptive" else profile
+
+
 def _profile(job: _Job, scenario: Scenario) -> Profile | None:
     if job.profile is not None and job.profile.version == job.version:
+        return job.profile
+    if job.mode == "elastic":
+        job.profile = _known_profile(job, scenario)
         return job.profile
     if not job.observed:
         return None
@@ -302,6 +362,44 @@ def _profile(job: _Job, scenario: Scenario) -> Profile | None:
         work_done=job.progress if scenario.report_progress else None,
     )
     return job.profile
+
+
+def _known_profile(job: _Job, scenario: Scenario) -> Profile:
+    """What an elastic job is given from the start, as in the artifact: its true times at its batch size with every
+    number of replicas, and the iterations that it still has to do."""
+    app, batch = job.app, job.arrival.batch
+    if job.curve is None:
+        rows = []
+        for count in range(1, max(1, min(app.max_replicas, scenario.largest, batch // app.min_local)) + 1):
+            whole, rest = divmod(count, scenario.gpus)
+            shape = (scenario.gpus,) * whole + ((rest,) if rest else ())
+            local, _ = app.split(batch, count, least_steps=_least_steps(job, count))
+            step, sync = app.step_and_sync(shape, local)
+            rows.append((len(shape), count, local, step - sync, step, 0.0))
+        job.curve = np.array(rows, dtype=np.float64)
+        length = np.diff(np.concatenate([[0.0], app.progress]))
+        job.iterations = np.concatenate([[0.0], np.cumsum(length / app.gains(batch))])
+    assert job.iterations is not None
+    begin, end = (float(app.progress[i]) if i >= 0 else 0.0 for i in (job.epoch - 1, job.epoch))
+    inside = (job.progress - begin) / (end - begin)
+    total = float(job.iterations[-1])
+    done = max(float(np.interp(job.epoch + inside, np.arange(len(job.iterations)), job.iterations)), 1e-6 * total)
+    return Profile(
+        version=job.version,
+        observations=job.curve,
+        initial_batch=batch,
+        min_batch=batch,
+        max_batch=batch,
+        min_local_batch=1,
+        max_local_batch=app.max_local,
+        fraction_done=done / total if scenario.report_progress else None,
+        work_done=done if scenario.report_progress else None,
+    )
+
+
+def _least_steps(job: _Job, replicas: int) -> int:
+    """In the artifact, an elastic job on one GPU accumulates at least once, to measure its gradient noise."""
+    return int(job.mode == "elastic" and replicas == 1 and job.arrival.batch > job.app.initial_batch)
 
 
 def _fixed_batch(job: _Job) -> int | None:
@@ -334,9 +432,7 @@ def _choose_batch(job: _Job) -> None:
     if fixed is None and job.params is None:
         fixed = max(app.initial_batch, app.min_local * replicas)
     if fixed is not None:
-        local = math.ceil(fixed / replicas)
-        job.steps = max(0, math.ceil(local / app.max_local) - 1)
-        job.local = math.ceil(local / (job.steps + 1))
+        job.local, job.steps = app.split(fixed, replicas, least_steps=_least_steps(job, replicas))
         return
     noise = job.noise[1] / job.noise[0] if job.noise and job.noise[0] > 0 else math.inf
     one = np.ones(1)
@@ -459,6 +555,9 @@ def _observe(
     key = (len(shape), sum(shape), job.local)
     job.noise = job.app.gradient(total, job.epoch)
     job.version += 1
+    if min(job.noise) > 0:
+        part = int(BINS * job.epoch / job.app.epochs)
+        job.noise_by_part[part] = math.log(job.noise[1] / job.noise[0])
     if scenario.noise > 0:
         own, step = own * (1 + scenario.noise * rng.uniform(-1, 1)), step * (1 + scenario.noise * rng.uniform(-1, 1))
         own = min(own, step)

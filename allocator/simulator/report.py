@@ -42,6 +42,7 @@ _COLUMNS = (
     ("> 1", "unfair_share", "{:.1%}"),
     ("> 2", "very_unfair_share", "{:.1%}"),
     ("call p95 ms", "decision_ms", "{:.1f}"),
+    ("CPU ms", "decision_cpu_ms", "{:.1f}"),
 )
 
 
@@ -56,12 +57,16 @@ def as_json(rows: Sequence[Metrics]) -> str:
     return json.dumps([row.as_dict() for row in rows], indent=2) + "\n"
 
 
-def need_pictures() -> None:
-    """Raise InvalidError if matplotlib is missing."""
+NO_PICTURES = "pictures are left out: they need matplotlib (pip install 'diflow[examples]')"
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
     try:
         import matplotlib  # noqa: F401, PLC0415
     except ImportError:
-        raise InvalidError("pictures need matplotlib: pip install 'diflow[examples]', or say --no-pictures") from None
+        return False
+    return True
 
 
 def write(folder: Path, results: Sequence[Replay], rows: Sequence[Metrics], *, gpus: int, nodes: int) -> list[Path]:
@@ -100,7 +105,8 @@ def _file_name(policy: str) -> str:
 
 def pictures(folder: Path, results: Sequence[Replay], *, gpus: int, nodes: int) -> list[Path]:
     """Write utilisation.png, completion.png and a Gantt chart for each policy. Errors as `write_tables`."""
-    need_pictures()
+    if not can_draw():
+        raise InvalidError(NO_PICTURES)
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     drawn: list[tuple[str, Figure]] = []

@@ -69,6 +69,12 @@ class Application:
             known = self._times[key] = self._look_up(placement, local_batch)
         return known
 
+    def split(self, total_batch: int, replicas: int, *, least_steps: int = 0) -> tuple[int, int]:
+        """(local batch, accumulation steps) that make up this total batch with the fewest steps."""
+        local = math.ceil(total_batch / replicas)
+        steps = max(least_steps, math.ceil(local / self.max_local) - 1)
+        return math.ceil(local / (steps + 1)), steps
+
     def gradient(self, total_batch: float, epoch: int) -> tuple[float, float]:
         """True (grad_sqr, grad_var) in this epoch, linear between the two nearest measured batch sizes."""
         key = (total_batch, min(epoch, self.epochs - 1))

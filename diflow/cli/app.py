@@ -11,6 +11,7 @@ import typer
 from diflow.cli import (
     acting,
     allocating,
+    applications,
     controlling,
     cron,
     doctor,
@@ -75,6 +76,7 @@ COMMANDS: tuple[Callable[..., Any], ...] = (
     queueing.queue,
     queueing.top,
     queueing.explain,
+    applications.applications,
     allocating.pause,
     allocating.plan,
     allocating.replay,

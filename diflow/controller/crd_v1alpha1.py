@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from diflow import bounds, keys
-from diflow.controller.schemas import ANYTHING, KEPT, Json, clean_pod_policy, pod_template, rule, status
+from diflow.controller.schemas import ANYTHING, KEPT, Json, clean_pod_policy, fixed, pod_template, rule, status
 from diflow.jobs.v1alpha1 import AGGREGATOR_CONFIG, LONGEST_NAME
 from diflow.state.modules import COLLECTOR, COORDINATOR, LEARNER
 from diflow.yamltext import dump_yaml
@@ -25,7 +25,7 @@ _OF_V2: Final[Json] = {
         name: {"type": "integer"}
         for name in ("backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds", "minReplicas", "maxReplicas")
     },
-    **dict.fromkeys(("topology", "health", "template", "engineFields"), KEPT),
+    **dict.fromkeys(("topology", "template", "engineFields", "failurePolicy", "health"), KEPT),
     **dict.fromkeys(("nodeCheck", "monitor"), ANYTHING),
     "preemptible": {"type": "boolean"},
     "tasks": {"type": "array", "maxItems": bounds.MOST_TASKS, "items": KEPT},
@@ -154,13 +154,8 @@ def _spec() -> Json:
         },
         "x-kubernetes-validations": [
             has_a_form(),
-            *(
-                rule(
-                    f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
-                    f"{name} {cannot}",
-                )
-                for name in (*MODULES, "volumes", "priorityClassName")
-            ),
+            *(fixed(name, f"{name} {cannot}") for name in (*MODULES, "volumes", "priorityClassName")),
+            *(fixed(name, f"{name} is a field of v2alpha1: change it as {keys.API_VERSION}") for name in _OF_V2),
         ],
     }
 

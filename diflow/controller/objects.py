@@ -12,6 +12,7 @@ from diflow.bounds import MOST_MANIFEST_BYTES, MOST_METADATA_BYTES, MOST_REPLICA
 from diflow.errors import InvalidError
 from diflow.job import DIJob
 from diflow.jobs import dijobs, v1alpha1
+from diflow.spec import generations
 from diflow.state import untrusted
 from diflow.state.patches import canonical_json
 from diflow.state.status import ENDED
@@ -42,6 +43,7 @@ class DIJobRead:
     name: str
     uid: str
     version: str
+    generation: int
     created: str
     is_deleted: bool
     phase: str
@@ -98,6 +100,7 @@ def read(obj: Mapping[str, Any]) -> DIJobRead:
         name=untrusted.string(metadata.get("name")),
         uid=untrusted.string(metadata.get("uid")),
         version=untrusted.string(metadata.get("resourceVersion")),
+        generation=_generation(metadata.get("generation")),
         created=untrusted.time(metadata.get("creationTimestamp")),
         is_deleted=bool(metadata.get("deletionTimestamp")),
         phase=phase,
@@ -112,13 +115,22 @@ def read(obj: Mapping[str, Any]) -> DIJobRead:
 def counts(manifest: Mapping[str, Any]) -> dict[str, Counts]:
     """The replicas of each task of a manifest, without invalid ones."""
     out: dict[str, Counts] = {}
-    given = untrusted.sub(manifest, "spec").get("tasks")
+    spec = untrusted.sub(manifest, "spec")
+    given = spec.get("tasks")
+    if given is None and "template" in spec:
+        low, high = generations.one_range(spec)
+        found = low, low, high
+        return {generations.ONE_TASK: found} if is_counts(found) else {}
     for task in list(untrusted.mappings(given))[:MOST_TASKS]:
         name = untrusted.string(task.get("name") or task.get("type"), most=63)
         found = task.get("replicas", 1), task.get("minReplicas"), task.get("maxReplicas")
         if name and is_counts(found):
             out[name] = found
     return out
+
+
+def _generation(value: Any) -> int:
+    return value if untrusted.is_count(value, least=0, most=2**63 - 1) else 0
 
 
 def _pod(value: Any) -> str:

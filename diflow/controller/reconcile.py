@@ -45,6 +45,7 @@ from diflow.kube.leader_election import Elector
 from diflow.state import modules, status, untrusted
 from diflow.state.parameters import STOPS
 from diflow.state.patches import canonical_json
+from diflow.state.status import ENDED
 
 if TYPE_CHECKING:
     from diflow.job import DIJob
@@ -408,6 +409,7 @@ class Reconciler:
         """Write the status, unless it is that already. Returns the seconds to wait if the last write was just now."""
         if obj.has_coordinator:
             made = statuses.with_old_phases(made)
+        made = statuses.observing(made, obj)
         if obj.status == made or self._sent.get(key) == (obj.version, _digest(made)):
             return None
         left = self._written.get(key, -math.inf) + self._settings.status_seconds - self._clock()
@@ -418,6 +420,8 @@ class Reconciler:
         except InvalidError as error:
             log.warning("the status is refused", job=key, why=str(error))
             self._put(key, obj, statuses.without_reports(made))
+        if made["phase"] in ENDED and made["phase"] != obj.phase:
+            self._tell(obj, made["reason"], made["message"], is_warning=made["phase"] == "Failed")
         return None
 
     def _put(self, key: Key, obj: DIJobRead, made: Json) -> None:

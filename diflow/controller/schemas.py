@@ -54,6 +54,12 @@ def status() -> Json:
                 "x-kubernetes-list-map-keys": ["type"],
                 "items": {"type": "object", "required": ["type", "status"], "properties": condition},
             },
+            "observedGeneration": {
+                "type": "integer",
+                "format": "int64",
+                "minimum": 0,
+                "description": "The metadata.generation of the object that this status is of.",
+            },
             "replicas": {**count, "description": "How many replicas should run. A write by others is a request."},
             "readyReplicas": count,
             "taskStatus": {
@@ -92,6 +98,13 @@ def status() -> Json:
 def rule(text: str, message: str, *, says: str = "") -> Json:
     """A rule in CEL. `says` is the expression of its message."""
     return {"rule": text, "message": message, **({"messageExpression": says} if says else {})}
+
+
+def fixed(name: str, message: str) -> Json:
+    """The rule that an optional field does not change."""
+    return rule(
+        f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})", message
+    )
 
 
 def clean_pod_policy() -> Json:

@@ -82,6 +82,11 @@ def with_old_phases(made: Json) -> Json:
     return {**made, "phase": phase, "reason": f"Job{phase}", "conditions": list(conditions.values())}
 
 
+def observing(made: Json, obj: DIJobRead) -> Json:
+    """The status with the generation of the object that it is of."""
+    return {**made, "observedGeneration": obj.generation} if obj.generation else made
+
+
 def waiting(obj: DIJobRead, why: str) -> Json:
     """The status of a job whose Workflow cannot be made yet."""
     replicas = sum(found[0] for found in obj.counts.values())

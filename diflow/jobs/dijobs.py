@@ -60,8 +60,15 @@ def owner(workflow: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def owner_reference(name: str, uid: str) -> Json:
-    """The owner reference of a DIJob's Workflow."""
-    return {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "name": name, "uid": uid, "controller": True}
+    """The owner reference of a DIJob's Workflow. A foreground deletion of the object waits for the Workflow."""
+    return {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.KIND,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
 
 
 def job_of(obj: Mapping[str, Any]) -> DIJob:
@@ -130,8 +137,11 @@ def create(job: DIJob, *, cluster: Cluster, dry_run: bool = False) -> Json:
 def scaled(obj: Mapping[str, Any], task: str, *, low: int, high: int, is_preemptible: bool) -> Json | None:
     """The merge patch of the object's spec that requests `low` to `high` replicas of a task; None if its spec says that
     already, or has no such task. It is valid for this version of the object only."""
+    spec = untrusted.sub(obj, "spec")
+    if "tasks" not in spec:
+        return _one_scaled(obj, low=low, high=high, is_preemptible=is_preemptible) if "template" in spec else None
     tasks: list[Any] = []
-    for given in untrusted.sub(obj, "spec").get("tasks") or ():
+    for given in spec["tasks"] or ():
         one = dict(given) if isinstance(given, Mapping) else given
         if isinstance(one, dict) and (one.get("name") or one.get("type")) == task:
             if is_preemptible:
@@ -142,13 +152,24 @@ def scaled(obj: Mapping[str, Any], task: str, *, low: int, high: int, is_preempt
                 one |= {"minReplicas": min(one["minReplicas"], high)} if "minReplicas" in one else {}
                 one |= {"maxReplicas": max(one["maxReplicas"], high)} if "maxReplicas" in one else {}
         tasks.append(one)
-    if tasks == untrusted.sub(obj, "spec").get("tasks"):
-        return None
+    return _patch(obj, {"tasks": tasks}) if tasks != spec["tasks"] else None
+
+
+def _one_scaled(obj: Mapping[str, Any], *, low: int, high: int, is_preemptible: bool) -> Json | None:
+    """The same of an object with one template, whose `minReplicas` is the number of a job that is not preemptible."""
+    spec = untrusted.sub(obj, "spec")
+    if is_preemptible:
+        change = {"minReplicas": low, "maxReplicas": high}
+    else:
+        change = {"minReplicas": high} | (
+            {"maxReplicas": max(_count(spec["maxReplicas"]), high)} if spec.get("maxReplicas") else {}
+        )
+    return _patch(obj, change) if any(spec.get(name) != value for name, value in change.items()) else None
+
+
+def _patch(obj: Mapping[str, Any], spec: Json) -> Json:
     metadata = untrusted.sub(obj, "metadata")
-    return {
-        "metadata": {name: metadata.get(name) for name in ("uid", "resourceVersion")},
-        "spec": {"tasks": tasks},
-    }
+    return {"metadata": {name: metadata.get(name) for name in ("uid", "resourceVersion")}, "spec": spec}
 
 
 def as_workflow(obj: Mapping[str, Any]) -> Json:

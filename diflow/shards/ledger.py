@@ -27,6 +27,8 @@ MOST_WANTED: Final = 64
 MOST_BYTES: Final = 256 * 1024
 """Of the text. Beyond it, units of lost workers are leased, and no others, until leases have ended."""
 LEASE_SECONDS: Final = (10.0, 86_400.0)
+GRACE_SECONDS: Final = 5.0
+"""A lease is given to another worker so long after its end: the clocks of two servers may differ."""
 
 _FORMAT: Final = 1
 _TABLE_BYTES: Final = 256
@@ -78,7 +80,8 @@ class Living:
 
 @dataclass(slots=True)
 class Holder:
-    """A worker's leases: when it was last `seen`, when they `end` (seconds since 1970), and the units in order."""
+    """A worker's leases: when it was last `seen`, from when on others may get them (seconds since 1970; it was told an
+    end that is GRACE_SECONDS before), and the units in order."""
 
     seen: float
     ends: float
@@ -137,12 +140,13 @@ class Ledger:
         if not units:
             return Answer((), refused, 0.0, table.is_finished)
         if mine is None:
-            mine = table.held[ask.worker] = Holder(now, ceil(now + ask.seconds), units)
+            mine = table.held[ask.worker] = Holder(now, 0.0, units)
         mine.units = units
-        if now + ask.seconds - mine.ends >= ask.seconds / 10:  # a repeated request changes nothing
-            mine.seen, mine.ends = now, ceil(now + ask.seconds)  # whole seconds: the text has no others
+        ends = ceil(now + ask.seconds + GRACE_SECONDS)  # whole seconds: the text has no others
+        if ends - mine.ends >= ask.seconds / 10:  # a repeated request changes nothing
+            mine.seen, mine.ends = now, ends
         spans = tuple(table.dataset.span(unit) for unit in units)
-        return Answer(spans, refused, min(ask.seconds, mine.ends - now), is_finished=False)
+        return Answer(spans, refused, min(ask.seconds, mine.ends - GRACE_SECONDS - now), is_finished=False)
 
     def _table(self, ask: Ask) -> Table:
         table = self.tables.get(ask.name)

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from diflow import keys
 from diflow.errors import InvalidError
+from diflow.spec import ditask
 
 _V1ALPHA1: Final = f"{keys.API_GROUP}/v1alpha1"
 _MODULES: Final = ("coordinator", "collector", "learner")
 _ONE_TEMPLATE: Final = ("template", "engineFields", "minReplicas", "maxReplicas")
-_TOPOLOGIES: Final = ("star", "alone", "mesh")
 ONE_TASK: Final = "worker"
 """The name of the task of a job that has one template."""
 _SEE: Final = "kubectl apply runs it where the controller is installed (docs/manifests.md)"
@@ -51,24 +51,20 @@ def with_tasks(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     spec = manifest.get("spec")
     if not isinstance(spec, dict) or "tasks" in spec or "template" not in spec:
         return manifest
-    _check_engine(spec.get("engineFields"))
-    low, high = (spec.get(name) for name in ("minReplicas", "maxReplicas"))
-    low = 1 if low in (None, 0) else low
+    engine = ditask.from_fields(spec.get("engineFields"))
+    low, high = one_range(spec)
     task = {"type": "none", "name": ONE_TASK, "template": spec["template"], "replicas": low, "minReplicas": low}
     if high is not None:
         task["maxReplicas"] = high
     kept = {name: value for name, value in spec.items() if name not in _ONE_TEMPLATE}
-    return {**manifest, "spec": {**kept, "tasks": [task]}}
+    metadata = manifest.get("metadata")
+    own = metadata.get("annotations") if isinstance(metadata, dict) else ()
+    if isinstance(metadata, dict) and (own is None or isinstance(own, dict)):  # its reader refuses anything else
+        metadata = {**metadata, "annotations": {**(own or {}), keys.DITASK: engine.text()}}
+    return {**manifest, "metadata": metadata, "spec": {**kept, "tasks": [task]}}
 
 
-def _check_engine(given: Any) -> None:
-    path = "spec.engineFields"
-    if given is None:
-        return
-    if not isinstance(given, dict):
-        raise InvalidError("must be a mapping", path=path)
-    if given.get("topology", _TOPOLOGIES[0]) not in _TOPOLOGIES:
-        raise InvalidError(f"must be one of {', '.join(_TOPOLOGIES)}", path=f"{path}.topology")
-    workers = given.get("parallelWorkers", 1)
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise InvalidError("must be a whole number of at least 1", path=f"{path}.parallelWorkers")
+def one_range(spec: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(minReplicas, maxReplicas) of a manifest with one template, with the default of the first; neither is checked."""
+    low, high = (spec.get(name) for name in ("minReplicas", "maxReplicas"))
+    return 1 if low in (None, 0) else low, high

@@ -18,7 +18,7 @@ from typing import Any, Final
 from hera.workflows import models as m
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from diflow import keys
+from diflow import bounds, keys, names
 from diflow.errors import InvalidError
 from diflow.figures import shortened
 from diflow.spec import syntax
@@ -42,7 +42,16 @@ _INT64: Final = frozenset(
 )
 _SYSTEM_DOMAINS: Final = ("argoproj.io", "diengine", "diflow", keys.API_GROUP)
 _FOR_USERS: Final = frozenset(
-    {keys.ADAPTDL, keys.DLROVER, keys.RENDEZVOUS, keys.SENDS_TOKEN, keys.TITLE, keys.DESCRIPTION}
+    {
+        keys.ADAPTDL,
+        keys.APPLICATION,
+        keys.DITASK,
+        keys.DLROVER,
+        keys.RENDEZVOUS,
+        keys.SENDS_TOKEN,
+        keys.TITLE,
+        keys.DESCRIPTION,
+    }
 )
 # Annotations of pods that Kubernetes acts on: they could get a pod rejected, or change it.
 _POD_ANNOTATIONS: Final = (
@@ -195,6 +204,13 @@ def check_annotations(given: Mapping[str, str], *, path: str) -> None:
     """Check a user's annotations, as `check_labels` does."""
     syntax.annotation_keys(given, path)
     _check_owner([key for key in given if key not in _FOR_USERS], path)
+    if keys.APPLICATION in given and not names.is_application(given[keys.APPLICATION]):
+        raise InvalidError(
+            "must be the name of an application, such as vision/resnet50: "
+            f"up to {bounds.MOST_APPLICATION_NAME} letters, digits, '-', '_', '.' and '/', of which the first and the "
+            "last are a letter or digit",
+            path=f"{path}.{keys.APPLICATION}",
+        )
 
 
 def _check_owner(given: Iterable[str], path: str) -> None:

@@ -3,15 +3,18 @@
 Each replica is one rank. The samples come in shards from diflow's server, so it does not matter how many ranks there
 are, and a rank may take more of them than another. A checkpoint has the model, and which shards the model has seen: so
 each sample counts once an epoch, whatever happens in between, and the end checks it. A shard is one batch, so no
-checkpoint has half of one. On SIGTERM all ranks save together, and leave.
+checkpoint has half of one. On SIGTERM all ranks save together, and leave. A rank whose peers are gone leaves as well,
+with the exit code of a program that was stopped: it has not failed itself.
 
     BATCH, STEP_SECONDS, EPOCHS, SAMPLES   sizes; STEP_SECONDS makes a step last longer, to watch it
     CHECKPOINT_STEPS                       steps between two checkpoints
-    DATA                                   the folder of the checkpoint and of the history (default: /data)
+    DATA                                   the folder in which each job has one, with its checkpoint and its history
+                                           (default: /data); remove a job's before another one gets its name
 """
 
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -31,9 +34,10 @@ SAMPLES = int(os.environ.get("SAMPLES", "20000"))
 EPOCHS = int(os.environ.get("EPOCHS", "2"))
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0"))
 CHECKPOINT_STEPS = int(os.environ.get("CHECKPOINT_STEPS", "20"))
-DATA = Path(os.environ.get("DATA", "/data"))
+DATA = Path(os.environ.get("DATA", "/data")) / os.environ.get("DI_JOB_ID", "alone").replace("/", ".")
 FEATURES, CLASSES = 32, 4
 EXIT_STOPPED = 143  # as a program that SIGTERM ends
+LOST_PEER = re.compile("gloo|[Cc]onnection|[Bb]roken pipe|[Tt]ime(d )?out|[Ss]ocket")  # in the errors of collectives
 
 
 def samples(indices: list[int]) -> tuple[Tensor, Tensor]:
@@ -49,13 +53,23 @@ def samples(indices: list[int]) -> tuple[Tensor, Tensor]:
 
 def main() -> int:
     """Train until all samples of all epochs are used, or until SIGTERM. Returns the exit code."""
+    try:
+        return train()
+    except RuntimeError as error:  # torch has no other for a collective that fails
+        if not LOST_PEER.search(str(error)):
+            raise
+        say(f"stops, as a peer is gone: {str(error).splitlines()[0]}")
+        return EXIT_STOPPED
+
+
+def train() -> int:
+    """As `main`. Raises RuntimeError if a peer is gone."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    stop: list[bool] = []
-    client.on_stop(lambda: stop.append(True))
     torch.set_num_threads(1)
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29500")
     dist.init_process_group("gloo", rank=rank, world_size=world)
+    DATA.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, CLASSES))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
@@ -65,8 +79,12 @@ def main() -> int:
     model, book = DistributedDataParallel(net), Book(net, optimizer, shards)
     step = book.load(is_first=rank == 0)
     dist.barrier()  # no rank takes a shard before the server knows what the checkpoint has
+    stop: list[bool] = []
+    client.on_stop(lambda: stop.append(True))  # until here there is nothing to save, and the signal ends the process
     saved, seen = step, sum(book.counts.values()) * BATCH
     say(f"rank {rank} of {world} goes on at step {step}")
+    if rank == 0:
+        note({"time": time.time(), "step": step, "loss": None, "world": world, "seen": seen})
     while True:
         began = time.perf_counter()
         shard = shards.take()  # None: this rank takes part without samples
@@ -157,7 +175,7 @@ class Book:
 
 
 def note(row: dict[str, Any]) -> None:
-    """Add a line to the history."""
+    """Add a line to the history. A start has no loss."""
     with (DATA / "history.jsonl").open("a") as out:
         out.write(json.dumps(row) + "\n")
 

@@ -32,6 +32,7 @@ from diflow.server.settings import ServerSettings
 Handler = Callable[[Exchange], Awaitable[None]]
 
 _PROBE_SECONDS: Final = (1.0, 30.0)
+_RATED_REPLICAS: Final = 250  # a larger job may send more requests, in proportion
 
 log = structlog.get_logger("diflow.server")
 
@@ -104,7 +105,7 @@ class Core:
         view = self.cache.job(namespace, name)
         if view is None:
             raise not_found(f"there is no job {namespace}.{name}")
-        wait = self.buckets.take((namespace, name))
+        wait = self.buckets.take((namespace, name), scale=max(1.0, len(view.pods) / _RATED_REPLICAS))
         if wait:
             raise too_many(f"too many requests for job {namespace}.{name}", after_seconds=wait)
         check_readable(view.workflow)

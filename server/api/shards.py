@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import structlog
+
 from diflow.errors import (
     ConflictError,
     DiflowError,
@@ -27,7 +29,7 @@ from diflow.server.api.cache import Cache, JobKey, JobView
 from diflow.server.api.reading import PodRead
 from diflow.server.http.errors import ApiError, conflict, from_diflow, unavailable
 from diflow.server.http.pool import Pool
-from diflow.shards.ledger import MOST_BYTES, Answer, Ask, Ledger, Living
+from diflow.shards.ledger import GRACE_SECONDS, MOST_BYTES, Answer, Ask, Ledger, Living
 from diflow.state import untrusted
 
 Json = dict[str, Any]
@@ -39,7 +41,9 @@ _KEY: Final = "ledger"
 _TRIES: Final = 8
 _MOST_WAITING: Final = 4096
 _MOST_JOBS: Final = 256  # whose ledgers are kept: at most 64 MiB
-_SKEW_SECONDS: Final = 5.0
+_SKEW_SECONDS: Final = GRACE_SECONDS + 1.0  # of two servers; the ledger has whole seconds
+
+log = structlog.get_logger("diflow.server")
 
 
 @dataclass(slots=True, eq=False)
@@ -114,12 +118,8 @@ class Shards:
             except ApiError as error:
                 results = [error] * len(batch)
             except Exception:
-                for waiting in batch:
-                    if not waiting.answered.done():
-                        waiting.answered.set_exception(unavailable("the shards cannot be stored now"))
-                line.task = None
-                self._lines.pop(key, None)
-                raise
+                log.exception("shards cannot be stored", namespace=view.namespace, job=view.name)
+                results = [unavailable("the shards cannot be stored now")] * len(batch)
             for waiting, result in zip(batch, results, strict=True):
                 if waiting.answered.done():  # its caller is gone
                     continue

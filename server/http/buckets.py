@@ -22,14 +22,15 @@ class Buckets:
         self._clock = clock
         self._levels: LRUCache[Hashable, tuple[float, float]] = LRUCache(most)
 
-    def take(self, name: Hashable) -> float:
-        """Take one token: returns 0 if there was one, else the seconds until there is."""
-        now = self._clock()
-        level, since = self._levels.get(name, (self._burst, now))
-        level = min(self._burst, level + (now - since) * self._rate)
+    def take(self, name: Hashable, *, scale: float = 1.0) -> float:
+        """Take one token: returns 0 if there was one, else the seconds until there is. `scale`: so many times the rate
+        and the burst are allowed to this name."""
+        now, rate, burst = self._clock(), self._rate * scale, self._burst * scale
+        level, since = self._levels.get(name, (burst, now))
+        level = min(burst, level + (now - since) * rate)
         if level < 1.0:
             self._levels[name] = (level, now)
-            return (1.0 - level) / self._rate
+            return (1.0 - level) / rate
         self._levels[name] = (level - 1.0, now)
         return 0.0
 

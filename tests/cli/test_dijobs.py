@@ -268,3 +268,27 @@ def test_doctor_sees_a_kind_that_another_program_has_installed(diflow: Cli) -> N
     diflow.prepare()
     crd(diflow)
     assert "✗ the kind DIJob: installed by another program" in diflow("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_preemptible", "change"),
+    [
+        ({"minReplicas": 2}, False, {"minReplicas": 3}),
+        ({"maxReplicas": 2}, False, {"minReplicas": 3, "maxReplicas": 3}),
+        ({"minReplicas": 3, "maxReplicas": 9}, False, None),
+        ({"minReplicas": 1, "maxReplicas": 2}, True, {"minReplicas": 1, "maxReplicas": 3}),
+        ({"minReplicas": 1, "maxReplicas": 3}, True, None),
+    ],
+)
+def test_scale_changes_the_numbers_of_an_object_with_one_template(
+    spec: dict[str, Any], is_preemptible: bool, change: dict[str, Any] | None
+) -> None:
+    obj = {"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {"template": {}, **spec}}
+    patch = dijobs.scaled(obj, "worker", low=1 if is_preemptible else 3, high=3, is_preemptible=is_preemptible)
+    assert (patch or {}).get("spec") == change
+    assert patch is None or patch["metadata"] == obj["metadata"]
+
+
+def test_scale_does_not_give_tasks_to_an_object_with_a_coordinator() -> None:
+    obj = {"metadata": {"uid": "u"}, "spec": {"coordinator": {"template": {}}}}
+    assert dijobs.scaled(obj, "coordinator", low=2, high=2, is_preemptible=False) is None

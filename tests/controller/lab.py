@@ -232,6 +232,17 @@ class Lab:
             body = {**known, "spec": made}
         return self.api.add(DIJOB, body, namespace=namespace)
 
+    def apply_one(self, name: str = "job", **spec: Any) -> Json:
+        """`kubectl apply` of a DIJob with one template, as DI-orchestrator v1.0 has it."""
+        known = self.api.objects.get(DIJOB.path("default"), {}).get(name)
+        metadata: Json = {
+            "name": name,
+            "uid": f"dijob-{next(self._numbers)}",
+            "creationTimestamp": self.cluster._time(),
+        }
+        body: Json = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": metadata}
+        return self.api.add(DIJOB, {**(known or body), "spec": spec})
+
     def apply_old(self, name: str = "old", **spec: Any) -> Json:
         """`kubectl apply` of a DIJob of v1alpha1. The fake Argo runs no such jobs: it stands still from now on."""
         self.cluster.frozen = True

@@ -60,6 +60,8 @@ CHANGED: list[tuple[str, Json, str]] = [
     ("another unit of a task", {"tasks": [{"type": "learner", "replicas": 2, "nodeUnit": 2}]}, WHAT_CAN),
     ("another type of a task", {"tasks": [{"type": "collector"}]}, WHAT_CAN),
     ("another image", {"tasks": [{"type": "learner", "template": template(container={"image": "other:1"})}]}, WHAT_CAN),
+    ("a template beside the tasks", {"template": template()}, WHAT_CAN),
+    ("a coordinator beside the tasks", {"coordinator": {"template": template()}}, WHAT_CAN),
 ]  # fmt: skip
 """(what, fields of the spec after the change, a part of the refusal)."""
 

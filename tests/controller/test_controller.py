@@ -49,6 +49,7 @@ def test_a_job_gets_a_workflow_of_its_name_which_it_owns_and_its_status_goes_thr
     (workflow,) = at.workflows().values()
     (owner,) = workflow["metadata"]["ownerReferences"]
     assert (workflow["metadata"]["name"], owner["uid"], owner["controller"]) == ("job", made["metadata"]["uid"], True)
+    assert owner["blockOwnerDeletion"] is True
     assert phases[0] == "Pending"
     assert phases[-1] == "Succeeded"
     assert "Running" in phases
@@ -364,6 +365,33 @@ def test_a_job_that_continues_in_another_workflow_is_followed_there(at: Lab) -> 
     assert at.workflows() == {}
 
 
+def test_the_end_of_a_job_is_an_event(at: Lab) -> None:
+    at.apply()
+    at.until(lambda: at.phase() == "Succeeded", "it has succeeded")
+    at.apply("bad", tasks=[{"type": "none"}])
+    at.until(lambda: at.phase("bad") == "Failed", "it has failed")
+    at.rest()
+    assert [reason for reason, _ in at.events()] == ["JobSucceeded"]
+    assert at.events("bad") == [("JobFailed", "none type task has no name")]
+
+
+def test_the_status_says_of_which_generation_of_the_object_it_is(at: Lab) -> None:
+    def changed(generation: int, replicas: int) -> None:
+        obj = at.dijobs()["job"]
+        tasks = [{**obj["spec"]["tasks"][0], "replicas": replicas}]
+        metadata = {**obj["metadata"], "generation": generation}
+        at.api.add(DIJOB, {**obj, "metadata": metadata, "spec": {**obj["spec"], "tasks": tasks}})
+
+    at.apply(scheduling="gang", tasks=[{"type": "learner"}])
+    changed(1, 1)
+    at.rest()
+    assert at.status()["observedGeneration"] == 1
+    changed(2, 3)
+    at.rest()
+    assert at.status()["observedGeneration"] == 2
+    assert replicas(at) == {"learner": 3}, "the status of a generation comes after what it requests"
+
+
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
@@ -387,6 +415,28 @@ def test_a_change_of_the_bounds_is_one_too(at: Lab) -> None:
     assert bounds(at) == {"worker": (2, 8)}
 
 
+@pytest.mark.parametrize(
+    ("preemptible", "change", "wanted", "between"),
+    [
+        (False, ({"minReplicas": 2}, {"minReplicas": 3}), 3, {}),
+        (False, ({}, {"minReplicas": 2, "maxReplicas": 4}), 2, {}),
+        (True, ({"minReplicas": 1, "maxReplicas": 4}, {"minReplicas": 2, "maxReplicas": 8}), 1, {"worker": (2, 8)}),
+    ],
+)
+def test_a_change_of_the_numbers_of_a_job_with_one_template_is_one_too(
+    preemptible: bool, change: tuple[Json, Json], wanted: int, between: Json
+) -> None:
+    with lab() as at:
+        given = {"scheduling": "gang", "preemptible": preemptible, "template": template("sleep")}
+        at.apply_one(**given, **change[0])
+        at.rest()
+        assert replicas(at) == {"worker": change[0].get("minReplicas", 1)}
+        at.apply_one(**given, **change[1])
+        at.rest()
+        assert (replicas(at), bounds(at)) == ({"worker": wanted}, between)
+        assert [reason for reason, _ in at.events()] == ["Scaled"]
+
+
 def test_requests_by_other_ways_stay_until_the_spec_changes(at: Lab) -> None:
     at.apply(scheduling="gang", tasks=[{"type": "learner"}])
     at.rest()
@@ -403,9 +453,8 @@ def test_a_request_that_cannot_be_carried_out_is_refused_once_with_an_event(at: 
     at.until(lambda: at.phase() == "Running", "it runs")
     at.apply(tasks=[{"type": "learner", "replicas": 4, "template": template("sleep")}])
     at.rest()
-    (event,) = at.events()
-    assert event[0] == "ScaleRefused"
-    assert "has scheduling: none" in event[1]
+    (text,) = (message for reason, message in at.events() if reason == "ScaleRefused")
+    assert "has scheduling: none" in text
     assert at.phase() in ("Running", "Succeeded")
 
 

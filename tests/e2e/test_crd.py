@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import oldjobs
+from tests.builders import template
 from tests.clusters import ROOT, CommandError, alone, wait_until
 from tests.controller.refusals import CHANGED, NEW, SCALED, WHAT_CAN, dijob
 from tests.e2e.live import Live
@@ -79,6 +81,45 @@ def test_of_a_job_that_was_created_only_the_numbers_of_replicas_can_change(live:
         changed = dijob("fixed", {"tasks": [task]})
         live.kubectl("apply", "-f", "-", stdin=json.dumps(changed))
         assert live.get("dijob", "fixed")["spec"]["tasks"][0]["replicas"] == task["replicas"]
+
+
+def one_template(**spec: Any) -> Json:
+    """A DIJob of DI-orchestrator v1.0."""
+    return {**dijob("one", {}), "spec": {"template": template(), **spec}}
+
+
+def test_of_a_job_with_one_template_only_the_numbers_of_replicas_can_change(live: Live) -> None:
+    assert "minReplicas must be at most maxReplicas" in refused(live, one_template(minReplicas=3, maxReplicas=2))
+    assert 'supported values: "star", "alone", "mesh"' in refused(live, one_template(engineFields={"topology": "ring"}))
+    assert "greater than or equal to 1" in refused(live, one_template(engineFields={"parallelWorkers": 0}))
+    live.kubectl("apply", "-f", "-", stdin=json.dumps(one_template(minReplicas=1)))
+    for change in ({"template": template("other")}, {"engineFields": {"topology": "mesh"}}):
+        assert WHAT_CAN in refused(live, one_template(minReplicas=1, **change))
+    live.kubectl("apply", "-f", "-", stdin=json.dumps(one_template(minReplicas=2, maxReplicas=4)))
+    assert live.get("dijob", "one")["spec"]["maxReplicas"] == 4
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v2alpha1"])
+def test_the_modules_of_a_job_with_a_coordinator_cannot_change_in_either_version(live: Live, version: str) -> None:
+    name = f"old-{version}"
+    made = oldjobs.manifest(name)
+    del made["metadata"]["namespace"]
+    live.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+    kind = f"dijobs.{version}.diengine.opendilab.org"
+    patch = json.dumps({"spec": {"collector": {"template": template("other")}}})
+    with pytest.raises(CommandError, match="collector cannot change in a job that was created"):
+        live.kubectl("patch", kind, name, "--type=merge", "-p", patch)
+    kept = live.get(kind, name)["spec"]
+    assert kept["collector"]["template"]["spec"]["containers"] == template()["spec"]["containers"]
+
+
+def test_a_job_of_v2alpha1_is_not_changed_by_the_other_version(live: Live) -> None:
+    live.kubectl("apply", "-f", "-", stdin=json.dumps(dijob("fixed-too", {"tasks": [{"type": "learner"}]})))
+    other = "dijobs.v1alpha1.diengine.opendilab.org"
+    for spec in ({"tasks": [{"type": "learner", "template": template("other")}]}, {"backoffLimit": 7}):
+        with pytest.raises(CommandError, match="is a field of v2alpha1: change it as"):
+            live.kubectl("patch", other, "fixed-too", "--type=merge", "-p", json.dumps({"spec": spec}))
+    live.kubectl("label", other, "fixed-too", "team=a")
 
 
 def test_the_spec_of_a_job_that_has_ended_cannot_change(live: Live) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from diflow import keys
-from tests.builders import job, task
+from tests.builders import job, task, template
 from tests.clusters import ROOT, TestCluster, wait_until
 from tests.e2e import installing
 from tests.e2e.live import Live, pod_name
@@ -173,3 +173,24 @@ def test_the_controller_of_the_manifests_runs_jobs_with_its_own_rights(argo40: T
         assert "lacks the right" not in log
         space.kubectl("delete", "dijobs", "--all")
         wait_until("nothing is left", lambda: nothing_left(space, "job"), timeout=120)
+
+
+def test_a_job_with_one_template_has_the_arguments_of_ditask(space: Live, tmp_path: Path) -> None:
+    names = ("PARALLEL_WORKERS", "PORTS", "NODE_IDS", "ATTACHED_NODES")
+    command = f"echo {' '.join(f'$DI_{name}_ARG' for name in names)}; {space.until_open('end')}"
+    engine = {"topology": "mesh", "parallelWorkers": 2}
+    spec = {"minReplicas": 3, "maxReplicas": 5, "engineFields": engine, "template": template(command)}
+    made = {"apiVersion": keys.API_VERSION, "kind": keys.KIND, "metadata": {"name": "one"}, "spec": spec}
+    with controller(space, tmp_path / "controller.log"):
+        space.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+        pods = space.running("one", 3)
+        wait_until("it says so", lambda: phase(space, "one") == "Running")
+
+    def urls(index: int) -> str:
+        host = f"one-worker-{index}.di.{space.namespace}.svc.cluster.local"
+        return f"tcp://{host}:22270,tcp://{host}:22271"
+
+    for i, pod in enumerate(pods):
+        fixed = f"--parallel-workers=2 --ports=22270,22271 --node-ids={2 * i},{2 * i + 1}"
+        attached = f" --attach-to={','.join(map(urls, range(i)))}" if i else ""
+        assert fixed + attached in space.logs(pod_name(pod)).splitlines()

@@ -21,6 +21,7 @@ from diflow import keys
 from tests import oldjobs
 from tests.builders import template
 from tests.clusters import ROOT, TestCluster, wait_until
+from tests.e2e.allocators import zone
 from tests.e2e.live import FAKE, Live
 from tests.e2e.test_crd import install
 from tests.e2e.test_dijobs import controller, nothing_left, phase
@@ -64,7 +65,7 @@ class Rest:
         live.kubectl("create", "serviceaccount", "tester")
         live.kubectl("create", "role", "tester", "--verb=get,list,patch", "--resource=workflows.argoproj.io")
         live.kubectl("create", "rolebinding", "tester", "--role=tester", f"--serviceaccount={live.namespace}:tester")
-        self._head = {"Authorization": f"Bearer {live.kubectl('create', 'token', 'tester').strip()}"}
+        self.head = {"Authorization": f"Bearer {live.kubectl('create', 'token', 'tester').strip()}"}
 
     def ask(self, method: str, path: str = "", /, **body: Any) -> Json:
         found = requests.request(
@@ -74,7 +75,7 @@ class Rest:
             if method == "GET"
             else {},
             data=json.dumps({**self._who, **body}),
-            headers=self._head,
+            headers=self.head,
             timeout=30,
         )
         assert found.status_code == 200, found.text
@@ -154,23 +155,10 @@ def test_replicas_come_and_go_and_the_job_ends_with_its_coordinator(space: Live,
         wait_until("two run", lambda: len(running(space, "old", "collector")) == 2)
         rest.ask("DELETE", learners={"replicas": 5})
         wait_until("no learner is left", lambda: not space.pods("old", "learner"))
-        # A learner of ten GPUs: its pods wait, as the nodes with GPUs are none.
-        with _gpu_nodes(space, 8, 8, 0, 4):
-            wait_until("the server knows the nodes", lambda: _learner_of_ten_gpus(rest))
-        wait_until("its aggregator runs", lambda: len(running(space, "old", "aggregator")) == 1)
-        wait_until("its learners are there", lambda: len(space.pods("old", "ddp-learner")) == 2)
-        ddp = sorted(space.pods("old", "ddp-learner"), key=lambda pod: int(_env(pod)["START_RANK"]))
-        names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "START_RANK", "MASTER_PORT")
-        assert [[_env(pod)[name] for name in names] for pod in ddp] == [
-            ["10", "8", "0", "10314"], ["10", "2", "8", "10314"],
-        ]  # fmt: skip
-        assert [_main(pod)["resources"]["limits"]["nvidia.com/gpu"] for pod in ddp] == ["8", "2"]
-        (first_host, _) = (pod["metadata"]["labels"][keys.POD] for pod in ddp)
-        assert _env(ddp[0])["MASTER_ADDR"] == "localhost"
-        assert _env(ddp[1])["MASTER_ADDR"].split(".")[0] == first_host
         status = space.get("dijob", "old")["status"]
         assert status["taskStatus"]["collector"] == {"Running": 2}
         assert status["phase"] == "Running"
+        assert status["observedGeneration"] == space.get("dijob", "old")["metadata"]["generation"]
     # The coordinator succeeds, and the job with it.
     touch(space, "old", "old-coordinator", "done")
     assert space.ended("old") == "Succeeded"
@@ -183,31 +171,69 @@ def test_replicas_come_and_go_and_the_job_ends_with_its_coordinator(space: Live,
     wait_until("nothing is left", lambda: nothing_left(space, "old"), timeout=120)
 
 
+def test_a_learner_of_ten_gpus_runs_as_two_pods_on_nodes_with_8_8_0_and_4(space: Live, tmp_path: Path) -> None:
+    learner = template(
+        _PATIENT,
+        nodeSelector={FAKE: "fake"},
+        tolerations=[{"key": FAKE, "operator": "Exists"}],
+        terminationGracePeriodSeconds=1,
+    )
+    learner["metadata"] = {"annotations": {"kwok.x-k8s.io/duration": "600s"}}
+    modules = {"coordinator": {"template": template(_PATIENT)}, "learner": {"template": learner}}
+    made = oldjobs.manifest("gpus", **modules)
+    del made["metadata"]["namespace"]
+    space.kubectl("apply", "-f", "-", stdin=json.dumps(made))
+    wait_until("its coordinator runs", lambda: phase(space, "gpus") == "Running")
+    with server(space, tmp_path / "server.log") as port, gpu_nodes(space, 8, 8, 0, 4) as nodes:
+        rest = Rest(space, port, "gpus")
+        aggregator = rest.ask("POST", learners={"replicas": 1, "gpus": 10})["learners"][0].split(".")[0]
+        wait_until("its learners run", lambda: len(running(space, "gpus", "ddp-learner")) == 2)
+        wait_until("its aggregator runs", lambda: running(space, "gpus", "aggregator") == [aggregator])
+        ddp = sorted(space.pods("gpus", "ddp-learner"), key=lambda pod: int(_env(pod)["START_RANK"]))
+        names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "START_RANK", "MASTER_PORT")
+        assert [[_env(pod)[name] for name in names] for pod in ddp] == [
+            ["10", "8", "0", "10314"], ["10", "2", "8", "10314"],
+        ]  # fmt: skip
+        assert [_main(pod)["resources"]["limits"]["nvidia.com/gpu"] for pod in ddp] == ["8", "2"]
+        places = [pod["spec"]["nodeName"] for pod in ddp]
+        assert places[0] in nodes[:2]
+        assert places[1] in (*nodes[:2], nodes[3])
+        assert len(set(places)) == 2
+        first_host, second_host = (pod["metadata"]["labels"][keys.POD] for pod in ddp)
+        assert _env(ddp[0])["MASTER_ADDR"] == "localhost"
+        assert _env(ddp[1])["MASTER_ADDR"].split(".")[0] == first_host
+        listed = rest.ask("GET", aggregator=aggregator)["learners"]
+        assert [url.split(".")[0] for url in listed] == [first_host] * 8 + [second_host] * 2
+        assert {kind["metadata"]["labels"][keys.DDP_LEARNER_TYPE] for kind in ddp} == {
+            "ddp-learner-master", "ddp-learner-worker",
+        }  # fmt: skip
+        rest.ask("DELETE", learners={"replicas": 1})
+        wait_until("none of them is left", lambda: not space.pods("gpus", "ddp-learner"))
+        wait_until("no aggregator is left", lambda: not space.pods("gpus", "aggregator"))
+    touch(space, "gpus", "gpus-coordinator", "done")
+    assert space.ended("gpus") == "Succeeded"
+
+
 @contextmanager
-def _gpu_nodes(live: Live, *gpus: int) -> Iterator[None]:
-    """Nodes without a kubelet, which have so many GPUs each."""
+def gpu_nodes(live: Live, *gpus: int) -> Iterator[list[str]]:
+    """Fake nodes that have so many GPUs each. Yields their names."""
     names = [f"{live.namespace}-gpu-{index}" for index in range(len(gpus))]
     nodes = []
     for name, count in zip(names, gpus, strict=True):
-        resources = {"cpu": "1", "memory": "1Gi", "pods": "10", **({"nvidia.com/gpu": str(count)} if count else {})}
-        taint = {"key": FAKE, "value": "none", "effect": "NoSchedule"}
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"taints": [taint]}}
-        nodes.append({**node, "status": {"capacity": resources, "allocatable": resources}})
-    live.cluster.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
-    try:
-        yield
-    finally:
-        live.cluster.kubectl("delete", "node", *names, "--wait=false", check=False)
-
-
-def _learner_of_ten_gpus(rest: Rest) -> bool:
-    """Ask for it until its pods are those for nodes of eight GPUs: the server may not know the nodes yet."""
-    aggregator = rest.ask("POST", learners={"replicas": 1, "gpus": 10})["learners"][0].split(".")[0]
-    ports = rest.ask("GET", aggregator=aggregator)["learners"]
-    if len({port.rpartition(":")[0] for port in ports}) == 2:
-        return True
-    rest.ask("DELETE", learners={"replicas": 1})
-    return False
+        resources = {"cpu": "8", "memory": "8Gi", "pods": "10", **({"nvidia.com/gpu": str(count)} if count else {})}
+        labels = {FAKE: "fake", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+        taint = {"key": FAKE, "value": "fake", "effect": "NoSchedule"}
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+        status = {"capacity": resources, "allocatable": resources}
+        nodes.append({**node, "spec": {"taints": [taint]}, "status": status})
+    with zone(live, "gpus"):  # kwok runs
+        live.cluster.kubectl(
+            "create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes})
+        )
+        try:
+            yield names
+        finally:
+            live.cluster.kubectl("delete", "node", *names, "--wait=false", check=False)
 
 
 def _env(pod: Json) -> dict[str, Any]:

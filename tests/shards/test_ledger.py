@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from diflow.errors import ConflictError, InvalidError, UnavailableError
 from diflow.shards import ledger as ledger_module
 from diflow.shards.dataset import MOST_SAMPLES, Dataset, permuted
-from diflow.shards.ledger import Answer, Ask, Ledger, Living
+from diflow.shards.ledger import GRACE_SECONDS, Answer, Ask, Ledger, Living
 
 SECONDS = 100.0
 
@@ -84,13 +84,13 @@ def test_units_of_a_lost_worker_come_back_first() -> None:
     # Known to be gone only by a copy of the cluster's state that is newer than its last request.
     assert units(ask(ledger, "uid-b/1", now=20, wants=3, living=Living({"uid-b"}, as_of=0.0))) == [2, 3, 4]
     assert units(ask(ledger, "uid-b/1", now=20, wants=4, living=Living({"uid-b"}, as_of=8.0))) == [0, 2, 3, 4]
-    assert units(ask(ledger, "uid-c/1", now=SECONDS + 1)) == [1, 5], "its time was over"
+    assert units(ask(ledger, "uid-c/1", now=SECONDS + 6)) == [1, 5], "its time was over"
 
 
 def test_a_lease_that_has_ended_is_still_its_workers_until_another_gets_it() -> None:
     ledger = Ledger()
     ask(ledger, "a")
-    assert ask(ledger, "a", now=SECONDS + 1, done=(0,), wants=0).refused == ()
+    assert ask(ledger, "a", now=SECONDS + 6, done=(0,), wants=0).refused == ()
     assert units(ask(ledger, "b", now=3 * SECONDS)) == [1, 2]
     assert ask(ledger, "a", now=3 * SECONDS, done=(1,), wants=0).refused == (1,)
     assert list(ledger.tables["train"].done()) == [(0, 1)]
@@ -140,7 +140,7 @@ def test_a_full_ledger_gives_out_lost_units_and_no_others(monkeypatch: pytest.Mo
     assert len(ledger.text()) < 700
     assert Ledger.read(json.loads(ledger.text())).text() == ledger.text()
     assert units(ask(ledger, "w0", done=tuple(held["w0"]))), "there is room again"
-    assert units(ask(ledger, "late", now=SECONDS + 1, wants=1)) == held["w1"][:1]
+    assert units(ask(ledger, "late", now=SECONDS + 6, wants=1)) == held["w1"][:1]
 
 
 def test_a_thousand_workers_on_a_billion_samples_fit() -> None:
@@ -238,8 +238,15 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
     raise AssertionError
 
 
+WRITES = st.sampled_from(["good", "good", "good", "answer lost", "write lost"])
+TURNS = st.lists(
+    st.tuples(st.integers(0, 1), st.sampled_from([4, 4, 2, 1, 0]), WRITES, st.integers(0, 3)), min_size=1, max_size=4
+)
+
+
 class Shards(RuleBasedStateMachine):
-    """Workers, and two servers that share one stored text. A server may work on an old copy, and crash at a write.
+    """Workers, and two servers that share one stored text. A server may work on an old copy, crash at a write, have a
+    clock of its own, and know the pods as they were some time ago, or not at all.
 
     A worker is honest: it works on the units of its newest answer while they last, by its own clock.
     """
@@ -248,9 +255,11 @@ class Shards(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.dataset = Dataset(37, 3, 2, 5)
+        self.dataset = Dataset(70, 3, 2, 5)
         self.now = 1000.0
         self.stored = (0, Ledger().text())
+        self.living = [Living(), Living()]
+        self.wrong = [0.0, 0.0]  # seconds by which the clocks of the servers are wrong
         self.copies = [self.stored, self.stored]
         self.alive: set[str] = set()
         self.held: dict[str, dict[int, float]] = {}  # what each knows to have, and until when
@@ -267,21 +276,28 @@ class Shards(RuleBasedStateMachine):
         self.held[name], self.unreported[name] = {}, {}
         return name
 
-    @rule(worker=workers, server=st.integers(0, 1), wants=st.integers(0, 4),
-          write=st.sampled_from(["good", "good", "good", "answer lost", "write lost"]))  # fmt: skip
-    def call(self, worker: str, server: int, wants: int, write: str) -> None:
+    @rule(worker=workers, turns=TURNS)
+    def work(self, worker: str, turns: list[tuple[int, int, str, int]]) -> None:
+        """It asks, and works on some of what it has, a few times."""
+        for server, wants, write, units in turns:
+            self.call(worker, server, wants, write)
+            self.no_two_owners()
+            for _ in range(units):
+                self.do(worker)
+
+    def call(self, worker: str, server: int, wants: int, write: str, *, leaves: bool = False) -> None:
         if worker not in self.alive:
             return
         done = tuple(sorted(self.unreported[worker]))
+        now = self.now + self.wrong[server]
         while True:
             version, text = self.copies[server]
             ledger = Ledger.read(json.loads(text))
-            living = Living({name.partition("/")[0] for name in self.alive}, self.now - 1)
-            given = Ask("train", self.dataset, worker, done, wants, SECONDS)
-            if not wants and not done:
+            given = Ask("train", self.dataset, worker, done, wants, SECONDS, leaves)
+            if not wants and not done and not leaves:
                 return
             try:
-                answer = ledger.ask(given, now=self.now, living=living)
+                answer = ledger.ask(given, now=now, living=self.living[server])
             except InvalidError:  # of an old copy: the server reads before it says so
                 assert version != self.stored[0]
                 self.copies[server] = self.stored
@@ -299,8 +315,7 @@ class Shards(RuleBasedStateMachine):
         self.unreported[worker] = {}
         self.held[worker] = {span.unit: self.now + answer.seconds for span in answer.leases}
 
-    @rule(worker=workers)
-    def work(self, worker: str) -> None:
+    def do(self, worker: str) -> None:
         ready = [unit for unit, ends in self.held.get(worker, {}).items() if ends > self.now]
         if worker in self.alive and ready:
             unit = min(ready)
@@ -313,11 +328,29 @@ class Shards(RuleBasedStateMachine):
         self.held[worker] = {}
         self.may_repeat.update(self.unreported.pop(worker, {}))
 
+    @rule(worker=consumes(workers), server=st.integers(0, 1), write=WRITES)
+    def leave(self, worker: str, server: int, write: str) -> None:
+        """It works no more, reports, and ends. A report that is lost is not sent again."""
+        self.held[worker] = {}
+        self.call(worker, server, 0, write, leaves=True)
+        self.crash(worker)
+
     @rule(server=st.integers(0, 1))
     def restart(self, server: int) -> None:
-        self.copies[server] = self.stored
+        self.copies[server], self.living[server] = self.stored, Living()
 
-    @rule(seconds=st.floats(0, 60) | st.just(2 * SECONDS))
+    @rule(server=st.integers(0, 1))
+    def look(self, server: int) -> None:
+        """The server's copy of the pods is new. What it says of its age is by its own clock, as the server has it."""
+        as_of = self.now + self.wrong[server] - (GRACE_SECONDS + 1)
+        self.living[server] = Living({name.partition("/")[0] for name in self.alive}, as_of)
+
+    @rule(server=st.integers(0, 1), seconds=st.sampled_from([-GRACE_SECONDS / 2, 0.0, GRACE_SECONDS / 2]))
+    def set_clock(self, server: int, seconds: float) -> None:
+        """Two servers' clocks differ by no more than what the ledger allows for."""
+        self.wrong[server] = seconds
+
+    @rule(seconds=st.floats(0, 10) | st.sampled_from([1.0, SECONDS / 2 - 1, SECONDS - 1, SECONDS + 2]))
     def wait(self, seconds: float) -> None:
         """What a worker has done and not reported when its lease ends may be repeated."""
         self.now += seconds
@@ -337,21 +370,55 @@ class Shards(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """One more worker does the rest: nothing is left out, and what is repeated is known."""
+        self.wrong = [0.0, 0.0]
         for worker in list(self.alive):
             self.call(worker, 0, 0, "good")
         for worker in list(self.alive):
             self.crash(worker)
         self.wait(2 * SECONDS)
-        last = self.start()
+        last = str(self.start())
         for _ in range(100):
             self.call(last, 0, 4, "good")
             for _ in range(4):
-                self.work(last)
+                self.do(last)
         self.call(last, 0, 0, "good")
         assert Ledger.read(json.loads(self.stored[1])).tables["train"].is_finished
         assert set(self.done) == set(range(self.dataset.units))
         assert {unit for unit, times in self.done.items() if times > 1} <= self.may_repeat
 
 
+def test_long_histories() -> None:
+    """The same in the proportions of a real job: mostly work, and a lease that ends or a worker that dies at times."""
+    for seed in range(300):
+        random, machine = Random(seed), Shards()
+        for _ in range(60):
+            alive, server = sorted(machine.alive), random.randint(0, 1)
+            if len(alive) < 2 or (len(alive) < 4 and random.random() < 0.1):
+                machine.start()
+                continue
+            worker, write = random.choice(alive), random.choice(["good"] * 8 + ["answer lost", "write lost"])
+            rare = random.random()
+            if rare < 0.04:
+                machine.crash(worker)
+            elif rare < 0.06:
+                machine.leave(worker, server, write)
+            elif rare < 0.1:
+                machine.restart(server)
+            elif rare < 0.14:
+                machine.set_clock(server, random.uniform(-GRACE_SECONDS / 2, GRACE_SECONDS / 2))
+            elif rare < 0.3:
+                machine.look(server)
+            elif rare < 0.5:
+                machine.wait(random.choice([0.1, 1.0, 5.0, SECONDS / 3, SECONDS - 1, SECONDS + 2]))
+            else:
+                machine.call(worker, server, random.choice([0, 1, 4, 4]), write)
+                machine.no_two_owners()
+                for _ in range(random.randint(0, 4)):
+                    machine.do(worker)
+            machine.no_two_owners()
+            machine.nothing_is_done_that_nobody_did()
+        machine.teardown()
+
+
 TestShards = Shards.TestCase
-TestShards.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestShards.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

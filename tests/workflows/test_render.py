@@ -394,6 +394,30 @@ def test_a_job_that_asks_gets_what_scripts_of_dlrover_read() -> None:
     assert told == plain | of_job | number | count | {"NODE_TYPE": "worker", "WORKER_TYPE": "worker"}
 
 
+@pytest.mark.parametrize(
+    ("text", "attached"),
+    [
+        ("alone/2", ""),
+        ("star/2", "{{=int(inputs.parameters.index) == 0 ? '' : '--attach-to=' + replace('tcp://?:22270', '?', "
+         "workflow.name + '-learner-' + '0' + '.di.' + workflow.namespace + '.svc.cluster.local')}}"),
+        ("mesh/2", "{{=int(inputs.parameters.index) == 0 ? '' : '--attach-to=' + "
+         "join(map(0..int(inputs.parameters.index) - 1, {replace('tcp://?:22270,tcp://?:22271', '?', workflow.name + "
+         "'-learner-' + string(#) + '.di.' + workflow.namespace + '.svc.cluster.local')}), ',')}}"),
+    ],
+)  # fmt: skip
+def test_a_job_that_asks_gets_the_arguments_of_ditask(text: str, attached: str) -> None:
+    plain = seen_by_program(made_containers(workflow(task()))["main"])
+    told = seen_by_program(made_containers(workflow(task(), annotations={"diflow/ditask": text}))["main"])
+    ids = "{{=join(map(0..2 - 1, {string(int(inputs.parameters.index) * 2 + #)}), ',')}}"
+    assert told == plain | {
+        "DI_PARALLEL_WORKERS_ARG": "--parallel-workers=2",
+        "DI_PORTS_ARG": "--ports=22270,22271",
+        "DI_NODE_IDS_ARG": f"--node-ids={ids}",
+        "DI_ATTACHED_NODES_ARG": attached,
+    }
+    assert all(value.count("}}") <= 1 for value in (ids, attached)), "Argo takes the first for the end of an expression"
+
+
 OF_CONFIG = {"configMapKeyRef": {"name": "c", "key": "k"}}
 
 

@@ -52,6 +52,7 @@ class Case:
             held=view.held,
             held_nodes=view.held_nodes,
             growth=settings.largest_growth,
+            start=settings.largest_start,
             between_nodes=settings.between_nodes,
             patience_seconds=SILENT_PERIODS * settings.period_seconds,
         )

@@ -32,13 +32,24 @@ HUBER = 0.1
 """Residuals of more than 10 % count linearly."""
 PRIOR = 1e-3
 """Weight of the pull towards the start, in squared log seconds: matters only where the data does not decide."""
+STEP_DIGITS = 7
+"""Decimal places of a step of the fit, in logarithms. OpenBLAS has other kernels for each kind of processor, whose last
+digits differ; unrounded, they decided whether a trial counted as better, and workloads ended at other times (2,085 and
+2,088 s on workload 3)."""
 _LOG_TINY = float(np.log(TINY))
 
 
-def fit_all(rows: Sequence[FloatArray], start: FloatArray | None = None, *, iterations: int = 25) -> FloatArray:
+def fit_all(
+    rows: Sequence[FloatArray],
+    start: FloatArray | None = None,
+    *,
+    iterations: int = 25,
+    apart: bool = False,
+) -> FloatArray:
     """Parameters (J×7) of J jobs from their cleaned observations; NaN for a job without any.
 
-    `start` (J×7): earlier fits, NaN if there is none. About 0.1 ms per job if many are fitted together.
+    `start` (J×7): earlier fits, NaN if there is none. `apart`: each fit ends when it has converged, so that it does not
+    depend on the other jobs; otherwise all end with the last one. About 0.1 ms per job if many are fitted together.
     """
     jobs = len(rows)
     out = np.full((jobs, PARAMETERS), np.nan)
@@ -50,12 +61,13 @@ def fit_all(rows: Sequence[FloatArray], start: FloatArray | None = None, *, iter
     for begin in range(0, len(some), 256):
         part = some[begin : begin + 256]
         earlier = np.full((len(part), PARAMETERS), np.nan) if start is None else start[part]
-        out[part] = _fit_block([rows[j][-MOST_ROWS:] for j in part], earlier, iterations)
+        out[part] = _fit_block([rows[j][-MOST_ROWS:] for j in part], earlier, iterations, apart=apart)
     return out
 
 
-def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int) -> FloatArray:
-    jobs, width = len(rows), max(len(r) for r in rows)
+def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int, *, apart: bool) -> FloatArray:
+    # With another width, sums would be rounded differently.
+    jobs, width = len(rows), MOST_ROWS if apart else max(len(r) for r in rows)
     data = np.zeros((jobs, width, 5))
     used = np.zeros((jobs, width), dtype=np.bool_)
     for j, r in enumerate(rows):
@@ -73,6 +85,7 @@ def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int) -
     cost, residual, jacobian, weight = _evaluate(theta, seen)
     cost = cost + PRIOR * ((theta - anchor) ** 2).sum(axis=1)
     eye = np.eye(PARAMETERS)
+    done = np.zeros(jobs, dtype=np.bool_)
     for _ in range(iterations):
         weighted = jacobian * weight[:, :, None]
         normal = np.einsum("jki,jkl->jil", weighted, jacobian) + PRIOR * eye
@@ -81,11 +94,11 @@ def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int) -
         normal = np.where((free[:, :, None] & free[:, None, :]) | (eye > 0), normal, 0.0)
         diagonal = np.einsum("jii->ji", normal)
         system = normal + eye * (damping[:, None] * (diagonal + 1e-6))[:, None, :]
-        step = -np.linalg.solve(system, gradient[:, :, None])[:, :, 0]
+        step = np.round(-np.linalg.solve(system, gradient[:, :, None])[:, :, 0], STEP_DIGITS)
         trial = _bounded(theta + np.where(free, np.clip(step, -2.0, 2.0), 0.0))
         new_cost, new_residual, new_jacobian, new_weight = _evaluate(trial, seen)
         new_cost = new_cost + PRIOR * ((trial - anchor) ** 2).sum(axis=1)
-        better = new_cost < cost
+        better = (new_cost < cost) & ~done
         gain = np.where(better, (cost - new_cost) / (cost + 1e-12), 0.0)
         theta = np.where(better[:, None], trial, theta)
         cost = np.where(better, new_cost, cost)
@@ -93,7 +106,11 @@ def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int) -
         weight = np.where(better[:, None], new_weight, weight)
         jacobian = np.where(better[:, None, None], new_jacobian, jacobian)
         damping = np.where(better, damping * 0.3, damping * 4.0).clip(1e-9, 1e9)
-        if (gain < 1e-4).all() and (better | (damping > 1e3) | (cost < 1e-9)).all():
+        if apart:
+            done |= (gain < 1e-4) & (better | (damping > 1e3) | (cost < 1e-9))
+            if done.all():
+                break
+        elif (gain < 1e-4).all() and (better | (damping > 1e3) | (cost < 1e-9)).all():
             break
     return _natural(theta, free)
 

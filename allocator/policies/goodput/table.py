@@ -13,9 +13,11 @@ from functools import lru_cache
 import numpy as np
 
 from diflow.allocator.model.arrays import BoolArray, FloatArray, IntArray
+from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import NODES, REPLICAS, Profile, clean, gradient_noise
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.goodput.fitting import fit_all
+from diflow.allocator.policies.goodput.memory import inherited, is_trusted, noise_at, work_ahead
 from diflow.allocator.policies.goodput.model import ALPHA_C, ALPHA_N, BETA_N, PARAMETERS, Limits, best_batches
 
 MOST_COLUMNS = 24
@@ -31,7 +33,8 @@ class Table:
 
     `present` (J): goodput of the current placement. `spread` (J): goodput of the first configuration on several nodes.
     `left_seconds` (J): time to the job's end at the first configuration, NaN if unknown. `known` (J): whether the job
-    has a model. `anyway` (J×C): configurations that do not depend on the current allocation.
+    has a model. `anyway` (J×C): configurations that do not depend on the current allocation. `restart_seconds` (J): the
+    restart cost of its application, NaN if it is not known.
     """
 
     replicas: IntArray
@@ -41,6 +44,7 @@ class Table:
     left_seconds: FloatArray
     known: BoolArray
     anyway: BoolArray
+    restart_seconds: FloatArray
 
 
 class Tables:
@@ -48,6 +52,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._reports: dict[str, _Report] = {}
+        self._priors: dict[int, FloatArray] = {}
         self._read_from: tuple[object, object] = (None, None)
         self._data = np.zeros((0, _COLUMNS))
         self._made = _Made((), self._data, *(np.zeros((0, 1), dtype=kind) for kind in (int, bool, float)))
@@ -63,21 +68,25 @@ class Tables:
         held: IntArray,
         held_nodes: IntArray,
         growth: float,
+        start: int,
         between_nodes: float,
         patience_seconds: float,
     ) -> Table:
         """The table of all jobs.
 
         All arrays are J. `low`, `high`: bounds of replicas; `wanted`: desired replicas; `per_node`: replicas that fit
-        on one node; `held`, `held_nodes`: current replicas, and on how many nodes. `growth`, `between_nodes`: as in
-        PolicySettings; `patience_seconds`: a job that runs longer without reports is assumed never to report.
+        on one node; `held`, `held_nodes`: current replicas, and on how many nodes. `growth`, `start`,
+        `between_nodes`: as in PolicySettings; `patience_seconds`: a job that runs longer without reports is assumed
+        never to report.
         """
         data = self._read(snapshot)
         known: BoolArray = np.isfinite(data[:, ALPHA_C])
         # A job assumed never to report may have its desired replicas.
         started = snapshot.job_started_seconds
         silent = (started >= 0) & (snapshot.now_seconds - started >= patience_seconds)
-        reach = np.where(known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), np.where(silent, wanted, low))
+        reach = np.where(
+            known, np.maximum(np.floor(growth * data[:, _SEEN]), 1), np.where(silent, wanted, np.maximum(low, start))
+        )
         top = np.minimum(high, np.maximum(reach, low)).astype(np.int64)
         reached = np.minimum(high, np.maximum(top, held))
         replicas, anyway = self._grid(low, top, per_node, held, reached)
@@ -96,8 +105,8 @@ class Tables:
         goodput[replicas == 0] = 0.0
         first = goodput[:, 0]
         with np.errstate(divide="ignore", invalid="ignore"):
-            left_seconds = np.where(known & (first > 0), data[:, _LEFT] / first, np.nan)
-        return Table(replicas, goodput, value[:, 0], value[:, 1], left_seconds, known, anyway)
+            left_seconds = np.where(known & (first > 0), self._work_left(snapshot, data, per_node) / first, np.nan)
+        return Table(replicas, goodput, value[:, 0], value[:, 1], left_seconds, known, anyway, data[:, _RESTART])
 
     def _read(self, snapshot: Snapshot) -> FloatArray:
         """What the jobs reported (J×_COLUMNS); only new reports are read."""
@@ -105,21 +114,53 @@ class Tables:
             return self._data
         last, self._reports = self._reports, {}
         unfitted: list[tuple[_Report, FloatArray]] = []
+        models = self._priors = _models(snapshot.job_profile, self._priors)
         for name, profile in zip(snapshot.job_names, snapshot.job_profile, strict=True):
             report = last.get(name)
             if report is None or report.profile is not profile:
-                report, rows = _read_report(profile, report)
+                if profile is not None and profile.prior is not None:
+                    report, rows = _inherit(profile, profile.prior, models[profile.prior.version], report)
+                else:
+                    report, rows = _read_report(profile, report)
                 if len(rows):
                     unfitted.append((report, rows))
             self._reports[name] = report
         # Not started from an earlier fit: a plan must depend only on the snapshot.
-        for (report, _), found in zip(unfitted, fit_all([rows for _, rows in unfitted]), strict=True):
-            if np.isfinite(found).all():
-                report.columns[:PARAMETERS] = found.tolist()
+        for heirs in (False, True):
+            some = [(report, rows) for report, rows in unfitted if (report.inherits is not None) is heirs]
+            for (report, _), found in zip(some, fit_all([rows for _, rows in some], apart=heirs), strict=True):
+                if np.isfinite(found).all():
+                    report.columns[:PARAMETERS] = found.tolist()
         self._read_from = snapshot.job_profile, snapshot.job_names
         columns = [self._reports[name].columns for name in snapshot.job_names]
         self._data = np.array(columns).reshape(snapshot.jobs, _COLUMNS)
         return self._data
+
+    def _work_left(self, snapshot: Snapshot, data: FloatArray, per_node: IntArray) -> FloatArray:
+        """Work left of each job in iterations of M0 (J); NaN: unknown. Of a job that does not say it, the mean
+        residual life of the earlier jobs of its application.
+
+        What the job has done is its running time at the speed of the mean number of replicas that it held, which a plan
+        does not change."""
+        left = data[:, _LEFT].copy()
+        if not self._priors:
+            return left
+        for j in np.flatnonzero(np.isnan(left) & np.isfinite(data[:, ALPHA_C])).tolist():
+            profile = snapshot.job_profile[j]
+            if profile is None or profile.prior is None or not len(profile.prior.works):
+                continue
+            done, started = 0.0, float(snapshot.job_started_seconds[j])
+            ran = snapshot.now_seconds - started if started >= 0 else 0.0
+            if ran > 0:
+                held = max(1.0, float(snapshot.job_service_seconds[j]) / ran)
+                low = int(held)
+                counts = np.array([[low, low + 1]])
+                good, _, _ = best_batches(
+                    data[j : j + 1, :PARAMETERS], _of(data[j : j + 1]), counts, counts > per_node[j]
+                )
+                done = ran * float(good[0, 0] + (held - low) * (good[0, 1] - good[0, 0]))
+            left[j] = work_ahead(profile.prior.works, done)
+        return left
 
     def _values(
         self,
@@ -172,20 +213,22 @@ class Tables:
 
 
 # Columns of `Tables._read`: the seven parameters (NaN: no model), then these.
-_SEEN, _SPANNED, _INITIAL, _LEAST, _MOST, _LOCAL_LEAST, _LOCAL_MOST, _ACCUMULATION, _NOISE, _LEFT = range(
-    PARAMETERS, PARAMETERS + 10
+_SEEN, _SPANNED, _INITIAL, _LEAST, _MOST, _LOCAL_LEAST, _LOCAL_MOST, _ACCUMULATION, _NOISE, _LEFT, _RESTART = range(
+    PARAMETERS, PARAMETERS + 11
 )
-_COLUMNS = PARAMETERS + 10
-_NO_REPORT = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan)
+_COLUMNS = PARAMETERS + 11
+_NO_REPORT = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np.inf, np.nan, np.nan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Report:
-    """What was read from a profile (_COLUMNS), and whether its parameters were fitted here."""
+    """What was read from a profile (_COLUMNS), and whether its parameters were fitted here: to its observations alone
+    (`is_fitted`), or also to those that it `inherits`, with this model of the memory."""
 
     profile: Profile | None
     columns: list[float]
     is_fitted: bool = False
+    inherits: FloatArray | None = None
 
 
 def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report, FloatArray]:
@@ -200,7 +243,7 @@ def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report
     # A model without observations is the job's own, and covers several nodes.
     several = (rows[:, NODES] > 1).any() or (given is not None and not len(rows))
     largest = max(float(rows[:, REPLICAS].max(initial=0)), profile.profiled_replicas)
-    columns = [np.nan] * PARAMETERS + [largest, float(several), *_limits(profile), _left(profile)]
+    columns = [np.nan] * PARAMETERS + [largest, float(several), *_limits(profile), work_left(profile), np.nan]
     if given is not None and np.shape(given) == (PARAMETERS,) and _sane(np.asarray(given, dtype=np.float64)):
         columns[:PARAMETERS] = np.asarray(given, dtype=np.float64).tolist()
         return _Report(profile, columns), nothing
@@ -209,6 +252,48 @@ def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report
         columns[:PARAMETERS] = last.columns[:PARAMETERS]
         return _Report(profile, columns, is_fitted=True), nothing
     return _Report(profile, columns, is_fitted=len(rows) > 0), rows
+
+
+def _models(profiles: tuple[Profile | None, ...], known: dict[int, FloatArray]) -> dict[int, FloatArray]:
+    """The model of each prior of these profiles, by its version."""
+    priors = {p.prior.version: p.prior for p in profiles if p is not None and p.prior is not None}
+    out = {version: known[version] for version in priors if version in known}
+    new = [prior for version, prior in sorted(priors.items()) if version not in out]
+    for prior, found in zip(new, fit_all([prior.observations for prior in new], apart=True), strict=True):
+        out[prior.version] = found
+    return out
+
+
+def _inherit(profile: Profile, prior: Prior, model: FloatArray, last: _Report | None) -> tuple[_Report, FloatArray]:
+    """As `_read_report`, for a job whose application is known. `model`: the one of the prior."""
+    plain, rows = _read_report(profile, last)
+    own, columns, nothing = clean(profile.observations), plain.columns, np.zeros((0, 6))
+    columns[_RESTART] = np.nan if prior.restart_seconds is None else prior.restart_seconds
+    is_useful = bool(np.isfinite(model).all()) and is_trusted(prior)
+    if profile.grad_sqr is None:
+        columns[_NOISE] = noise_at(prior, profile.fraction_done)
+    if math.isnan(columns[_LEFT]) and profile.fraction_done is not None and len(prior.works):
+        columns[_LEFT] = float(np.median(prior.works)) * min(max(1.0 - profile.fraction_done, 1e-3), 1.0)
+    if not is_useful:
+        return plain, rows
+    if not len(own):
+        if profile.parameters is None:
+            # It has not run yet: all of this is its predecessors'.
+            columns[:PARAMETERS] = model.tolist()
+            columns[_INITIAL : _ACCUMULATION + 1] = _limits_of(prior)
+            columns[_SEEN] = float(prior.observations[:, REPLICAS].max())
+            columns[_SPANNED] = float((prior.observations[:, NODES] > 1).any())
+        return plain, rows
+    before = last.profile if last is not None and last.inherits is model else None
+    if last is not None and before is not None and before.observations_version == profile.observations_version:
+        columns[: _SPANNED + 1] = last.columns[: _SPANNED + 1]
+        return _Report(profile, columns, inherits=model), nothing
+    more = inherited(own, prior, model)
+    if more is None or not len(more):
+        return plain, rows
+    columns[_SEEN] = max(columns[_SEEN], float(more[:, REPLICAS].max()))
+    columns[_SPANNED] = float(columns[_SPANNED] > 0 or (more[:, NODES] > 1).any())
+    return _Report(profile, columns, inherits=model), np.concatenate([more, own])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -272,6 +357,19 @@ def _limits(profile: Profile) -> tuple[float, float, float, float, float, float,
     )
 
 
+def _limits_of(prior: Prior) -> tuple[float, float, float, float, float, float]:
+    """Batch limits of a prior, in the order of the columns."""
+    initial, local = max(1, prior.initial_batch), max(1, prior.min_local_batch)
+    return (
+        initial,
+        max(initial, prior.min_batch),
+        max(initial, prior.max_batch, prior.min_batch),
+        local,
+        max(local, prior.max_local_batch),
+        float(prior.accumulation),
+    )
+
+
 def _of(data: FloatArray) -> Limits:
     return Limits(
         initial=data[:, _INITIAL],
@@ -284,7 +382,7 @@ def _of(data: FloatArray) -> Limits:
     )
 
 
-def _left(profile: Profile) -> float:
+def work_left(profile: Profile) -> float:
     """Work left of the job in iterations of M0; NaN: unknown."""
     done, work = profile.fraction_done, profile.work_done
     if done is None or work is None or not (math.isfinite(done) and math.isfinite(work)):

@@ -76,7 +76,8 @@ class Values:
         still = np.where(changed >= 0, snapshot.now_seconds - changed, 0.0)
         horizon = np.maximum(np.minimum(still, LONGEST_HORIZON), settings.horizon_seconds)
         ahead = np.minimum(self.left[:, None] / np.maximum(self.speed, 1e-9), horizon[:, None])
-        self.penalty: FloatArray = ahead / (ahead + settings.restart_seconds)
+        restart = np.where(np.isfinite(table.restart_seconds), table.restart_seconds, settings.restart_seconds)
+        self.penalty: FloatArray = ahead / (ahead + restart[:, None])
         if moved is not None:
             self.penalty[moved] = 1.0
 

@@ -15,6 +15,7 @@ from diflow import keys
 from diflow.allocator.engine import seal
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import CONFIG_MAP, LEASE, WORKFLOW
+from tests.allocator.engine.test_applications import REPORT, workflow
 from tests.allocator.faults import eventually
 from tests.allocator.lab import Lab, job, lab, task
 from tests.allocator.manifests import ANY, EVERYWHERE, Grant, Use, everybody, granted, needed
@@ -96,8 +97,8 @@ def test_what_is_allowed_everywhere_is_used_outside_the_allocators_own_namespace
     wide = [grant for grant in granted(account) if grant.space == EVERYWHERE]
     assert [g for g in wide if all(use.space == SYSTEM for use in used if g.allows(use))] == []
     assert {g.name for g in wide if g.resource != "configmaps"} == {ANY}
-    assert {g.name for g in wide if g.resource == "configmaps"} <= {keys.ENDED_JOBS}, (
-        "one ConfigMap of a namespace alone"
+    assert {g.name for g in wide if g.resource == "configmaps"} <= {keys.ENDED_JOBS, keys.APPLICATIONS}, (
+        "two ConfigMaps of a namespace alone"
     )
 
 
@@ -151,7 +152,19 @@ def record(found: Lab) -> None:
     recorder.workflows.start()
     eventually(lambda: recorder.workflows.synced, "the ended jobs are listed")
     assert recorder.record() == 1
+    learn(found)
     recorder.workflows.stop()
+
+
+def learn(found: Lab) -> None:
+    """A job ends and teaches the memory of its application."""
+    found.api.add(CONFIG_MAP, {"metadata": {"name": keys.APPLICATIONS}})
+    found.api.add(WORKFLOW, workflow("taught", report=REPORT, ended="Succeeded"))
+    assert found.daemon is not None
+    memory = found.daemon.allocator.applications
+    memory.config_maps.start()
+    eventually(memory.learn, "a memory is written")
+    memory.config_maps.stop()
 
 
 def crowd(found: Lab) -> None:

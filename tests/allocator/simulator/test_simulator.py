@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -257,6 +258,13 @@ def test_profiles_that_lie_in_a_plane_are_named(profiles: Path, tmp_path: Path) 
         (["--out", "w.csv/below", "--no-pictures"], DiflowError("w.csv/below cannot be written: Not a directory")),
         (["--restart-seconds", "inf"], InvalidError("--restart-seconds must be at most 86400, not inf")),
         (["--load", "inf"], InvalidError("--load must be a number, not inf")),
+        (["--assumed-restart-seconds", "1e9"], InvalidError("--assumed-restart-seconds must be at most 86400")),
+        (["--set", "queue_ahead"], InvalidError("--set takes NAME=VALUE with a setting of the policies (ageing_sec")),
+        (["--poison", "1"], InvalidError("--poison changes what the jobs of --past have left")),
+        (["--past", "nowhere.csv"], InvalidError("nowhere.csv cannot be read")),
+        (["--set", "nothing=1"], InvalidError("not 'nothing=1'")),
+        (["--set", "queue_ahead=NaN"], InvalidError("DIFLOW_POLICY_QUEUE_AHEAD")),
+        (["--set", "steps=allocate"], InvalidError("DIFLOW_POLICY_STEPS")),
         (["-o", "yaml"], InvalidError("--output is text or json")),
         (["--journal", "j"], InvalidError("--journal goes with --policy and -o")),
     ],
@@ -276,7 +284,17 @@ def test_a_mistake_is_told_and_nothing_is_written(
 
 
 @pytest.mark.parametrize(
-    "options", [["--nodes", "0"], ["--gpus", "-1"], ["--restart-seconds", "nan"], ["--load", "0"], ["--seed", "-1"]]
+    "options",
+    [
+        ["--nodes", "0"],
+        ["--gpus", "-1"],
+        ["--restart-seconds", "nan"],
+        ["--load", "0"],
+        ["--seed", "-1"],
+        ["--noise", "nan"],
+        ["--growth", "nan"],
+        ["--start", "0"],
+    ],
 )
 def test_numbers_out_of_range_are_a_mistake_in_the_call(options: list[str]) -> None:
     told = CliRunner().invoke(app, ["simulate", *options])
@@ -284,22 +302,81 @@ def test_numbers_out_of_range_are_a_mistake_in_the_call(options: list[str]) -> N
     assert f"Invalid value for '{options[0]}'" in told.output
 
 
-def test_pictures_that_cannot_be_drawn_are_told_before_the_replay(
+def test_without_matplotlib_the_tables_are_written_and_the_lack_of_pictures_is_told(
     profiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload = tmp_path / "w.csv"
     workload.write_text(f"{HEAD}a,5,toy,1,32\n")
     asked = ["simulate", "--workload", str(workload), "--profiles", str(profiles), "--out", str(tmp_path / "out")]
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    told = CliRunner().invoke(app, asked)
-    assert isinstance(told.exception, InvalidError)
-    extra = str(told.exception).partition("diflow[")[2].partition("]")[0]
+    tables = ["jobs-fit.csv", "summary.csv", "summary.json"]
+    done = CliRunner().invoke(app, [*asked, "--policy", "fit"])
+    assert done.exit_code == 0, done.output
+    extra = done.stderr.partition("pictures are left out")[2].partition("diflow[")[2].partition("]")[0]
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     assert any(line.startswith("matplotlib") for line in project["optional-dependencies"][extra])
-    assert not (tmp_path / "out").exists()
-    done = CliRunner().invoke(app, [*asked, "--policy", "fit", "--no-pictures"])
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == tables
+    again = CliRunner().invoke(app, [*asked, "--policy", "fit", "--no-pictures"])
+    assert again.exit_code == 0, again.output
+    assert "left out" not in again.stderr
+
+
+def simulated(profiles: Path, folder: Path, *options: str) -> dict[str, float]:
+    """The figures of `simulate` with these options, on three jobs."""
+    workload = folder / "w.csv"
+    workload.write_text(f"{HEAD}a,0,toy,1,32\nb,30,toy,2,64\nc,60,toy,2,64\n")
+    asked = ["simulate", "--workload", str(workload), "--profiles", str(profiles), "--nodes", "4", "-o", "json"]
+    done = CliRunner().invoke(app, [*asked, *options])
     assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["jobs-fit.csv", "summary.csv", "summary.json"]
+    (row,) = json.loads(done.stdout)
+    return {name: value for name, value in row.items() if name not in ("policy", "decision_ms", "decision_cpu_ms")}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--no-progress"],
+        ["--assumed-restart-seconds", "600"],
+        ["--growth", "1"],
+        ["--start", "4"],
+        ["--set", "most_replicas=1"],
+    ],
+)
+def test_options_of_the_scenario_and_the_policy_change_the_outcome(
+    profiles: Path, tmp_path: Path, options: list[str]
+) -> None:
+    assert simulated(profiles, tmp_path, *options) != simulated(profiles, tmp_path)
+
+
+def test_jobs_inherit_from_a_workload_that_is_replayed_first(profiles: Path, tmp_path: Path) -> None:
+    before = tmp_path / "before.csv"
+    before.write_text(HEAD + "".join(f"old-{i},{60 * i},toy,2,64\n" for i in range(4)))
+    plain = simulated(profiles, tmp_path)
+    inherited = simulated(profiles, tmp_path, "--past", str(before))
+    assert inherited["mean"] < plain["mean"]
+    assert inherited["restarts"] < plain["restarts"]
+    assert simulated(profiles, tmp_path, "--past", str(before), "--poison", "2") != inherited
+    assert simulated(profiles, tmp_path, "--past", str(before), "--policy", "fair") == simulated(
+        profiles, tmp_path, "--policy", "fair"
+    ), "memory does not change whom fair serves"
+
+
+def test_a_number_that_is_none_is_named() -> None:
+    told = CliRunner().invoke(app, ["simulate", "--noise", "nan"])
+    assert "must be a number from 0 to 0.9, not 'nan'" in " ".join(told.output.replace("│", " ").split())
+
+
+def test_any_setting_of_the_policies_can_be_given(profiles: Path, tmp_path: Path) -> None:
+    assert simulated(profiles, tmp_path, "--set", "largest_growth=4") == simulated(profiles, tmp_path, "--growth", "4")
+    assert simulated(profiles, tmp_path, "--set", "largest_start=4") == simulated(profiles, tmp_path, "--start", "4")
+    lists = ["--policy", "fair", "--set", 'steps=["allocate"]', "--set", 'victims=["drf"]']
+    assert simulated(profiles, tmp_path, *lists)["jobs"] == 3
+
+
+def test_figures_have_the_cpu_time_of_calls_beside_their_wall_time(apps: dict[str, Application]) -> None:
+    row = metrics(replay(arrivals(2), apps, load_policy("fit"), Scenario(nodes=1)))
+    assert row.decision_cpu_ms > 0
+    assert "CPU ms" in report.as_text([row])
 
 
 def test_nights_without_jobs_take_no_time(apps: dict[str, Application]) -> None:
@@ -348,6 +425,35 @@ def test_a_journal_is_replayed_and_explained(tmp_path: Path) -> None:
     shown = runner.invoke(app, ["queue", "--journal", str(path)])
     assert shown.stdout.startswith("QUEUE")
     assert len(queue_rows(kept[-1])) == kept[-1].queues * 2
+
+
+def test_optimus_starves_no_short_job_behind_a_long_one(apps: dict[str, Application]) -> None:
+    """A job whose time left any replica reduces most gets none of them before every job has its first."""
+    many = [Arrival("long", 0.0, "long", 4, 512), *(Arrival(f"toy-{i}", 60.0 + i, "toy", 1, 32) for i in range(6))]
+    long = replace(apps["toy"], name="long", progress=1000 * apps["toy"].progress)
+
+    def check(snapshot: Snapshot, plan: Plan) -> None:
+        held = np.bincount(snapshot.role_job[plan.role], weights=plan.count, minlength=snapshot.jobs)
+        assert held.min() >= 1
+        assert held.sum() == 16, "nothing is left idle that reduces somebody's time left"
+
+    with pytest.raises(DiflowError, match="did not end"):  # the long job is cut off
+        replay(
+            many,
+            {**apps, "long": long},
+            load_policy("optimus"),
+            Scenario(nodes=4, longest_seconds=1200.0),
+            on_plan=check,
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason="no measured workloads (DIFLOW_POLLUX_DATA)")
+@pytest.mark.parametrize(("workload", "published"), [("1", 4087.0), ("2", 6914.0), ("3", 3944.0), ("4", 5968.0)])
+def test_optimus_takes_as_long_as_in_the_runs_of_the_artifact(workload: str, published: float) -> None:
+    arrivals = read_workload(DATA / f"workloads/workload-{workload}.csv")
+    row = metrics(replay(arrivals, load(DATA / "traces"), load_policy("optimus")))
+    assert row.mean == pytest.approx(published, rel=0.06)
 
 
 @pytest.mark.slow

@@ -200,32 +200,33 @@ async def test_without_a_named_task_the_elastic_one_is_meant_else_the_last(place
     assert wanted(place, "plain") == {"learner": 1, "collector": 1, "evaluator": 2}
 
 
-@pytest.mark.parametrize(
-    ("method", "body", "code", "words"),
-    [
-        ("POST", {"replicas": -1}, 400, "replicas"),
-        ("POST", {"replicas": "1"}, 400, "replicas"),
-        ("POST", {"replicas": True}, 400, "replicas"),
-        ("POST", {"replicas": 1.5}, 400, "replicas"),
-        ("POST", [1], 400, "object"),
-        ("POST", b"", 400, "empty"),
-        ("POST", b"{", 400, "not JSON"),
-        ("POST", b'{"replicas": NaN}', 400, "NaN"),
-        ("POST", b'{"replicas": 1, "replicas": 2}', 400, "twice"),
-        ("POST", b'{"replicas": 1, "task": "\xff"}', 400, "UTF-8"),
-        ("POST", b'{"replicas": ' + b"9" * 5000 + b"}", 400, "replicas"),
-        ("POST", b'{"a":' * 40 + b"1" + b"}" * 40, 400, "deeper"),
-        ("POST", {"replicas": 1, "task": "trainer"}, 400, "no task trainer"),
-        ("POST", b'{"replicas": 1, "task": "\\ud800"}', 400, "unicode"),
-        ("POST", b'{"\\ud800": 1, "\\ud800": 1}', 400, "twice"),
-        ("POST", {"replicas": 1, "Replicas": 2}, 400, "twice"),
-        ("POST", {"replicas": 100_000}, 422, "at most 2,000 replicas"),
-        ("POST", {"replicas": 10**18}, 422, "at most 2,000 replicas"),
-        ("DELETE", {"replicas": 2}, 409, "minimum is 1"),
-        ("DELETE", {"replicas": 10**18}, 409, "minimum is 1"),
-        ("DELETE", {"replicas": -1}, 400, "replicas"),
-    ],
-)
+BODIES: list[tuple[str, Any, int, str]] = [
+    ("POST", {"replicas": -1}, 400, "replicas"),
+    ("POST", {"replicas": "1"}, 400, "replicas"),
+    ("POST", {"replicas": True}, 400, "replicas"),
+    ("POST", {"replicas": 1.5}, 400, "replicas"),
+    ("POST", [1], 400, "object"),
+    ("POST", b"", 400, "empty"),
+    ("POST", b"{", 400, "not JSON"),
+    ("POST", b'{"replicas": NaN}', 400, "NaN"),
+    ("POST", b'{"replicas": 1, "replicas": 2}', 400, "twice"),
+    ("POST", b'{"replicas": 1, "task": "\xff"}', 400, "UTF-8"),
+    ("POST", b'{"replicas": ' + b"9" * 5000 + b"}", 400, "replicas"),
+    ("POST", b'{"a":' * 40 + b"1" + b"}" * 40, 400, "deeper"),
+    ("POST", {"replicas": 1, "task": "trainer"}, 400, "no task trainer"),
+    ("POST", b'{"replicas": 1, "task": "\\ud800"}', 400, "unicode"),
+    ("POST", b'{"\\ud800": 1, "\\ud800": 1}', 400, "twice"),
+    ("POST", {"replicas": 1, "Replicas": 2}, 400, "twice"),
+    ("POST", {"replicas": 100_000}, 422, "at most 2,000 replicas"),
+    ("POST", {"replicas": 10**18}, 422, "at most 2,000 replicas"),
+    ("DELETE", {"replicas": 2}, 409, "minimum is 1"),
+    ("DELETE", {"replicas": 10**18}, 409, "minimum is 1"),
+    ("DELETE", {"replicas": -1}, 400, "replicas"),
+]
+"""(method, body, status, a part of the message) of requests for a job of a learner and two collectors."""
+
+
+@pytest.mark.parametrize(("method", "body", "code", "words"), BODIES)
 @asynchronous
 async def test_what_cannot_be_asked_for_is_refused_and_nothing_is_written(
     place: Place, method: str, body: Any, code: int, words: str
@@ -243,23 +244,24 @@ async def test_what_cannot_be_asked_for_is_refused_and_nothing_is_written(
     assert not place.api.seen("PATCH")
 
 
-@pytest.mark.parametrize(
-    ("path", "code", "words"),
-    [
-        ("/v2alpha1/job/mixed/replicas", 400, "job id mixed must be in namespace.name format"),
-        ("/v2alpha1/job/default.mixed.x/replicas", 400, "must be in namespace.name format"),
-        ("/v2alpha1/job/default.mixed.1.2/replicas", 400, "must be in namespace.name format"),
-        ("/v2alpha1/job/it's/replicas", 400, "job id it`s must be"),
-        ("/v2alpha1/job/.mixed/replicas", 400, "must be in namespace.name format"),
-        ("/v2alpha1/job/default.mixed.2/replicas", 409, "generation 2 is not the current one, which is 1"),
-        ("/v2alpha1/job/default.other/replicas", 404, "no job default.other"),
-        ("/v2alpha1/job/default.mixed/pods", 404, "nothing at this path"),
-        ("/v2alpha1/jobs/default.mixed/replicas", 404, "nothing at this path"),
-        ("/v2alpha1/jobs/default/mixed/replicas", 404, "nothing at this path"),
-        ("/v2alpha1/job/default/mixed.1/replicas", 400, "must be in namespace.name format"),
-        ("/v2alpha1", 404, "nothing at this path"),
-    ],
-)
+PATHS: list[tuple[str, int, str]] = [
+    ("/v2alpha1/job/mixed/replicas", 400, "job id mixed must be in namespace.name format"),
+    ("/v2alpha1/job/default.mixed.x/replicas", 400, "must be in namespace.name format"),
+    ("/v2alpha1/job/default.mixed.1.2/replicas", 400, "must be in namespace.name format"),
+    ("/v2alpha1/job/it's/replicas", 400, "job id it`s must be"),
+    ("/v2alpha1/job/.mixed/replicas", 400, "must be in namespace.name format"),
+    ("/v2alpha1/job/default.mixed.2/replicas", 409, "generation 2 is not the current one, which is 1"),
+    ("/v2alpha1/job/default.other/replicas", 404, "no job default.other"),
+    ("/v2alpha1/job/default.mixed/pods", 404, "nothing at this path"),
+    ("/v2alpha1/jobs/default.mixed/replicas", 404, "nothing at this path"),
+    ("/v2alpha1/jobs/default/mixed/replicas", 404, "nothing at this path"),
+    ("/v2alpha1/job/default/mixed.1/replicas", 400, "must be in namespace.name format"),
+    ("/v2alpha1", 404, "nothing at this path"),
+]
+"""(path, status, a part of the message)."""
+
+
+@pytest.mark.parametrize(("path", "code", "words"), PATHS)
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 @asynchronous
 async def test_bad_ids_unknown_jobs_and_stale_generations_are_told_apart(
