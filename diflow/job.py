@@ -741,7 +741,7 @@ def _health(item: Any) -> Health:
         raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
 
 
-_PARTS: Final[Mapping[str, Callable[[Any], _Model | None]]] = {
+_PARTS: Final[Mapping[str, Callable[[Any], BaseModel | None]]] = {
     "topology": _topology,
     "failure_policy": _failure_policy,
     "health": _health,

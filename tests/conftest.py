@@ -23,7 +23,7 @@ _VERSIONS = {"argo40": "4.0.2", "argo37": "3.7.3"}
 # The longest first; those of two minutes or less in any order.
 _GROUPS = (
     "allocator", "allocator-fake", "node", "server", "argo40", "argo37", "installed", "successor", "image", "roles",
-    "browser", "dingine", "ddp",
+    "browser", "dingine", "ddp", "node_check", "monitor",
 )  # fmt: skip
 
 

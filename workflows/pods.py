@@ -171,11 +171,13 @@ def pod_template(common: Common, index: int) -> dict[str, Any]:
 
 def task_rules(job: DIJob, index: int, settings: RenderSettings) -> Rules:
     """What follows when a replica of a task fails."""
-    if job.failure_policy is None:
+    checks_nodes = job.node_check is not None and job.node_check.command is not None
+    if job.failure_policy is None and not checks_nodes:
         return rules_of(None)
     task = job.tasks[index]
     return rules_of(
-        job.failure_policy.given(),
+        job.failure_policy.given() if job.failure_policy is not None else None,
+        checks_nodes=checks_nodes,
         has_allocator=job.scheduling == "gang",
         has_memory=memory_of(task, settings) > 0,
         main=task.work_container.get("name") or "",

@@ -143,8 +143,8 @@ class JobRead:
     `name` is the job's, which is that of its first Workflow. `continues`: the key of the previous Workflow;
     `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `required`: the level
     of the topology that its DIJob requires, or "". `service`: the headless Service of its hosts.
-    `has_policy`: it has a failure policy; `memory`: the MiB of the main containers of its next pods, for the tasks that
-    may get more; `excluded`: the nodes that are left out for it.
+    `has_policy`: it has a failure policy, or a node check of its own; `memory`: the MiB of the main containers of its
+    next pods, for the tasks that may get more; `excluded`: the nodes that are left out for it.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
     `node_check`: the check that its pods begin with, if it has one, and `checks` its results.
     `health`: the deadlines of its replicas, None without any; `found`: what was found of them.
@@ -467,9 +467,9 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         found=state.health,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
-        has_policy=state.failures is not None,
+        has_policy=state.has_rules,
         memory=state.memory,
-        tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if state.failures is not None else None),
+        tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if state.has_rules else None),
         restarts_before=state.restarts_before,
         rounds_before=state.rounds_before,
         bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),

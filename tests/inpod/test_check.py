@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,3 +199,31 @@ def test_what_torch_measures_comes_from_a_process_that_may_hang(
 def test_without_torch_there_are_no_such_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert accelerator.measure({}, 0, ["a"], seconds=30) == Outcome()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_little"),
+    [
+        ("memory.max", "134217728\n", True),
+        ("memory.max", "max\n", False),
+        ("memory.max", "2147483648\n", False),
+        ("memory/memory.limit_in_bytes", "67108864\n", True),
+        ("memory/memory.limit_in_bytes", "9223372036854771712\n", False),
+        ("other", "1\n", False),
+    ],
+)
+def test_the_limit_of_memory_is_read_of_the_control_group(
+    tmp_path: Path, name: str, text: str, is_little: bool
+) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / name).write_text(text)
+    assert measures.has_little_memory(tmp_path) is is_little
+
+
+def test_with_little_memory_numpy_is_not_loaded() -> None:
+    program = "from diflow.inpod import measures; import sys, resource\n"
+    program += "measures.has_little_memory = lambda: True\n"
+    program += "assert set(measures.local(seconds=30).figures) >= {'product', 'memory'}\n"
+    program += "assert 'numpy' not in sys.modules\n"
+    program += "assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 48 * 1024\n"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

@@ -130,7 +130,7 @@ def test_a_monitor_that_is_killed_leaves_no_half_checkpoint(
         copy(one, other)
 
     monkeypatch.setattr(checkpoints, "_copy_file", killed)
-    monkeypatch.setattr(checkpoints.shutil, "rmtree", lambda *_, **__: None)  # a killed process removes nothing
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # a killed process removes nothing
     target = tmp_path / "to"
     if at < 3:
         with pytest.raises(Killed):
@@ -171,9 +171,12 @@ def test_all_is_written_to_disk_before_the_rename(
 ) -> None:
     done: list[str] = []
     fsync, rename = os.fsync, Path.rename
-    monkeypatch.setattr(
-        os, "fsync", lambda number: (done.append(os.readlink(f"/proc/self/fd/{number}")), fsync(number))[1]
-    )
+
+    def synced(number: int) -> None:
+        done.append(os.readlink(f"/proc/self/fd/{number}"))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", synced)
 
     def renamed(self: Path, target: Any) -> Path:
         done.append("rename")

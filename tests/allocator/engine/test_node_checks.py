@@ -173,3 +173,51 @@ def test_a_gang_leaves_a_slow_node_and_runs(preemptible: bool) -> None:
         assert [reason for reason, _ in at.events("j")].count("NodeLeftOut") == 1
         assert "node-check" in at.cluster.workflow("j")["metadata"]["annotations"][keys.EXCLUDED]
         at.rest()  # nothing more changes
+
+
+@pytest.mark.parametrize("preemptible", [True, False])
+def test_a_check_of_the_users_own_that_fails_leaves_its_node_out_and_counts_for_nothing(preemptible: bool) -> None:
+    with lab() as at:
+        for name in "abc":
+            at.cluster.node(name, cpu=1)
+        check = NodeCheck(image="my/check", command=("check",))
+        at.cluster.submit(dijob("j", task(replicas=2), preemptible=preemptible, node_check=check))
+        at.until(lambda: len(at.cluster.running("j")) == 2, "it runs")
+        bad = at.cluster.running("j")["worker-1"]
+        at.cluster.finish(at.cluster.of("j")["worker-1"]["metadata"]["name"], code=3, container="diflow-check")
+        at.until(
+            lambda: len(at.cluster.running("j")) == 2 and bad not in at.cluster.running("j").values(),
+            "it runs elsewhere",
+            seconds=200,
+        )
+        assert at.cluster.restarts("j") == 0
+        record = Exclusions.parse(at.cluster.workflow("j")["metadata"]["annotations"][keys.EXCLUDED])
+        assert record.at(at.cluster.wall()) == {bad}
+        assert nodecheck.moves(record) == 1
+
+
+def test_after_max_moves_failures_of_such_a_check_the_job_ends() -> None:
+    with lab() as at:
+        for name in "abcd":
+            at.cluster.node(name, cpu=1)
+        check = NodeCheck(image="my/check", command=("check",), max_moves=2)
+        at.cluster.submit(dijob("j", task(replicas=1), node_check=check))
+        for _ in range(3):
+            at.until(lambda: len(at.cluster.running("j")) == 1, "it runs", seconds=200)
+            at.cluster.finish(at.cluster.of("j")["worker-0"]["metadata"]["name"], code=3, container="diflow-check")
+            at.until(lambda: not at.cluster.running("j"), "that is seen")
+        at.until(lambda: at.cluster.phase("j") == "Failed", "it ends", seconds=120)
+        assert "its gang was placed again as often as it may" in at.decision("j")["why"]
+
+
+def test_a_failure_of_the_work_counts_as_ever_beside_such_a_check() -> None:
+    with lab() as at:
+        at.cluster.node("a", cpu=1)
+        check = NodeCheck(image="my/check", command=("check",))
+        at.cluster.submit(dijob("j", task(replicas=1), backoff_limit=1, node_check=check))
+        for _ in range(2):
+            at.until(lambda: len(at.cluster.running("j")) == 1, "it runs", seconds=200)
+            at.cluster.finish(at.cluster.of("j")["worker-0"]["metadata"]["name"], code=201)
+            at.until(lambda: not at.cluster.running("j"), "that is seen")
+        at.until(lambda: at.cluster.phase("j") == "Failed", "it ends", seconds=120)
+        assert keys.EXCLUDED not in at.cluster.workflow("j")["metadata"]["annotations"]
