@@ -207,22 +207,35 @@ def _unreachable(results: Mapping[int, Checked]) -> Iterable[tuple[str, str]]:
             yield node, f"does not reach {len(others)} of its peers' nodes"
 
 
+def worst(results: Mapping[int, Checked]) -> Iterable[Fault]:
+    """Of each node that can be compared, the figure that is the furthest above the median of the others."""
+    found: dict[str, Fault] = {}
+    for fault in _compared(results):
+        if fault.node not in found or fault.value / fault.median > found[fault.node].value / found[fault.node].median:
+            found[fault.node] = fault
+    return found.values()
+
+
 def _slow(results: Mapping[int, Checked]) -> Iterable[Fault]:
-    worst: dict[str, Fault] = {}
-    for figure, (_, least) in FIGURES.items():
+    found: dict[str, Fault] = {}
+    for fault in _compared(results):
+        if fault.value > SLOW * fault.median and fault.value - fault.median > FIGURES[fault.figure][1]:
+            before = found.get(fault.node)
+            if before is None or fault.value / fault.median > before.value / before.median:
+                found[fault.node] = fault
+    return found.values()
+
+
+def _compared(results: Mapping[int, Checked]) -> Iterable[Fault]:
+    """Each figure of each node with the median of the other nodes."""
+    for figure in FIGURES:
         for values in _by_node(results, figure).values():
             for node, value in values.items():
                 others = [each for other, each in values.items() if other != node]
-                if not others:
+                if not others or not (median := statistics.median(others)) > 0:
                     continue
-                median = statistics.median(others)
-                if value > SLOW * median and value - median > least and median > 0:
-                    times = f"{value / median:.3g} times the others' median {_figure(median)} s"
-                    text = f"{figure} {_figure(value)} s, {times}"
-                    fault = Fault(node, text, figure, value, median)
-                    if node not in worst or value / median > worst[node].value / worst[node].median:
-                        worst[node] = fault
-    return worst.values()
+                times = f"{value / median:.3g} times the others' median {_figure(median)} s"
+                yield Fault(node, f"{figure} {_figure(value)} s, {times}", figure, value, median)
 
 
 def _by_node(results: Mapping[int, Checked], figure: str) -> Mapping[str, Mapping[str, float]]:
