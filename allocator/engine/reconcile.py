@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import amounts, keys
-from diflow.allocator.engine import failing, patches
+from diflow.allocator.engine import failing, node_checks, patches
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
@@ -250,8 +250,11 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
     if read.is_preemptible and (together := _together(job, capacity, now, pace)) is not None:
         return out + together
-    if not read.is_preemptible and (ended := _without_place(job, now)):
-        return [*out, *ended]
+    moved = [] if read.is_preemptible else _without_place(job, now)
+    if not moved and read.node_check is not None:
+        moved = _checked(job, now)
+    if moved:
+        return [*out, *moved]
     if not read.is_preemptible:
         out += _stopped_for_health(job, capacity, now)
     late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
@@ -619,6 +622,24 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
     gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
     why = f"{REJECTED}: kube-scheduler did not bind it to its node"
     return [place_again(job, gone, now=now, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
+
+
+def _checked(job: Job, now: float) -> list[Write]:
+    """Place the gang again without the nodes that its check finds faulty; of a job that is not preemptible, the
+    replicas there. None of this counts against backoffLimit."""
+    why = "its node is left out after the node check"
+    ended = [
+        patches.stop(pod, job.key, why, timestamp(now))
+        for pod in node_checks.misplaced(job)
+        if not pod.is_stopping and not pod.is_terminating
+    ]
+    found = node_checks.left_out(job, now)
+    if ended or found is None:
+        return ended
+    note = Note("NodeLeftOut", f"the node check leaves out {found.text}: placed again, not counted", is_warning=True)
+    gone = {(pod.place.task, pod.place.index) for pod in found.pods if pod.place}
+    said = decision("check", f"left out {found.text}", now)
+    return [place_again(job, gone, now=now, excluded=found.excluded, decision=said, note=note)]
 
 
 def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
