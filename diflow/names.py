@@ -11,9 +11,11 @@ import re
 from typing import Final
 
 from diflow import keys
+from diflow.bounds import MOST_APPLICATION_NAME
 from diflow.errors import InvalidError
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_APPLICATION: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?")
 TASK_PATTERN: Final = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 """The names of tasks, as a regular expression of Python and of RE2. `check_task` has the messages."""
 _RESERVED_TASKS: Final = frozenset(
@@ -49,6 +51,11 @@ def nodes_variable(task: str) -> str:
 def audience(namespace: str, job: str) -> str:
     """The audience of the tokens of a job's pods: the REST API, for this job only."""
     return f"{keys.IDENTITY_AUDIENCE}/{namespace}/{job}"
+
+
+def is_application(name: object) -> bool:
+    """Whether this is the name of an application, as the annotation `diflow/application` has it."""
+    return isinstance(name, str) and len(name) <= MOST_APPLICATION_NAME and _APPLICATION.fullmatch(name) is not None
 
 
 def is_label(name: str) -> bool:

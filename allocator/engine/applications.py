@@ -22,8 +22,9 @@ import structlog
 
 from diflow import keys
 from diflow.allocator.engine import reports
+from diflow.allocator.engine.priors import prior_of
 from diflow.allocator.engine.records import JobRead, NodeRead, application_of
-from diflow.allocator.model.prior import Prior, prior_of
+from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import NODES, REPLICAS, Profile, clean, gradient_noise
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.memory import miss, work_of

@@ -18,13 +18,12 @@ from typing import Any, Final
 from hera.workflows import models as m
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from diflow import bounds, keys
+from diflow import bounds, keys, names
 from diflow.errors import InvalidError
 from diflow.figures import shortened
 from diflow.spec import syntax
 from diflow.spec.podrules import check_pod
 from diflow.spec.volumerules import check_volumes as check_volume_rules
-from diflow.state import applications
 
 _MOST_LEVELS: Final = 32  # a pod's deepest field is at level 13
 # All other integers of a pod's spec have 32 bits.
@@ -205,7 +204,7 @@ def check_annotations(given: Mapping[str, str], *, path: str) -> None:
     """Check a user's annotations, as `check_labels` does."""
     syntax.annotation_keys(given, path)
     _check_owner([key for key in given if key not in _FOR_USERS], path)
-    if keys.APPLICATION in given and not applications.is_name(given[keys.APPLICATION]):
+    if keys.APPLICATION in given and not names.is_application(given[keys.APPLICATION]):
         raise InvalidError(
             "must be the name of an application, such as vision/resnet50: "
             f"up to {bounds.MOST_APPLICATION_NAME} letters, digits, '-', '_', '.' and '/', of which the first and the "

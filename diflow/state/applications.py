@@ -18,9 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from diflow import keys
+from diflow import keys, names
 from diflow.bounds import (
-    MOST_APPLICATION_NAME,
     MOST_APPLICATION_SHAPES,
     MOST_APPLICATION_WORKS,
     MOST_APPLICATIONS,
@@ -35,7 +34,6 @@ BINS: Final = 10
 MEMORY: Final = 8
 """Of the jobs before, at most so many count: what is seen now replaces what has changed since."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?", re.ASCII)
 _LONGEST_IMAGE: Final = 40
 _DIGITS: Final = 12
 _LONGEST_POOL: Final = 63
@@ -107,16 +105,11 @@ class Lesson:
     uid: str = ""
 
 
-def is_name(text: Any) -> bool:
-    """Whether this is the name of an application."""
-    return isinstance(text, str) and len(text) <= MOST_APPLICATION_NAME and _NAME.fullmatch(text) is not None
-
-
 def name_of(annotations: Mapping[str, Any], *, namespace: str, image: str, command: Sequence[Any]) -> str:
     """The application of a job: the one that its annotation names, else one by its image without the tag and the
     command of its elastic task. Two namespaces have no application in common."""
     named = annotations.get(keys.APPLICATION)
-    if is_name(named):
+    if names.is_application(named):
         return str(named)
     bare = image.partition("@")[0]
     head, colon, tag = bare.rpartition(":")
@@ -256,7 +249,7 @@ def _short(value: float) -> float:
 def _read(line: str) -> Application | None:
     given = untrusted.mapping(line)
     name = given.get("name")
-    if not is_name(name):
+    if not names.is_application(name):
         return None
     batches = _batches(given.get("batches"), is_accumulating=given.get("accumulation") is not False)
     noise = given.get("noise")

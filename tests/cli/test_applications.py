@@ -72,7 +72,7 @@ def test_forgetting_what_is_not_recorded_changes_nothing(diflow: Cli, names: lis
 
 def test_what_the_allocator_writes_meanwhile_is_not_lost(diflow: Cli) -> None:
     has(diflow, record("bert"))
-    raced = []
+    raced: list[int] = []
 
     def rule(request: Request) -> Answer | None:
         if request.method != "PATCH" or raced:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from diflow.allocator.engine import journal
+from diflow.allocator.engine.priors import prior_of
 from diflow.allocator.model.plan import Plan
-from diflow.allocator.model.prior import Prior, prior_of
+from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import JobView, NodeView, RoleView, build

@@ -94,6 +94,20 @@ def test_a_deadline_for_the_start_that_is_out_of_bounds_is_refused(seconds: obje
     assert invalid(startDeadlineSeconds=seconds).path == "spec.startDeadlineSeconds"
 
 
+def test_the_name_of_an_application_is_checked() -> None:
+    def annotated(name: str) -> dict[str, Any]:
+        made = manifest()
+        return {**made, "metadata": {**made["metadata"], "annotations": {"diflow/application": name}}}
+
+    assert DIJob.from_manifest(annotated("vision/resnet-50.v2")).annotations == {
+        "diflow/application": "vision/resnet-50.v2"
+    }
+    for name in ("", "a b", "/a", "a/", "a" * 101, "é"):
+        with pytest.raises(InvalidError, match="must be the name of an application") as caught:
+            DIJob.from_manifest(annotated(name))
+        assert caught.value.path == "metadata.annotations.diflow/application"
+
+
 def test_without_the_allocator_there_is_no_deadline_for_the_start() -> None:
     assert invalid(startDeadlineSeconds=60, scheduling="none").path == "spec.startDeadlineSeconds"
 

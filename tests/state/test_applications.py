@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from diflow import keys
+from diflow import keys, names
 from diflow.bounds import (
     MOST_APPLICATION_SHAPES,
     MOST_APPLICATION_WORKS,
@@ -115,7 +115,7 @@ def test_whatever_stands_in_a_line_the_record_is_usable_or_left_out(field: str, 
     read = applications.parse(f"{line}\n{good}")
     assert ("good", "") in read, "one line spoils no other"
     for record in read.values():
-        assert applications.is_name(record.name)
+        assert names.is_application(record.name)
         assert all(
             1 <= n <= r and b > 0 and 0 < own <= step < 1e6 and jobs >= 1 for n, r, b, own, step, jobs in record.shapes
         )
@@ -159,5 +159,5 @@ def test_by_default_an_application_is_an_image_without_its_tag_a_command_and_a_n
     assert name(image="r:5000/rl") == name(image="r:5000/rl:7") != name()
     assert name(namespace="other") != name()
     assert name(command=["python3", "-m", "other"]) != name()
-    assert applications.is_name(name(image=""))
-    assert applications.is_name(name(image="ä/ö:1", command=[{"a": 1}, None]))
+    assert names.is_application(name(image=""))
+    assert names.is_application(name(image="ä/ö:1", command=[{"a": 1}, None]))
