@@ -43,6 +43,9 @@ from diflow.state.status import derive
 PASS_SECONDS: Final = 10.0
 GLIMPSE_SECONDS: Final = 900.0
 """Between two writes of a memory for what running jobs have shown."""
+REFRESH_SECONDS: Final = 300.0
+"""For so long plans use a memory as it was read, except for applications that are new in it: each change of it means a
+new fit for all jobs of the application."""
 MOST_READ: Final = 20
 """Workflows of ended jobs that are read in one pass. More of them wait for the next one."""
 MOST_NOTICED: Final = 10_000
@@ -100,7 +103,7 @@ class Applications:
             **space,
             **options,
         )
-        self._priors: dict[str, tuple[object, dict[str, dict[str, Prior]]]] = {}
+        self._priors: dict[str, tuple[object, dict[str, dict[str, Prior]], float]] = {}
         self._inherited: dict[str, tuple[Profile | None, Prior, Profile]] = {}
         self._done: dict[str, frozenset[str]] = {}
         self._noticed: dict[str, _Noticed] = {}
@@ -129,12 +132,13 @@ class Applications:
         if item is None:
             self._priors.pop(namespace, None)
             return None
-        kept = self._priors.get(namespace)
-        if kept is None or kept[0] is not item:
+        kept, now = self._priors.get(namespace), self._clock()
+        is_old = kept is not None and kept[0] is not item and now - kept[2] >= REFRESH_SECONDS
+        if kept is None or is_old or (kept[0] is not item and read.application not in kept[1]):
             found: dict[str, dict[str, Prior]] = {}
             for (name, pool), record in item["read"].items():
                 found.setdefault(name, {})[pool] = prior_of(record)
-            kept = self._priors[namespace] = item, found
+            kept = self._priors[namespace] = item, found, now
         of_pools = kept[1].get(read.application)
         if not of_pools:
             return None

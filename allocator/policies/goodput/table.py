@@ -145,21 +145,23 @@ class Tables:
         left = data[:, _LEFT].copy()
         if not self._priors:
             return left
+        works: dict[int, FloatArray] = {}
         for j in np.flatnonzero(np.isnan(left) & np.isfinite(data[:, ALPHA_C])).tolist():
             profile = snapshot.job_profile[j]
-            if profile is None or profile.prior is None or not len(profile.prior.works):
-                continue
-            done, started = 0.0, float(snapshot.job_started_seconds[j])
-            ran = snapshot.now_seconds - started if started >= 0 else 0.0
-            if ran > 0:
-                held = max(1.0, float(snapshot.job_service_seconds[j]) / ran)
-                low = int(held)
-                counts = np.array([[low, low + 1]])
-                good, _, _ = best_batches(
-                    data[j : j + 1, :PARAMETERS], _of(data[j : j + 1]), counts, counts > per_node[j]
-                )
-                done = ran * float(good[0, 0] + (held - low) * (good[0, 1] - good[0, 0]))
-            left[j] = work_ahead(profile.prior.works, done)
+            if profile is not None and profile.prior is not None and len(profile.prior.works):
+                works[j] = profile.prior.works
+        rows = np.array(list(works), dtype=np.int64)
+        started = snapshot.job_started_seconds[rows]
+        ran = np.where(started >= 0, np.maximum(snapshot.now_seconds - started, 0.0), 0.0)
+        held = np.maximum(snapshot.job_service_seconds[rows] / np.maximum(ran, 1e-9), 1.0)
+        low = np.minimum(held, 1e6).astype(np.int64)
+        for begin in range(0, len(rows), 4096):
+            part = slice(begin, begin + 4096)
+            of, counts = data[rows[part]], np.column_stack([low[part], low[part] + 1])
+            good, _, _ = best_batches(of[:, :PARAMETERS], _of(of), counts, counts > per_node[rows[part]][:, None])
+            done = ran[part] * (good[:, 0] + (held[part] - low[part]) * (good[:, 1] - good[:, 0]))
+            for j, amount in zip(rows[part].tolist(), done.tolist(), strict=True):
+                left[j] = work_ahead(works[j], amount)
         return left
 
     def _values(
@@ -223,12 +225,13 @@ _NO_REPORT = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np
 @dataclass(frozen=True, slots=True, eq=False)
 class _Report:
     """What was read from a profile (_COLUMNS), and whether its parameters were fitted here: to its observations alone
-    (`is_fitted`), or also to those that it `inherits`, with this model of the memory."""
+    (`is_fitted`), or also to those that it `inherits`, with this model of the memory, on up to `reach` replicas."""
 
     profile: Profile | None
     columns: list[float]
     is_fitted: bool = False
     inherits: FloatArray | None = None
+    reach: float = 0.0
 
 
 def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report, FloatArray]:
@@ -267,7 +270,7 @@ def _models(profiles: tuple[Profile | None, ...], known: dict[int, FloatArray]) 
 def _inherit(profile: Profile, prior: Prior, model: FloatArray, last: _Report | None) -> tuple[_Report, FloatArray]:
     """As `_read_report`, for a job whose application is known. `model`: the one of the prior."""
     plain, rows = _read_report(profile, last)
-    own, columns, nothing = clean(profile.observations), plain.columns, np.zeros((0, 6))
+    columns, nothing = plain.columns, np.zeros((0, 6))
     columns[_RESTART] = np.nan if prior.restart_seconds is None else prior.restart_seconds
     is_useful = bool(np.isfinite(model).all()) and is_trusted(prior)
     if profile.grad_sqr is None:
@@ -276,6 +279,13 @@ def _inherit(profile: Profile, prior: Prior, model: FloatArray, last: _Report | 
         columns[_LEFT] = float(np.median(prior.works)) * min(max(1.0 - profile.fraction_done, 1e-3), 1.0)
     if not is_useful:
         return plain, rows
+    before = last.profile if last is not None and last.inherits is model else None
+    if last is not None and before is not None and before.observations_version == profile.observations_version:
+        columns[:PARAMETERS] = last.columns[:PARAMETERS]
+        columns[_SEEN] = max(columns[_SEEN], last.reach)
+        columns[_SPANNED] = last.columns[_SPANNED]
+        return _Report(profile, columns, inherits=model, reach=last.reach), nothing
+    own = clean(profile.observations)
     if not len(own):
         if profile.parameters is None:
             # It has not run yet: all of this is its predecessors'.
@@ -284,16 +294,13 @@ def _inherit(profile: Profile, prior: Prior, model: FloatArray, last: _Report | 
             columns[_SEEN] = float(prior.observations[:, REPLICAS].max())
             columns[_SPANNED] = float((prior.observations[:, NODES] > 1).any())
         return plain, rows
-    before = last.profile if last is not None and last.inherits is model else None
-    if last is not None and before is not None and before.observations_version == profile.observations_version:
-        columns[: _SPANNED + 1] = last.columns[: _SPANNED + 1]
-        return _Report(profile, columns, inherits=model), nothing
     more = inherited(own, prior, model)
     if more is None or not len(more):
         return plain, rows
-    columns[_SEEN] = max(columns[_SEEN], float(more[:, REPLICAS].max()))
+    reach = float(more[:, REPLICAS].max())
+    columns[_SEEN] = max(columns[_SEEN], reach)
     columns[_SPANNED] = float(columns[_SPANNED] > 0 or (more[:, NODES] > 1).any())
-    return _Report(profile, columns, inherits=model), np.concatenate([more, own])
+    return _Report(profile, columns, inherits=model, reach=reach), np.concatenate([more, own])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
