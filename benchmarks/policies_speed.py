@@ -164,10 +164,8 @@ def inheriting(snapshot: Snapshot, applications: int = 40) -> Snapshot:
         Prior(version=i, observations=frozen(np.array(rows)), works=np.linspace(1e4, 1e6, 16), restart_seconds=45.0)
         for i in range(applications)
     ]
-    profiles = tuple(
-        replace(p or Profile(), prior=priors[j % applications], **({"fraction_done": None} if j % 2 else {}))
-        for j, p in enumerate(snapshot.job_profile)
-    )
+    known = [replace(p or Profile(), prior=priors[j % applications]) for j, p in enumerate(snapshot.job_profile)]
+    profiles = tuple(replace(p, fraction_done=None) if j % 2 else p for j, p in enumerate(known))
     return replace(snapshot, job_profile=profiles)
 
 
