@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from cluster import argo, build, diflowimage, fakenodes, lifecycle, load, packages, seed, smallimages
+from cluster import argo, build, diflowimage, fakenodes, lifecycle, load, packages, secondnode, seed, smallimages
 from cluster.errors import ClusterError, UsageError
 from cluster.kube import Kubectl
 from cluster.parts import ARGO, COREDNS, DEFAULT_ARGO, ETCD, KUBERNETES, KWOK
@@ -188,6 +188,17 @@ def fake_nodes(name: str, count: int, size: fakenodes.Size, progress: Progress) 
     with lifecycle.held(name):
         fakenodes.scale(plan, lifecycle.kubectl(plan), count, size, progress)
     return ""
+
+
+def second_node(name: str, progress: Progress) -> str:
+    """A second real node with the images of the first one but those that were loaded from files. Prints its name."""
+    lifecycle.require_root()
+    plan = lifecycle.load(name)
+    versions = [] if plan.argo == "none" else [plan.argo]
+    with lifecycle.held(name):
+        secondnode.add(plan, lifecycle.kubectl(plan), _seed(plan.argo, versions, progress), progress)
+        load.load(plan, _small_images(versions, progress) + _diflow_images(progress), progress)
+    return plan.second_node
 
 
 def argo_install(kubeconfig_file: Path, version: str, timeout_seconds: float, progress: Progress) -> str:

@@ -42,6 +42,8 @@ def components(plan: Plan) -> tuple[Component, ...]:
         _proxy(plan),
         _coredns(plan),
         _kwok(plan),
+        _second_containerd(plan),
+        _second_kubelet(plan),
     )
 
 
@@ -189,6 +191,25 @@ def _kwok(plan: Plan) -> Component:
         "--server-address=127.0.0.1:10247",
     )
     return Component("kwok", command, "http://127.0.0.1:10247/healthz", after=("kube-apiserver",), optional=True)
+
+
+def _second_containerd(plan: Plan) -> Component:
+    command = ("containerd", "--config", f"{plan.paths.config}/containerd-2.toml")
+    probe, environment = f"unix:{plan.paths.second_socket}", {"TMPDIR": f"{plan.root}/tmp"}
+    return Component("containerd-2", command, probe, optional=True, environment=environment)
+
+
+def _second_kubelet(plan: Plan) -> Component:
+    command = (
+        plan.programs["kubelet"],
+        f"--config={plan.paths.config}/kubelet-2.json",
+        f"--kubeconfig={plan.paths.config}/kubelet-2.kubeconfig",
+        f"--root-dir={plan.root}/kubelet-2",
+        f"--hostname-override={plan.second_node}",
+        f"--node-ip={plan.addresses.node_ip}",
+    )
+    after = ("kube-apiserver", "containerd-2")
+    return Component("kubelet-2", command, "http://127.0.0.1:10268/healthz", after=after, optional=True)
 
 
 def log_file(plan: Plan, name: str) -> Path:

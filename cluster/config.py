@@ -19,6 +19,9 @@ KERNEL_SETTINGS: Mapping[str, str] = {
     "kernel/keys/root_maxbytes": "25000000",
 }
 
+SECOND_GROUP = "/node-2"
+"""The control group of all containers of the second node."""
+
 _UNUSED_PLUGINS = (
     "io.containerd.internal.v1.opt",
     "io.containerd.snapshotter.v1.aufs",
@@ -26,7 +29,7 @@ _UNUSED_PLUGINS = (
     "io.containerd.snapshotter.v1.devmapper",
     "io.containerd.snapshotter.v1.zfs",
 )
-_USERS = ("admin", "controller-manager", "scheduler", "proxy", "coredns", "kwok", "kubelet")
+_USERS = ("admin", "controller-manager", "scheduler", "proxy", "coredns", "kwok", "kubelet", "kubelet-2")
 
 
 def write_all(plan: Plan) -> None:
@@ -37,9 +40,11 @@ def write_all(plan: Plan) -> None:
         path = plan.paths.kubeconfig if user == "admin" else config / f"{user}.kubeconfig"
         _private(path, kubeconfig(plan, user))
     (config / "containerd.toml").write_text(_containerd(plan))
+    (config / "containerd-2.toml").write_text(_containerd(plan, "-2"))
     (config / "cni").mkdir(exist_ok=True)
     (config / "cni" / "10-pods.conflist").write_text(_json(_cni(plan)))
     (config / "kubelet.json").write_text(_json(_kubelet(plan)))
+    (config / "kubelet-2.json").write_text(_json(_kubelet(plan) | _second_kubelet(plan)))
     (config / "proxy.json").write_text(_json(_proxy(plan)))
     (config / "Corefile").write_text(corefile(plan))
     (config / "resolv.conf").write_text(f"nameserver {plan.addresses.node_ip}\n")
@@ -80,16 +85,16 @@ def disabled_plugins(*more: str) -> str:
     return json.dumps([*_UNUSED_PLUGINS, *more])
 
 
-def _containerd(plan: Plan) -> str:
+def _containerd(plan: Plan, suffix: str = "") -> str:
     root = plan.paths.root
     return f"""version = 2
-root = "{root}/containerd"
-state = "/run/containerd"
+root = "{root}/containerd{suffix}"
+state = "/run/containerd{suffix}"
 temp = "{root}/tmp"
 disabled_plugins = {disabled_plugins()}
 
 [grpc]
-  address = "{plan.paths.containerd_socket}"
+  address = "{root}/containerd{suffix}.sock"
 
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{NODE_IMAGE_PAUSE}"
@@ -159,6 +164,18 @@ def _kubelet(plan: Plan) -> dict[str, object]:
         "syncFrequency": "10s",
         "volumeStatsAggPeriod": "5m",
         "registerNode": True,
+    }
+
+
+def _second_kubelet(plan: Plan) -> dict[str, object]:
+    """What the second node's kubelet has of its own: it lives beside the first one in the same namespaces."""
+    return {
+        "containerRuntimeEndpoint": f"unix://{plan.paths.second_socket}",
+        "podLogsDir": "/var/log/pods-2",  # each kubelet removes what it does not know
+        "volumePluginDir": f"{plan.paths.root}/kubelet-2-plugins",
+        "port": 10260,
+        "healthzPort": 10268,
+        "cgroupRoot": SECOND_GROUP,
     }
 
 

@@ -136,7 +136,7 @@ def start(name: str, argo: str, images: Path, progress: Progress) -> Plan:
         write_atomically(paths.state, plan.to_json())
     pki.create(paths.pki, pki.certificates(plan.node, addresses.node_ip, addresses.api_service_ip))
     config.write_all(plan)
-    write_atomically(paths.root / "images.json", json.dumps(seed.plant(images, paths.root)) + "\n")
+    write_atomically(paths.root / "images.json", json.dumps(seed.plant(images, paths.root / "containerd")) + "\n")
     progress(f"{name}: addresses {addresses.block}, keys and configuration written")
     _launch(plan)
     settle(plan, progress)

@@ -13,14 +13,25 @@ from cluster.progress import Progress
 from cluster.supervisor import write_atomically
 from cluster.tarimage import Image, write_oci
 
+SECOND = "containerd-2"
+SECOND_NOTE = "images-2.json"
+
 
 def load(plan: Plan, images: Iterable[Image], progress: Progress) -> None:
-    """Imports the images that this cluster does not have; a file beside its state lists those that it has."""
-    note = plan.paths.root / "images.json"
+    """Imports the images that this cluster does not have, on each of its nodes."""
+    images = list(images)
+    _load(plan, images, progress, socket=plan.paths.containerd_socket, note=plan.paths.root / "images.json")
+    if (plan.paths.wanted / SECOND).exists():
+        note = plan.paths.root / SECOND_NOTE
+        _load(plan, images, progress, socket=plan.paths.second_socket, note=note)
+
+
+def _load(plan: Plan, images: Iterable[Image], progress: Progress, *, socket: Path, note: Path) -> None:
+    """As `load`, on one node; a file beside the cluster's state lists the images that it has."""
     known: dict[str, str] = json.loads(note.read_text()) if note.exists() else {}
     for image in images:
         if known.get(image.reference) != image.digest:
-            import_image(plan.paths.containerd_socket, image)
+            import_image(socket, image)
             known[image.reference] = image.digest
             write_atomically(note, json.dumps(known, indent=2, sort_keys=True) + "\n")
             progress(f"{plan.name}: image {image.reference} loaded")
@@ -48,6 +59,8 @@ def load_file(plan: Plan, path: Path, progress: Progress) -> None:
     if not path.is_file():
         raise UsageError(f"no image file {path}: make one with `docker save IMAGE -o {path}`")
     said = _ctr(plan.paths.containerd_socket, "images", "import", str(path))
+    if (plan.paths.wanted / SECOND).exists():
+        _ctr(plan.paths.second_socket, "images", "import", str(path))
     progress(f"{plan.name}: {path} loaded: {' '.join(said.split())}")
 
 

@@ -79,6 +79,11 @@ class ClusterPaths:
         return self.root / "containerd.sock"
 
     @property
+    def second_socket(self) -> Path:
+        """That of the second node's containerd."""
+        return self.root / "containerd-2.sock"
+
+    @property
     def volumes(self) -> Path:
         return self.root / "volumes"
 
@@ -90,6 +95,6 @@ def cluster_paths(name: str) -> ClusterPaths:
             f"cluster name {name!r}: use 1 to 20 lower-case letters, digits and '-', a letter first, no '-' at the end"
         )
     root = state_root() / name
-    if len(str(root / "containerd.sock")) > 100:
+    if len(str(root / "containerd-2.sock")) > 100:
         raise UsageError(f"{root} is too long a path for a socket in it: set DIFLOW_CLUSTER_DIR to a shorter one")
     return ClusterPaths(root=root)

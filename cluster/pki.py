@@ -26,7 +26,8 @@ class Certificate:
 
 
 def certificates(node: str, node_ip: str, api_service_ip: str) -> tuple[Certificate, ...]:
-    """The certificates of a cluster with one node."""
+    """The certificates of a cluster with one node, and that of the second one's kubelet, which serves with the same
+    certificate: both have one address."""
     api_names = (
         "DNS:kubernetes",
         "DNS:kubernetes.default",
@@ -47,6 +48,7 @@ def certificates(node: str, node_ip: str, api_service_ip: str) -> tuple[Certific
         Certificate("coredns", "diflow-cluster:coredns"),
         Certificate("kwok", "diflow-cluster:kwok"),
         Certificate("kubelet", f"system:node:{node}", ("system:nodes",)),
+        Certificate("kubelet-2", f"system:node:{node}-2", ("system:nodes",)),
         Certificate("kubelet-serving", f"system:node:{node}", (), (f"DNS:{node}", f"IP:{node_ip}")),
     )
 

@@ -39,6 +39,11 @@ class Plan:
         return f"{self.name}-node"
 
     @property
+    def second_node(self) -> str:
+        """The name of the second node, which a cluster has on request."""
+        return f"{self.node}-2"
+
+    @property
     def api_url(self) -> str:
         return f"https://{self.addresses.node_ip}:6443"
 

@@ -59,9 +59,8 @@ def seed(kind: str, images: list[Image], progress: Progress) -> Path:
     return folder
 
 
-def plant(folder: Path, root: Path) -> dict[str, str]:
-    """Links a seed into a new cluster's folder; returns the images that it then has, none if links are impossible."""
-    target = root / "containerd"
+def plant(folder: Path, target: Path) -> dict[str, str]:
+    """Links a seed to a new containerd's root; returns the images that it then has, none if links are impossible."""
     done = subprocess.run(
         ["cp", "--archive", "--link", str(folder / "root"), str(target)], capture_output=True, check=False
     )

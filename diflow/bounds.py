@@ -76,6 +76,8 @@ MOST_TTL_SECONDS: Final = 2**31 - 1
 MOST_START_SECONDS: Final = 2**31 - 1
 """An int32, as the other times of a job."""
 
+LONGEST_QUANTITY: Final = 64
+"""Characters of an amount, such as a task's `maxMemory`."""
 LEAST_HEALTH_SECONDS: Final = 60
 """Of the deadlines in `health`: a server that was away for less than half of it is not noticed, and the clients' next
 attempt follows within as long again."""

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from diflow import bounds, documents, keys, names
+from diflow import amounts, bounds, documents, keys, names
 from diflow.errors import InvalidError
 from diflow.figures import shortened
 from diflow.spec import ditask
+from diflow.spec.failurerules import FailurePolicy
 from diflow.spec.generations import refuse_older, with_tasks
-from diflow.spec.podrules import check_mounts
+from diflow.spec.podrules import check_mounts, work_container
 from diflow.spec.podtemplate import (
     as_invalid,
     check_annotations,
@@ -31,7 +32,7 @@ from diflow.spec.podtemplate import (
     describe,
 )
 from diflow.spec.syntax import qualified_name
-from diflow.state import untrusted
+from diflow.state import memory, untrusted
 from diflow.state.memo import MIB, remembered
 from diflow.state.parameters import split_manifest
 from diflow.state.patches import canonical_json
@@ -101,7 +102,8 @@ class Task(_Model):
 
     `template` is a Kubernetes PodTemplateSpec as plain data. The main container is the one named `di-container`, or the
     first one. A preemptible job's task may run with any number from `min_replicas` to `max_replicas`. `node_unit`: only
-    multiples of it run, for programs whose parallelism needs whole groups of nodes.
+    multiples of it run, for programs whose parallelism needs whole groups of nodes. `max_memory`: the most memory that
+    a replica may get after it ran out of memory (`DIJob.failure_policy`).
     """
 
     type: TaskType = "none"
@@ -110,6 +112,7 @@ class Task(_Model):
     min_replicas: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
     max_replicas: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
     node_unit: int | None = Field(None, ge=1, le=bounds.MOST_REPLICAS, strict=True)
+    max_memory: str | None = Field(None, max_length=bounds.LONGEST_QUANTITY)
     template: dict[str, Any]
 
     @model_validator(mode="before")
@@ -138,6 +141,21 @@ class Task(_Model):
             if self.node_unit and count and count % self.node_unit:
                 raise InvalidError(f"{field} {count} is not a multiple of nodeUnit {self.node_unit}", path=field)
         return self
+
+    @model_validator(mode="after")
+    def _memory_is_a_bound(self) -> Self:
+        if self.max_memory is not None:
+            most = amounts.amount("memory", self.max_memory, "maxMemory")
+            has, _ = memory.of_container(self.work_container.get("resources"))
+            if not 1 <= most <= memory.MOST_MIB or most < has:
+                raise InvalidError(f"{self.max_memory} is less than the replicas have at first", path="maxMemory")
+        return self
+
+    @property
+    def work_container(self) -> dict[str, Any]:
+        """The main container of its template."""
+        containers: list[dict[str, Any]] = self.template["spec"]["containers"]
+        return containers[work_container(containers)]
 
 
 class Topology(_Model):
@@ -185,6 +203,8 @@ class DIJob(_Model):
     leaves scheduling to Argo; `topology` needs the allocator. `ttl_seconds_after_finished` is how long the ended job is
     kept; None is decided by the cluster at submission: what the administrator has set, else without end.
     `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
+    `failure_policy`: what follows when a replica fails, by its exit code; None counts all failures but those from
+    outside.
     `health`: the deadlines by which silent and standing replicas are found; None: they are not looked for.
     """
 
@@ -205,6 +225,7 @@ class DIJob(_Model):
         None, ge=bounds.LEAST_TTL_SECONDS, le=bounds.MOST_TTL_SECONDS, strict=True
     )
     start_deadline_seconds: int | None = Field(None, ge=1, le=bounds.MOST_START_SECONDS, strict=True)
+    failure_policy: FailurePolicy | None = None
     health: Health | None = None
 
     @model_validator(mode="before")
@@ -230,6 +251,9 @@ class DIJob(_Model):
             data["volumes"] = tuple(volumes)
         if data.get("topology") is not None:
             data["topology"] = _topology(data["topology"])
+        for name in ("failurePolicy", "failure_policy"):
+            if data.get(name) is not None:
+                data[name] = _failure_policy(data[name])
         if data.get("health") is not None:
             data["health"] = _health(data["health"])
         return data
@@ -244,6 +268,24 @@ class DIJob(_Model):
         for name, value in of_allocator.items():
             if value is not None and self.scheduling == "none":
                 raise InvalidError("needs the allocator, which `scheduling: none` excludes", path=f"spec.{name}")
+        return self
+
+    @model_validator(mode="after")
+    def _failures_are_of_its_containers(self) -> Self:
+        if self.failure_policy is None:
+            for i, task in enumerate(self.tasks):
+                if task.max_memory is not None:
+                    text = "has no effect without spec.failurePolicy, whose rules give a replica more memory"
+                    raise InvalidError(text, path=f"spec.tasks[{i}].maxMemory")
+            return self
+        known = {container.get("name") for task in self.tasks for container in _containers(task)}
+        mains = {task.work_container.get("name") for task in self.tasks}
+        for i, rule in enumerate(self.failure_policy.given()):
+            path = f"spec.failurePolicy.rules[{i}].onExitCodes.containerName"
+            if rule.container and rule.container not in known:
+                raise InvalidError("no task has a container of this name", path=path)
+            if rule.action == "MoreMemory" and rule.container and rule.container not in mains:
+                raise InvalidError("only the main container of a task gets more memory", path=path)
         return self
 
     @model_validator(mode="after")
@@ -558,6 +600,17 @@ def _checked_template(data: Any) -> tuple[dict[str, Any], list[str]]:
 @remembered(most_bytes=4 * MIB)
 def _checked_packed(packed: bytes) -> bytes:
     return marshal.dumps(check_pod_template(marshal.loads(packed), path="template"))  # noqa: S302 (written above)
+
+
+def _failure_policy(item: Any) -> FailurePolicy:
+    if isinstance(item, FailurePolicy):
+        return item
+    path = "spec.failurePolicy"
+    try:
+        return FailurePolicy.of(_mapping(item, path))
+    except InvalidError as error:
+        inner = error.path.removeprefix(path).removeprefix(".")
+        raise InvalidError(error.message, path=f"{path}.{inner}" if inner else path) from None
 
 
 def _topology(item: Any) -> Topology:

@@ -99,6 +99,8 @@ TASK_RANK: Final = "diengine/task-rank"
 NODE: Final = "diengine/node"
 NODES: Final = "diflow/nodes"  # the hosts of all replicas as in DI_NODES, kept up to date in running pods
 
+MEMORY: Final = "diflow/memory"  # MiB of the main container, of a job whose failurePolicy may give it more
+
 # The roster: a downward API volume in every container, with the pod's annotations as files.
 ROSTER_VOLUME: Final = "diflow"
 ROSTER_FOLDER: Final = "/etc/diflow"
@@ -126,6 +128,7 @@ PARAM_TASKS: Final = "tasks"  # JSON list of the tasks' names in the order of th
 PARAM_PLACES: Final = "places"
 PARAM_REPLICAS: Final = "replicas"  # JSON {task: replicas}: requested by the user
 PARAM_PROFILINGS: Final = "profilings"  # JSON: the job's reports
+PARAM_MEMORY: Final = "memory"  # JSON {task: MiB}: of the main containers of a job whose failurePolicy may raise it
 PARAM_MODULES: Final = "modules"  # JSON: the replicas of a v1alpha1 job that its coordinator has asked for (server)
 
 # Names of templates inside the Workflow that are not tasks of the user.

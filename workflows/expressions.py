@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from diflow import keys
-from diflow.state.failures import STOPPED_MESSAGE, UNCOUNTED_MESSAGES
+from diflow.state.failures import ALWAYS, STOPPED_MESSAGE, Rule, Rules
 
 _ROUND = "inputs.parameters.round"
 _INDEX = "inputs.parameters.index"
@@ -82,6 +82,12 @@ def rank(position: int) -> str:
     """The rank over the whole job of replica `index` of the task at `position` in the order of the tasks."""
     index = f"int({_INDEX})"
     return f"sum({_TASKS}[:{position}], {{{_GRANTED}}}) + {index}" if position else index
+
+
+def memory(task: str) -> str:
+    """The MiB of memory of the main container of a task's next pod, as text. It is an argument of the pod's template,
+    so that Argo records what each attempt had."""
+    return f"string(int(fromJSON(workflow.parameters.{keys.PARAM_MEMORY})['{task}']))"
 
 
 def rounds_before() -> str:
@@ -183,9 +189,50 @@ def is_released(task: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def is_uncounted() -> str:
-    """Whether the last attempt failed for an external reason, so that it does not count against backoffLimit."""
-    return f"(lastRetry.message matches '{'|'.join(UNCOUNTED_MESSAGES)}')"
+def is_uncounted(rules: Rules = ALWAYS) -> str:
+    """Whether the last attempt does not count against backoffLimit, by the first of the rules that matches."""
+    groups: list[tuple[bool, list[Rule]]] = []
+    for rule in rules.rules:
+        is_free = rule.action not in ("Count", "FailJob")
+        if groups and groups[-1][0] == is_free:
+            groups[-1][1].append(rule)
+        else:
+            groups.append((is_free, [rule]))
+    if groups and not groups[-1][0]:
+        groups.pop()  # what no rule matches counts, too
+    out = "false"
+    for is_free, some in reversed(groups):
+        found = _any_applies(some)
+        rest = f"({found} || {out})" if is_free else f"(!({found}) && {out})"
+        out = f"({found})" if out == "false" else rest
+    return out
+
+
+def _any_applies(rules: Sequence[Rule]) -> str:
+    """Whether one of the rules is about the last attempt."""
+    plain = "|".join(rule.matches for rule in rules if not rule.unless)
+    parts = [_says(plain)] if plain else []
+    parts += [f"({_says(rule.matches)} && !({_says(rule.unless)}))" for rule in rules if rule.unless]
+    return " || ".join(parts)
+
+
+def _says(pattern: str) -> str:
+    return f"lastRetry.message matches '{pattern}'"
+
+
+def ends_the_job(dag_task: str, rules: Rules) -> str:
+    """Whether the failed DAG task beside this hook ends the job, by the exit code of its main container; "" if no rule
+    says so. A hook sees the exit code, and no message."""
+    if not any(rule.action == "FailJob" and rule.operator for rule in rules.rules):
+        return ""
+    code = f"(tasks['{dag_task}']?.exitCode ?? '')"
+    out = "false"
+    for rule in reversed([rule for rule in rules.rules if rule.operator]):
+        codes = ", ".join(f"'{value}'" for value in rule.codes)
+        # No exit code, or 0: another container failed, or none did.
+        found = f"{code} in [{codes}]" if rule.operator == "In" else f"!({code} in ['', '0', {codes}])"
+        out = f"({found} ? {str(rule.action == 'FailJob').lower()} : {out})"
+    return out
 
 
 def is_stopped(*, deadline_seconds: float | None = None, restart: str = "") -> str:

@@ -27,6 +27,7 @@ from diflow import bounds, keys
 from diflow.errors import InvalidError
 from diflow.job import CleanPodPolicy, DIJob, Priority
 from diflow.settings import RenderSettings, render_settings
+from diflow.state.failures import Rules
 from diflow.state.nodenames import dag_task
 from diflow.state.patches import canonical_json, initial
 from diflow.version import __version__
@@ -35,10 +36,12 @@ from diflow.workflows.pods import (
     Common,
     dijob_annotation,
     job_patch,
+    memory_of,
     pod_security,
     pod_template,
     roster_volume,
     shared_annotations,
+    task_rules,
     token_volume,
 )
 from diflow.yamltext import dump_yaml
@@ -113,18 +116,27 @@ def checked(workflow: Json) -> Json:
 def _workflow(job: DIJob, settings: RenderSettings) -> Json:
     tasks = tuple(task.name for task in job.tasks)
     common = Common.of(job, settings)
+    rules = [task_rules(job, index, settings) for index in range(len(tasks))]
+    memory = {
+        task.name: memory_of(task, settings) for task, its in zip(job.tasks, rules, strict=True) if its.asks_for_memory
+    }
     return workflow_of(
         job,
         settings,
-        parameters=initial({task.name: task.replicas for task in job.tasks}, is_gang=job.scheduling == "gang"),
+        parameters=initial(
+            {task.name: task.replicas for task in job.tasks}, is_gang=job.scheduling == "gang", memory=memory
+        ),
         common=common,
         pods={"annotations": shared_annotations(job)},
         volumes=[roster_volume(job), token_volume(job)],
         templates=[
             job_dag(),
             _round_dag(tasks, _restarts_together(job), job.backoff_limit),
-            *(_replica_dag(task, job.backoff_limit, job.preemptible) for task in tasks),
-            *(_pods(common, index) for index in range(len(tasks))),
+            *(
+                _replica_dag(task, job.backoff_limit, job.preemptible, _gives_up(job, its), its)
+                for task, its in zip(tasks, rules, strict=True)
+            ),
+            *(_pods(common, index, its) for index, its in enumerate(rules)),
             superseded(),
             _give_up_step(),
         ],
@@ -275,12 +287,14 @@ def _fanout(task: str, restarts_together: bool) -> m.DAGTask:
 
 
 @_built_once
-def _replica_dag(task: str, backoff_limit: int, preemptible: bool) -> m.Template:
+def _replica_dag(task: str, backoff_limit: int, preemptible: bool, gives_up: bool, rules: Rules) -> m.Template:
     retried_alone = not preemptible and backoff_limit > 0
     restarts_together = preemptible and backoff_limit > 0
     given = _replica_inputs(restarts_together)
     attempt = "{{retries}}" if retried_alone else "{{inputs.parameters.attempt}}" if restarts_together else None
     last = f"'{attempt}' == '{backoff_limit}' && " if attempt else ""
+    if last and (ends := expr.ends_the_job(dag_task(task), rules)):
+        last = f"('{attempt}' == '{backoff_limit}' || {ends}) && "
     return m.Template(
         name=replica_name(task),
         annotations={keys.DISPLAY_NAME: f"{task}-{{{{inputs.parameters.member}}}}"},
@@ -294,6 +308,7 @@ def _replica_dag(task: str, backoff_limit: int, preemptible: bool) -> m.Template
                     arguments=arguments(
                         **{name: f"{{{{inputs.parameters.{name}}}}}" for name in given},
                         **({"attempt": "{{retries}}"} if retried_alone else {}),
+                        **({"memory": expr.template(expr.memory(task))} if rules.asks_for_memory else {}),
                     ),
                 ),
                 # In Argo a failed node fails every DAG above it, even after it was dropped from a fan-out. So a replica
@@ -304,14 +319,16 @@ def _replica_dag(task: str, backoff_limit: int, preemptible: bool) -> m.Template
                     depends=has_ended(task),
                     when=expr.template(expr.is_unwanted(task)),
                     # On the leaf: Argo evaluates no other hooks once the DAG has ended.
-                    hooks={"give-up": _give_up(f"{last}{expr.has_failed(dag_task(task))} && {expr.is_wanted(task)}")},
+                    hooks={"give-up": _give_up(f"{last}{expr.has_failed(dag_task(task))} && {expr.is_wanted(task)}")}
+                    if gives_up
+                    else None,
                 ),
             ]
         ),
     )
 
 
-def _pods(common: Common, index: int) -> Json:
+def _pods(common: Common, index: int, rules: Rules) -> Json:
     job = common.job
     task = job.tasks[index].name
     fields = pod_template(common, index)
@@ -319,12 +336,12 @@ def _pods(common: Common, index: int) -> Json:
     restart = "" if not job.preemptible else "{{inputs.parameters.attempt}}" if _restarts_together(job) else "0"
     stopped = expr.is_stopped(deadline_seconds=fields.get("activeDeadlineSeconds"), restart=restart)
     # The user's part was checked with Hera's models when the job was made.
-    template = {**fields, **_pod_frame(task, stopped, _pod_inputs(job))}
+    template = {**fields, **_pod_frame(task, stopped, _pod_inputs(job, rules), rules)}
     return dict(sorted(template.items(), key=lambda item: _PLACE_IN_TEMPLATE[item[0]]))
 
 
 @_built_once
-def _pod_frame(task: str, stopped: str, given: tuple[str, ...]) -> m.Template:
+def _pod_frame(task: str, stopped: str, given: tuple[str, ...], rules: Rules) -> m.Template:
     """What the template of a task's pods has besides the fields of `pod_template`."""
     return m.Template(
         name=task,
@@ -333,7 +350,7 @@ def _pod_frame(task: str, stopped: str, given: tuple[str, ...]) -> m.Template:
         retry_strategy=m.RetryStrategy(
             limit=m.IntOrString(root=UNCOUNTED_LIMIT),
             backoff=UNCOUNTED_BACKOFF,
-            expression=f"{expr.is_wanted(task)} && ({expr.is_uncounted()} || {stopped})",
+            expression=f"{expr.is_wanted(task)} && ({expr.is_uncounted(rules)} || {stopped})",
         ),
     )
 
@@ -374,6 +391,12 @@ def _retry(limit: int, expression: str) -> m.RetryStrategy:
     return m.RetryStrategy(limit=m.IntOrString(root=limit), expression=expression)
 
 
+def _gives_up(job: DIJob, rules: Rules) -> bool:
+    """Whether a replica whose failure is final stops the job itself. Of a preemptible job with a failure policy the
+    allocator does that: a replica also fails because its peer was lost, which does not count."""
+    return not (job.preemptible and job.scheduling == "gang" and rules.is_asked)
+
+
 def _restarts_together(job: DIJob) -> bool:
     """Whether the round is retried, and not each replica."""
     return job.preemptible and job.backoff_limit > 0
@@ -383,8 +406,9 @@ def _replica_inputs(restarts_together: bool) -> tuple[str, ...]:
     return ("round", "index", "member", *(("attempt",) if restarts_together else ()))
 
 
-def _pod_inputs(job: DIJob) -> tuple[str, ...]:
-    return ("round", "index", "member", *(("attempt",) if job.backoff_limit else ()))
+def _pod_inputs(job: DIJob, rules: Rules) -> tuple[str, ...]:
+    attempt, memory = ("attempt",) if job.backoff_limit else (), ("memory",) if rules.asks_for_memory else ()
+    return ("round", "index", "member", *attempt, *memory)
 
 
 def replica_name(task: str) -> str:

@@ -18,6 +18,8 @@ from diflow.job import DIJob, Task
 from diflow.settings import RenderSettings
 from diflow.spec import ditask
 from diflow.spec.podrules import work_container
+from diflow.state import memory
+from diflow.state.failures import Rules, rules_of
 from diflow.state.patches import canonical_json
 from diflow.workflows import expressions as expr
 from diflow.workflows.escape import Template, has_template, patch_json
@@ -158,7 +160,47 @@ def pod_template(common: Common, index: int) -> dict[str, Any]:
             )
         ours[expr.template(_gate_or_node(job, task, gates, f"{path}.spec.schedulingGates"))] = None
         gates = []
-    return template_of(common, index, metadata=_metadata(job, task, path, hostname), ours=ours, gates=gates)
+    metadata = _metadata(job, task, path, hostname)
+    fields: dict[str, Any] = {}
+    if task_rules(job, index, common.settings).asks_for_memory:
+        metadata["annotations"][keys.MEMORY] = "{{inputs.parameters.memory}}"
+        fields = _raised(_resources(task, common.settings))
+    return template_of(common, index, metadata=metadata, ours=ours, gates=gates, fields=fields)
+
+
+def task_rules(job: DIJob, index: int, settings: RenderSettings) -> Rules:
+    """What follows when a replica of a task fails."""
+    if job.failure_policy is None:
+        return rules_of(None)
+    task = job.tasks[index]
+    return rules_of(
+        job.failure_policy.given(),
+        has_allocator=job.scheduling == "gang",
+        has_memory=memory_of(task, settings) > 0,
+        main=task.work_container.get("name") or "",
+    )
+
+
+def memory_of(task: Task, settings: RenderSettings) -> int:
+    """The MiB of memory of which a replica may get more, 0 if its main container names none."""
+    return memory.of_container(_resources(task, settings))[0]
+
+
+def _resources(task: Task, settings: RenderSettings) -> Mapping[str, Any]:
+    return task.work_container.get("resources") or settings.default_resources
+
+
+def _raised(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """The patch of the main container with the memory of its attempt, as `memory.with_memory` has it."""
+    _, less = memory.of_container(resources)
+    amount = "{{inputs.parameters.memory}}"
+    lower = expr.template(f"int(inputs.parameters.memory) - {less}") if less else amount
+    parts = {
+        kind: {"memory": Template(f"{lower if kind == 'requests' else amount}Mi")}
+        for kind in ("limits", "requests")
+        if "memory" in (resources.get(kind) or {})
+    }
+    return {"resources": parts}
 
 
 def template_of(

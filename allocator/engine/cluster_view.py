@@ -6,9 +6,11 @@ from collections.abc import Callable, Set
 from dataclasses import replace
 
 from diflow.allocator.engine.cluster_state import Caches, ClusterState
+from diflow.allocator.engine.failing import first_failure
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.missing_nodes import MissingNodes
 from diflow.allocator.engine.records import PodRead
+from diflow.state import untrusted
 
 
 class ClusterView:
@@ -52,6 +54,7 @@ class ClusterView:
             self._times = {
                 *(node.not_ready_since for node in state.nodes.values() if node.not_ready_since is not None),
                 *(time for at in known if at is not None for time in (at.since, at.first)),
+                *(untrusted.seconds(first_failure(job.read)) for job in state.jobs.values() if job.read.tree.endings),
             }
         clock = self._clock()
         self._ahead = {time: self._ahead.get(time, clock) for time in self._times if time > now}

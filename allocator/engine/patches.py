@@ -29,6 +29,8 @@ Reason = Literal[
     "Refused",
     "Continued",
     "PolicyFailed",
+    "OutOfMemory",
+    "NodeExcluded",
     "Unhealthy",
     "Healthy",
     "SlowNode",
@@ -145,9 +147,18 @@ def _decided_by(read: JobRead) -> tuple[object, ...]:
     return (
         (read.identity.uid, read.problem, read.has_ended, read.is_stopping, read.is_suspended, read.continued_in),
         (read.awaits_admission, read.places_until),
-        (read.rounds, read.current, read.granted, read.released, read.incarnations, read.allocation, read.excluded),
+        (
+            read.rounds,
+            read.current,
+            read.granted,
+            read.released,
+            read.incarnations,
+            read.allocation,
+            read.excluded,
+            read.memory,
+        ),
         (read.roles, read.is_preemptible, read.priority, read.queue, read.required, read.backoff_limit),
-        (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts),
+        (tree.restart_of, tree.round_phase, tree.recreated, tree.restarts, tree.endings),
         frozenset(member for member in tree.members if tree.is_done(member)),
     )
 
@@ -296,6 +307,7 @@ def new_round(
     decision: Mapping[str, Any] | None = None,
     annotations: Mapping[str, str] | None = None,
     excluded: Exclusions | None = None,
+    memory: Mapping[str, int] | None = None,
     note: Note | None = None,
 ) -> Write:
     """Append a round that supersedes the current one, with the nodes of its replicas (empty: no place yet). With
@@ -303,7 +315,8 @@ def new_round(
     allocation = _next_allocation(job, nodes, now)
     name = allocation.round
     if not names:
-        parameters = live(rounds=[*job.rounds, name], current=name, granted={**job.granted, name: counts})
+        granted = {**job.granted, name: counts}
+        parameters = live(rounds=[*job.rounds, name], current=name, granted=granted, memory=memory)
         return change_job(
             job,
             parameters=parameters,
@@ -314,7 +327,13 @@ def new_round(
             note=note,
         )
     parameters = live(
-        rounds=[name], current=name, granted={name: counts}, incarnations={}, released=[], places=ADMITTED
+        rounds=[name],
+        current=name,
+        granted={name: counts},
+        incarnations={},
+        released=[],
+        places=ADMITTED,
+        memory=memory,
     )
     part = NextPart(names, parameters, {**(annotations or {}), **_annotations(allocation, decision, excluded)})
     return Write(WORKFLOW, job.identity, job.key, {}, note=note, why="the next Workflow of the job", part=part)

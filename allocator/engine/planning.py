@@ -24,7 +24,7 @@ from diflow.allocator.model.plan import Action, Plan, Why
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.model.views import DEFAULT_QUEUE, JobView, NodeView, QueueView, RoleView, build
-from diflow.figures import counted, named
+from diflow.figures import counted, named, quantity
 from diflow.state import untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.patches import live
@@ -279,6 +279,28 @@ def _applied(
     return [s for s in standings if s.is_placed or not (s.is_fixed or s.is_barred)]
 
 
+def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeRead]) -> Mapping[str, NodeRead]:
+    """The nodes with as much more memory as the pods there have less than their job's next ones.
+
+    All replicas of a task have one request in a snapshot, that of the next pods. Running ones may have less: so what
+    they leave free remains free for others.
+    """
+    more: dict[str, int] = {}
+    for standing in standings:
+        memory = standing.job.read.memory
+        for pod in standing.job.current_pods() if memory else ():
+            if pod.identity.uid in standing.pods_in_place and pod.where in nodes and (less := _lacks(pod, memory)):
+                more[pod.where] = more.get(pod.where, 0) + less
+    if not more:
+        return nodes
+    return {
+        name: replace(node, allocatable={**node.allocatable, "memory": node.allocatable.get("memory", 0) + more[name]})
+        if name in more
+        else node
+        for name, node in nodes.items()
+    }
+
+
 def _without_excluded(standing: Standing, now: float) -> Standing:
     """The standing of a job for which nodes are left out; that ends with time alone, without a change of the job."""
     found = standing.job.read.excluded.at(now)
@@ -310,6 +332,7 @@ def _on_nodes(
 
     held_pods = _in_place(standings)
     stay = [pod for pod in pods if not leaves(pod) and pod.identity.uid not in held_pods]
+    nodes = _with_room_for_next(standings, nodes)
     standings = _withdraw_overcommitted(standings, nodes, stay)
     held_pods = _in_place(standings)
     foreign: dict[str, amounts.Amounts] = {}
@@ -440,8 +463,8 @@ def _writes_of(
     (now, limit_seconds, capacity), plan, read = limits, explainer.plan, standing.job.read
     action = Action(int(plan.action[j]))
     words = explainer.text(j).split(": ", 2)[-1]
-    if action in (Action.WAIT, Action.PREEMPT) and (out := read.excluded.text(now)):
-        words = f"{words}; {out}"
+    if action in (Action.WAIT, Action.PREEMPT):
+        words = "; ".join([words, *_more_memory(read), *filter(None, [read.excluded.text(now)])])
     said = decision(action.name.lower(), words, now)
     if action is Action.KEEP or (action is Action.WAIT and not standing.is_displaced):
         since = max(standing.job.created_seconds, read.allocation.since if read.allocation else 0.0)
@@ -461,6 +484,16 @@ def _writes_of(
     write = _move(standing, target, said, now)
     frees = standing.is_placed and bool(_shrinks(standing, target))
     return ([write], []) if frees else ([], [write])
+
+
+def _more_memory(read: JobRead) -> list[str]:
+    """The tasks of which a replica ran out of memory, and what the next ones have."""
+    return [
+        f"each {role.name} has {quantity('memory', read.memory[role.name])} of memory instead of "
+        f"{quantity('memory', role.asked_memory)}, since one ran out of it"
+        for role in read.roles
+        if 0 < role.asked_memory < read.memory.get(role.name, 0)
+    ]
 
 
 def left_in_place(shown: Picture, plan: Plan) -> bool:
@@ -562,8 +595,21 @@ def _request(standing: Standing, role: Role) -> Mapping[str, int]:
     """The request of one replica: from its pods, which include what Argo adds, else from its template."""
     for pod in (*standing.job.pods, *standing.job.old_pods):
         if pod.place is not None and pod.place.task == role.name:
-            return pod.request
+            return _with_more(pod, standing.job.read.memory)
     return role.request
+
+
+def _with_more(pod: PodRead, memory: Mapping[str, int]) -> Mapping[str, int]:
+    """The request of a pod's next attempt, which may have more memory."""
+    less = _lacks(pod, memory)
+    return {**pod.request, "memory": pod.request.get("memory", 0) + less} if less else pod.request
+
+
+def _lacks(pod: PodRead, memory: Mapping[str, int]) -> int:
+    """The MiB that a pod has less than the next ones of its task, after another replica ran out of memory."""
+    if not pod.memory or pod.place is None:
+        return 0
+    return max(0, memory.get(pod.place.task, 0) - pod.memory)
 
 
 def _view(standing: Standing) -> JobView:

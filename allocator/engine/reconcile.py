@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import amounts, keys
-from diflow.allocator.engine import patches
+from diflow.allocator.engine import failing, patches
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.bounds import MOST_PARTS
 from diflow.figures import counted
-from diflow.state import chain
+from diflow.state import chain, untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
 from diflow.state.parameters import replicas_text
@@ -173,6 +173,9 @@ class Pace:
 
     between_rounds_seconds: float = 10.0
     """The least age of a round that is replaced because it lost a replica: evictions come in bursts."""
+    explain_seconds: float = 5.0
+    """How long a failure that counts waits for one of another replica that does not, of a job with a failure policy:
+    peers of a lost replica fail as well, and Argo may hear of them first."""
 
 
 def reconcile(
@@ -183,11 +186,13 @@ def reconcile(
     pace: Pace | None = None,
     overdue: frozenset[str] = frozenset(),
     planned_ago: float = 0.0,
+    most_memory: int | None = None,
 ) -> list[Write]:
     """The next writes for this job. Admissions reserve from `capacity`, so that no two jobs get the same.
 
     `overdue`: uids of admitted pods that kube-scheduler has not bound in time. `planned_ago`: seconds since the last
-    plan that was carried out, infinite without one.
+    plan that was carried out, infinite without one. `most_memory`: the MiB that a replica may have after it ran out of
+    memory, None without a limit.
     """
     read = job.read
     if first := _to_successor(job, now) or _to_argo(read, capacity):
@@ -210,7 +215,8 @@ def reconcile(
         return out
     if read.restarts > read.backoff_limit:
         return [_give_up(read, now)]
-    return _go_on(job, capacity, now, pace or Pace(), overdue)
+    follows = _after_failures(job, capacity, now, most_memory) if read.has_policy else None
+    return _go_on(job, capacity, now, pace or Pace(), overdue) if follows is None else follows
 
 
 def _to_successor(job: Job, now: float) -> list[Write]:
@@ -241,14 +247,8 @@ def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
 def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: frozenset[str]) -> list[Write]:
     read = job.read
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
-    if read.is_preemptible:
-        if read.tree.failed(read.current) and not _round_is_over(read):
-            return out + _restart_together(job, now)
-        again = _taken_away(job, capacity, now, pace) or _restarts_elsewhere(job, capacity, now)
-        if again is not None:
-            return [*out, again]
-        if any(member.startswith(f"{read.current}/") for member in read.tree.recreated):
-            return out  # a round that lost a replica will be replaced: no pods are admitted to it
+    if read.is_preemptible and (together := _together(job, capacity, now, pace)) is not None:
+        return out + together
     if not read.is_preemptible and (ended := _without_place(job, now)):
         return [*out, *ended]
     if not read.is_preemptible:
@@ -261,6 +261,58 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
     if change is not None:
         out.append(change)
     return out + _rosters(job)
+
+
+def _together(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> list[Write] | None:
+    """The restart of all replicas of a preemptible job, of which one failed or was taken away; None if none did."""
+    read = job.read
+    is_explained = read.has_policy and failing.is_explained(read)
+    if read.tree.failed(read.current) and not _round_is_over(read) and not is_explained:
+        if explain_left(job, capacity, pace) > 0:
+            return []
+        if read.has_policy and read.restarts >= read.backoff_limit:
+            return [_give_up(read, now)]
+        return _restart_together(job, now)
+    again = _taken_away(job, capacity, now, pace) or _restarts_elsewhere(job, capacity, now)
+    if again is not None:
+        return [again]
+    # A round that lost a replica will be replaced: no pods are admitted to it.
+    is_over = is_explained or any(member.startswith(f"{read.current}/") for member in read.tree.recreated)
+    return [] if is_over else None
+
+
+def _after_failures(job: Job, capacity: FreeCapacity, now: float, most_memory: int | None) -> list[Write] | None:
+    """What follows from failures by the job's failure policy; None if nothing does."""
+    read = job.read
+    running = {pod.member: pod.place.order for pod in job.current_pods() if pod.place is not None and not pod.is_gated}
+    found = failing.consequence(read, running=running, now=now, most_memory=most_memory)
+    if found.stop:
+        made = decision("stop", found.stop, now)
+        return [patches.stop_job(read, decision=made, note=Note("Stopped", found.stop, is_warning=True))]
+    out = [*_lost(job, capacity), *_unwanted(job, capacity)]
+    if found:
+        note = Note("OutOfMemory" if found.reason == "OutOfMemory" else "NodeExcluded", found.why, is_warning=True)
+        made = decision("restart", found.why, now)
+        return [
+            *out,
+            place_again(
+                job, found.moved, now=now, memory=found.memory, excluded=found.excluded, decision=made, note=note
+            ),
+        ]
+    # Argo may have made a pod before it read the new memory. A round is made with it.
+    pods = () if read.is_preemptible else job.current_pods()
+    small = [p for p in pods if p.is_gated and p.place and 0 < p.memory < read.memory.get(p.place.task, 0)]
+    why = f"{_REJECTED}: it is made again with more memory"
+    return [*out, *(patches.fail(pod, job.key, why) for pod in small)] if small else None
+
+
+def explain_left(job: Job, capacity: FreeCapacity, pace: Pace) -> float:
+    """Seconds until the others of a round restart because of a failure that counts; 0 or less if they do so now."""
+    read = job.read
+    if not read.has_policy or not read.is_preemptible or not read.tree.failed(read.current):
+        return 0.0
+    failed = untrusted.seconds(failing.first_failure(read))
+    return pace.explain_seconds - capacity.age(failed) if failed else 0.0
 
 
 def needs(pods: Sequence[PodRead], allocation: Allocation) -> Needs | None:
@@ -277,6 +329,8 @@ def needs(pods: Sequence[PodRead], allocation: Allocation) -> Needs | None:
 
 def _give_up(read: JobRead, now: float) -> Write:
     why = f"its replicas failed {read.restarts} times altogether; backoffLimit is {read.backoff_limit}"
+    if read.restarts <= read.backoff_limit:  # of a job that restarts as a whole: this is the failure after the last one
+        why = f"{failing.verdict(read)} after {counted(read.restarts, 'restart')}; backoffLimit is {read.backoff_limit}"
     return patches.stop_job(read, decision=decision("stop", why, now), note=Note("Stopped", why, is_warning=True))
 
 
@@ -313,9 +367,16 @@ def next_round(
 
 
 def place_again(
-    job: Job, gone: Set[tuple[str, int]], *, now: float, excluded: Exclusions | None = None, **told: Any
+    job: Job,
+    gone: Set[tuple[str, int]],
+    *,
+    now: float,
+    excluded: Exclusions | None = None,
+    memory: Mapping[str, int] | None = None,
+    **told: Any,
 ) -> Write:
-    """Take the places of the replicas `gone` (task, index) back, so that planning finds others, and record `excluded`.
+    """Take the places of the replicas `gone` (task, index) back, so that planning finds others, and record `excluded`
+    and `memory`, the MiB of the next pods by task.
 
     A preemptible job moves as a whole: to a new round, which has no places yet. This uses none of its backoffLimit.
     `told`: the note and the decision, as in `patches`.
@@ -323,15 +384,15 @@ def place_again(
     read, at = job.read, job.read.allocation
     if read.is_preemptible:
         counts = {role.name: role.low for role in read.roles}
-        return next_round(job, counts, {}, now=now, excluded=excluded, **told)
+        return next_round(job, counts, {}, now=now, excluded=excluded, memory=memory, **told)
     moved = None
-    if at is not None and at.round == read.current:
+    if gone and at is not None and at.round == read.current:
         nodes = {
             task: tuple("" if (task, index) in gone else node for index, node in enumerate(places))
             for task, places in at.nodes.items()
         }
         moved = Allocation(at.round, nodes, now, at.first, at.moves)
-    return patches.change_job(read, allocation=moved, excluded=excluded, **told)
+    return patches.change_job(read, parameters=live(memory=memory), allocation=moved, excluded=excluded, **told)
 
 
 def next_names(job: Job) -> tuple[str, ...]:
@@ -564,7 +625,7 @@ def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
         return []
     latest = job.latest_restart()
     gated = [p for p in job.current_pods() if p.is_gated and not p.is_terminating and p.place]
-    gated = [p for p in gated if p.place and p.place.restart == latest]
+    gated = [p for p in gated if p.place and p.place.restart == latest and _is_known(read, p)]
     if not gated or (read.is_preemptible and former_pods(job, capacity)):
         return []
     if not job.has_started():
@@ -584,6 +645,15 @@ def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:
             assert pod.place is not None
             out.append(patches.admit(pod, at.node(pod.place.task, pod.place.index), job.key))
     return out
+
+
+def _is_known(read: JobRead, pod: PodRead) -> bool:
+    """Whether the Workflow shows how the attempt before this pod ended, if that matters: by the failure policy it may
+    lose its node."""
+    assert pod.place is not None
+    if not read.has_policy or not (pod.place.counted or pod.place.uncounted):
+        return True
+    return read.tree.newest.get(pod.member, (0, 0, 0, 0)) >= pod.place.order
 
 
 def _first_admission(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:

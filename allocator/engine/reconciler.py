@@ -36,6 +36,7 @@ class Reconciler:
     ) -> None:
         self._executor, self._view = executor, view
         self._pace = Pace(settings.between_rounds_seconds)
+        self._most_memory = settings.most_memory_mib
         self._clock, self._wall = clock, wall
         self._unchanged: dict[str, Job] = {}
         self.unbound = UnboundPods(settings.bind_seconds)
@@ -71,7 +72,15 @@ class Reconciler:
             if executor.is_backing_off(job.key):
                 continue
             try:
-                writes = reconcile(job, capacity, now=now, pace=self._pace, overdue=overdue, planned_ago=planned_ago)
+                writes = reconcile(
+                    job,
+                    capacity,
+                    now=now,
+                    pace=self._pace,
+                    overdue=overdue,
+                    planned_ago=planned_ago,
+                    most_memory=self._most_memory,
+                )
             except Exception as error:  # one faulty job must not stop the others
                 log.error("cannot be carried out", job=job.key, trace=traceback.format_exc(limit=-4))
                 executor.back_off(job.key, error)
@@ -96,7 +105,7 @@ class Reconciler:
         if self._unchanged.get(job.key) is not job:
             return False
         # With time alone a node becomes lost, a round old enough to be replaced, and a pod overdue.
-        if job.read.tree.recreated:
+        if job.read.tree.recreated or (job.read.has_policy and job.read.tree.failed(job.read.current)):
             return False
         return not (lost or overdue) or not any(pod.identity.uid in overdue or pod.host in lost for pod in job.pods)
 

@@ -19,7 +19,8 @@ from diflow.errors import InvalidError
 from diflow.job import DIJob, Health, Task, read_annotation
 from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
-from diflow.state import applications, untrusted
+from diflow.spec.podrules import work_container
+from diflow.state import applications, memory, untrusted
 from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
 from diflow.state.health import HealthState
@@ -88,6 +89,8 @@ class PodRead:
     """(name, image) of each container in the pod's status."""
     has_run: bool = True
     """A container was started, by the pod's status: it may have something to save."""
+    memory: int = 0
+    """MiB of its main container, of a job whose failure policy may give it more; else 0."""
     created: float = 0.0
     """When the API server made it, in seconds since 1970."""
     began: float = 0.0
@@ -125,6 +128,9 @@ class Role:
     high: int
     wanted: int
     unit: int = 1
+    asked_memory: int = 0
+    """MiB of the main container as submitted, of a task that may get more."""
+    max_memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,8 @@ class JobRead:
     `name` is the job's, which is that of its first Workflow. `continues`: the key of the previous Workflow;
     `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `required`: the level
     of the topology that its DIJob requires, or "". `service`: the headless Service of its hosts.
+    `has_policy`: it has a failure policy; `memory`: the MiB of the main containers of its next pods, for the tasks that
+    may get more; `excluded`: the nodes that are left out for it.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
     `health`: the deadlines of its replicas, None without any; `found`: what was found of them.
     """
@@ -153,6 +161,8 @@ class JobRead:
     queue: str = ""
     required: str = ""
     backoff_limit: int = 3
+    has_policy: bool = False
+    memory: Mapping[str, int] = field(default_factory=dict)
     start_deadline_seconds: int | None = None
     health: Health | None = None
     found: HealthState | None = None
@@ -346,6 +356,7 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
             tuple((c.get("name") or "", c.get("image") or "") for c in status.get("containerStatuses") or [])
         ),
         has_run=_has_run(status),
+        memory=untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0 if place is not None else 0,
         created=untrusted.seconds(metadata.get("creationTimestamp")),
         began=_began(status) if place is not None else 0.0,
     )
@@ -448,7 +459,9 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         found=state.health,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
-        tree=read_tree(nodes, is_offloaded=offloaded),
+        has_policy=state.failures is not None,
+        memory=state.memory,
+        tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if state.failures is not None else None),
         restarts_before=state.restarts_before,
         rounds_before=state.rounds_before,
         bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),
@@ -481,12 +494,14 @@ def _roles(state: JobState, job: DIJob) -> tuple[Role, ...]:
         out.append(
             Role(
                 task.name,
-                *_pod_of(job, i),
+                *_pod_of(job, i, state.memory.get(task.name)),
                 submitted=task.replicas,
                 low=found.low,
                 high=found.high,
                 wanted=found.wanted,
                 unit=task.node_unit or 1,
+                asked_memory=memory.of_container(_main(task).get("resources"))[0] if task.name in state.memory else 0,
+                max_memory=amounts.amount("memory", task.max_memory, "maxMemory") if task.max_memory else None,
             )
         )
     return tuple(out)
@@ -504,14 +519,22 @@ def _pod_of_task(packed: bytes) -> tuple[Mapping[str, int], Where, tuple[int, ..
     return amounts.of_pod(spec), read_where(spec), ports
 
 
-def _pod_of(job: DIJob, index: int) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
+def _pod_of(job: DIJob, index: int, mib: int | None = None) -> tuple[Mapping[str, int], Where, tuple[int, ...]]:
+    """`mib`: the memory of the main container, if it is not that of the template."""
     task: Task = job.tasks[index]
     spec = dict(task.template["spec"])
     containers = list(spec["containers"])
-    main = next((i for i, c in enumerate(containers) if c.get("name") == keys.MAIN_CONTAINER), 0)
-    if not containers[main].get("resources"):
-        containers[main] = {**containers[main], "resources": _defaults().default_resources}
+    main = work_container(containers)
+    containers[main] = _main(task)
+    if mib is not None:
+        containers[main] = {**containers[main], "resources": memory.with_memory(containers[main]["resources"], mib)}
     return _pod_of_task(marshal.dumps({**spec, "containers": containers}, _WITHOUT_REFERENCES))
+
+
+def _main(task: Task) -> Mapping[str, Any]:
+    """The main container of a task, with the default resources if it has none."""
+    main = task.work_container
+    return main if main.get("resources") else {**main, "resources": _defaults().default_resources}
 
 
 @lru_cache(maxsize=1)

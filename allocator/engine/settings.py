@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from diflow import amounts
 from diflow.allocator.engine.pools import PoolLabel, Pools, PoolSpeed, TopologyText
 from diflow.allocator.model.views import POOL_LABEL
+from diflow.bounds import LONGEST_QUANTITY
 from diflow.environment import from_environment
+
+
+def _memory(text: str) -> str:
+    if text and (len(text) > LONGEST_QUANTITY or not 1 <= amounts.amount("memory", text, "max_memory") <= amounts.MOST):
+        raise ValueError("must be an amount of memory such as 128Gi")
+    return text
+
+
+Memory = Annotated[str, AfterValidator(_memory)]
 
 
 class AllocatorSettings(BaseSettings):
@@ -71,6 +84,10 @@ class AllocatorSettings(BaseSettings):
     """A place that a job has not used for this time is taken back: its pods were not created, or the pods that should
     leave do not. A place also waits this long for terminating pods, most of which save a checkpoint in less."""
 
+    max_memory: Memory = ""
+    """The most memory that a replica may get after it ran out of memory, such as 128Gi: a job that needs more fails.
+    Empty: what the formula allows, which is 64Gi or what the user asked for."""
+
     placement_limit_seconds: float = Field(300.0, gt=0)
     """A gang that waits longer gets an Event of type Warning."""
 
@@ -87,6 +104,11 @@ class AllocatorSettings(BaseSettings):
 
     journal_bytes: int = Field(64 * 1024 * 1024, ge=4096)
     """The size in bytes at which the journal is rotated; one older file is kept."""
+
+    @property
+    def most_memory_mib(self) -> int | None:
+        """`max_memory` in MiB, None without a limit."""
+        return amounts.amount("memory", self.max_memory, "max_memory") if self.max_memory else None
 
     @property
     def pools(self) -> Pools:

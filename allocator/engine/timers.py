@@ -9,7 +9,7 @@ from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.planner import Planner
-from diflow.allocator.engine.reconcile import start_left
+from diflow.allocator.engine.reconcile import Pace, explain_left, start_left
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import UnboundPods
 
@@ -78,12 +78,13 @@ class Timers:
             for job in state.jobs.values()
             if job.read.tree.recreated and job.read.allocation is not None
         )
+        unexplained = (explain_left(job, capacity, Pace()) for job in state.jobs.values() if job.read.has_policy)
         waiting = [start_left(job, capacity) for job in state.jobs.values()]
         # Before a job is stopped because it is too late, a plan is made that may start it.
         planned_ago = self._planner.planned_ago
         if self._planner.failing_seconds is None and any(-planned_ago < seconds <= 0 for seconds in waiting):
             reasons.append(TOO_LATE)
-        left = min((seconds for seconds in (*silent, *young, *waiting) if seconds > 0), default=math.inf)
+        left = min((seconds for seconds in (*silent, *young, *unexplained, *waiting) if seconds > 0), default=math.inf)
         self._later = self._clock() + left
         if promises.due() > self._clock():
             self._later = min(self._later, promises.due())

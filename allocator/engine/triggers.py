@@ -34,7 +34,7 @@ def _of_job(key: str, old: JobRead | None, new: JobRead | None, fraction: float)
         return f"{key} {'came' if new is not None else 'is gone'}"
     if old.has_ended != new.has_ended or old.is_stopping != new.is_stopping:
         return f"{key} ended"
-    asked = (old.roles, old.required, old.queue) != (new.roles, new.required, new.queue)
+    asked = (old.roles, old.required, old.queue, old.excluded) != (new.roles, new.required, new.queue, new.excluded)
     if asked or old.is_suspended != new.is_suspended or bool(old.problem) != bool(new.problem):
         return f"{key} asks for something else"
     if is_news(old.profilings, new, fraction):

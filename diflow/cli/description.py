@@ -15,6 +15,8 @@ from diflow.cli.output import clock, coloured_phase, moment, printable
 from diflow.durations import age
 from diflow.figures import shortened
 from diflow.jobs.events import event_time, is_allocators
+from diflow.state.exclusions import Exclusions
+from diflow.state.followed import failures
 from diflow.state.observe import observe
 from diflow.state.status import derive
 from diflow.tables import table
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from diflow.jobs.lookup import Job
+    from diflow.state.followed import Failure
     from diflow.state.observe import Observation
     from diflow.state.parameters import Decision
 
 _MOST_EVENTS = 15
 _MOST_OF_ALLOCATOR = 10
+_MOST_FAILURES = 15
 _LONGEST = 120
 # Events have the clock of the machine that wrote them.
 _CLOCKS_DIFFER = timedelta(seconds=2)
@@ -49,6 +53,8 @@ def description(
     events = [event for event in events if _is_since(job.created, event)]
     allocators = [event for event in allocators if _is_since(job.created, event)] if allocators else allocators
     sections = [_facts(job, seen, decision, held=held, now=now), _phases(job), _replicas(seen, now=now)]
+    if failed := failures(seen):
+        sections.append(_failures(failed, now=now))
     if job.status.profilings:
         lines = [printable(f"  {key}: {value}") for key, value in job.status.profilings.items()]
         sections.append("\n".join([_title("Profilings"), *lines]))
@@ -101,6 +107,7 @@ def _facts(job: Job, seen: Observation, decision: Decision | None, *, held: str,
         ("Preemptible", labels.get(keys.PREEMPTIBLE, "-")),
         ("Scheduling", labels.get(keys.SCHEDULING, "-")),
         *_topology(spec.get("topology")),
+        *_left_out(job, now=now),
         ("Submitted", moment(job.created)),
         ("Ended", moment(status.completion_timestamp)) if status.ended else ("Running for", took),
     ]
@@ -134,6 +141,13 @@ def _topology(given: object) -> list[tuple[str, str]]:
     return [("Topology", printable(f"all of it in one {required}"))] if isinstance(required, str) else []
 
 
+def _left_out(job: Job, *, now: datetime) -> list[tuple[str, str]]:
+    """The nodes that are left out for the job; nothing if there are none."""
+    given = (job.workflow["metadata"].get("annotations") or {}).get(keys.EXCLUDED)
+    text = Exclusions.parse(given).text(now.timestamp()) if not job.status.ended else ""
+    return [("Nodes", printable(text))] if text else []
+
+
 def _phases(job: Job) -> str:
     rows = [
         (f"  {clock(c.last_transition_time)}", coloured_phase(c.type), printable(c.message))
@@ -160,6 +174,25 @@ def _replicas(seen: Observation, *, now: datetime) -> str:
         )
     head = (f"  {replicas.HEAD[0]}", *replicas.HEAD[1:])
     return "\n".join([_title("Replicas"), table(head, lines)])
+
+
+def _failures(failed: Sequence[Failure], *, now: datetime) -> str:
+    rows = [
+        (
+            f"  {age(one.ended, now=now)}",
+            one.replica,
+            one.node or "-",
+            printable(one.reason),
+            printable(one.rule),
+            printable(one.followed),
+        )
+        for one in failed[-_MOST_FAILURES:]
+    ]
+    head = ("  AGE", "REPLICA", "NODE", "REASON", "RULE", "WHAT FOLLOWED")
+    lines = [_title("Failures"), table(head, rows)]
+    if more := len(failed) - len(rows):
+        lines.insert(1, f"  {more} earlier")
+    return "\n".join(lines)
 
 
 def _allocator(events: Sequence[dict[str, Any]] | None, *, now: datetime) -> str:

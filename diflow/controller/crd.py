@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from diflow import bounds, keys
+from diflow import bounds, failurepolicy, keys
 from diflow.controller import crd_v1alpha1
 from diflow.controller.schemas import KEPT, Json, clean_pod_policy, described, fixed, own, pod_template, rule, status
 from diflow.job import DIJob, Task
@@ -26,15 +26,18 @@ CHANGEABLE: Final = "replicas, minReplicas and maxReplicas of its tasks"
 """What may change in the spec of a job that was created."""
 
 # What cannot change of a task `t`.
-_FIXED: Final = "[dyn(t.type), dyn(has(t.name) ? t.name : ''), dyn(has(t.nodeUnit) ? t.nodeUnit : 1), dyn(t.template)]"
+_FIXED: Final = (
+    "[dyn(t.type), dyn(has(t.name) ? t.name : ''), dyn(has(t.nodeUnit) ? t.nodeUnit : 1), "
+    "dyn(has(t.maxMemory) ? t.maxMemory : ''), dyn(t.template)]"
+)
 # What cannot change in the spec, besides its tasks.
 _WITH_DEFAULT: Final = ("priority", "preemptible", "backoffLimit", "cleanPodPolicy")
 _LONGEST_NAME: Final = 253
 _LONGEST_KEY: Final = 253 + 1 + keys.LABEL_LIMIT
 """Characters of a label's key: a prefix, a slash and a name."""
 _OPTIONAL: Final = (
-    "topology", "queue", "scheduling", "volumes", "ttlSecondsAfterFinished", "startDeadlineSeconds", "health",
-    "template", "engineFields", "priorityClassName", *crd_v1alpha1.MODULES,
+    "topology", "queue", "scheduling", "volumes", "ttlSecondsAfterFinished", "startDeadlineSeconds", "failurePolicy",
+    "health", "template", "engineFields", "priorityClassName", *crd_v1alpha1.MODULES,
 )  # fmt: skip
 
 # Expressions of CEL.
@@ -157,6 +160,7 @@ def _spec() -> Json:
                 fields["startDeadlineSeconds"],
                 "The job fails if it has not started so many seconds after its creation.",
             ),
+            "failurePolicy": _failure_policy(),
             "health": described(
                 fields["health"],
                 "After how long replicas count as silent or as standing still, and what follows. Not set: never.",
@@ -182,7 +186,7 @@ def _spec() -> Json:
             rule(
                 "has(self.tasks) == has(oldSelf.tasks) && (!has(self.tasks) || "
                 f"self.tasks.map(t, {_FIXED}) == oldSelf.tasks.map(t, {_FIXED}))",
-                f"the number of tasks, their types, names, units and templates {cannot}",
+                f"the number of tasks, their types, names, units, maxMemory and templates {cannot}",
             ),
             rule(
                 "!has(self.template) || has(self.tasks) || !has(self.maxReplicas) || self.maxReplicas == 0 || "
@@ -194,6 +198,65 @@ def _spec() -> Json:
                 f"the job has too many replicas: at most {bounds.MOST_REPLICAS:,} are allowed in all",
             ),
         ],
+    }
+
+
+def _failure_policy() -> Json:
+    codes = {
+        "type": "object",
+        "required": ["operator", "values"],
+        "properties": {
+            "containerName": {"type": "string", "minLength": 1, "maxLength": keys.LABEL_LIMIT},
+            "operator": {"type": "string", "enum": list(failurepolicy.OPERATORS)},
+            "values": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": failurepolicy.MOST_CODES,
+                "x-kubernetes-list-type": "set",
+                "items": {"type": "integer", "format": "int32", "minimum": 0, "maximum": failurepolicy.MOST_CODE},
+            },
+        },
+        "x-kubernetes-validations": [
+            rule("self.operator != 'In' || !self.values.exists(v, v == 0)", "0 is no failure: In cannot name it")
+        ],
+    }
+    condition = {
+        "type": "object",
+        "required": ["type"],
+        "properties": {
+            "type": {"type": "string", "enum": [failurepolicy.DISRUPTION]},
+            "status": {"type": "string", "enum": ["True"]},
+        },
+    }
+    one = {
+        "type": "object",
+        "required": ["action"],
+        "properties": {
+            "action": {"type": "string", "enum": list(failurepolicy.ACTIONS)},
+            "onExitCodes": codes,
+            "onPodConditions": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": failurepolicy.MOST_CONDITIONS,
+                "x-kubernetes-list-type": "atomic",
+                "items": condition,
+            },
+        },
+        "x-kubernetes-validations": [
+            rule("has(self.onExitCodes) != has(self.onPodConditions)", "must have onExitCodes or onPodConditions")
+        ],
+    }
+    return {
+        "type": "object",
+        "description": "What follows when a replica fails: the first rule that matches decides, then the default ones.",
+        "properties": {
+            "rules": {
+                "type": "array",
+                "maxItems": failurepolicy.MOST_RULES,
+                "x-kubernetes-list-type": "atomic",
+                "items": one,
+            }
+        },
     }
 
 
@@ -238,6 +301,12 @@ def _tasks() -> Json:
                 "minReplicas": count,
                 "maxReplicas": count,
                 "nodeUnit": described(count, "The number of replicas is always a multiple of it."),
+                "maxMemory": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": bounds.LONGEST_QUANTITY,
+                    "description": "The most memory that a replica may get after it ran out of it (failurePolicy).",
+                },
                 "template": pod_template(),
             },
             "x-kubernetes-validations": [

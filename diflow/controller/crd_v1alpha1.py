@@ -25,7 +25,7 @@ _OF_V2: Final[Json] = {
         name: {"type": "integer"}
         for name in ("backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds", "minReplicas", "maxReplicas")
     },
-    **dict.fromkeys(("topology", "template", "engineFields"), KEPT),
+    **dict.fromkeys(("topology", "template", "engineFields", "failurePolicy", "health"), KEPT),
     "preemptible": {"type": "boolean"},
     "tasks": {"type": "array", "maxItems": bounds.MOST_TASKS, "items": KEPT},
 }

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from diflow import keys
 from diflow.state import nodenames, untrusted
 from diflow.state.nodenames import NodeName
 
@@ -36,7 +37,8 @@ _NODE_NAME: Final = "workflows.argoproj.io/node-name"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. `place` is its position in the tree of rounds, None if it is outside. Times are RFC 3339 or ""."""
+    """One node. `place` is its position in the tree of rounds, None if it is outside. Times are RFC 3339 or "".
+    `memory`: the MiB of its main container, 0 if Argo records none (`workflows.expressions.memory`)."""
 
     id: str
     name: str
@@ -48,6 +50,7 @@ class Node:
     finished: str
     host: str
     exit_code: int | None
+    memory: int = 0
 
     @property
     def is_fulfilled(self) -> bool:
@@ -115,7 +118,17 @@ def _node(workflow: str, key: str, node: Object) -> Node:
         finished=untrusted.time(node.get("finishedAt")),
         host=untrusted.string(node.get("hostNodeName"), most=253),
         exit_code=exit_code(code),
+        memory=_memory(node),
     )
+
+
+def _memory(node: Object) -> int:
+    given = untrusted.sub(node, "inputs").get("parameters")
+    # The last of a few: the other inputs of pods are not looked at.
+    last = given[-1] if isinstance(given, list) and given else None
+    if not isinstance(last, Mapping) or last.get("name") != keys.PARAM_MEMORY:
+        return 0
+    return untrusted.whole(last.get("value"), digits=15) or 0
 
 
 def exit_code(code: Any) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 from diflow import keys
 from diflow.state import failures, modules, nodes, signals, untrusted
 from diflow.state.advice import tell
+from diflow.state.failures import Rules, Verdict
 from diflow.state.health import HealthState
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import Node
@@ -57,7 +58,8 @@ class Attempt:
     is_ending: bool  # the main container has ended, and Argo still saves its outputs
     finished: str
     is_lost: bool = False  # its pod is being deleted or is gone, and Argo has not noted that yet
-    is_uncounted: bool = False  # it failed for an external reason, which does not count
+    verdict: Verdict | None = None  # why it failed, and what follows by the rules of its job; None if it did not
+    memory: int = 0  # MiB of its main container, 0 if Argo does not record it
     result: str = ""  # what its program has written to /dev/termination-log
 
     @property
@@ -87,9 +89,14 @@ class Attempt:
 
     @property
     def was_taken_away(self) -> bool:
-        """It ended by eviction, preemption, a lost node or the like, by the rule of Argo's expressions. A program's own
-        message has no influence."""
-        return self.phase == "Failed" and self.is_uncounted
+        """It ended by eviction, preemption, a lost node or the like, or as the failure policy of its job does not
+        count, by the rules of Argo's expressions. A program's own message has no influence."""
+        return self.phase == "Failed" and self.verdict is not None and not self.verdict.is_counted
+
+    @property
+    def ends_the_job(self) -> bool:
+        """It failed in a way that ends the job, by its failure policy."""
+        return self.phase == "Failed" and self.verdict is not None and self.verdict.action == "FailJob"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +228,16 @@ def observe_state(state: JobState, workflow: Object, pods: Sequence[Object] = ()
         if node.place is None:
             continue
         if node.type == "Pod" and node.place.task and not is_never_made(node):
-            attempts.append(_attempt(node, by_node.get(node.id), node.place, gated=gated, sees_pods=bool(pods)))
+            attempts.append(
+                _attempt(
+                    node,
+                    by_node.get(node.id),
+                    node.place,
+                    gated=gated,
+                    sees_pods=bool(pods),
+                    rules=state.rules(node.place.task),
+                )
+            )
             tasks.setdefault(node.place.task)
     attempts.sort(key=lambda a: (a.order, a.created))
     tree = read_tree(found, is_offloaded=offloaded)
@@ -268,7 +284,7 @@ def waiting_reason(pod: Object, *, gated: str = "") -> str:
     return ""
 
 
-def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, sees_pods: bool) -> Attempt:
+def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, sees_pods: bool, rules: Rules) -> Attempt:
     ended = node.is_fulfilled
     argos = node.message
     message = argos.removeprefix(f"{_ARGO_MAIN}: ")
@@ -333,7 +349,8 @@ def _attempt(node: Node, pod: Object | None, place: NodeName, *, gated: str, see
         is_ending=is_ending,
         finished=finished,
         is_lost=is_lost,
-        is_uncounted=failures.is_uncounted(argos),
+        verdict=rules.judge(argos) if phase == "Failed" else None,
+        memory=node.memory,
         result=result,
     )
 

@@ -24,11 +24,15 @@ from typing import Any, Final, TypeGuard
 from diflow import keys
 from diflow.bounds import MOST_BACKOFF_LIMIT, MOST_MANIFEST_BYTES, MOST_REPLICAS, MOST_TASKS, MOST_WORKFLOW_BYTES
 from diflow.errors import InvalidError
+from diflow.failurepolicy import GivenRule, PolicyError
+from diflow.failurepolicy import parse as parse_policy
 from diflow.state import chain, untrusted
 from diflow.state.allocation import Allocation, point_in_time
 from diflow.state.exclusions import Exclusions
+from diflow.state.failures import ALWAYS, Rules, rules_of
 from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
+from diflow.state.memory import MOST_MIB
 from diflow.state.patches import NOT_ADMITTED, incarnations_name
 
 Object = Mapping[str, Any]
@@ -65,12 +69,14 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """One task as submitted: `low` and `high` are its minReplicas and maxReplicas, if set."""
+    """One task as submitted: `low` and `high` are its minReplicas and maxReplicas, if set. `main`: the name of its main
+    container, if the job has a failure policy."""
 
     name: str
     replicas: int
     low: int | None = None
     high: int | None = None
+    main: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,10 @@ class JobState:
     submission. `awaits_admission`: it has no pods, as the allocator has not admitted it yet; `is_suspended`: by a user.
     `is_hidden`: Argo does not see it until the allocator's first decision (`keys.INSTANCE`).
     `places_until`: how long pods are created without a gate (seconds since 1970; 0: they are not).
+
+    `failures`: the rules of its failure policy, None without one; `has_allocator`: it was submitted to be placed by the
+    allocator. `memory`: the MiB of the next pods of the tasks that may get more. `excluded`: the nodes that are left
+    out for it.
 
     `dijob` is the text of the annotation, which `diflow.job.read_annotation` parses with its templates.
     `parameters` has all parameters in order, to be written back. `is_job`: diflow made the Workflow. Times are RFC
@@ -112,6 +122,9 @@ class JobState:
     continued_in: str = ""
     tasks: tuple[TaskState, ...] = ()
     backoff_limit: int = DEFAULT_BACKOFF
+    failures: tuple[GivenRule, ...] | None = None
+    has_allocator: bool = False
+    memory: Mapping[str, int] = field(default_factory=dict)
     rounds: tuple[str, ...] = ("1",)
     current: str = "1"
     granted: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -142,6 +155,13 @@ class JobState:
     def is_stopping(self) -> bool:
         """Argo was asked to end it."""
         return self.shutdown in STOPS
+
+    def rules(self, task: str) -> Rules:
+        """What follows when a replica of a task fails. The Workflow's expressions are made of the same rules."""
+        if self.failures is None:
+            return ALWAYS
+        main = next((found.main for found in self.tasks if found.name == task), "")
+        return rules_of(self.failures, has_allocator=self.has_allocator, has_memory=task in self.memory, main=main)
 
     def parameter(self, name: str) -> str:
         """The value of a parameter of the Workflow, or ""."""
@@ -286,6 +306,8 @@ def _submitted(fields: _Fields) -> _Fields:
         "is_preemptible": found.is_preemptible,
         "priority": found.priority,
         "queue": fields["queue"] or found.queue,
+        "failures": found.failures,
+        "has_allocator": found.has_allocator,
         "has_health": found.has_health,
     }
 
@@ -299,6 +321,8 @@ class _Submitted:
     is_preemptible: bool
     priority: str
     queue: str
+    failures: tuple[GivenRule, ...] | None
+    has_allocator: bool
     has_health: bool = False
 
 
@@ -354,7 +378,8 @@ def _read_manifest(dijob: str) -> _Submitted:
         counts = [item.get("replicas", 1), item.get("minReplicas"), item.get("maxReplicas")]
         if not _is_count(counts[0]) or not all(n is None or _is_count(n) for n in counts[1:]):
             raise _no_job(f"spec.tasks[{i}].replicas")
-        out.append(TaskState(name, *counts))
+        main = _main(item) if spec.get("failurePolicy") is not None else ""
+        out.append(TaskState(name, counts[0], counts[1], counts[2], main))
     if not out:
         raise _no_job("spec.tasks")
     backoff = spec.get("backoffLimit", DEFAULT_BACKOFF)
@@ -366,14 +391,28 @@ def _read_manifest(dijob: str) -> _Submitted:
     preemptible = spec.get("preemptible", False)
     if not isinstance(preemptible, bool):
         raise _no_job("spec.preemptible")
+    try:
+        given = None if spec.get("failurePolicy") is None else parse_policy(spec["failurePolicy"])
+    except PolicyError as error:
+        raise _no_job(f"spec.failurePolicy{f'.{error.path}' if error.path else ''}") from None
+    queue = untrusted.string(spec.get("queue"), most=keys.LABEL_LIMIT)
     return _Submitted(
         tuple(out),
         backoff,
         preemptible,
         priority,
-        untrusted.string(spec.get("queue"), most=keys.LABEL_LIMIT),
+        queue,
+        failures=given,
+        has_allocator=spec.get("scheduling") == "gang",
         has_health=isinstance(spec.get("health"), dict),
     )
+
+
+def _main(task: Object) -> str:
+    """The name of the main container of a task: `di-container`, or that of the first one."""
+    containers = untrusted.mappings(untrusted.sub(task, "template", "spec").get("containers"))
+    found = [untrusted.string(container.get("name"), most=keys.LABEL_LIMIT) for container in containers]
+    return keys.MAIN_CONTAINER if keys.MAIN_CONTAINER in found else found[0] if found else ""
 
 
 def _no_job(path: str) -> InvalidError:
@@ -383,7 +422,7 @@ def _no_job(path: str) -> InvalidError:
 def _live(fields: _Fields) -> _Fields:
     """The parameters that only the allocator writes. Raises InvalidError if they were edited."""
     values = dict(fields["parameters"])
-    names = (*_LIVE, incarnations_name(values))
+    names = (*_LIVE, incarnations_name(values), keys.PARAM_MEMORY)
     given = tuple((name, values[name]) for name in names if name in values)
     return dict(_read_live((given, tuple(task.name for task in fields["tasks"]), bool(fields["continued_in"]))))
 
@@ -425,7 +464,11 @@ def _read_live(key: tuple[Pairs, tuple[str, ...], bool]) -> _Fields:
         _is_incarnation(key, suffix, tasks) for key, suffix in incarnations.items()
     ):
         raise _edited(name, 'a mapping from members to their suffixes, such as {"1/learner/2":".1"}')
+    memory = _json(values, keys.PARAM_MEMORY, dict, missing="{}")
+    if not all(task in tasks and untrusted.is_count(mib, most=MOST_MIB) for task, mib in memory.items()):
+        raise _edited(keys.PARAM_MEMORY, 'the MiB of tasks of the job, such as {"learner":2048}')
     return {
+        "memory": memory,
         "rounds": tuple(rounds),
         "current": current,
         "granted": granted,

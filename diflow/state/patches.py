@@ -35,6 +35,7 @@ def live(
     incarnations: Mapping[str, str] | None = None,
     replicas: str | Mapping[str, int] | None = None,
     places: str | None = None,
+    memory: Mapping[str, int] | None = None,
 ) -> dict[str, str]:
     """The given parameters of a job's live state as text; `replicas` may be text already."""
     given = {
@@ -44,13 +45,15 @@ def live(
         keys.PARAM_RELEASED: released,
         keys.PARAM_INCARNATIONS: None if incarnations is None else dict(incarnations),
         keys.PARAM_PLACES: places,
+        keys.PARAM_MEMORY: None if memory is None else dict(memory),
         keys.PARAM_REPLICAS: replicas if replicas is None or isinstance(replicas, str) else dict(replicas),
     }
     return texts({name: value for name, value in given.items() if value is not None})
 
 
-def initial(replicas: Mapping[str, int], *, is_gang: bool) -> dict[str, str]:
-    """All parameters of a job as it is submitted, in order. `replicas`: by task, in the order of the tasks."""
+def initial(replicas: Mapping[str, int], *, is_gang: bool, memory: Mapping[str, int] | None = None) -> dict[str, str]:
+    """All parameters of a job as it is submitted, in order. `replicas`: by task, in the order of the tasks; `memory`:
+    the MiB of the tasks that may get more."""
     values: dict[str, Any] = {
         keys.PARAM_ROUNDS: [FIRST_ROUND],
         keys.PARAM_CURRENT: FIRST_ROUND,
@@ -61,6 +64,7 @@ def initial(replicas: Mapping[str, int], *, is_gang: bool) -> dict[str, str]:
         keys.PARAM_TASKS: list(replicas),
         keys.PARAM_REPLICAS: dict(replicas),
         keys.PARAM_PROFILINGS: {},
+        **({keys.PARAM_MEMORY: dict(memory)} if memory else {}),
     }
     return texts(values)
 

@@ -157,7 +157,7 @@ class _Replay:
             self.cause = {**self.cause, key: "Rescheduling"} if self.placed else {}
         elif not self.seen.closing and attempt.was_taken_away:
             self.cause[key] = "Rescheduling"
-        elif not self.seen.closing and attempt.tries < self.seen.backoff_limit:
+        elif not self.seen.closing and attempt.tries < self.seen.backoff_limit and not attempt.ends_the_job:
             self.cause[key] = "Restarting"
         else:
             # It is not retried: the job is about to end, and keeps its phase until then.

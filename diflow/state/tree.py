@@ -7,15 +7,43 @@ or a round that had a node and was replaced by another one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+from diflow.state.failures import Rules, Verdict
 from diflow.state.nodenames import NodeName
 from diflow.state.nodes import FULFILLED, Node
 
+_Fields = dict[str, Any]
+
 _FAILED: Final = ("Failed", "Error")
 _LONGEST_SAID: Final = 300
+_LONGEST_MESSAGE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The failure of one attempt of a replica, of a job with a failure policy. `attempt` names it within the job, by
+    its time too, as `diflow retry` uses the same numbers again;
+    `memory` is the MiB that it had, 0 if unknown; `finished` is RFC 3339 or ""."""
+
+    attempt: str
+    round: str
+    task: str
+    index: int
+    member: str
+    order: tuple[int, int, int, int]
+    host: str
+    memory: int
+    message: str
+    finished: str
+    verdict: Verdict
+
+    @property
+    def replica(self) -> str:
+        """The replica's name within its job."""
+        return f"{self.task}-{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +65,10 @@ class Tree:
     is_offloaded: bool = False
     says: str = ""
     """Argo's message about a pod that it could not create yet."""
+    endings: tuple[Ending, ...] = ()
+    """The failed attempts of the last round in their order, of a job with a failure policy."""
+    newest: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    """The last attempt of each member of the last round that Argo has recorded, of such a job."""
 
     def is_done(self, member: str) -> bool:
         """Argo considers this member ended."""
@@ -59,8 +91,10 @@ class Tree:
         return sum(name not in self.idle for name in rounds[:-1])
 
 
-def read_tree(nodes: Sequence[Node], *, is_offloaded: bool = False) -> Tree:
-    """The tree of these nodes."""
+def read_tree(
+    nodes: Sequence[Node], *, is_offloaded: bool = False, rules: Callable[[str], Rules] | None = None
+) -> Tree:
+    """The tree of these nodes. `rules`: those of a task, of a job with a failure policy."""
     places = [(node.place, node) for node in nodes if node.place is not None and not is_never_made(node)]
     restart_of: dict[str, int] = {}
     for place, _ in places:
@@ -107,7 +141,38 @@ def read_tree(nodes: Sequence[Node], *, is_offloaded: bool = False) -> Tree:
         count=len(nodes),
         is_offloaded=is_offloaded,
         says=says,
+        **({} if rules is None else _endings(places, rules)),
     )
+
+
+def _endings(places: Sequence[tuple[NodeName, Node]], rules: Callable[[str], Rules]) -> _Fields:
+    last = max((place.round_index for place, _ in places), default=0)
+    known = {task: rules(task) for task in {place.task for place, _ in places}}
+    newest: dict[str, tuple[int, int, int, int]] = {}
+    endings: list[Ending] = []
+    for place, node in places:
+        if place.round_index != last or not place.is_pod or node.type != "Pod":
+            continue
+        member = f"{place.round}/{place.task}/{place.member}"
+        newest[member] = max(newest.get(member, place.order), place.order)
+        if node.phase in _FAILED:
+            endings.append(
+                Ending(
+                    attempt=f"{member}/{place.restart}/{place.counted}/{place.uncounted}@{node.finished}",
+                    round=place.round,
+                    task=place.task,
+                    index=place.index,
+                    member=member,
+                    order=place.order,
+                    host=node.host,
+                    memory=node.memory,
+                    message=node.message[:_LONGEST_MESSAGE],
+                    finished=node.finished,
+                    verdict=known[place.task].judge(node.message),
+                )
+            )
+    endings.sort(key=lambda end: (end.order, end.task, end.index))
+    return {"endings": tuple(endings), "newest": newest}
 
 
 def is_never_made(node: Node) -> bool:

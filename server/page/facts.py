@@ -20,6 +20,7 @@ from diflow.jobs.replica_ranges import asked
 from diflow.server.page.history import History, history, seconds
 from diflow.state import chain, ended, nodenames, reports, status
 from diflow.state.ended import EndedJob
+from diflow.state.followed import failures
 from diflow.state.nodes import is_overfull
 from diflow.state.observe import Observation, observe_state, waiting_reason
 from diflow.state.parameters import JobState
@@ -30,6 +31,8 @@ Object = Mapping[str, Any]
 _WORKFLOW: Final = "workflows.argoproj.io/workflow"
 _NODE_NAME: Final = "workflows.argoproj.io/node-name"
 _LONGEST_TEXT: Final = 400
+_LONGEST_CELL: Final = 100
+_MOST_FAILURES: Final = 8
 # Of each namespace: the caches keep these in memory, of all namespaces.
 MOST_RECORDED: Final = 100
 # The queue of jobs that name none.
@@ -51,6 +54,18 @@ class TaskFacts:
     def range_text(self) -> str:
         """Such as `3` or `1–4`."""
         return str(self.high) if self.low == self.high else f"{self.low}–{self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureFacts:
+    """One failed attempt of a replica: why, the rule that decided, and what followed. `at`: seconds since 1970."""
+
+    replica: str
+    at: float
+    node: str
+    reason: str
+    rule: str
+    followed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +107,8 @@ class JobFacts:
     phases: tuple[tuple[str, float], ...] = ()
     problem: str = ""
     link: Mapping[str, Any] = field(default_factory=dict)
+    failures: tuple[FailureFacts, ...] = ()
+    """The last failures of its replicas, the newest first."""
     is_deleted: bool = False
     """Its Workflow was deleted: the job is known from the record of the ended jobs alone."""
 
@@ -278,6 +295,17 @@ def _job(obj: Object, state: JobState) -> JobFacts:
         progress=reports.progress(seen.profilings),
         history=past,
         phases=tuple((c.type, seconds(c.last_transition_time)) for c in now.conditions),
+        failures=tuple(
+            FailureFacts(
+                one.replica,
+                seconds(one.ended),
+                one.node,
+                shortened(one.reason, _LONGEST_CELL),
+                shortened(one.rule, _LONGEST_CELL),
+                shortened(one.followed, _LONGEST_CELL),
+            )
+            for one in reversed(failures(seen)[-_MOST_FAILURES:])
+        ),
     )
 
 

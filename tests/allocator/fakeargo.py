@@ -59,6 +59,8 @@ class _PodNode:
     code: int | None = None
     host: str = ""
     finished: float = 0.0
+    memory: str = ""
+    """The argument `memory` of the attempt, "" if its template has none."""
 
 
 @dataclass
@@ -128,6 +130,8 @@ class _Live:
     replica_limit: int | None
     backoff_limit: int
     is_stopping: bool
+    memory: Mapping[str, int]
+    gives_up: bool
 
     def is_wanted(self, round_: str, member: _Member) -> bool:
         return round_ == self.current and f'"{round_}/{member.task}/{member.text}"' not in self.released
@@ -151,6 +155,7 @@ class _Kubelet:
     stops: float = FOR_EVER
     stop_code: int = 143
     stop_message: str = ""
+    reason: str = "Error"
 
 
 class FakeCluster:
@@ -160,7 +165,8 @@ class FakeCluster:
     requests of Argo's own containers. `frozen`: Argo's controller is down. `lag_seconds`: the age of Argo's copies of
     the Workflows; it sees the pods without delay, as its two watches are independent. `set_back_seconds`: how far the
     clock of the allocator's machine is behind all others. `quota`: the most pods of a job, by its name. `refuses`:
-    nodes to which kube-scheduler binds nothing, for reasons that their objects do not show.
+    nodes to which kube-scheduler binds nothing, for reasons that their objects do not show. `uses`: the MiB that a
+    replica of a task needs; one that has less is OOMKilled after some seconds.
     """
 
     def __init__(
@@ -180,6 +186,7 @@ class FakeCluster:
         self.set_back_seconds = 0.0
         self.lag_seconds = 0.0
         self.refuses: set[str] = set()
+        self.uses: dict[str, int] = {}
         self.mounts = True
         """Whether volumes can be mounted. A pod that is bound while they cannot never starts, and its kubelet, which
         waits for them, enforces a deadline only after MOUNT_SECONDS."""
@@ -512,7 +519,7 @@ class FakeCluster:
         latest.phase = latest.retry_phase if wanted else "Succeeded"
         if latest.phase != "Succeeded":
             last = len(member.tries) > limit if limit is not None else len(round_.attempts) > (live.round_limit or 0)
-            if wanted and last and not live.is_stopping:
+            if wanted and last and not live.is_stopping and live.gives_up:
                 tree.gave_up = True
             if wanted and limit is not None and len(member.tries) <= limit and not live.is_stopping:
                 member.tries.append(_Try(f"{member.name}({len(member.tries)})"))
@@ -557,7 +564,7 @@ class FakeCluster:
                 if node.phase in _DONE:
                     node.finished = self.time.now() if node.host else -FOR_EVER
                     node.code = status.get("exitCode")
-                    said = f"main: Error (exit code {node.code})" if node.code else ""
+                    said = f"main: {status.get('exitReason', 'Error')} (exit code {node.code})" if node.code else ""
                     node.message = status.get("message") or said
                 elif live.is_stopping and (known := self._kubelet.get(pod["metadata"]["uid"])) is not None:
                     known.stops = min(known.stops, self.time.now() + self.grace_seconds)
@@ -574,6 +581,8 @@ class FakeCluster:
             "inputs.parameters.index": str(member.index),
             "inputs.parameters.member": member.text,
         }
+        if member.task in live.memory:
+            node.memory = values["inputs.parameters.memory"] = str(live.memory[member.task])
         template = live.templates[member.task]
         given = json.loads(_fill(json.dumps(template["metadata"]), values))
         patch = self._gate_or_node(json.loads(_fill(template["podSpecPatch"], values)), live, round_, member, latest)
@@ -599,7 +608,7 @@ class FakeCluster:
                 },
                 "spec": {
                     "containers": [
-                        {"name": "main", "resources": template["container"].get("resources") or {}},
+                        {"name": "main", "resources": _resources(template, patch)},
                         {"name": "wait", "resources": {"requests": self.wait_request}},
                     ],
                     "hostname": patch["hostname"],
@@ -671,8 +680,7 @@ class FakeCluster:
                 self._wait_for_volumes(pod)
                 continue
             if known is None:
-                seconds, code = self.runs(pod)
-                known = self._kubelet[uid] = _Kubelet(now, now + seconds, code)
+                known = self._kubelet[uid] = self._starts(pod)
                 if "deletionTimestamp" in pod["metadata"]:
                     known.stops = now + self.grace_seconds
                 else:
@@ -686,11 +694,25 @@ class FakeCluster:
             if "deletionTimestamp" in pod["metadata"]:
                 self.api.remove(POD, pod["metadata"]["name"])
             elif known.ends <= known.stops:
-                self._change_pod(pod, {"phase": "Failed" if known.code else "Succeeded", "exitCode": known.code})
+                phase = "Failed" if known.code else "Succeeded"
+                self._change_pod(pod, {"phase": phase, "exitCode": known.code, "exitReason": known.reason})
             elif known.stop_message:
                 self._change_pod(pod, {"phase": "Failed", "reason": "DeadlineExceeded", "message": known.stop_message})
             else:
                 self._change_pod(pod, {"phase": "Failed", "exitCode": known.stop_code})
+
+    def _starts(self, pod: Json) -> _Kubelet:
+        now = self.time.now()
+        seconds, code = self.runs(pod)
+        if self._lacks_memory(pod):
+            return _Kubelet(now, now + 4.0, 137, reason="OOMKilled")
+        return _Kubelet(now, now + seconds, code)
+
+    def _lacks_memory(self, pod: Json) -> bool:
+        needed = self.uses.get(pod["metadata"]["labels"][keys.TASK_NAME], 0)
+        resources = pod["spec"]["containers"][0]["resources"]
+        given = amounts.read(resources.get("limits") or resources.get("requests")).get("memory", 0)
+        return needed > given > 0
 
     def _wait_for_volumes(self, pod: Json) -> None:
         uid, now = pod["metadata"]["uid"], self.time.now()
@@ -791,6 +813,8 @@ def _read(obj: Json) -> _Live:
         replica_limit=_limit(templates[f"replicaOf-{fans[0]}"]),
         backoff_limit=json.loads(obj["metadata"]["annotations"][keys.DIJOB])["spec"].get("backoffLimit", 3),
         is_stopping=obj["spec"].get("shutdown") in ("Stop", "Terminate"),
+        memory=json.loads(parameters.get("memory", "{}")),
+        gives_up="hooks" in templates[f"replicaOf-{fans[0]}"]["dag"]["tasks"][-1],
     )
 
 
@@ -801,11 +825,36 @@ def _limit(template: Json) -> int | None:
 
 def _is_uncounted(live: _Live, round_: _Round, task: str, message: str) -> bool:
     """The value of the template's retry expression. Those of older versions do not know diflow's own stops."""
+    expression = live.templates[task]["retryStrategy"]["expression"]
+    if live.memory or not live.gives_up or expression.count("lastRetry.message matches") > 2:
+        return _evaluated(expression, live, round_, len(round_.attempts) - 1, message)
     if _UNCOUNTED.search(message):
         return True
-    expression = live.templates[task]["retryStrategy"]["expression"]
     mark = f'"{round_.of}/{len(round_.attempts) - 1}"'
     return STOPPED_MESSAGE in expression and _STOPPED.search(message) is not None and mark not in live.released
+
+
+def _evaluated(expression: str, live: _Live, round_: _Round, attempt: int, message: str) -> bool:
+    """The expression of a retry in the language of Argo, as far as diflow uses it, for a replica that is wanted."""
+    text = expression.partition(" && ")[2].partition(" && ")[2]  # without the condition that it is wanted
+    text = _fill(text, {"inputs.parameters.round": round_.of, "inputs.parameters.attempt": str(attempt)})
+    text = text.replace("{{workflow.parameters.released}}", live.released)
+    text = re.sub(r"('[^']*') contains ('[^']*')", r"(\2 in \1)", text)
+    text = re.sub(r"lastRetry\.message matches ('[^']*')", r"bool(search(\1, message))", text)
+    text = text.replace(" && ", " and ").replace(" || ", " or ").replace("!(", "not (")
+    return bool(eval(text, {"search": re.search, "message": message}))
+
+
+def _resources(template: Json, patch: Json) -> Json:
+    """The resources of the main container with those of the patch."""
+    given = template["container"].get("resources") or {}
+    containers: list[Json] = patch.get("containers") or []
+    patched: Json = next((c for c in containers if c.get("name") == "main"), {}).get("resources") or {}
+    for kind, of_kind in patched.items():
+        found = re.fullmatch(r"{{=int\(inputs\.parameters\.memory\) - (\d+)}}Mi", of_kind["memory"])
+        assert found is None, "the fake has no limits above requests"
+        given = {**given, kind: {**given.get(kind, {}), **of_kind}}
+    return dict(given)
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
@@ -863,4 +912,8 @@ def _nodes_of(member: _Member, node: Callable[..., tuple[str, Json]]) -> Iterato
             more: Json = {"startedAt": _text(pod.created), "message": pod.message, "hostNodeName": pod.host}
             if pod.code is not None:
                 more["outputs"] = {"exitCode": str(pod.code)}
+            if pod.finished > 0:
+                more["finishedAt"] = _text(pod.finished)
+            if pod.memory:
+                more["inputs"] = {"parameters": [{"name": "memory", "value": pod.memory}]}
             yield node(pod.name, "Pod", pod.phase, **more)

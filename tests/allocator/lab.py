@@ -339,6 +339,10 @@ class Lab:
         text = self.cluster.workflow(job)["metadata"]["annotations"].get("diflow/decision")
         return dict(json.loads(text)) if text else {}
 
+    def annotation(self, job: str, name: str) -> str:
+        """The annotation `diflow/<name>` of the Workflow of a job, "" without one."""
+        return str(self.cluster.workflow(job)["metadata"]["annotations"].get(f"diflow/{name}") or "")
+
     def events(self, job: str) -> list[tuple[str, str]]:
         """(reason, message) of the Events of a job, in order."""
         with self.api.changed:

@@ -376,7 +376,7 @@ class Shards(RuleBasedStateMachine):
         for worker in list(self.alive):
             self.crash(worker)
         self.wait(2 * SECONDS)
-        last = self.start()
+        last = str(self.start())
         for _ in range(100):
             self.call(last, 0, 4, "good")
             for _ in range(4):

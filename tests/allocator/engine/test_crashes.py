@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from diflow import Task
 from diflow.allocator.engine.settings import AllocatorSettings
+from diflow.state.exclusions import Exclusions
 from tests.allocator.crashing import Crash
 from tests.allocator.fakeargo import is_gated
 from tests.allocator.lab import Killed, Lab, job, lab, task
@@ -67,6 +69,8 @@ def state(at: Lab, name: str) -> dict[str, Any]:
         "released": parameters["released"],
         "incarnations": sorted(parameters["incarnations"]),
         "allocation": at.allocation(name),
+        "memory": parameters.get("memory"),
+        "excluded": [entry.node for entry in Exclusions.parse(at.annotation(name, "excluded-nodes")).entries],
         "decision": at.decision(name).get("action"),
     }
 
@@ -129,6 +133,28 @@ def one_is_evicted(at: Lab) -> None:
     at.cluster.evict(at.cluster.of("elastic")["worker-1"]["metadata"]["name"])
 
 
+def policy(*, preemptible: bool) -> Play:
+    """A job with a failure policy, which needs more memory than it has at first if it runs out of it."""
+
+    def submit(at: Lab) -> None:
+        amounts = {"cpu": "1", "memory": "1Gi"}
+        container = {"name": "di-container", "image": "x", "resources": {"requests": amounts}}
+        one = Task(name="worker", replicas=3, template={"spec": {"containers": [container]}})
+        at.cluster.submit(job("elastic", one, preemptible=preemptible, backoff_limit=1, failure_policy={}))
+
+    return submit
+
+
+def exits(code: int, *, peer: int | None = None) -> Play:
+    def end(at: Lab) -> None:
+        pods = at.cluster.of("elastic")
+        at.cluster.finish(pods["worker-1"]["metadata"]["name"], code=code)
+        if peer is not None:
+            at.cluster.finish(pods["worker-2"]["metadata"]["name"], code=peer)
+
+    return end
+
+
 PLAYS: dict[str, tuple[Play, list[Play]]] = {
     "admission": (nothing, [two_arrive]),
     "fewer replicas and more": (fixed, [scale(1), scale(3)]),
@@ -137,6 +163,10 @@ PLAYS: dict[str, tuple[Play, list[Play]]] = {
     "preemption and return": (elastic, [urgent, urgent_ends]),
     "a failed replica": (failing, [one_fails]),
     "a replica that was taken away": (failing, [one_is_evicted]),
+    "a node that is left out": (policy(preemptible=False), [exits(201)]),
+    "a node that is left out, of a job that moves as a whole": (policy(preemptible=True), [exits(201, peer=1)]),
+    "more memory": (policy(preemptible=False), [exits(247)]),
+    "more memory, of a job that moves as a whole": (policy(preemptible=True), [exits(247, peer=1)]),
 }
 
 

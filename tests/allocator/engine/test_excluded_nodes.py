@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from diflow import keys
 from diflow.allocator.engine.planning import plan_writes
-from diflow.allocator.engine.reconcile import place_again
+from diflow.allocator.engine.reconcile import Job, place_again
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Where
 from diflow.allocator.model.validate import faults
 from diflow.allocator.policies.base import load_policy
@@ -24,8 +25,8 @@ def without(*nodes: str, now: float = NOW) -> Exclusions:
     return record
 
 
-def decided(*jobs: object, **options: object) -> tuple[object, dict[str, object]]:
-    picture = shown(*jobs, **options)  # type: ignore[arg-type]
+def decided(*jobs: Job, **options: Any) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    picture = shown(*jobs, **options)
     plan = load_policy("fit").optimize(picture.snapshot)
     assert faults(picture.snapshot, plan) == []
     free, use = plan_writes(picture, plan, now=NOW)
@@ -71,7 +72,6 @@ def test_a_running_replica_stays_where_it_is() -> None:
 def test_the_reason_to_wait_names_the_nodes_that_are_left_out_and_for_how_long() -> None:
     said, places = decided(job(read(role(), excluded=without("a"))), nodes=(node("a"),))
     assert places == {}
-    assert isinstance(said, dict)
     assert said["action"] in ("wait", "late")
     assert said["why"].endswith("; left out for this job for up to 60 minutes: a (exit code 201)")
 

@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from diflow.kube.kinds import CONFIG_MAP, POD
+from diflow.server.settings import ServerSettings
+from diflow.shards import ledger as ledger_module
 from diflow.shards.ledger import Ledger
 from tests.kube.fakeapi import Answer, Request, status
 from tests.server.place import Place, asynchronous, bearer, elastic, mixed, soon
@@ -250,3 +252,93 @@ async def test_without_the_api_server_nothing_is_leased(place: Place) -> None:
         answer = await ask(client, token(place))
         assert answer.status_code == 503
         assert "Retry-After" in answer.headers
+
+
+@asynchronous
+async def test_only_the_pods_of_the_job_get_shards_of_it(place: Place) -> None:
+    place.running(elastic(replicas=2))
+    place.running(mixed())
+    async with place.asked() as client:
+        assert (await client.post(PATH, json=BODY)).status_code == 401
+        assert (await ask(client, "made.up.token")).status_code == 401
+        others = place.authority.pod_token("mixed-learner-1-0", job="mixed")
+        assert (await ask(client, others)).status_code == 403, "a token for another job"
+        foreign = place.authority.pod_token("mixed-learner-1-0", job="elastic")
+        assert (await ask(client, foreign)).status_code == 403, "a pod of another job"
+        gone = place.authority.pod_token("elastic-worker-1-7", job="elastic")
+        assert (await ask(client, gone)).status_code in (401, 403), "a pod that is not there"
+        former = place.authority.pod_token("elastic-worker-1-0", job="elastic", pod_uid="uid-of-a-former-pod")
+        assert (await ask(client, former)).status_code in (401, 403), "a former pod of that name"
+        assert NAME not in place.api.objects.get(CONFIG_MAP.path("default"), {}), "nothing was written"
+
+
+@asynchronous
+async def test_numbers_that_nobody_means_are_refused_and_change_nothing(place: Place) -> None:
+    place.running(elastic(replicas=2))
+    given = token(place)
+    async with place.asked() as client:
+        assert await units(client, given) == [0]
+        before = stored(place)
+        huge = ["1e308", "9" * 400, "-1", "true", '"10"', "null", "1.5", "[]", "NaN", "Infinity", "1e400"]
+        for field in ("size", "shard", "epochs", "seed", "want", "leaseSeconds", "done"):
+            for value in huge:
+                if (field, value) in (("seed", "null"), ("done", "[]"), ("leaseSeconds", "1.5")):
+                    continue
+                text = json.dumps({**BODY, field: "@"}).replace('"@"', value)
+                headers = {**bearer(given), "Content-Type": "application/json"}
+                answer = await client.post(PATH, headers=headers, content=text)
+                assert answer.status_code in (400, 422), (field, value, answer.text)
+        for done in ([10**15], [2], [-1], [[0]], ["0"], [True]):
+            assert (await ask(client, given, done=done)).status_code == 422, done
+        assert stored(place) == before
+
+
+@asynchronous
+async def test_a_pod_that_invents_workers_and_data_sets_reaches_the_bounds_of_its_own_job(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "MOST_BYTES", 4096)
+    place.running(elastic(replicas=2))
+    place.running(mixed())
+    honest, hostile = token(place, 0), token(place, 1)
+    other = place.authority.pod_token("mixed-learner-1-0", job="mixed")
+    async with place.asked() as client:
+        large = {"size": 10**12, "shard": 1, "seed": 7}
+        assert await units(client, honest, want=2, **large) == [0, 1]
+        codes = [
+            (await ask(client, hostile, worker=f"invented-{number}", want=64, **large)).status_code
+            for number in range(40)
+        ]
+        assert codes[0] == 200
+        assert codes[-1] == 503, "its ledger is full"
+        answers = [await ask(client, hostile, dataset=f"set-{number}", want=0, **large) for number in range(30)]
+        assert [answer.status_code for answer in answers].count(200) == 15
+        assert answers[-1].status_code == 409
+        assert len(stored(place)["data"]["ledger"]) < 2 * 4096
+        # The honest worker keeps its shards, and goes on with them; the other job does not notice.
+        assert (await units(client, honest, want=2, done=[0], **large))[0] == 1
+        path = PATH.replace("elastic", "mixed")
+        assert (await client.post(path, headers=bearer(other), json=BODY)).status_code == 200
+
+
+@asynchronous
+async def test_a_fault_of_the_server_answers_all_that_wait(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.running(elastic(replicas=2))
+    tokens = [token(place, index) for index in range(2)]
+    async with place.asked() as client:
+        line = place.app.state.core.shards
+        monkeypatch.setattr(line, "_write", lambda *_: 1 / 0)
+        answers = await asyncio.gather(*(ask(client, each) for each in tokens))
+        assert [answer.status_code for answer in answers] == [503, 503]
+        monkeypatch.undo()
+        assert await units(client, tokens[0]) == [0]
+
+
+@asynchronous
+async def test_a_large_job_may_send_more_requests(place: Place) -> None:
+    place.settings = ServerSettings(job_rate=1.0, job_burst=1)
+    place.running(elastic(replicas=500, high=500))
+    async with place.asked() as client:
+        path = PATH.replace("shards", "replicas")
+        codes = [(await client.get(path, headers=bearer(token(place, index)))).status_code for index in range(3)]
+    assert codes == [200, 200, 429], "1 for each 250 replicas"

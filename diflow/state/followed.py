@@ -1,0 +1,102 @@
+"""What followed from each failure of a job's replicas, as its Workflow shows it: for `diflow describe` and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diflow.figures import quantity
+from diflow.state.failures import STOPPED
+from diflow.state.observe import Attempt, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One attempt that failed. `reason`: why, in a few words; `said`: what Kubernetes said; `rule`: the rule that
+    decided; `followed`: what was done. `ended` is RFC 3339 or ""."""
+
+    replica: str
+    ended: str
+    node: str
+    reason: str
+    said: str
+    rule: str
+    followed: str
+
+
+def failures(seen: Observation) -> list[Failure]:
+    """The failed attempts in the order in which they ended, without those that diflow stopped on purpose."""
+    after: dict[tuple[str, int], Attempt] = {}
+    out: list[Failure] = []
+    for attempt in reversed(seen.attempts):
+        key = (attempt.task, attempt.index)
+        follower = after.get(key)
+        after[key] = attempt
+        verdict = attempt.verdict
+        if verdict is None or attempt.phase != "Failed" or _was_stopped(attempt, follower):
+            continue
+        out.append(
+            Failure(
+                replica=attempt.replica,
+                ended=attempt.finished,
+                node=attempt.host,
+                reason=_reason(attempt),
+                said=attempt.message,
+                rule=verdict.rule,
+                followed=_followed(seen, attempt, follower),
+            )
+        )
+    out.sort(key=lambda failure: failure.ended)
+    return out
+
+
+def _was_stopped(attempt: Attempt, follower: Attempt | None) -> bool:
+    """The allocator ended it, for another round, a restart of all or a resize. Its user's own deadline counts."""
+    if attempt.was_stopped or (not attempt.host and attempt.exit_code is None):
+        return True
+    has_counted = (
+        follower is not None
+        and (follower.round, follower.restart) == (attempt.round, attempt.restart)
+        and follower.counted > attempt.counted
+    )
+    return attempt.verdict is not None and attempt.verdict.reason == STOPPED and not has_counted
+
+
+def _reason(attempt: Attempt) -> str:
+    reason = attempt.verdict.reason if attempt.verdict is not None else ""
+    parts = [reason or "unknown"]
+    if attempt.exit_code:
+        parts.append(f"exit code {attempt.exit_code}")
+    if attempt.memory and attempt.verdict is not None and attempt.verdict.action == "MoreMemory":
+        parts.append(f"with {quantity('memory', attempt.memory)}")
+    return ", ".join(parts)
+
+
+def _followed(seen: Observation, attempt: Attempt, follower: Attempt | None) -> str:
+    if follower is None:
+        return _nothing(seen, attempt)
+    with_what = "".join(_news(attempt, follower))
+    if follower.round != attempt.round:
+        return f"all replicas were started again{with_what}, not counted"
+    if follower.restart > attempt.restart:
+        return f"all replicas were started again ({follower.restart} of {seen.backoff_limit})"
+    if follower.incarnation > attempt.incarnation:
+        return "released, and added again"
+    if follower.counted > attempt.counted:
+        return f"started again{with_what} ({follower.counted} of {seen.backoff_limit})"
+    return f"started again{with_what}, not counted"
+
+
+def _news(attempt: Attempt, follower: Attempt) -> Iterator[str]:
+    if follower.host and follower.host != attempt.host:
+        yield f" on {follower.host}"
+    if follower.memory > attempt.memory > 0:
+        yield f" with {quantity('memory', follower.memory)}"
+
+
+def _nothing(seen: Observation, attempt: Attempt) -> str:
+    if seen.closing:
+        return "the job ended"
+    if seen.was_released(attempt) or attempt.round != seen.round:
+        return "not replaced"
+    return "waits to be started again"
