@@ -136,32 +136,42 @@ class Tables:
         self._data = np.array(columns).reshape(snapshot.jobs, _COLUMNS)
         return self._data
 
-    def _work_left(self, snapshot: Snapshot, data: FloatArray, per_node: IntArray) -> FloatArray:
-        """Work left of each job in iterations of M0 (J); NaN: unknown. Of a job that does not say it, the mean
-        residual life of the earlier jobs of its application.
+    @staticmethod
+    def _work_left(snapshot: Snapshot, data: FloatArray, per_node: IntArray) -> FloatArray:
+        """Work left of each job in iterations of M0 (J); NaN: unknown.
 
-        What the job has done is its running time at the speed of the mean number of replicas that it held, which a plan
-        does not change."""
+        Of a job that reports a fraction alone it follows from what it has done; of one that reports no progress it is
+        the mean residual life among the earlier jobs of its application. What a job has done is its running time at the
+        speed of the mean number of replicas that it held, which a plan does not change."""
         left = data[:, _LEFT].copy()
-        if not self._priors:
-            return left
-        works: dict[int, FloatArray] = {}
+        found: list[tuple[int, FloatArray | None, float]] = []
         for j in np.flatnonzero(np.isnan(left) & np.isfinite(data[:, ALPHA_C])).tolist():
             profile = snapshot.job_profile[j]
-            if profile is not None and profile.prior is not None and len(profile.prior.works):
-                works[j] = profile.prior.works
-        rows = np.array(list(works), dtype=np.int64)
+            if profile is None:
+                continue
+            works = profile.prior.works if profile.prior is not None and len(profile.prior.works) else None
+            fraction = profile.fraction_done
+            if fraction is not None and 0 < fraction <= 1:
+                found.append((j, None, max(1.0 - fraction, 1e-3) / fraction))
+            elif works is not None:
+                found.append((j, works, 0.0))
+        if not found:
+            return left
+        rows = np.array([j for j, _, _ in found], dtype=np.int64)
         started = snapshot.job_started_seconds[rows]
         ran = np.where(started >= 0, np.maximum(snapshot.now_seconds - started, 0.0), 0.0)
-        held = np.maximum(snapshot.job_service_seconds[rows] / np.maximum(ran, 1e-9), 1.0)
-        low = np.minimum(held, 1e6).astype(np.int64)
+        held = _mean_replicas(snapshot, rows, ran)
+        low = held.astype(np.int64)
         for begin in range(0, len(rows), 4096):
             part = slice(begin, begin + 4096)
             of, counts = data[rows[part]], np.column_stack([low[part], low[part] + 1])
             good, _, _ = best_batches(of[:, :PARAMETERS], _of(of), counts, counts > per_node[rows[part]][:, None])
             done = ran[part] * (good[:, 0] + (held[part] - low[part]) * (good[:, 1] - good[:, 0]))
-            for j, amount in zip(rows[part].tolist(), done.tolist(), strict=True):
-                left[j] = work_ahead(works[j], amount)
+            for (j, works, rest), amount in zip(found[part], done.tolist(), strict=True):
+                if works is not None:
+                    left[j] = work_ahead(works, amount)
+                elif amount > 0:
+                    left[j] = amount * rest
         return left
 
     def _values(
@@ -362,6 +372,19 @@ def _limits(profile: Profile) -> tuple[float, float, float, float, float, float,
         profile.accumulation,
         found[1] / found[0] if found is not None and found[0] > 0 else np.inf,
     )
+
+
+def _mean_replicas(snapshot: Snapshot, rows: IntArray, ran: FloatArray) -> FloatArray:
+    """The mean number of replicas that these jobs held while they ran. If a job's service is its running time, nobody
+    has counted its replicas: then those of its newest observation."""
+    mean = snapshot.job_service_seconds[rows] / np.maximum(ran, 1e-9)
+    held = np.clip(mean, 1.0, 1e6)
+    for at in np.flatnonzero((np.abs(mean - 1.0) < 1e-6) & (ran > 0)).tolist():
+        profile = snapshot.job_profile[rows[at]]
+        seen = clean(profile.observations) if profile is not None else ()
+        if len(seen):
+            held[at] = float(seen[-1][REPLICAS])
+    return held
 
 
 def _limits_of(prior: Prior) -> tuple[float, float, float, float, float, float]:
