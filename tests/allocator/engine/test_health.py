@@ -10,6 +10,7 @@ import pytest
 
 from diflow import DIJob
 from diflow.job import Health
+from diflow.spec.failurerules import FailurePolicy
 from tests.allocator.crashing import Crash
 from tests.allocator.lab import Killed, Lab, job, lab, task
 from tests.allocator.signs import Programs
@@ -138,6 +139,23 @@ def test_replicas_of_a_fixed_job_that_stand_are_started_again_and_nothing_is_cou
     assert at.cluster.restarts("one") == 0
     assert at.cluster.phase("one") == "Running"
     assert reasons(at).count("Restarted") == 1
+
+
+@pytest.mark.parametrize("preemptible", [False, True])
+def test_with_a_failure_policy_a_restart_counts_nothing_either(at: Lab, preemptible: bool) -> None:
+    starts(at, healthy(action="restart", preemptible=preemptible, failure_policy=FailurePolicy()))
+    programs = Programs(at, "one", steady)
+    programs.run(300)
+    old = uids(at)
+    programs.program = lambda _, seconds: min(int(seconds), 300)
+    programs.until(lambda: "Restarted" in reasons(at), "it is restarted", seconds=PROGRESS + LATE_SECONDS)
+    programs.program = steady
+    at.until(lambda: len(at.cluster.running("one")) == 4, "it runs again", seconds=120)
+    programs.run(300)
+    assert old.keys() == uids(at).keys()
+    assert not set(old.values()) & set(uids(at).values())
+    assert at.cluster.restarts("one") == 0
+    assert at.cluster.phase("one") == "Running"
 
 
 def test_of_replicas_that_work_alone_only_the_one_that_stands_is_started_again(at: Lab) -> None:
