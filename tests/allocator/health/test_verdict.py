@@ -15,6 +15,11 @@ SOON = LEAST_SAMPLES + SLOW_SAMPLES
 """Minutes after which a slow rank is known."""
 
 
+def said(*parts: object) -> tuple[object, ...]:
+    """Several values to be compared together."""
+    return parts
+
+
 def floats(values: Sequence[float]) -> Floats:
     return np.array(values, dtype=np.float64)
 
@@ -61,25 +66,25 @@ def test_where_several_ranks_report_all_have_to_and_where_one_does_it_speaks_for
     assert verdict(other_task, tasks=[2, 1]).stopped == frozenset(), "nobody of that task reports"
     nobody = signs(9000, [NEVER] * 3, [NEVER] * 3, [NEVER] * 3)
     found = verdict(nobody, tasks=[3])
-    assert (found.stopped, found.is_before_first, found.behind) == ({0, 1, 2}, True, frozenset())
+    assert said(found.stopped, found.is_before_first, found.behind) == said({0, 1, 2}, True, frozenset())
 
 
 def test_those_that_wait_for_a_silent_rank_are_restarted_with_it_and_other_tasks_are_not() -> None:
     given = signs(2000, [1350, 1995, 1995, 1995], [1350, 1352, 1352, 1990], [70, 70, 70, 9])
     found = verdict(given, tasks=[3, 1])
-    assert (found.silent, found.stopped) == ({0}, frozenset())
+    assert said(found.silent, found.stopped) == said({0}, frozenset())
     assert found.again == {0, 1, 2}
     assert found.behind == {0}
 
 
 def test_a_rank_that_advances_is_not_restarted_with_one_that_is_silent() -> None:
     found = verdict(signs(2000, [1350, 1995], [1350, 1990], [70, 99]), tasks=[2])
-    assert (found.again, found.behind) == ({0}, frozenset())
+    assert said(found.again, found.behind) == said({0}, frozenset())
 
 
 def test_the_ranks_that_never_report_are_restarted_with_the_one_that_speaks_for_them() -> None:
     found = verdict(signs(2000, [1999, NEVER, NEVER], [1000, NEVER, NEVER], [70, 0, 0]), tasks=[2, 1])
-    assert (found.stopped, found.again, found.behind) == ({0}, {0, 1}, frozenset())
+    assert said(found.stopped, found.again, found.behind) == said({0}, {0, 1}, frozenset())
 
 
 def test_what_an_earlier_pod_reported_is_not_the_present_ones() -> None:
@@ -154,4 +159,4 @@ def test_a_rank_that_stands_is_not_called_slow_as_well() -> None:
         given = Signs(now, 0.0, np.full(4, now), moved, moved, np.full(4, NEVER))
         found.add(given, began)
         last = judge(given, began, [4], Deadlines(), samples=found)
-    assert (last.stopped, last.slow) == ({2}, {})
+    assert said(last.stopped, last.slow) == said({2}, {})
