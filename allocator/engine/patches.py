@@ -28,6 +28,7 @@ Reason = Literal[
     "Stopped",
     "Refused",
     "Continued",
+    "NodeLeftOut",
     "PolicyFailed",
     "OutOfMemory",
     "NodeExcluded",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import amounts, keys
-from diflow.allocator.engine import failing, patches
+from diflow.allocator.engine import failing, node_checks, patches
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
@@ -215,8 +215,9 @@ def reconcile(
         return out
     if read.restarts > read.backoff_limit:
         return [_give_up(read, now)]
-    follows = _after_failures(job, capacity, now, most_memory) if read.has_policy else None
-    return _go_on(job, capacity, now, pace or Pace(), overdue) if follows is None else follows
+    pace = pace or Pace()
+    follows = _after_failures(job, capacity, now, pace, most_memory) if read.has_policy else None
+    return _go_on(job, capacity, now, pace, overdue) if follows is None else follows
 
 
 def _to_successor(job: Job, now: float) -> list[Write]:
@@ -249,8 +250,11 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
     if read.is_preemptible and (together := _together(job, capacity, now, pace)) is not None:
         return out + together
-    if not read.is_preemptible and (ended := _without_place(job, now)):
-        return [*out, *ended]
+    moved = [] if read.is_preemptible else _without_place(job, now)
+    if not moved and read.node_check is not None:
+        moved = _checked(job, now)
+    if moved:
+        return [*out, *moved]
     if not read.is_preemptible:
         out += _stopped_for_health(job, capacity, now)
     late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
@@ -281,11 +285,14 @@ def _together(job: Job, capacity: FreeCapacity, now: float, pace: Pace) -> list[
     return [] if is_over else None
 
 
-def _after_failures(job: Job, capacity: FreeCapacity, now: float, most_memory: int | None) -> list[Write] | None:
+def _after_failures(
+    job: Job, capacity: FreeCapacity, now: float, pace: Pace, most_memory: int | None
+) -> list[Write] | None:
     """What follows from failures by the job's failure policy; None if nothing does."""
     read = job.read
     running = {pod.member: pod.place.order for pod in job.current_pods() if pod.place is not None and not pod.is_gated}
-    found = failing.consequence(read, running=running, now=now, most_memory=most_memory)
+    is_final = not read.is_preemptible or not (failing.is_explained(read) or explain_left(job, capacity, pace) > 0)
+    found = failing.consequence(read, running=running, now=now, most_memory=most_memory, is_final=is_final)
     if found.stop:
         made = decision("stop", found.stop, now)
         return [patches.stop_job(read, decision=made, note=Note("Stopped", found.stop, is_warning=True))]
@@ -309,7 +316,7 @@ def _after_failures(job: Job, capacity: FreeCapacity, now: float, most_memory: i
 def explain_left(job: Job, capacity: FreeCapacity, pace: Pace) -> float:
     """Seconds until the others of a round restart because of a failure that counts; 0 or less if they do so now."""
     read = job.read
-    if not read.has_policy or not read.is_preemptible or not read.tree.failed(read.current):
+    if not read.has_policy or not read.is_preemptible:
         return 0.0
     failed = untrusted.seconds(failing.first_failure(read))
     return pace.explain_seconds - capacity.age(failed) if failed else 0.0
@@ -615,6 +622,24 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
     gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
     why = f"{REJECTED}: kube-scheduler did not bind it to its node"
     return [place_again(job, gone, now=now, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
+
+
+def _checked(job: Job, now: float) -> list[Write]:
+    """Place the gang again without the nodes that its check finds faulty; of a job that is not preemptible, the
+    replicas there. None of this counts against backoffLimit."""
+    why = "its node is left out after the node check"
+    ended = [
+        patches.stop(pod, job.key, why, timestamp(now))
+        for pod in node_checks.misplaced(job)
+        if not pod.is_stopping and not pod.is_terminating
+    ]
+    found = node_checks.left_out(job, now)
+    if ended or found is None:
+        return ended
+    note = Note("NodeLeftOut", f"the node check leaves out {found.text}: placed again, not counted", is_warning=True)
+    gone = {(pod.place.task, pod.place.index) for pod in found.pods if pod.place}
+    said = decision("check", f"left out {found.text}", now)
+    return [place_again(job, gone, now=now, excluded=found.excluded, decision=said, note=note)]
 
 
 def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:

@@ -11,6 +11,7 @@ import structlog
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.executor import Executor
+from diflow.allocator.engine.failing import first_failure
 from diflow.allocator.engine.patches import Write
 from diflow.allocator.engine.pending import not_started
 from diflow.allocator.engine.reconcile import Job, Pace, end_pods, free_now, reconcile
@@ -106,7 +107,7 @@ class Reconciler:
         if self._unchanged.get(job.key) is not job:
             return False
         # With time alone a node becomes lost, a round old enough to be replaced, and a pod overdue or pending too long.
-        if job.read.tree.recreated or (job.read.has_policy and job.read.tree.failed(job.read.current)):
+        if job.read.tree.recreated or (job.read.has_policy and first_failure(job.read)):
             return False
         if job.read.pending_seconds and any(pod.pending_since for pod in job.pods):
             return False

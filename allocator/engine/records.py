@@ -16,7 +16,7 @@ from diflow import amounts, bounds, keys
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.errors import InvalidError
-from diflow.job import DIJob, Health, Task, read_annotation
+from diflow.job import MONITOR_RESOURCES, DIJob, Health, NodeCheck, Task, read_annotation
 from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
 from diflow.spec.podrules import work_container
@@ -25,6 +25,7 @@ from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
 from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
+from diflow.state.nodecheck import Record
 from diflow.state.nodenames import NodeName, parse
 from diflow.state.nodes import nodes as nodes_of
 from diflow.state.parameters import ENDED, JobState
@@ -147,11 +148,12 @@ class JobRead:
     `name` is the job's, which is that of its first Workflow. `continues`: the key of the previous Workflow;
     `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `required`: the level
     of the topology that its DIJob requires, or "". `service`: the headless Service of its hosts.
-    `has_policy`: it has a failure policy; `memory`: the MiB of the main containers of its next pods, for the tasks that
-    may get more; `excluded`: the nodes that are left out for it.
+    `has_policy`: it has a failure policy, or a node check of its own; `memory`: the MiB of the main containers of its
+    next pods, for the tasks that may get more; `excluded`: the nodes that are left out for it.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
     `pending_seconds`: how long a bound pod may be pending. `health`: the deadlines of its replicas, None without any;
-    `found`: what was found of them.
+    `found`: what was found of them. `node_check`: the check that its pods begin with, if it has one, and `checks` its
+    results.
     """
 
     identity: Identity
@@ -184,6 +186,8 @@ class JobRead:
     allocation: Allocation | None = None
     decision: Mapping[str, Any] = field(default_factory=dict)
     excluded: Exclusions = field(default_factory=Exclusions)
+    node_check: NodeCheck | None = None
+    checks: Record = field(default_factory=Record)
     profilings: str = ""
     application: str = ""
     """The application that a preemptible job runs (`state/applications.py`); "" for others, which are not resized."""
@@ -485,13 +489,17 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         backoff_limit=state.backoff_limit,
         start_deadline_seconds=job.start_deadline_seconds,
         pending_seconds=job.pending_seconds,
+        node_check=job.node_check,
+        checks=Record()
+        if job.node_check is None
+        else Record.parse(untrusted.sub(obj, "metadata", "annotations").get(keys.NODE_CHECK)),
         health=job.health,
         found=state.health,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
-        has_policy=state.failures is not None,
+        has_policy=state.has_rules,
         memory=state.memory,
-        tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if state.failures is not None else None),
+        tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if state.has_rules else None),
         restarts_before=state.restarts_before,
         rounds_before=state.rounds_before,
         bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),
@@ -558,6 +566,8 @@ def _pod_of(job: DIJob, index: int, mib: int | None = None) -> tuple[Mapping[str
     containers[main] = _main(task)
     if mib is not None:
         containers[main] = {**containers[main], "resources": memory.with_memory(containers[main]["resources"], mib)}
+    if job.monitor is not None:
+        containers.append({"name": keys.MONITOR_CONTAINER, "resources": MONITOR_RESOURCES})
     return _pod_of_task(marshal.dumps({**spec, "containers": containers}, _WITHOUT_REFERENCES))
 
 

@@ -11,7 +11,18 @@ from typing import Final
 
 from diflow import bounds, failurepolicy, keys
 from diflow.controller import crd_v1alpha1
-from diflow.controller.schemas import KEPT, Json, clean_pod_policy, described, fixed, own, pod_template, rule, status
+from diflow.controller.schemas import (
+    ANYTHING,
+    KEPT,
+    Json,
+    clean_pod_policy,
+    described,
+    fixed,
+    own,
+    pod_template,
+    rule,
+    status,
+)
 from diflow.job import DIJob, Task
 from diflow.names import TASK_PATTERN
 from diflow.spec import ditask
@@ -176,6 +187,16 @@ def _spec() -> Json:
                 "description": "The level of which one domain must hold the whole job, such as a rack.",
                 "properties": {"required": {"type": "string", "minLength": 1, "maxLength": _LONGEST_KEY}},
             },
+            "monitor": described(
+                ANYTHING,
+                "A container beside the work that reports for it: true, or an object with checkpointVolume and "
+                "checkpointPath.",
+            ),
+            "nodeCheck": described(
+                ANYTHING,
+                "A check of the nodes before the work: true, or an object with image, command, timeoutSeconds and "
+                "maxMoves.",
+            ),
             "group": {"type": "string", "description": "Has no meaning: a field of older manifests."},
             "volumes": {
                 "type": "array",

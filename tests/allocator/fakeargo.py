@@ -155,6 +155,7 @@ class _Kubelet:
     stops: float = FOR_EVER
     stop_code: int = 143
     stop_message: str = ""
+    container: str = "main"
     reason: str = "Error"
 
 
@@ -296,10 +297,10 @@ class FakeCluster:
             if (known := self._kubelet.get(pod["metadata"]["uid"])) is not None:
                 known.stops = min(known.stops, self.time.now() + self.grace_seconds)
 
-    def finish(self, name: str, *, code: int = 0) -> None:
-        """The pod's program exits now."""
+    def finish(self, name: str, *, code: int = 0, container: str = "main") -> None:
+        """The pod's program exits now, or another container of it."""
         known = self._kubelet[self.pod(name)["metadata"]["uid"]]
-        known.ends, known.code = self.time.now(), code
+        known.ends, known.code, known.container = self.time.now(), code, container
 
     def foreign(self, name: str, node: str, **request: Any) -> None:
         """Create a foreign pod."""
@@ -566,7 +567,8 @@ class FakeCluster:
                 if node.phase in _DONE:
                     node.finished = self.time.now() if node.host else -FOR_EVER
                     node.code = status.get("exitCode")
-                    said = f"main: {status.get('exitReason', 'Error')} (exit code {node.code})" if node.code else ""
+                    where = status.get("exitContainer", "main")
+                    said = f"{where}: {status.get('exitReason', 'Error')} (exit code {node.code})" if node.code else ""
                     node.message = status.get("message") or said
                 elif live.is_stopping and (known := self._kubelet.get(pod["metadata"]["uid"])) is not None:
                     known.stops = min(known.stops, self.time.now() + self.grace_seconds)
@@ -697,7 +699,15 @@ class FakeCluster:
                 self.api.remove(POD, pod["metadata"]["name"])
             elif known.ends <= known.stops:
                 phase = "Failed" if known.code else "Succeeded"
-                self._change_pod(pod, {"phase": phase, "exitCode": known.code, "exitReason": known.reason})
+                self._change_pod(
+                    pod,
+                    {
+                        "phase": phase,
+                        "exitCode": known.code,
+                        "exitReason": known.reason,
+                        "exitContainer": known.container,
+                    },
+                )
             elif known.stop_message:
                 self._change_pod(pod, {"phase": "Failed", "reason": "DeadlineExceeded", "message": known.stop_message})
             else:
@@ -828,7 +838,12 @@ def _limit(template: Json) -> int | None:
 def _is_uncounted(live: _Live, round_: _Round, task: str, message: str) -> bool:
     """The value of the template's retry expression. Those of older versions do not know diflow's own stops."""
     expression = live.templates[task]["retryStrategy"]["expression"]
-    if live.memory or not live.gives_up or expression.count("lastRetry.message matches") > 2:
+    if (
+        keys.CHECK_CONTAINER in expression
+        or live.memory
+        or not live.gives_up
+        or expression.count("lastRetry.message matches") > 2
+    ):
         return _evaluated(expression, live, round_, len(round_.attempts) - 1, message)
     if _UNCOUNTED.search(message):
         return True
