@@ -43,7 +43,9 @@ class Nodes:
     """A fake cluster of nodes, as far as cordoning uses it."""
 
     def __init__(self, *names: str) -> None:
-        self.objects = {name: {"metadata": {"uid": f"uid-{name}", "annotations": {}}, "spec": {}} for name in names}
+        self.objects: dict[str, dict[str, Any]] = {
+            name: {"metadata": {"uid": f"uid-{name}", "annotations": {}}, "spec": {}} for name in names
+        }
         self.patched: list[str] = []
 
     def without_retries(self) -> Nodes:
