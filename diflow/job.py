@@ -259,7 +259,9 @@ class DIJob(_Model):
     `monitor`: a container beside the work that reports for it; in manifests also `true`.
     `failure_policy`: what follows when a replica fails, by its exit code; None counts all failures but those from
     outside.
-    `health`: the deadlines by which silent and standing replicas are found; None: they are not looked for.
+    `pending_seconds`: how long the pods of an admitted job may be pending; then a job that may shrink goes on with
+    those that have started, and another one is placed again. `health`: the deadlines by which silent and standing
+    replicas are found; None: they are not looked for.
     """
 
     name: str
@@ -283,6 +285,9 @@ class DIJob(_Model):
     monitor: Monitor | None = None
     failure_policy: FailurePolicy | None = None
     health: Health | None = None
+    pending_seconds: int | None = Field(
+        None, ge=bounds.LEAST_PENDING_SECONDS, le=bounds.MOST_START_SECONDS, strict=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -318,6 +323,7 @@ class DIJob(_Model):
             "startDeadlineSeconds": self.start_deadline_seconds,
             "nodeCheck": self.node_check,
             "health": self.health,
+            "pendingSeconds": self.pending_seconds,
         }
         for name, value in of_allocator.items():
             if value is not None and self.scheduling == "none":

@@ -46,12 +46,18 @@ class Consequence:
 
 
 def consequence(
-    read: JobRead, *, running: Mapping[str, tuple[int, ...]], now: float, most_memory: int | None
+    read: JobRead,
+    *,
+    running: Mapping[str, tuple[int, ...]],
+    now: float,
+    most_memory: int | None = None,
+    is_final: bool = True,
 ) -> Consequence:
     """What follows now. `running`: by member, the place in the order of attempts of the pods that were admitted;
-    `most_memory`: the MiB that no replica of the cluster may exceed, None without a limit."""
+    `most_memory`: the MiB that no replica of the cluster may exceed, None without a limit. `is_final`: no other replica
+    may be the reason for a failure that ends the job."""
     endings = list(_open(read, running))
-    for ending in endings:
+    for ending in endings if is_final else ():
         if ending.verdict.action == "FailJob":
             return Consequence(stop=f"{_failed(ending)}, which ends the job ({ending.verdict.rule})")
     raised: dict[str, int] = {}
@@ -65,7 +71,7 @@ def consequence(
             if text:
                 said.append(text)
                 reason = reason or "OutOfMemory"
-        elif ending.verdict.action == "Elsewhere" and ending.host and not read.excluded.knows(ending.attempt):
+        elif ending.verdict.action == "Elsewhere" and ending.host and not _has_moved(read, ending, now):
             numbers: list[str] = []
             if is_of_node_check(ending):
                 if read.node_check is None or nodecheck.moves(read.excluded) >= read.node_check.max_moves:
@@ -108,6 +114,16 @@ def _open(read: JobRead, running: Mapping[str, tuple[int, ...]]) -> Iterator[End
             continue
         if not running.get(ending.member, ()) > ending.order:
             yield ending
+
+
+def _has_moved(read: JobRead, ending: Ending, now: float) -> bool:
+    """Whether the replica has lost its place on the node of the failure. The record does not name all attempts, if many
+    replicas failed on one node."""
+    if read.excluded.knows(ending.attempt):
+        return True
+    at = read.allocation
+    has_place = at is not None and at.round == read.current and at.node(ending.task, ending.index) == ending.host
+    return ending.host in read.excluded.at(now) and not has_place
 
 
 def _more_memory(read: JobRead, ending: Ending, raised: dict[str, int], most_memory: int | None) -> tuple[str, str]:

@@ -35,6 +35,7 @@ Reason = Literal[
     "Unhealthy",
     "Healthy",
     "SlowNode",
+    "NotStarted",
 ]
 
 

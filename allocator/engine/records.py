@@ -35,6 +35,7 @@ from diflow.state.tree import Tree, read_tree
 Json = dict[str, Any]
 
 _NODE_NAME = "workflows.argoproj.io/node-name"
+_LONGEST_REASON = 60
 _MAIN = "main"  # Argo's name of the main container
 _IGNORED_TAINTS = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
@@ -96,6 +97,10 @@ class PodRead:
     """When the API server made it, in seconds since 1970."""
     began: float = 0.0
     """When its work's container was started, 0 while it does not run."""
+    pending_since: float = 0.0
+    """When it was bound, if none of its containers runs since then; else 0."""
+    waits_for: str = ""
+    """Why its first container that waits does not start, as its kubelet says."""
 
     @property
     def is_gated(self) -> bool:
@@ -146,8 +151,9 @@ class JobRead:
     `has_policy`: it has a failure policy, or a node check of its own; `memory`: the MiB of the main containers of its
     next pods, for the tasks that may get more; `excluded`: the nodes that are left out for it.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
-    `node_check`: the check that its pods begin with, if it has one, and `checks` its results.
-    `health`: the deadlines of its replicas, None without any; `found`: what was found of them.
+    `pending_seconds`: how long a bound pod may be pending. `health`: the deadlines of its replicas, None without any;
+    `found`: what was found of them. `node_check`: the check that its pods begin with, if it has one, and `checks` its
+    results.
     """
 
     identity: Identity
@@ -166,6 +172,7 @@ class JobRead:
     has_policy: bool = False
     memory: Mapping[str, int] = field(default_factory=dict)
     start_deadline_seconds: int | None = None
+    pending_seconds: int | None = None
     health: Health | None = None
     found: HealthState | None = None
     restarts_before: int = 0
@@ -363,6 +370,8 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
         memory=untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0 if place is not None else 0,
         created=untrusted.seconds(metadata.get("creationTimestamp")),
         began=_began(status) if place is not None else 0.0,
+        pending_since=_pending_since(obj) if place is not None else 0.0,
+        waits_for=_waits_for(status) if place is not None else "",
     )
 
 
@@ -377,6 +386,26 @@ def _began(status: Mapping[str, Any]) -> float:
         if container.get("name") == _MAIN:
             return untrusted.seconds(untrusted.sub(container, "state", "running").get("startedAt"))
     return 0.0
+
+
+def _pending_since(pod: Mapping[str, Any]) -> float:
+    """Since when a bound pod has been waiting for its node; 0 if it has no node, or if a container of it runs."""
+    status = untrusted.sub(pod, "status")
+    if status.get("phase") not in (None, "Pending") or not untrusted.sub(pod, "spec").get("nodeName"):
+        return 0.0
+    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    if any(untrusted.sub(container, "state").get("running") for container in every):
+        return 0.0  # an init container works
+    bound: Mapping[str, Any] = next((c for c in status.get("conditions") or [] if c.get("type") == "PodScheduled"), {})
+    since = bound.get("lastTransitionTime") if bound.get("status") == "True" else None
+    return untrusted.seconds(since) or untrusted.seconds(untrusted.sub(pod, "metadata").get("creationTimestamp"))
+
+
+def _waits_for(status: Mapping[str, Any]) -> str:
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        if reason := untrusted.string(untrusted.sub(container, "state", "waiting").get("reason"), most=_LONGEST_REASON):
+            return reason
+    return ""
 
 
 def _has_run(status: Mapping[str, Any]) -> bool:
@@ -459,6 +488,7 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         required=job.topology.required if job.topology is not None else "",
         backoff_limit=state.backoff_limit,
         start_deadline_seconds=job.start_deadline_seconds,
+        pending_seconds=job.pending_seconds,
         node_check=job.node_check,
         checks=Record()
         if job.node_check is None

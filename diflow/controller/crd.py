@@ -48,7 +48,7 @@ _LONGEST_KEY: Final = 253 + 1 + keys.LABEL_LIMIT
 """Characters of a label's key: a prefix, a slash and a name."""
 _OPTIONAL: Final = (
     "topology", "queue", "scheduling", "volumes", "ttlSecondsAfterFinished", "startDeadlineSeconds", "failurePolicy",
-    "health", "template", "engineFields", "priorityClassName", *crd_v1alpha1.MODULES,
+    "health", "pendingSeconds", "template", "engineFields", "priorityClassName", *crd_v1alpha1.MODULES,
 )  # fmt: skip
 
 # Expressions of CEL.
@@ -175,6 +175,11 @@ def _spec() -> Json:
             "health": described(
                 fields["health"],
                 "After how long replicas count as silent or as standing still, and what follows. Not set: never.",
+            ),
+            "pendingSeconds": described(
+                fields["pendingSeconds"],
+                "After so many seconds in which a pod has a node and does not start, a job that may shrink goes on "
+                "without it, and another one is placed again.",
             ),
             "topology": {
                 "type": "object",

@@ -23,7 +23,14 @@ _OF_V2: Final[Json] = {
     **{name: {"type": "string"} for name in ("priority", "queue", "scheduling")},
     **{
         name: {"type": "integer"}
-        for name in ("backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds", "minReplicas", "maxReplicas")
+        for name in (
+            "backoffLimit",
+            "ttlSecondsAfterFinished",
+            "startDeadlineSeconds",
+            "pendingSeconds",
+            "minReplicas",
+            "maxReplicas",
+        )
     },
     **dict.fromkeys(("topology", "template", "engineFields", "failurePolicy", "health"), KEPT),
     **dict.fromkeys(("nodeCheck", "monitor"), ANYTHING),

@@ -191,6 +191,8 @@ class FakeCluster:
         self.mounts = True
         """Whether volumes can be mounted. A pod that is bound while they cannot never starts, and its kubelet, which
         waits for them, enforces a deadline only after MOUNT_SECONDS."""
+        self.broken: set[str] = set()
+        """The machines on which they cannot."""
         self._hung: dict[str, float] = {}
         self.quota: dict[str, int] = {}
         """The most live pods of a job that the API server accepts."""
@@ -678,7 +680,7 @@ class FakeCluster:
             if node is None or not _is_ready(node) or _WORKFLOW_LABEL not in (pod["metadata"].get("labels") or {}):
                 continue
             known = self._kubelet.get(uid)
-            if known is None and (uid in self._hung or not self.mounts):
+            if known is None and (uid in self._hung or not self.mounts or spec["nodeName"] in self.broken):
                 self._wait_for_volumes(pod)
                 continue
             if known is None:

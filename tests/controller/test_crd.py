@@ -26,7 +26,8 @@ _STORED: Final = 1_048_576
 """Bytes of an object that an API server takes in any case: etcd has at most 1.5 MiB."""
 # What the schema does not say: CEL does, or the model alone.
 IN_CEL = {what for what, _, _ in NEW} - {
-    "no task", "too many tasks", "no replicas", "another type", "another priority",
+    "no task", "too many tasks", "no replicas", "another type", "another priority", "another action", "a large code",
+    "another condition",
 }  # fmt: skip
 
 
