@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from diflow import keys
 from diflow.allocator.engine.records import JobRead, Role
 from diflow.figures import counted, quantity
-from diflow.state import memory
+from diflow.state import memory, nodecheck
 from diflow.state.exclusions import MOST_EXCLUDED, Exclusions
 from diflow.state.tree import Ending
 
@@ -45,12 +46,18 @@ class Consequence:
 
 
 def consequence(
-    read: JobRead, *, running: Mapping[str, tuple[int, ...]], now: float, most_memory: int | None
+    read: JobRead,
+    *,
+    running: Mapping[str, tuple[int, ...]],
+    now: float,
+    most_memory: int | None = None,
+    is_final: bool = True,
 ) -> Consequence:
     """What follows now. `running`: by member, the place in the order of attempts of the pods that were admitted;
-    `most_memory`: the MiB that no replica of the cluster may exceed, None without a limit."""
+    `most_memory`: the MiB that no replica of the cluster may exceed, None without a limit. `is_final`: no other replica
+    may be the reason for a failure that ends the job."""
     endings = list(_open(read, running))
-    for ending in endings:
+    for ending in endings if is_final else ():
         if ending.verdict.action == "FailJob":
             return Consequence(stop=f"{_failed(ending)}, which ends the job ({ending.verdict.rule})")
     raised: dict[str, int] = {}
@@ -64,7 +71,12 @@ def consequence(
             if text:
                 said.append(text)
                 reason = reason or "OutOfMemory"
-        elif ending.verdict.action == "Elsewhere" and ending.host and not read.excluded.knows(ending.attempt):
+        elif ending.verdict.action == "Elsewhere" and ending.host and not _has_moved(read, ending, now):
+            numbers: list[str] = []
+            if is_of_node_check(ending):
+                if read.node_check is None or nodecheck.moves(read.excluded) >= read.node_check.max_moves:
+                    return Consequence(stop=f"{_failed(ending)}: its gang was placed again as often as it may")
+                numbers = [nodecheck.move(nodecheck.moves(read.excluded) + 1)]
             if excluded.is_full(now) and ending.host not in excluded.at(now):
                 many = counted(MOST_EXCLUDED, "node")
                 return Consequence(
@@ -72,7 +84,11 @@ def consequence(
                 )
             code = ending.message.partition(": ")[2] or ending.message
             excluded = excluded.without(
-                ending.host, reason=f"{ending.replica}: {code}", source=SOURCE, now=now, attempts=[ending.attempt]
+                ending.host,
+                reason=f"{ending.replica}: {code}",
+                source=SOURCE,
+                now=now,
+                attempts=[ending.attempt, *numbers],
             )
             moved.add((ending.task, ending.index))
             said.append(f"{_failed(ending)}: {ending.host} is left out for this job")
@@ -98,6 +114,16 @@ def _open(read: JobRead, running: Mapping[str, tuple[int, ...]]) -> Iterator[End
             continue
         if not running.get(ending.member, ()) > ending.order:
             yield ending
+
+
+def _has_moved(read: JobRead, ending: Ending, now: float) -> bool:
+    """Whether the replica has lost its place on the node of the failure. The record does not name all attempts, if many
+    replicas failed on one node."""
+    if read.excluded.knows(ending.attempt):
+        return True
+    at = read.allocation
+    has_place = at is not None and at.round == read.current and at.node(ending.task, ending.index) == ending.host
+    return ending.host in read.excluded.at(now) and not has_place
 
 
 def _more_memory(read: JobRead, ending: Ending, raised: dict[str, int], most_memory: int | None) -> tuple[str, str]:
@@ -138,6 +164,11 @@ def _mib(amount: int) -> str:
 def _failed(ending: Ending) -> str:
     said = ending.message.removeprefix("main: ") or ending.verdict.reason or "Error"
     return f"{ending.replica} failed ({said[:100]})"
+
+
+def is_of_node_check(ending: Ending) -> bool:
+    """It is the failure of a node check of the user's own."""
+    return ending.message.startswith(f"{keys.CHECK_CONTAINER}: ")
 
 
 def is_explained(read: JobRead) -> bool:

@@ -25,14 +25,14 @@ from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.reconcile import Job, next_round, timestamp
 from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.allocator.health.judging import Deadlines, Floats, slow_nodes
-from diflow.allocator.health.verdict import Samples, Verdict, judge
+from diflow.allocator.health.verdict import Samples, Signs, Verdict, judge
 from diflow.durations import span
 from diflow.figures import counted
 from diflow.job import Health
 from diflow.state import signals, untrusted
 from diflow.state.health import HealthState, Stop
 from diflow.state.memo import MIB, remembered
-from diflow.state.signals import Signals
+from diflow.state.signals import NEVER, Signals
 
 LOOK_SECONDS: Final = 5.0
 """Between two looks at all jobs."""
@@ -47,17 +47,6 @@ _LONGEST: Final = 262_144
 log = structlog.get_logger("diflow.allocator")
 
 
-@dataclass
-class _Track:
-    """What is kept of a job between looks."""
-
-    round: str
-    samples: Samples
-    seen: tuple[object, ...] = ()
-    verdict: Verdict = field(default_factory=Verdict)
-    written: float = -math.inf
-
-
 @dataclass(frozen=True, slots=True)
 class _Rank:
     task: str
@@ -67,6 +56,18 @@ class _Rank:
     def __str__(self) -> str:
         where = f" on {self.pod.host}" if self.pod is not None and self.pod.host else ""
         return f"{self.task}-{self.index}{where}"
+
+
+@dataclass
+class _Track:
+    """What is kept of a job between looks."""
+
+    round: str
+    samples: Samples
+    members: Sequence[_Rank] = ()
+    seen: tuple[object, ...] = ()
+    verdict: Verdict = field(default_factory=Verdict)
+    written: float = -math.inf
 
 
 class HealthWatch:
@@ -133,11 +134,13 @@ class HealthWatch:
     def _judged(self, job: Job, members: Sequence[_Rank]) -> _Track:
         read = job.read
         track = self._tracks.get(job.key)
-        if track is None or track.round != read.current or track.samples.ranks != len(members):
+        tasks = tuple(read.running(role.name) for role in read.roles)
+        if track is None or track.round != read.current or track.samples.tasks != tasks:
             written = track.written if track is not None else -math.inf
-            track = _Track(read.current, Samples(len(members)), written=written)
+            track = _Track(read.current, Samples(tasks), written=written)
         pods = tuple(member.pod for member in members)
         seen = (read.profilings, read.health, pods)
+        track.members = members
         if track.seen == seen:
             return track
         track.seen = seen
@@ -146,18 +149,18 @@ class HealthWatch:
             track.verdict = Verdict()
             return track
         began = _began(members)
-        track.samples.add(said, began)
+        signs = _signs(said, len(members))
+        track.samples.add(signs, began)
         was = read.found.slow if read.found is not None and read.found.round == read.current else {}
-        tasks = [read.running(role.name) for role in read.roles]
         track.verdict = judge(
-            said, began, tasks, deadlines(read.health), samples=track.samples, was_slow=frozenset(was)
+            signs, began, tasks, deadlines(read.health), samples=track.samples, was_slow=frozenset(was)
         )
         return track
 
     def _writes(self, job: Job, track: _Track, *, is_paused: bool) -> Iterator[Write]:
         read, verdict = job.read, track.verdict
         assert read.health is not None
-        members = _members(job)
+        members = track.members
         before = read.found or HealthState(read.current)
         is_new = before.round != read.current
         known = HealthState(read.current, restarts=before.restarts) if is_new else before
@@ -230,8 +233,8 @@ class HealthWatch:
         nodes = {
             job.title: [
                 member.pod.host
-                for rank, member in enumerate(_members(job))
-                if rank in track.verdict.slow and member.pod is not None and member.pod.host
+                for rank in track.verdict.slow
+                if (member := track.members[rank]).pod is not None and member.pod.host
             ]
             for job, track in found
         }
@@ -295,6 +298,26 @@ def _is_under_way(found: HealthState, members: Sequence[_Rank]) -> bool:
     stop = found.stop
     return stop is not None and any(
         member.pod is not None and stop.has(member.task, member.index, member.pod.created) for member in members
+    )
+
+
+def _signs(said: Signals, ranks: int) -> Signs:
+    """The signs of these ranks as arrays."""
+
+    def floats(values: Sequence[float], missing: float) -> Floats:
+        out = np.full(ranks, np.nan)
+        given = np.asarray(values[:ranks], dtype=np.float64)
+        out[: len(given)] = np.where(given == missing, np.nan, given)
+        return out
+
+    moved = floats(said.moved, NEVER)
+    return Signs(
+        at=float(said.at),
+        since=float(said.since),
+        heard=floats(said.heard, NEVER),
+        moved=moved,
+        steps=np.where(np.isfinite(moved), floats(said.steps, NEVER), np.nan),
+        work=floats(said.work, 0.0),
     )
 
 

@@ -287,9 +287,14 @@ def _with_room_for_next(standings: Iterable[Standing], nodes: Mapping[str, NodeR
     """
     more: dict[str, int] = {}
     for standing in standings:
-        memory = standing.job.read.memory
-        for pod in standing.job.current_pods() if memory else ():
-            if pod.identity.uid in standing.pods_in_place and pod.where in nodes and (less := _lacks(pod, memory)):
+        read = standing.job.read
+        counted_as = {r.name: _request(standing, r).get("memory", 0) for r in read.roles if r.name in read.memory}
+        for pod in standing.job.current_pods() if counted_as else ():
+            if pod.place is None or pod.where not in nodes or pod.identity.uid not in standing.pods_in_place:
+                continue
+            # By what the pod requests, which nobody can change: its annotations are its user's.
+            less = counted_as.get(pod.place.task, 0) - pod.request.get("memory", 0)
+            if less > 0:
                 more[pod.where] = more.get(pod.where, 0) + less
     if not more:
         return nodes
@@ -595,21 +600,16 @@ def _request(standing: Standing, role: Role) -> Mapping[str, int]:
     """The request of one replica: from its pods, which include what Argo adds, else from its template."""
     for pod in (*standing.job.pods, *standing.job.old_pods):
         if pod.place is not None and pod.place.task == role.name:
-            return _with_more(pod, standing.job.read.memory)
+            has = standing.job.read.memory.get(role.name)
+            return pod.request if has is None else _with_more(pod, role, has)
     return role.request
 
 
-def _with_more(pod: PodRead, memory: Mapping[str, int]) -> Mapping[str, int]:
-    """The request of a pod's next attempt, which may have more memory."""
-    less = _lacks(pod, memory)
-    return {**pod.request, "memory": pod.request.get("memory", 0) + less} if less else pod.request
-
-
-def _lacks(pod: PodRead, memory: Mapping[str, int]) -> int:
-    """The MiB that a pod has less than the next ones of its task, after another replica ran out of memory."""
-    if not pod.memory or pod.place is None:
-        return 0
-    return max(0, memory.get(pod.place.task, 0) - pod.memory)
+def _with_more(pod: PodRead, role: Role, memory: int) -> Mapping[str, int]:
+    """The request of the pod after this one, whose main container may have more `memory` (MiB)."""
+    before = pod.request.get("memory", 0)
+    next_ = max(role.request.get("memory", 0), before + memory - pod.memory if pod.memory else before)
+    return {**pod.request, "memory": next_} if next_ != before else pod.request
 
 
 def _view(standing: Standing) -> JobView:

@@ -11,6 +11,12 @@ Json = dict[str, Any]
 
 WHAT_CAN = "What can change are replicas, minReplicas and maxReplicas of its tasks"
 
+
+def _rule(**rule: Any) -> Json:
+    return {"tasks": [{"name": "a"}], "failurePolicy": {"rules": [{"action": "Count", **rule}]}}
+
+
+_CODES: Json = {"operator": "In", "values": [3]}
 NEW: list[tuple[str, Json, str]] = [
     ("two collectors", {"tasks": [{"type": "collector"}, {"type": "collector"}]},
      "the number of collector task is more than one"),
@@ -45,6 +51,14 @@ NEW: list[tuple[str, Json, str]] = [
     ("no replicas", {"tasks": [{"name": "a", "replicas": 0}]}, "should be greater than or equal to 1"),
     ("another type", {"tasks": [{"type": "trainer"}]}, 'supported values: "learner", "collector", "evaluator", "none"'),
     ("another priority", {"priority": "urgent"}, 'supported values: "normal", "high"'),
+    ("another action", _rule(action="Retry", onExitCodes=_CODES), 'supported values: "Count", "Ignore", "FailJob"'),
+    ("no failure", _rule(onExitCodes={"operator": "In", "values": [0, 1]}), "0 is no failure: In cannot name it"),
+    ("a code twice", _rule(onExitCodes={"operator": "In", "values": [3, 3]}), "Duplicate value"),
+    ("a large code", _rule(onExitCodes={"operator": "In", "values": [256]}), "should be less than or equal to 255"),
+    ("a rule of two kinds", _rule(onExitCodes=_CODES, onPodConditions=[{"type": "DisruptionTarget"}]),
+     "must have onExitCodes or onPodConditions"),
+    ("a rule of no kind", _rule(), "must have onExitCodes or onPodConditions"),
+    ("another condition", _rule(onPodConditions=[{"type": "Ready"}]), 'supported values: "DisruptionTarget"'),
 ]  # fmt: skip
 """(what, fields of the spec, a part of the refusal). Tasks get a template."""
 
@@ -60,6 +74,8 @@ CHANGED: list[tuple[str, Json, str]] = [
     ("another unit of a task", {"tasks": [{"type": "learner", "replicas": 2, "nodeUnit": 2}]}, WHAT_CAN),
     ("another type of a task", {"tasks": [{"type": "collector"}]}, WHAT_CAN),
     ("another image", {"tasks": [{"type": "learner", "template": template(container={"image": "other:1"})}]}, WHAT_CAN),
+    ("another failure policy", {"failurePolicy": {}}, WHAT_CAN),
+    ("another maximum of memory", {"tasks": [{"type": "learner", "maxMemory": "8Gi"}]}, WHAT_CAN),
     ("a template beside the tasks", {"template": template()}, WHAT_CAN),
     ("a coordinator beside the tasks", {"coordinator": {"template": template()}}, WHAT_CAN),
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -21,7 +22,11 @@ from diflow.failurepolicy import (
 )
 from diflow.state.failures import ALWAYS, Rules, reason_of, rules_of
 from diflow.state.memory import after_out_of_memory, of_container, with_memory
+from diflow.state.nodes import nodes
+from diflow.state.parameters import JobState
 from diflow.workflows import expressions as expr
+from diflow.workflows import render
+from tests.builders import job, task
 
 GIB = 1024
 
@@ -312,3 +317,52 @@ def test_the_memory_of_a_container() -> None:
     assert with_memory(both, 4096) == {"requests": {"memory": "3072Mi", "cpu": "1"}, "limits": {"memory": "4096Mi"}}
     assert with_memory({"limits": {"memory": "2Gi"}}, 4096) == {"limits": {"memory": "4096Mi"}}
     assert of_container(with_memory(both, 4096)) == (4096, 1024)
+
+
+# --- texts that users can edit ----------------------------------------------------------------------------------------
+
+
+def state(memory: Any = '{"learner":2048}', policy: Any = None) -> JobState:
+    amounts = {"resources": {"requests": {"memory": "2Gi"}}}
+    body = render(job(task(container=amounts), name="job", failure_policy={}, scheduling="gang"))
+    for item in body["spec"]["arguments"]["parameters"]:
+        if item["name"] == "memory":
+            item["value"] = memory
+    if policy is not None:
+        given = json.loads(body["metadata"]["annotations"]["diflow/dijob"])
+        given["spec"]["failurePolicy"] = policy
+        body["metadata"]["annotations"]["diflow/dijob"] = json.dumps(given)
+    return JobState.parse(body)
+
+
+def test_the_rules_of_a_job_are_read_from_its_workflow() -> None:
+    made = state()
+    assert (made.failures, made.has_allocator, made.memory, made.problem) == ((), True, {"learner": 2048}, "")
+    assert made.rules("learner").judge(main(247)).action == "MoreMemory"
+    assert made.rules("other").judge(main(247)).action == "Count"
+    assert JobState.parse(render(job(task()))).rules("learner") is ALWAYS
+
+
+@pytest.mark.parametrize(
+    "memory",
+    ["x", "[]", "3", '{"learner":"2048"}', '{"learner":0}', '{"learner":-1}', '{"learner":1e3}', '{"other":1}',
+     '{"learner":true}', '{"learner":1000000000000001}', "[" * 10_000, '{"learner":null}'],
+)  # fmt: skip
+def test_an_edited_memory_holds_the_job(memory: str) -> None:
+    assert "the parameter memory is not what diflow wrote" in state(memory).problem
+
+
+@pytest.mark.parametrize(("policy", "path"), [one for one in INVALID if one[0] != {}])
+def test_an_edited_policy_holds_the_job(policy: Any, path: str) -> None:
+    where = f"spec.failurePolicy{f'.{path}' if path else ''}"
+    assert f"is not a valid job any more ({where})" in state(policy=policy).problem
+
+
+@pytest.mark.parametrize("value", [None, 3, True, [], {}, "x", "-1", "1e9", "٣", "1" * 16, " 64"])
+def test_an_edited_input_of_a_node_is_none(value: Any) -> None:
+    given = {"parameters": [{"name": "memory", "value": value}]}
+    for inputs in (given, {"parameters": value}, value, {"parameters": [value]}):
+        node = {"id": "a", "name": "job.round(0:1).w(0:0).w(0)", "type": "Pod", "phase": "Failed", "inputs": inputs}
+        body = {"metadata": {"name": "job"}, "status": {"nodes": {"a": node}}}
+        ((found,), _) = nodes(body)
+        assert found.memory == 0

@@ -6,6 +6,7 @@ The rows are those of DLRover's job master, each with its numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ import pytest
 from diflow import DIJob, Task
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.kube.kinds import POD
+from diflow.state import untrusted
 from diflow.state.exclusions import MOST_EXCLUDED, Exclusions
+from tests.allocator import values
+from tests.allocator.engine.test_planning import shown
 from tests.allocator.lab import Lab, job, lab
 
 GIB = 1024
@@ -315,6 +319,36 @@ def test_a_peer_that_fails_with_a_lost_replica_does_not_count(at: Lab, code: int
     assert at.cluster.restarts("j") == 0
 
 
+def test_nor_does_it_end_the_job(at: Lab) -> None:
+    at.cluster.submit(asks(codes("FailJob", 1), replicas=3, preemptible=True))
+    runs(at, 3)
+    exits(at, 1, index=1)
+    at.step()
+    exits(at, 247, index=0)
+    at.rest()
+    assert at.cluster.phase("j") == "Running"
+    runs(at, 3)
+    exits(at, 1, index=1)
+    assert ended(at) == "Failed"
+
+
+def test_many_replicas_that_fail_on_one_node_are_one_exclusion_and_few_writes(at: Lab) -> None:
+    for name in ("b", "c"):
+        at.cluster.remove_node(name)
+    at.cluster.node("big", cpu=64, memory="128Gi")
+    at.cluster.submit(asks(replicas=40))
+    before = runs(at, 40)
+    there = [int(name[2:]) for name, node in before.items() if node == "big"]
+    assert len(there) > 2 * 16
+    for index in there:
+        exits(at, 201, index=index)
+    at.until(lambda: excluded(at) == ["big"], "its node is left out")
+    at.rest(limit=200)
+    assert len([1 for reason, _ in at.events("j") if reason == "NodeExcluded"]) <= 3
+    assert "big" not in at.cluster.running("j").values()
+    assert at.cluster.restarts("j") == 0
+
+
 def test_a_failure_without_such_a_reason_counts_after_some_seconds(at: Lab) -> None:
     at.cluster.submit(asks(replicas=3, preemptible=True, backoff_limit=1))
     runs(at, 3)
@@ -324,3 +358,46 @@ def test_a_failure_without_such_a_reason_counts_after_some_seconds(at: Lab) -> N
     exits(at, 1, index=2)
     assert ended(at) == "Failed"
     assert at.decision("j")["why"] == "w-2 failed (Error (exit code 1)) after 1 restart; backoffLimit is 1"
+
+
+# --- what users can edit ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["1", "999999999999999", "x", "-5", ""])
+def test_a_pod_that_claims_another_memory_makes_no_room_on_its_node(given: str) -> None:
+    """16Gi with two running replicas of 2Gi, of which the next have 4Gi: another job of 12Gi fits, and one of 13Gi does
+    not, whatever the pods' annotations say."""
+    amounts = {"cpu": 1000, "memory": 4 * GIB, "pods": 1}
+    wanted = replace(values.role("w", 2), request=amounts, asked_memory=2 * GIB)
+    small = {"cpu": 1000, "memory": 2 * GIB, "pods": 1}
+    pods = [values.pod(f"w-{i}", on="a", request=small, memory=untrusted.whole(given, digits=15) or 0) for i in (0, 1)]
+    raised = values.job(values.read(wanted, nodes={"w": ("a", "a")}, has_policy=True, memory={"w": 4 * GIB}), *pods)
+    node = values.node("a")
+    big = replace(node, allocatable={**node.allocatable, "memory": 16 * GIB})
+    s = shown(raised, nodes=(big,)).snapshot
+    memory_of = s.resources.index("memory")
+    assert int(s.idle()[0, memory_of]) == 12 * GIB
+    assert int(s.role_request[0, memory_of]) >= 4 * GIB
+
+
+def test_a_job_whose_memory_was_edited_is_held_and_its_pods_keep_running(at: Lab) -> None:
+    at.cluster.submit(asks())
+    runs(at)
+    at.cluster.edit("j", memory='{"w":"lots"}')
+    at.step()
+    assert at.daemon is not None
+    read = at.daemon.allocator.caches.state().jobs["default/j"].read
+    assert "the parameter memory is not what diflow wrote" in read.problem
+    at.rest()
+    assert len(at.cluster.running("j")) == 1
+
+
+def test_an_edited_record_of_nodes_has_an_effect_on_its_own_job_alone(at: Lab) -> None:
+    record = Exclusions()
+    for name in ("a", "b"):
+        record = record.without(name, reason="x" * 1000, source="me", now=at.cluster.wall())
+    at.cluster.submit(asks())
+    at.cluster.annotate("j", **{"excluded-nodes": record.to_json()})
+    at.cluster.submit(job("other", task()))
+    assert runs(at) == {"w-0": "c"}
+    at.until(lambda: at.cluster.running("other") != {}, "the other one runs")

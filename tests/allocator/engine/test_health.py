@@ -226,7 +226,7 @@ def test_a_slow_rank_is_named_and_a_node_that_is_slow_for_several_jobs_too() -> 
             return Programs(at, name, lambda rank, seconds: int(seconds / (3 if where[f"worker-{rank}"] == "c" else 1)))
 
         one, two = program("one"), program("two")
-        for _ in range(80):
+        for _ in range(195):
             one.report()
             two.report()
             at.step(5.0)
