@@ -56,6 +56,10 @@ demo-hostile: $(VENV)/.ready ## one namespace attacks the allocator while anothe
 demo-queues: $(VENV)/.ready ## two teams of two users share GPUs by the policy fair: a table, and a picture of who holds what
 	$(BIN)/python examples/demo_queues.py
 
+.PHONY: demo-training
+demo-training: $(VENV)/.ready ## torch on two real nodes: out of memory, a hang, a slow node, resizes, kills, and a picture of it
+	$(BIN)/python examples/demo_training.py
+
 .PHONY: test
 test: style $(VENV)/.ready ## everything: checks, unit tests, end-to-end tests on real clusters
 	$(MAKE) --no-print-directory --jobs=2 types tests

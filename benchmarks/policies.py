@@ -25,6 +25,7 @@ from benchmarks import streams
 from benchmarks.policies_speed import SIZES, measure
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
+from diflow.allocator.simulator.memory import Memory, poisoned
 from diflow.allocator.simulator.metrics import Metrics, metrics
 from diflow.allocator.simulator.replay import Scenario, replay
 from diflow.allocator.simulator.streams import Kind, Offers
@@ -47,12 +48,21 @@ VARIANTS: tuple[tuple[str, Callable[[Scenario], Scenario]], ...] = (
     ("load 0.5", lambda w: replace(w, load=0.5)),
     ("load 2", lambda w: replace(w, load=2.0)),
     ("no progress told", lambda w: replace(w, report_progress=False)),
+    ("half tell progress", lambda w: replace(w, progress_share=0.5)),
 )
+REMEMBERED = (
+    ("progress told", Scenario(), 0.0),
+    ("no progress told", Scenario(report_progress=False), 0.0),
+    ("poisoned", Scenario(), 1.0),
+)
+"""Runs with a memory: scenario, and σ of the factors by which the memory is off."""
+GROWTH = {"largest_growth": 4.0, "largest_start": 4}
+"""The other rule of growth: a job starts on up to 4 replicas, and grows to 4 times what it has observed."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with traces/ and workloads/")
+    parser.add_argument("--data", type=Path, help="folder with traces/ and workloads/, or with pollux/")
     parser.add_argument("--out", type=Path, default=Path("out/policies"))
     parser.add_argument("--laws", type=int, default=1000, help="random snapshots to judge each policy on")
     parser.add_argument("--full", action="store_true", help="other scenarios too")
@@ -73,7 +83,11 @@ def main(arguments: list[str] | None = None) -> int:
     behind: list[str] = []
     result: dict[str, Any] = {}
     if "quality" in parts:
+        if (given.data / "pollux").is_dir():
+            given.data /= "pollux"
         result["quality"] = quality(given.data, ranges["quality"], behind)
+        result["memory"] = remembered(given.data, ranges["memory"], behind)
+        result["optimus"] = baseline(given.data, ranges["optimus_within"], behind)
         if given.full:
             result["scenarios"] = scenarios(given.data)
     if "speed" in parts:
@@ -103,14 +117,14 @@ def quality(data: Path, limits: dict[str, Any], behind: list[str]) -> dict[str, 
     """The four workloads under goodput, beside Pollux's published means. Tuned on 1 and 2 alone."""
     apps = load(data / "traces")
     rows: dict[str, Metrics] = {}
-    _say("workload   mean s   Pollux   ratio   p99 s  restarts  fairness worst  > 2")
+    _say("workload   mean s   Pollux   ratio   p99 s  Pollux  restarts  fairness worst  > 2")
     for name, published in POLLUX.items():
         row = rows[name] = metrics(
             replay(read_workload(data / f"workloads/workload-{name}.csv"), apps, load_policy("goodput"))
         )
         _say(
-            f"{name:8} {row.mean:8.0f} {published:8.0f} {row.mean / published:7.3f} {row.p99:7.0f} {row.restarts:9.2f} "
-            f"{row.worst_fairness:15.2f} {row.very_unfair_share:5.1%}"
+            f"{name:8} {row.mean:8.0f} {published:8.0f} {row.mean / published:7.3f} {row.p99:7.0f} "
+            f"{POLLUX_P99[name]:7.0f} {row.restarts:9.2f} {row.worst_fairness:15.2f} {row.very_unfair_share:5.1%}"
         )
         for what, value, limit in (
             ("mean", row.mean, limits["mean"][name]),
@@ -127,13 +141,59 @@ def quality(data: Path, limits: dict[str, Any], behind: list[str]) -> dict[str, 
     return {"workloads": {k: v.as_dict() for k, v in rows.items()}, "pollux": POLLUX, "mean_ratio": ratio}
 
 
+def remembered(data: Path, limits: dict[str, Any], behind: list[str]) -> dict[str, Any]:
+    """The four workloads with the memory that the jobs of the first one leave, right and poisoned."""
+    apps = load(data / "traces")
+    loads = {name: read_workload(data / f"workloads/workload-{name}.csv") for name in POLLUX}
+    past = Memory()
+    replay(loads["1"], apps, load_policy("goodput"), memory=past)
+    out: dict[str, Any] = {}
+    for label, scenario, sigma in REMEMBERED:
+        records = poisoned(past.records, sigma) if sigma else past.records
+        rows = {
+            name: metrics(replay(jobs, apps, load_policy("goodput"), scenario, memory=Memory(dict(records))))
+            for name, jobs in loads.items()
+        }
+        ratios = [row.mean / POLLUX[name] for name, row in rows.items()]
+        restarts = float(np.mean([row.restarts for row in rows.values()]))
+        _say(
+            f"memory, {label:22} ratios {' '.join(f'{ratio:.3f}' for ratio in ratios)}, mean {np.mean(ratios):.3f}; "
+            f"p99 over Pollux's {' '.join(f'{row.p99 / POLLUX_P99[name]:.2f}' for name, row in rows.items())}; "
+            f"restarts {restarts:.2f}"
+        )
+        out[label] = {"workloads": {k: v.as_dict() for k, v in rows.items()}, "mean_ratio": float(np.mean(ratios))}
+        for what, value in (("mean of the ratios", float(np.mean(ratios))), ("restarts", restarts)):
+            if value > limits[label][what]:
+                behind.append(f"memory, {label}: {what} {value:.3f} is above {limits[label][what]}")
+    return out
+
+
+def baseline(data: Path, within: float, behind: list[str]) -> dict[str, float]:
+    """The baseline Optimus beside the artifact's own runs."""
+    apps, out = load(data / "traces"), {}
+    for name, published in OPTIMUS.items():
+        row = metrics(replay(read_workload(data / f"workloads/workload-{name}.csv"), apps, load_policy("optimus")))
+        out[name] = row.mean
+        _say(
+            f"optimus, workload {name}: {row.mean:.0f} s, in the artifact {published:.0f}: "
+            f"{row.mean / published - 1:+.1%}"
+        )
+        if abs(row.mean / published - 1) > within:
+            behind.append(f"optimus, workload {name}: {row.mean:.0f} s is not within {within:.0%} of {published:.0f}")
+    return out
+
+
 def scenarios(data: Path) -> dict[str, Any]:
     """Sensitivity to the scenario, on all four workloads."""
     apps = load(data / "traces")
     out: dict[str, Any] = {}
-    for label, change in VARIANTS:
-        scenario = change(Scenario())
-        settings = PolicySettings(restart_seconds=scenario.restart_seconds)
+    several: list[tuple[str, Scenario, dict[str, Any]]] = [
+        (label, change(Scenario()), {}) for label, change in VARIANTS
+    ]
+    several += [("growth 4, start 4", Scenario(), GROWTH)]
+    several += [("the same, no progress", Scenario(report_progress=False), GROWTH)]
+    for label, scenario, more in several:
+        settings = PolicySettings(restart_seconds=scenario.restart_seconds, **more)
         rows = [
             metrics(
                 replay(
@@ -147,7 +207,7 @@ def scenarios(data: Path) -> dict[str, Any]:
         ]
         out[label] = {n: row.as_dict() for n, row in zip(POLLUX, rows, strict=True)}
         _say(
-            f"{label:18} means "
+            f"{label:21} means "
             + " ".join(f"{row.mean:7.0f}" for row in rows)
             + f"   restarts {np.mean([row.restarts for row in rows]):.2f}"
         )
@@ -160,16 +220,17 @@ def speed(ranges: dict[str, Any], behind: list[str]) -> list[dict[str, Any]]:
     Machines differ, so the limits are multiples of a fixed reference task that is timed beside the calls.
     """
     out = []
-    _say("\npolicy         jobs  nodes   first ms   p50 ms   p95 ms   limit   growth  references  of ms")
+    _say("\npolicy            jobs  nodes   first ms   p50 ms   p95 ms   limit   growth  references  of ms")
     for name, limits in ranges["speed_p95_references"].items():
         before = 0.0
+        plain, _, memory = name.partition(", ")
         for jobs, nodes, limit in SIZES:
-            row = measure(name, jobs, nodes, limit, CALLS[jobs])
+            row = measure(plain, jobs, nodes, limit, CALLS[jobs], with_memory=bool(memory))
             growth = f"{row.p95_ms / before:8.1f}" if before else "       -"
             before = row.p95_ms
             mark = " " if row.p95_ms <= limit else "*"
             _say(
-                f"{name:13} {jobs:5} {nodes:6} {row.first_ms:10.1f} {row.p50_ms:8.1f} {row.p95_ms:8.1f}{mark}"
+                f"{name:16} {jobs:5} {nodes:6} {row.first_ms:10.1f} {row.p50_ms:8.1f} {row.p95_ms:8.1f}{mark}"
                 f"{limit:7.0f} {growth} {row.references:11.2f} {row.reference_ms:6.1f}"
             )
             if row.references > limits[str(jobs)]:

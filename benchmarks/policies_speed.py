@@ -13,12 +13,14 @@ from functools import partial
 
 import numpy as np
 
-from diflow.allocator.model.arrays import FloatArray
+from diflow.allocator.model.arrays import FloatArray, frozen
 from diflow.allocator.model.ledger import Ledger
+from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import Profile
 from diflow.allocator.model.snapshot import UNLIMITED, Snapshot
 from diflow.allocator.policies.base import Policy, load_policy
 
+_SHAPES = ((1.0, 1.0), (1.0, 2.0), (1.0, 4.0), (2.0, 8.0), (4.0, 16.0))
 SIZES = ((40, 16, 25.0), (500, 512, 100.0), (10_000, 2_000, 1_000.0))
 """Jobs, nodes of 4 GPUs, and the limit of the 95th percentile in ms."""
 
@@ -154,10 +156,23 @@ def moved_on(snapshot: Snapshot, version: int) -> Snapshot:
     return replace(snapshot, now_seconds=snapshot.now_seconds + 60.0, job_profile=profiles)
 
 
-def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int) -> Speed:
+def inheriting(snapshot: Snapshot, applications: int = 40) -> Snapshot:
+    """The cluster with a memory of this many applications, of which each job runs one; half of the jobs tell no
+    progress."""
+    rows = [(n, r, b, 0.01 + 0.003 * b, 0.02 + 0.004 * b, 0.0) for n, r in _SHAPES for b in (16.0, 64.0, 256.0)]
+    priors = [
+        Prior(version=i, observations=frozen(np.array(rows)), works=np.linspace(1e4, 1e6, 16), restart_seconds=45.0)
+        for i in range(applications)
+    ]
+    known = [replace(p or Profile(), prior=priors[j % applications]) for j, p in enumerate(snapshot.job_profile)]
+    profiles = tuple(replace(p, fraction_done=None) if j % 2 else p for j, p in enumerate(known))
+    return replace(snapshot, job_profile=profiles)
+
+
+def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int, *, with_memory: bool = False) -> Speed:
     """Time of a call on this machine: the first one with empty caches, then `calls` as in a running allocator."""
     policy: Policy = load_policy(name)
-    snapshot = cluster(jobs, nodes)
+    snapshot = inheriting(cluster(jobs, nodes)) if with_memory else cluster(jobs, nodes)
     # Warm up the interpreter and numpy.
     policy.optimize(cluster(8, 4, seed=1))
     first = _time(partial(policy.optimize, snapshot))
@@ -169,7 +184,7 @@ def measure(name: str, jobs: int, nodes: int, limit_ms: float, calls: int) -> Sp
     table: FloatArray = np.array(times)
     beside: FloatArray = np.array(references)
     return Speed(
-        policy=name,
+        policy=f"{name}, memory" if with_memory else name,
         jobs=jobs,
         nodes=nodes,
         first_ms=first,

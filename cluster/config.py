@@ -19,9 +19,6 @@ KERNEL_SETTINGS: Mapping[str, str] = {
     "kernel/keys/root_maxbytes": "25000000",
 }
 
-SECOND_GROUP = "/node-2"
-"""The control group of all containers of the second node."""
-
 _UNUSED_PLUGINS = (
     "io.containerd.internal.v1.opt",
     "io.containerd.snapshotter.v1.aufs",
@@ -175,7 +172,6 @@ def _second_kubelet(plan: Plan) -> dict[str, object]:
         "volumePluginDir": f"{plan.paths.root}/kubelet-2-plugins",
         "port": 10260,
         "healthzPort": 10268,
-        "cgroupRoot": SECOND_GROUP,
     }
 
 

@@ -1,8 +1,7 @@
 """A second real node: a containerd and a kubelet beside those of the first one, in the same namespaces.
 
 Both nodes have the address of the cluster, and all processors and all memory of the machine: what pods request is
-counted for each node alone. It shows what needs two nodes and real pods. All its containers are in one control group,
-so that somebody can slow the node down.
+counted for each node alone. It shows what needs two nodes and real pods.
 """
 
 from __future__ import annotations

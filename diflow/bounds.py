@@ -36,6 +36,9 @@ MOST_RESOURCES: Final = 16
 MOST_PORTS: Final = 128
 """Of all containers of a job: each host port is a column of the allocator's tables."""
 
+MOST_PARALLEL_WORKERS: Final = 128
+"""Of `engineFields`: each worker of a replica has a port and an id of its own in the variables of `ditask`."""
+
 MOST_POD_RESOURCES: Final = 64
 """Distinct resources that the allocator counts of any pod, of a job or not: cpu, memory and storage first. A pod is
 bound only to a node that has all resources that it requests, and no node has so many."""
@@ -76,8 +79,23 @@ MOST_TTL_SECONDS: Final = 2**31 - 1
 MOST_START_SECONDS: Final = 2**31 - 1
 """An int32, as the other times of a job."""
 
+LEAST_PENDING_SECONDS: Final = 60
+"""For which the pods of an admitted job may be pending: a large image takes as long."""
+LONGEST_IMAGE: Final = 512
+"""Characters of the image of a node check: a registry's name has 255 at most, a digest 71."""
+
+MOST_COMMAND: Final = 64
+"""Words of the command of a node check."""
+
+MOST_CHECK_SECONDS: Final = 3600
+"""Of a node check: longer than that, the check is the work."""
+
+MOST_CHECK_MOVES: Final = 16
+"""Times that a gang is placed again because of its node check: as many nodes can be left out for a job."""
+
 LONGEST_QUANTITY: Final = 64
 """Characters of an amount, such as a task's `maxMemory`."""
+
 LEAST_HEALTH_SECONDS: Final = 60
 """Of the deadlines in `health`: a server that was away for less than half of it is not noticed, and the clients' next
 attempt follows within as long again."""
@@ -87,6 +105,9 @@ MOST_HEALTH_SECONDS: Final = 30 * 86_400
 
 MOST_HEALTH_RESTARTS: Final = 1_000
 """Restarts of a job by its `health`."""
+
+LONGEST_CHECKPOINT_PATH: Final = 256
+"""Characters of the folder of a monitor's checkpoints."""
 
 MOST_ENDED_JOBS: Final = 1_000
 """Ended jobs in the record of a namespace, the last ones."""

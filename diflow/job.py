@@ -7,11 +7,12 @@ It knows the manifest's schema (`diengine.opendilab.org/v2alpha1`, kind DIJob), 
 from __future__ import annotations
 
 import marshal
+import re
 import warnings
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -97,6 +98,9 @@ class _Model(BaseModel):
             raise as_invalid(error) from None
 
 
+Part = TypeVar("Part", bound=_Model)
+
+
 class Task(_Model):
     """One role of a job: `replicas` pods made from one `template`.
 
@@ -170,6 +174,54 @@ class Topology(_Model):
         return self
 
 
+class NodeCheck(_Model):
+    """A check of the nodes before the work, in an init container of each pod.
+
+    Without `command` it is diflow's own, which `image` must contain (by default diflow's image). A command of the
+    user's fails if the node is not fit. `timeout_seconds`: the longest time of diflow's own check. `max_moves`: how
+    often the gang is placed again because of it.
+    """
+
+    image: str | None = Field(None, min_length=1, max_length=bounds.LONGEST_IMAGE, strict=True)
+    command: tuple[str, ...] | None = Field(None, min_length=1, max_length=bounds.MOST_COMMAND)
+    timeout_seconds: int = Field(120, ge=10, le=bounds.MOST_CHECK_SECONDS, strict=True)
+    max_moves: int = Field(3, ge=0, le=bounds.MOST_CHECK_MOVES, strict=True)
+
+    @model_validator(mode="after")
+    def _a_command_has_an_image(self) -> Self:
+        if self.command is not None and self.image is None:
+            raise InvalidError("is missing: a command of your own needs the image that has it", path="image")
+        return self
+
+
+MONITOR_RESOURCES: dict[str, dict[str, str]] = {
+    "requests": {"cpu": "10m", "memory": "64Mi"},
+    "limits": {"memory": "256Mi"},
+}
+"""Of the monitor: it reads a file each second. The memory that a checkpoint takes counts for whoever wrote it."""
+
+
+class Monitor(_Model):
+    """A container beside the work that reports its steps and what it uses.
+
+    `checkpoint_volume`: a volume of the job to which it saves the last complete checkpoint that the work has left in
+    memory when it ends without success; `checkpoint_path` is the folder there.
+    """
+
+    checkpoint_volume: str | None = Field(None, strict=True)
+    checkpoint_path: str = Field("checkpoints", min_length=1, max_length=bounds.LONGEST_CHECKPOINT_PATH, strict=True)
+
+    @model_validator(mode="after")
+    def _path_is_inside(self) -> Self:
+        if self.checkpoint_volume is not None:
+            names.check_label(self.checkpoint_volume, what="the volume's name", path="checkpointVolume")
+        parts = self.checkpoint_path.split("/")
+        if not all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", part, re.ASCII) for part in parts):
+            text = "must be a relative path of letters, digits, dashes, dots and underscores, without '..'"
+            raise InvalidError(text, path="checkpointPath")
+        return self
+
+
 class Health(_Model):
     """How long the replicas of a job may be quiet, in seconds (0: as long as they like), and what follows.
 
@@ -203,9 +255,13 @@ class DIJob(_Model):
     leaves scheduling to Argo; `topology` needs the allocator. `ttl_seconds_after_finished` is how long the ended job is
     kept; None is decided by the cluster at submission: what the administrator has set, else without end.
     `start_deadline_seconds`: the job fails if the allocator has not admitted it by then; None lets it wait without end.
+    `node_check`: a check of the nodes before the work, which leaves bad ones out; in manifests also `true`.
+    `monitor`: a container beside the work that reports for it; in manifests also `true`.
     `failure_policy`: what follows when a replica fails, by its exit code; None counts all failures but those from
     outside.
-    `health`: the deadlines by which silent and standing replicas are found; None: they are not looked for.
+    `pending_seconds`: how long the pods of an admitted job may be pending; then a job that may shrink goes on with
+    those that have started, and another one is placed again. `health`: the deadlines by which silent and standing
+    replicas are found; None: they are not looked for.
     """
 
     name: str
@@ -225,8 +281,13 @@ class DIJob(_Model):
         None, ge=bounds.LEAST_TTL_SECONDS, le=bounds.MOST_TTL_SECONDS, strict=True
     )
     start_deadline_seconds: int | None = Field(None, ge=1, le=bounds.MOST_START_SECONDS, strict=True)
+    node_check: NodeCheck | None = None
+    monitor: Monitor | None = None
     failure_policy: FailurePolicy | None = None
     health: Health | None = None
+    pending_seconds: int | None = Field(
+        None, ge=bounds.LEAST_PENDING_SECONDS, le=bounds.MOST_START_SECONDS, strict=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -249,13 +310,10 @@ class DIJob(_Model):
             volumes, unknown = check_volumes(given, path="spec.volumes")
             _warn(unknown)
             data["volumes"] = tuple(volumes)
-        if data.get("topology") is not None:
-            data["topology"] = _topology(data["topology"])
-        for name in ("failurePolicy", "failure_policy"):
-            if data.get(name) is not None:
-                data[name] = _failure_policy(data[name])
-        if data.get("health") is not None:
-            data["health"] = _health(data["health"])
+        for name, part in _PARTS.items():
+            for given in dict.fromkeys((name, to_camel(name))):
+                if data.get(given) is not None:
+                    data[given] = part(data[given])
         return data
 
     @model_validator(mode="after")
@@ -263,7 +321,9 @@ class DIJob(_Model):
         of_allocator = {
             "topology": self.topology,
             "startDeadlineSeconds": self.start_deadline_seconds,
+            "nodeCheck": self.node_check,
             "health": self.health,
+            "pendingSeconds": self.pending_seconds,
         }
         for name, value in of_allocator.items():
             if value is not None and self.scheduling == "none":
@@ -333,6 +393,28 @@ class DIJob(_Model):
     def _mounts_have_volumes(self) -> Self:
         for i, task in enumerate(self.tasks):
             check_mounts(task.template["spec"], self.volumes, f"spec.tasks[{i}].template.spec")
+        return self
+
+    @model_validator(mode="after")
+    def _names_of_containers_are_free(self) -> Self:
+        taken = {keys.CHECK_CONTAINER: "nodeCheck"} if self.node_check is not None else {}
+        if self.monitor is not None:
+            taken[keys.MONITOR_CONTAINER] = "monitor"
+        for i, task in enumerate(self.tasks):
+            for container in _containers(task):
+                if field := taken.get(str(container.get("name"))):
+                    path = f"spec.tasks[{i}].template.spec"
+                    raise InvalidError(f"spec.{field} adds a container named {container['name']!r} already", path=path)
+        return self
+
+    @model_validator(mode="after")
+    def _checkpoints_have_a_volume(self) -> Self:
+        volume = self.monitor.checkpoint_volume if self.monitor is not None else None
+        for task in self.tasks if volume is not None else ():
+            own = (*self.volumes, *task.template["spec"].get("volumes", ()))
+            if all(given.get("name") != volume for given in own):
+                text = f"there is no volume {volume!r} in spec.volumes, nor in the template of task {task.name}"
+                raise InvalidError(text, path="spec.monitor.checkpointVolume")
         return self
 
     @model_validator(mode="after")
@@ -627,6 +709,31 @@ def _topology(item: Any) -> Topology:
         raise InvalidError(error.message, path=f"{path}.{error.path}") from None
 
 
+def _part(model: type[Part], item: Any, path: str) -> Part | None:
+    """A part of a spec that may be `true` for its defaults, and `false` for nothing."""
+    if item is False:
+        return None
+    if item is True:
+        return model()
+    if isinstance(item, model):
+        return item
+    data = _mapping(item, path)
+    known = _in_manifests(model) | model.model_fields.keys()
+    _warn([f"{path}.{key}" for key in data if key not in known])
+    try:
+        return model(**{key: value for key, value in data.items() if key in known and value is not None})
+    except InvalidError as error:
+        raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
+
+
+def _node_check(item: Any) -> NodeCheck | None:
+    return _part(NodeCheck, item, "spec.nodeCheck")
+
+
+def _monitor(item: Any) -> Monitor | None:
+    return _part(Monitor, item, "spec.monitor")
+
+
 def _health(item: Any) -> Health:
     if isinstance(item, Health):
         return item
@@ -638,6 +745,16 @@ def _health(item: Any) -> Health:
         return Health(**{key: value for key, value in data.items() if key in known and value is not None})
     except InvalidError as error:
         raise InvalidError(error.message, path=f"{path}.{error.path}" if error.path else path) from None
+
+
+_PARTS: Final[Mapping[str, Callable[[Any], BaseModel | None]]] = {
+    "topology": _topology,
+    "failure_policy": _failure_policy,
+    "health": _health,
+    "node_check": _node_check,
+    "monitor": _monitor,
+}
+"""The parts of a spec, read by themselves for errors with their path."""
 
 
 def _mapping(value: Any, path: str) -> dict[str, Any]:

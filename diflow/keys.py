@@ -34,6 +34,8 @@ VERSION: Final = "diflow/version"  # the diflow that rendered it
 ALLOCATION: Final = "diflow/allocation"  # JSON: a node for each replica of the current round (allocator)
 PROOF: Final = "diflow/allocation-proof"  # the allocator's signature of that text (allocator)
 EXCLUDED: Final = "diflow/excluded-nodes"  # JSON: the nodes that are left out for this job (allocator)
+CORDONED: Final = "diflow/cordoned"  # of a node, JSON {since, why}: why diflow has cordoned it (allocator)
+NODE_CHECK: Final = "diflow/node-check"  # JSON: the results of the node check of the current round (server)
 DECISION: Final = "diflow/decision"  # JSON {action, why, time}: the allocator's last decision on the job
 HEALTH: Final = "diflow/health"  # JSON: which replicas are silent, have stopped or are slow (allocator)
 HELD: Final = "diflow/held"  # "true": its user suspended it, and not only the wait for its admission
@@ -142,6 +144,8 @@ TEMPLATE_SERVICE: Final = "make-service"
 TEMPLATE_CLEANUP: Final = "clean-up"
 SERVICE_PREFIX: Final = "di-"
 
+CHECK_CONTAINER: Final = "diflow-check"  # the init container of the node check
+MONITOR_CONTAINER: Final = "diflow-monitor"  # the container of the monitor
 MAIN_CONTAINER: Final = "di-container"
 SERVICE: Final = "di"  # the headless Service of all jobs of a namespace: the subdomain of their pods
 ADAPTDL_PORT: Final = 47000  # of the rendezvous of AdaptDL's clients, as in AdaptDL itself

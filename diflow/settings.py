@@ -12,8 +12,10 @@ from typing import Any
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from diflow.bounds import LONGEST_IMAGE
 from diflow.environment import from_environment
 from diflow.errors import InvalidError
+from diflow.version import __version__
 
 _DEFAULT_RESOURCES = '{"resources": {"requests": {"cpu": "1", "memory": "2Gi"}}}'
 
@@ -30,6 +32,10 @@ class RenderSettings(BaseSettings):
     run_as_user: int = Field(65532, ge=1)
     """User and group id of containers without one in the template. Any id except 0 would do; 65532 is the `nonroot`
     user of widely used base images."""
+
+    image: str = Field(f"docker.io/diflow/diflow:{__version__}", min_length=1, max_length=LONGEST_IMAGE)
+    """diflow's image, for the node check in the pods of jobs. Default: the image in manifests/; set it where the image
+    is in a registry of your own."""
 
     resources_json: str = Field(_DEFAULT_RESOURCES, validation_alias="DI_JOB_DEFAULT_RESOURCES")
     """Resources of a main container without requests, in DI-orchestrator's format: 1 CPU and 2 GiB. Limits equal the

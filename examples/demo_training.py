@@ -12,7 +12,7 @@ At the end the job has succeeded with all its retries left, no step was lost bey
 has learned each sample exactly once an epoch; else the exit code is 1.
 
 What is played: the second node has the processors of the first one, and is slow because each of its containers gets
-15 % of one processor (its control group says so). Memory is taken by a thread of the rank when a file appears, the hang
+8 % of one processor (its control group says so). Memory is taken by a thread of the rank when a file appears, the hang
 is a SIGSTOP, and the kills are SIGKILL. All else is real: the kernel's out-of-memory killer, Kubernetes, Argo, torch.
 
 It uses the cluster of the present kubeconfig if `python3 -m cluster` made it, and asks before it changes anything there
@@ -56,7 +56,7 @@ SAMPLES = BATCH * UNITS
 RANK_OUT_OF_MEMORY, RANK_THAT_HANGS = 1, 2
 MEMORY_MIB, MORE_MIB = 500, 400  # the limit of a replica, and what a rank takes beside its training
 CPU_MILLI = 200
-SHARE = 0.15  # of a processor, for a container on the slow node
+SHARE = 0.08  # of a processor, for a container on the slow node
 
 # Nobody would watch a job that is left alone for two minutes after each resize.
 _QUICK = {

@@ -28,9 +28,11 @@ from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.controller.telemetry import Telemetry as ControllerTelemetry
+from diflow.job import Health
 from diflow.kube.kinds import WORKFLOW
 from diflow.server.telemetry import Telemetry as ServerTelemetry
 from tests.allocator import lab as allocator_lab
+from tests.allocator.signs import Programs
 from tests.controller import lab as controller_lab
 
 Json = dict[str, Any]
@@ -355,3 +357,17 @@ def test_a_server_that_refuses_and_one_that_is_not_ready(promtool: Fired) -> Non
     assert found[0] == set()
     assert found[recording.seconds // 2] == {"DiflowServerRefusing"}
     assert found[recording.seconds - STEP_SECONDS] == {"DiflowServerRefusing", "DiflowServerNotReady"}
+
+
+def test_a_job_whose_replicas_stand_still(at: allocator_lab.Lab, promtool: Fired) -> None:
+    recording, telemetry = Recording(), telemetry_of(at)
+    health = Health(progress_seconds=60)
+    at.cluster.submit(allocator_lab.job("one", allocator_lab.task(replicas=2), health=health))
+    programs = Programs(at, "one", lambda _, seconds: min(int(seconds), 120))
+    for _ in range(80):
+        programs.run(STEP_SECONDS, every=5.0)
+        recording.scrape(telemetry.registry)
+    found = promtool(recording)
+    assert found[recording.seconds // 2] == set()
+    assert found[recording.seconds - STEP_SECONDS] == {"DiflowJobStandsStill"}
+    assert telemetry.registry.get_sample_value("diflow_allocator_unhealthy_jobs", {"state": "stopped"}) == 1

@@ -22,6 +22,7 @@ from diflow.state import memory
 from diflow.state.failures import Rules, rules_of
 from diflow.state.patches import canonical_json
 from diflow.workflows import expressions as expr
+from diflow.workflows.beside import monitored, node_check
 from diflow.workflows.escape import Template, has_template, patch_json
 
 # Pod fields that an Argo template has under the same name.
@@ -170,11 +171,13 @@ def pod_template(common: Common, index: int) -> dict[str, Any]:
 
 def task_rules(job: DIJob, index: int, settings: RenderSettings) -> Rules:
     """What follows when a replica of a task fails."""
-    if job.failure_policy is None:
+    checks_nodes = job.node_check is not None and job.node_check.command is not None
+    if job.failure_policy is None and not checks_nodes:
         return rules_of(None)
     task = job.tasks[index]
     return rules_of(
-        job.failure_policy.given(),
+        job.failure_policy.given() if job.failure_policy is not None else None,
+        checks_nodes=checks_nodes,
         has_allocator=job.scheduling == "gang",
         has_memory=memory_of(task, settings) > 0,
         main=task.work_container.get("name") or "",
@@ -220,6 +223,7 @@ def template_of(
     path = f"spec.tasks[{index}].template"
     parts = _Parts(common, root=_runs_as_root(spec))
 
+    spec = monitored(job, spec, settings)
     spec = _with_argos_name(spec, spec["containers"][work_container(spec["containers"])].get("name"))
     containers = list(spec["containers"])
     work = containers.pop(work_container(containers))
@@ -229,7 +233,10 @@ def template_of(
     if fields:
         patched = [{"name": "main", **patched[0], **fields}]
     patched += [_container(c, parts, "sidecars", name=c.get("name")) for c in containers]
-    inits = [_container(c, parts, "initContainers", name=c.get("name")) for c in spec.get("initContainers", [])]
+    before = [node_check(job.node_check, work, settings)] if job.node_check is not None else []
+    inits = [
+        _container(c, parts, "initContainers", name=c.get("name")) for c in (*before, *spec.get("initContainers", []))
+    ]
     # As root they may need root's capabilities to read files of other users.
     wait, init = (ARGO_WAIT, ARGO_INIT) if common.has_root and not parts.root else ({}, {})
     _patch_containers(parts, "containers", [*patched, wait])

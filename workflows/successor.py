@@ -36,7 +36,7 @@ _PASSING_LABELS: Final = frozenset(
     )
 )
 _PASSING_ANNOTATIONS: Final = frozenset(
-    (keys.EPOCH, keys.PROOF, keys.CONTINUED_IN, "kubectl.kubernetes.io/last-applied-configuration")
+    (keys.EPOCH, keys.PROOF, keys.CONTINUED_IN, keys.NODE_CHECK, "kubectl.kubernetes.io/last-applied-configuration")
 )
 _PART: Final = re.compile(r" \(part \d+\)$")
 

@@ -28,6 +28,7 @@ from diflow.allocator.model.prior import Prior
 from diflow.allocator.model.profile import NODES, REPLICAS, Profile, clean, gradient_noise
 from diflow.allocator.policies.goodput.fitting import fit_all
 from diflow.allocator.policies.goodput.memory import miss, work_of
+from diflow.bounds import MOST_APPLICATIONS_BYTES
 from diflow.errors import ConflictError, DiflowError, LostLeadershipError, UnauthorizedError, UnavailableError
 from diflow.job import read_annotation
 from diflow.kube.api import Cluster
@@ -43,6 +44,9 @@ from diflow.state.status import derive
 PASS_SECONDS: Final = 10.0
 GLIMPSE_SECONDS: Final = 900.0
 """Between two writes of a memory for what running jobs have shown."""
+REFRESH_SECONDS: Final = 300.0
+"""For so long plans use a memory as it was read, except for applications that are new in it: each change of it means a
+new fit for all jobs of the application."""
 MOST_READ: Final = 20
 """Workflows of ended jobs that are read in one pass. More of them wait for the next one."""
 MOST_NOTICED: Final = 10_000
@@ -100,7 +104,7 @@ class Applications:
             **space,
             **options,
         )
-        self._priors: dict[str, tuple[object, dict[str, dict[str, Prior]]]] = {}
+        self._priors: dict[str, tuple[object, dict[str, dict[str, Prior]], float]] = {}
         self._inherited: dict[str, tuple[Profile | None, Prior, Profile]] = {}
         self._done: dict[str, frozenset[str]] = {}
         self._noticed: dict[str, _Noticed] = {}
@@ -129,17 +133,22 @@ class Applications:
         if item is None:
             self._priors.pop(namespace, None)
             return None
-        kept = self._priors.get(namespace)
-        if kept is None or kept[0] is not item:
+        kept, now = self._priors.get(namespace), self._clock()
+        if kept is None or (kept[0] is not item and now - kept[2] >= self._least_age(read, kept[1])):
             found: dict[str, dict[str, Prior]] = {}
-            for (name, pool), record in item["read"].items():
+            for (name, pool), record in applications.parse(item["text"]).items():
                 found.setdefault(name, {})[pool] = prior_of(record)
-            kept = self._priors[namespace] = item, found
+            kept = self._priors[namespace] = item, found, now
         of_pools = kept[1].get(read.application)
         if not of_pools:
             return None
         # Of another type of GPU the shape of the curve is still a better guess than none; the last one is the newest.
         return of_pools.get(self._pool(read.allocation)) or next(reversed(of_pools.values()))
+
+    @staticmethod
+    def _least_age(read: JobRead, known: Mapping[str, object]) -> float:
+        """How old the priors of a namespace must be, in seconds, before a change of its memory is read for this job."""
+        return REFRESH_SECONDS if read.application in known else PASS_SECONDS
 
     def _pool(self, allocation: Allocation | None) -> str:
         """The pool of the nodes of this allocation; "" if it has none."""
@@ -236,9 +245,14 @@ class Applications:
         self, namespace: str, item: Json, heads: Mapping[str, str], running: list[JobRead], budget: int
     ) -> tuple[int, bool]:
         """(Workflows read, whether the memory was written)."""
-        known: dict[tuple[str, str], Application] = dict(item["read"])
-        taught = {uid for record in known.values() for uid in record.taught}
-        done = (self._of(namespace) | taught) & heads.keys()
+        is_due = bool(running) and self._clock() - self._glimpsed.get(namespace, -math.inf) >= GLIMPSE_SECONDS
+        done = self._of(namespace) & heads.keys()
+        if not is_due and (done == heads.keys() or budget <= 0):
+            self._done[namespace] = frozenset(done)
+            return 0, False
+        before = applications.parse(item["text"])
+        known = dict(before)
+        done = (done | {uid for record in known.values() for uid in record.taught}) & heads.keys()
         used = 0
         for uid, name in sorted(heads.items(), key=lambda one: one[1]):
             if uid in done:
@@ -252,12 +266,12 @@ class Applications:
             if lesson is not None:
                 key, made, at = lesson
                 known[key] = applications.learned(_record(known, key), made, now_seconds=at)
-        if self._clock() - self._glimpsed.get(namespace, -math.inf) >= GLIMPSE_SECONDS:
+        if is_due:
             self._glimpsed[namespace] = self._clock()
             for read in running:
                 self._glimpse(read, known)
         text = applications.text(known.values())
-        is_new = text != item["text"] and known != item["read"]
+        is_new = text != item["text"] and known != before
         if is_new:
             self._write(namespace, item, text)
         self._done[namespace] = frozenset(done)
@@ -374,8 +388,7 @@ def _is_of_round(profile: Profile, read: JobRead) -> bool:
 
 
 def _trim(obj: Json) -> Json:
-    """A memory as the cache keeps it: parsed, and as text."""
-    text = applications.text_of(obj)
+    """A memory as the cache keeps it: as text, which is parsed only where jobs need it."""
     metadata: Mapping[str, Any] = obj["metadata"]
     kept = {name: metadata.get(name) for name in ("namespace", "name", "uid", "resourceVersion")}
-    return {"metadata": kept, "read": applications.parse(text), "text": text}
+    return {"metadata": kept, "text": applications.text_of(obj)[-MOST_APPLICATIONS_BYTES:]}

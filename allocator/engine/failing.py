@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from diflow import keys
 from diflow.allocator.engine.records import JobRead, Role
 from diflow.figures import counted, quantity
-from diflow.state import memory
+from diflow.state import memory, nodecheck
 from diflow.state.exclusions import MOST_EXCLUDED, Exclusions
 from diflow.state.tree import Ending
 
@@ -71,6 +72,11 @@ def consequence(
                 said.append(text)
                 reason = reason or "OutOfMemory"
         elif ending.verdict.action == "Elsewhere" and ending.host and not _has_moved(read, ending, now):
+            numbers: list[str] = []
+            if is_of_node_check(ending):
+                if read.node_check is None or nodecheck.moves(read.excluded) >= read.node_check.max_moves:
+                    return Consequence(stop=f"{_failed(ending)}: its gang was placed again as often as it may")
+                numbers = [nodecheck.move(nodecheck.moves(read.excluded) + 1)]
             if excluded.is_full(now) and ending.host not in excluded.at(now):
                 many = counted(MOST_EXCLUDED, "node")
                 return Consequence(
@@ -78,7 +84,11 @@ def consequence(
                 )
             code = ending.message.partition(": ")[2] or ending.message
             excluded = excluded.without(
-                ending.host, reason=f"{ending.replica}: {code}", source=SOURCE, now=now, attempts=[ending.attempt]
+                ending.host,
+                reason=f"{ending.replica}: {code}",
+                source=SOURCE,
+                now=now,
+                attempts=[ending.attempt, *numbers],
             )
             moved.add((ending.task, ending.index))
             said.append(f"{_failed(ending)}: {ending.host} is left out for this job")
@@ -154,6 +164,11 @@ def _mib(amount: int) -> str:
 def _failed(ending: Ending) -> str:
     said = ending.message.removeprefix("main: ") or ending.verdict.reason or "Error"
     return f"{ending.replica} failed ({said[:100]})"
+
+
+def is_of_node_check(ending: Ending) -> bool:
+    """It is the failure of a node check of the user's own."""
+    return ending.message.startswith(f"{keys.CHECK_CONTAINER}: ")
 
 
 def is_explained(read: JobRead) -> bool:

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from diflow import keys
 from diflow.allocator.engine import patches
@@ -25,14 +26,14 @@ from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.reconcile import Job, next_round, timestamp
 from diflow.allocator.engine.records import JobRead, PodRead
 from diflow.allocator.health.judging import Deadlines, Floats, slow_nodes
-from diflow.allocator.health.verdict import Samples, Verdict, judge
+from diflow.allocator.health.verdict import Samples, Signs, Verdict, judge
 from diflow.durations import span
 from diflow.figures import counted
 from diflow.job import Health
 from diflow.state import signals, untrusted
 from diflow.state.health import HealthState, Stop
 from diflow.state.memo import MIB, remembered
-from diflow.state.signals import Signals
+from diflow.state.signals import NEVER, Signals
 
 LOOK_SECONDS: Final = 5.0
 """Between two looks at all jobs."""
@@ -40,11 +41,23 @@ STATES: Final = ("silent", "stopped", "slow")
 """By which jobs are counted: the first one that is true of a job."""
 _BETWEEN_WRITES_SECONDS: Final = 30.0
 _MOST_NAMED: Final = 4
-_MOST_RANKS: Final = 200_000
-"""Whose samples are kept, of all jobs: about 700 bytes each."""
+_UNHEARD_SECONDS: Final = 300.0
+"""For so long a server may have written nothing about a job that runs."""
 _LONGEST: Final = 262_144
 
 log = structlog.get_logger("diflow.allocator")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    task: str
+    index: int
+    pod: PodRead | None
+    is_done: bool = False
+
+    def __str__(self) -> str:
+        where = f" on {self.pod.host}" if self.pod is not None and self.pod.host else ""
+        return f"{self.task}-{self.index}{where}"
 
 
 @dataclass
@@ -53,20 +66,12 @@ class _Track:
 
     round: str
     samples: Samples
+    members: Sequence[_Rank] = ()
     seen: tuple[object, ...] = ()
     verdict: Verdict = field(default_factory=Verdict)
+    heard: float = 0.0
+    """When the server wrote last, on its clock; 0 if it has written nothing of this round."""
     written: float = -math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class _Rank:
-    task: str
-    index: int
-    pod: PodRead | None
-
-    def __str__(self) -> str:
-        where = f" on {self.pod.host}" if self.pod is not None and self.pod.host else ""
-        return f"{self.task}-{self.index}{where}"
 
 
 class HealthWatch:
@@ -111,18 +116,13 @@ class HealthWatch:
 
     def _verdicts(self, state: ClusterState) -> Iterator[tuple[Job, _Track]]:
         kept: dict[str, _Track] = {}
-        ranks = 0
         for job in state.jobs.values():
             if not _is_judged(job) or self._executor.is_backing_off(job.key):
                 if job.key in self._tracks:
                     kept[job.key] = self._tracks[job.key]
                 continue
-            members = _members(job)
-            ranks += len(members)
-            if ranks > _MOST_RANKS:
-                break
             try:
-                track = self._judged(job, members)
+                track = self._judged(job, _members(job))
             except Exception as error:  # one faulty job must not stop the others
                 log.error("cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
                 continue
@@ -133,38 +133,50 @@ class HealthWatch:
     def _judged(self, job: Job, members: Sequence[_Rank]) -> _Track:
         read = job.read
         track = self._tracks.get(job.key)
-        if track is None or track.round != read.current or track.samples.ranks != len(members):
+        tasks = tuple(read.running(role.name) for role in read.roles)
+        if track is None or track.round != read.current or track.samples.tasks != tasks:
             written = track.written if track is not None else -math.inf
-            track = _Track(read.current, Samples(len(members)), written=written)
+            track = _Track(read.current, Samples(tasks), written=written)
         pods = tuple(member.pod for member in members)
         seen = (read.profilings, read.health, pods)
+        track.members = members
         if track.seen == seen:
             return track
         track.seen = seen
         said = _signals(read.profilings)
         if said is None or said.round != read.current or read.health is None:
-            track.verdict = Verdict()
+            track.verdict, track.heard = Verdict(), 0.0
             return track
+        track.heard = float(said.at)
         began = _began(members)
-        track.samples.add(said, began)
+        signs = _signs(said, len(members))
+        track.samples.add(signs, began)
         was = read.found.slow if read.found is not None and read.found.round == read.current else {}
-        tasks = [read.running(role.name) for role in read.roles]
         track.verdict = judge(
-            said, began, tasks, deadlines(read.health), samples=track.samples, was_slow=frozenset(was)
+            signs,
+            began,
+            tasks,
+            deadlines(read.health),
+            samples=track.samples,
+            was_slow=frozenset(was),
+            done=_done(members),
         )
         return track
 
     def _writes(self, job: Job, track: _Track, *, is_paused: bool) -> Iterator[Write]:
         read, verdict = job.read, track.verdict
         assert read.health is not None
-        members = _members(job)
+        members = track.members
         before = read.found or HealthState(read.current)
         is_new = before.round != read.current
         known = HealthState(read.current, restarts=before.restarts) if is_new else before
         if _is_under_way(known, members):
             return
         now = self._wall()
+        unheard = _is_unheard(track, now)
         why = self._text(read, verdict, members, before.restarts)
+        if unheard:
+            why = f"not judged: for {span(_UNHEARD_SECONDS)} no server has written what it reports; does one run?"
         found = replace(
             known,
             round=read.current,
@@ -174,14 +186,19 @@ class HealthWatch:
             stopped=verdict.stopped,
             behind=verdict.behind,
             slow=dict(verdict.slow),
+            is_unheard=unheard,
         )
         may = read.health.action == "restart" and before.restarts < read.health.max_restarts and not is_paused
-        if may and verdict.again and (restart := _restart(job, found, verdict, members, now=now)) is not None:
+        if (
+            may
+            and verdict.again
+            and not unheard
+            and (restart := _restart(job, found, verdict, members, now=now)) is not None
+        ):
             track.written = self._clock()
             yield restart
             return
-        same = (known.silent, known.stopped, known.behind, known.slow.keys())
-        if (verdict.silent, verdict.stopped, verdict.behind, verdict.slow.keys()) == same:
+        if _sets(found) == _sets(known):
             return
         if self._clock() - track.written < _BETWEEN_WRITES_SECONDS:
             return
@@ -230,8 +247,8 @@ class HealthWatch:
         nodes = {
             job.title: [
                 member.pod.host
-                for rank, member in enumerate(_members(job))
-                if rank in track.verdict.slow and member.pod is not None and member.pod.host
+                for rank in track.verdict.slow
+                if (member := track.members[rank]).pod is not None and member.pod.host
             ]
             for job, track in found
         }
@@ -268,7 +285,23 @@ def _members(job: Job) -> list[_Rank]:
         for pod in job.current_pods()
         if pod.place is not None and pod.place.restart == latest
     }
-    return [_Rank(task, index, pods.get((task, index))) for task, index, _ in job.members()]
+    done = job.read.tree.is_done
+    return [_Rank(task, index, pods.get((task, index)), done(member)) for task, index, member in job.members()]
+
+
+def _done(members: Sequence[_Rank]) -> NDArray[np.bool_]:
+    return np.array([member.is_done for member in members], dtype=bool)
+
+
+def _sets(found: HealthState) -> tuple[object, ...]:
+    """What is told anew when it changes."""
+    return found.silent, found.stopped, found.behind, set(found.slow), found.is_unheard
+
+
+def _is_unheard(track: _Track, now: float) -> bool:
+    """Whether nothing is known of a job that has been running for a while, as no server writes it."""
+    began = [member.pod.began for member in track.members if member.pod is not None and member.pod.began]
+    return bool(began) and now - max(track.heard, min(began)) > _UNHEARD_SECONDS
 
 
 def _began(members: Sequence[_Rank]) -> Floats:
@@ -295,6 +328,26 @@ def _is_under_way(found: HealthState, members: Sequence[_Rank]) -> bool:
     stop = found.stop
     return stop is not None and any(
         member.pod is not None and stop.has(member.task, member.index, member.pod.created) for member in members
+    )
+
+
+def _signs(said: Signals, ranks: int) -> Signs:
+    """The signs of these ranks as arrays."""
+
+    def floats(values: Sequence[float], missing: float) -> Floats:
+        out = np.full(ranks, np.nan)
+        given = np.asarray(values[:ranks], dtype=np.float64)
+        out[: len(given)] = np.where(given == missing, np.nan, given)
+        return out
+
+    moved = floats(said.moved, NEVER)
+    return Signs(
+        at=float(said.at),
+        since=float(said.since),
+        heard=floats(said.heard, NEVER),
+        moved=moved,
+        steps=np.where(np.isfinite(moved), floats(said.steps, NEVER), np.nan),
+        work=floats(said.work, 0.0),
     )
 
 

@@ -28,12 +28,14 @@ Reason = Literal[
     "Stopped",
     "Refused",
     "Continued",
+    "NodeLeftOut",
     "PolicyFailed",
     "OutOfMemory",
     "NodeExcluded",
     "Unhealthy",
     "Healthy",
     "SlowNode",
+    "NotStarted",
 ]
 
 

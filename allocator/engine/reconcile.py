@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diflow import amounts, keys
-from diflow.allocator.engine import failing, patches
+from diflow.allocator.engine import failing, node_checks, patches
 from diflow.allocator.engine.free_capacity import FreeCapacity
 from diflow.allocator.engine.patches import Note, Write
 from diflow.allocator.engine.records import JobRead, PodRead
@@ -31,7 +31,7 @@ Needs = dict[str, dict[str, int]]
 
 # The kubelet's message for a pod that it does not admit: an attempt that ends with it does not count as a failure, even
 # if Argo evaluates it with a copy of the Workflow from before the decision.
-_REJECTED = "Pod was rejected"
+REJECTED = "Pod was rejected"
 _RESUMED = {"suspend": None}
 # A new job on which nothing was decided for so long (the allocator is paused, or cannot read it) is shown to Argo.
 _SHOWN_SECONDS = 30.0
@@ -206,7 +206,7 @@ def reconcile(
         return [
             *resumed,  # Argo ends no Workflow that is suspended
             *_lost(job, capacity),
-            *(patches.fail(pod, job.key, f"{_REJECTED}: the job was stopped") for pod in unbound),
+            *(patches.fail(pod, job.key, f"{REJECTED}: the job was stopped") for pod in unbound),
         ]
     if read.continued_in or read.awaits_admission:
         out = [*_lost(job, capacity), *_unwanted(job, capacity)]
@@ -234,7 +234,7 @@ def _to_argo(read: JobRead, capacity: FreeCapacity) -> list[Write]:
 
 def end_pods(job: Job, capacity: FreeCapacity) -> list[Write]:
     """End the running pods of a job whose Workflow cannot be written. Gated pods use no capacity, and stay."""
-    why = f"{_REJECTED}: the job's Workflow is too large to be changed"
+    why = f"{REJECTED}: the job's Workflow is too large to be changed"
     return _lost(job, capacity) + [
         patches.stop(pod, job.key, why, timestamp(capacity.now_seconds))
         for pod in job.pods
@@ -250,8 +250,11 @@ def _go_on(job: Job, capacity: FreeCapacity, now: float, pace: Pace, overdue: fr
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
     if read.is_preemptible and (together := _together(job, capacity, now, pace)) is not None:
         return out + together
-    if not read.is_preemptible and (ended := _without_place(job, now)):
-        return [*out, *ended]
+    moved = [] if read.is_preemptible else _without_place(job, now)
+    if not moved and read.node_check is not None:
+        moved = _checked(job, now)
+    if moved:
+        return [*out, *moved]
     if not read.is_preemptible:
         out += _stopped_for_health(job, capacity, now)
     late = [pod for pod in job.current_pods() if pod.identity.uid in overdue]
@@ -306,7 +309,7 @@ def _after_failures(
     # Argo may have made a pod before it read the new memory. A round is made with it.
     pods = () if read.is_preemptible else job.current_pods()
     small = [p for p in pods if p.is_gated and p.place and 0 < p.memory < read.memory.get(p.place.task, 0)]
-    why = f"{_REJECTED}: it is made again with more memory"
+    why = f"{REJECTED}: it is made again with more memory"
     return [*out, *(patches.fail(pod, job.key, why) for pod in small)] if small else None
 
 
@@ -484,7 +487,7 @@ def _lost(job: Job, capacity: FreeCapacity) -> list[Write]:
 
 def _unwanted(job: Job, capacity: FreeCapacity) -> list[Write]:
     return [
-        patches.stop(pod, job.key, f"{_REJECTED}: {_released(job.read, pod)}", timestamp(capacity.now_seconds))
+        patches.stop(pod, job.key, f"{REJECTED}: {_released(job.read, pod)}", timestamp(capacity.now_seconds))
         for pod in job.leaving()
         if not pod.is_stopping and not pod.is_terminating and not (pod.host and capacity.is_lost(pod.host))
     ]
@@ -580,7 +583,7 @@ def _without_place(job: Job, now: float) -> list[Write]:
         return []
     why = "its gang is not complete: it waits for another place"
     return [
-        patches.stop(pod, job.key, f"{_REJECTED}: {why}", timestamp(now))
+        patches.stop(pod, job.key, f"{REJECTED}: {why}", timestamp(now))
         for pod in job.current_pods()
         if pod.where and not pod.is_stopping and not pod.is_terminating
     ]
@@ -595,7 +598,7 @@ def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Wr
     stop = found.stop
     if stop is None:
         return []
-    why = f"{_REJECTED}: it stood still, and starts again"
+    why = f"{REJECTED}: it stood still, and starts again"
     return [
         patches.stop(pod, job.key, why, timestamp(now))
         for pod in job.current_pods()
@@ -617,8 +620,26 @@ def _take_back(job: Job, late: Sequence[PodRead], now: float) -> list[Write]:
     if read.is_preemptible:
         return [place_again(job, set(), now=now, note=note)]
     gone = {(pod.place.task, pod.place.index) for pod in late if pod.place}
-    why = f"{_REJECTED}: kube-scheduler did not bind it to its node"
+    why = f"{REJECTED}: kube-scheduler did not bind it to its node"
     return [place_again(job, gone, now=now, note=note), *(patches.fail(pod, job.key, why) for pod in late)]
+
+
+def _checked(job: Job, now: float) -> list[Write]:
+    """Place the gang again without the nodes that its check finds faulty; of a job that is not preemptible, the
+    replicas there. None of this counts against backoffLimit."""
+    why = "its node is left out after the node check"
+    ended = [
+        patches.stop(pod, job.key, why, timestamp(now))
+        for pod in node_checks.misplaced(job)
+        if not pod.is_stopping and not pod.is_terminating
+    ]
+    found = node_checks.left_out(job, now)
+    if ended or found is None:
+        return ended
+    note = Note("NodeLeftOut", f"the node check leaves out {found.text}: placed again, not counted", is_warning=True)
+    gone = {(pod.place.task, pod.place.index) for pod in found.pods if pod.place}
+    said = decision("check", f"left out {found.text}", now)
+    return [place_again(job, gone, now=now, excluded=found.excluded, decision=said, note=note)]
 
 
 def _admissions(job: Job, capacity: FreeCapacity) -> list[Write]:

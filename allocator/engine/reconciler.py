@@ -13,6 +13,7 @@ from diflow.allocator.engine.cluster_view import ClusterView
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.failing import first_failure
 from diflow.allocator.engine.patches import Write
+from diflow.allocator.engine.pending import not_started
 from diflow.allocator.engine.reconcile import Job, Pace, end_pods, free_now, reconcile
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.engine.unbound_pods import AvoidedNodes, UnboundPods
@@ -73,7 +74,7 @@ class Reconciler:
             if executor.is_backing_off(job.key):
                 continue
             try:
-                writes = reconcile(
+                writes = not_started(job, capacity, now=now) or reconcile(
                     job,
                     capacity,
                     now=now,
@@ -105,8 +106,10 @@ class Reconciler:
     def _is_unchanged(self, job: Job, lost: Set[str], overdue: Set[str]) -> bool:
         if self._unchanged.get(job.key) is not job:
             return False
-        # With time alone a node becomes lost, a round old enough to be replaced, and a pod overdue.
+        # With time alone a node becomes lost, a round old enough to be replaced, and a pod overdue or pending too long.
         if job.read.tree.recreated or (job.read.has_policy and first_failure(job.read)):
+            return False
+        if job.read.pending_seconds and any(pod.pending_since for pod in job.pods):
             return False
         return not (lost or overdue) or not any(pod.identity.uid in overdue or pod.host in lost for pod in job.pods)
 

@@ -16,7 +16,7 @@ from diflow import amounts, bounds, keys
 from diflow.allocator.model.predicates import NODE_NAME, Requirement, Taint, Toleration, Where
 from diflow.allocator.model.views import PODS
 from diflow.errors import InvalidError
-from diflow.job import DIJob, Health, Task, read_annotation
+from diflow.job import MONITOR_RESOURCES, DIJob, Health, NodeCheck, Task, read_annotation
 from diflow.jobs import replica_ranges
 from diflow.settings import RenderSettings
 from diflow.spec.podrules import work_container
@@ -25,6 +25,7 @@ from diflow.state.allocation import Allocation
 from diflow.state.exclusions import Exclusions
 from diflow.state.health import HealthState
 from diflow.state.memo import MIB, remembered
+from diflow.state.nodecheck import Record
 from diflow.state.nodenames import NodeName, parse
 from diflow.state.nodes import nodes as nodes_of
 from diflow.state.parameters import ENDED, JobState
@@ -34,6 +35,7 @@ from diflow.state.tree import Tree, read_tree
 Json = dict[str, Any]
 
 _NODE_NAME = "workflows.argoproj.io/node-name"
+_LONGEST_REASON = 60
 _MAIN = "main"  # Argo's name of the main container
 _IGNORED_TAINTS = frozenset(
     f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable", "memory-pressure")
@@ -95,6 +97,10 @@ class PodRead:
     """When the API server made it, in seconds since 1970."""
     began: float = 0.0
     """When its work's container was started, 0 while it does not run."""
+    pending_since: float = 0.0
+    """When it was bound, if none of its containers runs since then; else 0."""
+    waits_for: str = ""
+    """Why its first container that waits does not start, as its kubelet says."""
 
     @property
     def is_gated(self) -> bool:
@@ -142,10 +148,12 @@ class JobRead:
     `name` is the job's, which is that of its first Workflow. `continues`: the key of the previous Workflow;
     `continued_in`: the name of the next one. Of a superseded Workflow only these fields are read. `required`: the level
     of the topology that its DIJob requires, or "". `service`: the headless Service of its hosts.
-    `has_policy`: it has a failure policy; `memory`: the MiB of the main containers of its next pods, for the tasks that
-    may get more; `excluded`: the nodes that are left out for it.
+    `has_policy`: it has a failure policy, or a node check of its own; `memory`: the MiB of the main containers of its
+    next pods, for the tasks that may get more; `excluded`: the nodes that are left out for it.
     `start_deadline_seconds`: the longest time from the creation of the job to its first admission, None without one.
-    `health`: the deadlines of its replicas, None without any; `found`: what was found of them.
+    `pending_seconds`: how long a bound pod may be pending. `health`: the deadlines of its replicas, None without any;
+    `found`: what was found of them. `node_check`: the check that its pods begin with, if it has one, and `checks` its
+    results.
     """
 
     identity: Identity
@@ -164,6 +172,7 @@ class JobRead:
     has_policy: bool = False
     memory: Mapping[str, int] = field(default_factory=dict)
     start_deadline_seconds: int | None = None
+    pending_seconds: int | None = None
     health: Health | None = None
     found: HealthState | None = None
     restarts_before: int = 0
@@ -177,6 +186,8 @@ class JobRead:
     allocation: Allocation | None = None
     decision: Mapping[str, Any] = field(default_factory=dict)
     excluded: Exclusions = field(default_factory=Exclusions)
+    node_check: NodeCheck | None = None
+    checks: Record = field(default_factory=Record)
     profilings: str = ""
     application: str = ""
     """The application that a preemptible job runs (`state/applications.py`); "" for others, which are not resized."""
@@ -359,6 +370,8 @@ def read_pod(obj: Mapping[str, Any]) -> PodRead:
         memory=untrusted.whole(annotations.get(keys.MEMORY), digits=15) or 0 if place is not None else 0,
         created=untrusted.seconds(metadata.get("creationTimestamp")),
         began=_began(status) if place is not None else 0.0,
+        pending_since=_pending_since(obj) if place is not None else 0.0,
+        waits_for=_waits_for(status) if place is not None else "",
     )
 
 
@@ -373,6 +386,26 @@ def _began(status: Mapping[str, Any]) -> float:
         if container.get("name") == _MAIN:
             return untrusted.seconds(untrusted.sub(container, "state", "running").get("startedAt"))
     return 0.0
+
+
+def _pending_since(pod: Mapping[str, Any]) -> float:
+    """Since when a bound pod has been waiting for its node; 0 if it has no node, or if a container of it runs."""
+    status = untrusted.sub(pod, "status")
+    if status.get("phase") not in (None, "Pending") or not untrusted.sub(pod, "spec").get("nodeName"):
+        return 0.0
+    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    if any(untrusted.sub(container, "state").get("running") for container in every):
+        return 0.0  # an init container works
+    bound: Mapping[str, Any] = next((c for c in status.get("conditions") or [] if c.get("type") == "PodScheduled"), {})
+    since = bound.get("lastTransitionTime") if bound.get("status") == "True" else None
+    return untrusted.seconds(since) or untrusted.seconds(untrusted.sub(pod, "metadata").get("creationTimestamp"))
+
+
+def _waits_for(status: Mapping[str, Any]) -> str:
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        if reason := untrusted.string(untrusted.sub(container, "state", "waiting").get("reason"), most=_LONGEST_REASON):
+            return reason
+    return ""
 
 
 def _has_run(status: Mapping[str, Any]) -> bool:
@@ -455,13 +488,18 @@ def read_workflow(obj: Mapping[str, Any]) -> JobRead:
         required=job.topology.required if job.topology is not None else "",
         backoff_limit=state.backoff_limit,
         start_deadline_seconds=job.start_deadline_seconds,
+        pending_seconds=job.pending_seconds,
+        node_check=job.node_check,
+        checks=Record()
+        if job.node_check is None
+        else Record.parse(untrusted.sub(obj, "metadata", "annotations").get(keys.NODE_CHECK)),
         health=job.health,
         found=state.health,
         profilings=state.profilings,
         complaint="; ".join(state.complaints),
-        has_policy=state.failures is not None,
+        has_policy=state.has_rules,
         memory=state.memory,
-        tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if state.failures is not None else None),
+        tree=read_tree(nodes, is_offloaded=offloaded, rules=state.rules if state.has_rules else None),
         restarts_before=state.restarts_before,
         rounds_before=state.rounds_before,
         bounds=untrusted.string(untrusted.sub(obj, "metadata", "annotations").get(keys.BOUNDS)),
@@ -528,6 +566,8 @@ def _pod_of(job: DIJob, index: int, mib: int | None = None) -> tuple[Mapping[str
     containers[main] = _main(task)
     if mib is not None:
         containers[main] = {**containers[main], "resources": memory.with_memory(containers[main]["resources"], mib)}
+    if job.monitor is not None:
+        containers.append({"name": keys.MONITOR_CONTAINER, "resources": MONITOR_RESOURCES})
     return _pod_of_task(marshal.dumps({**spec, "containers": containers}, _WITHOUT_REFERENCES))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from diflow.allocator.engine.cluster_state import ClusterState
 from diflow.allocator.engine.executor import Executor
 from diflow.allocator.engine.free_capacity import FreeCapacity
+from diflow.allocator.engine.pending import pending_left
 from diflow.allocator.engine.planner import Planner
 from diflow.allocator.engine.reconcile import Pace, explain_left, start_left
 from diflow.allocator.engine.settings import AllocatorSettings
@@ -84,7 +85,11 @@ class Timers:
         planned_ago = self._planner.planned_ago
         if self._planner.failing_seconds is None and any(-planned_ago < seconds <= 0 for seconds in waiting):
             reasons.append(TOO_LATE)
-        left = min((seconds for seconds in (*silent, *young, *unexplained, *waiting) if seconds > 0), default=math.inf)
+        pending = (pending_left(job, capacity) for job in state.jobs.values())
+        left = min(
+            (seconds for seconds in (*silent, *young, *unexplained, *waiting, *pending) if seconds > 0),
+            default=math.inf,
+        )
         self._later = self._clock() + left
         if promises.due() > self._clock():
             self._later = min(self._later, promises.due())

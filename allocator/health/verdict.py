@@ -15,7 +15,6 @@ import numpy as np
 
 from diflow.allocator.health import judging
 from diflow.allocator.health.judging import SLOW, Bools, Deadlines, Floats
-from diflow.state.signals import NEVER, Signals
 
 WINDOW: Final = 30
 SAMPLE_SECONDS: Final = 60
@@ -23,7 +22,27 @@ SAMPLE_SECONDS: Final = 60
 checkpoint, does not change it (tests/allocator/health)."""
 STILL_SLOW: Final = 1.6
 """A rank that was slow counts as slow until it is less so than this, so that none is reported by turns."""
+SLOW_SAMPLES: Final = 5
+"""A rank is slow when that many samples say so, one after the other."""
+LEAST_SAMPLES: Final = 25
+"""With fewer, a checkpoint of ten minutes would be most of what is seen."""
 _AS_LONG: Final = 0.9
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The signs of life of all ranks at one time, in seconds of the server's clock; `nan`: never, or unknown.
+
+    `heard`: the last sign of life, `moved`: the last rise of the step, `steps`: that step, `work`: seconds of a step
+    without waiting for others. A server has listened without a break since `since`.
+    """
+
+    at: float
+    since: float
+    heard: Floats
+    moved: Floats
+    steps: Floats
+    work: Floats
 
 
 @dataclass(frozen=True)
@@ -50,76 +69,71 @@ class Verdict:
 class Samples:
     """The last steps of each rank, of one round. What is kept may be lost at any time: it is measured again."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, tasks: Sequence[int]) -> None:
+        self.tasks = tuple(tasks)
+        ranks = sum(tasks)
         self._times = np.full((WINDOW, ranks), np.nan)
         self._steps = np.full((WINDOW, ranks), np.nan)
         self._work = np.full((WINDOW, ranks), np.nan)
         self._began = np.full(ranks, np.nan)
         self._at = -np.inf
         self._next = 0
-        self.rate = np.full(ranks, np.nan)
-        """Steps per second of each rank, by its own steps."""
-        self.work_rate = np.full(ranks, np.nan)
-        """The same, without the time in which it waits for others."""
+        self.factor = np.full(ranks, np.nan)
+        """How many times slower each rank is than the others of its task."""
+        self.minutes = np.zeros(ranks, np.int64)
+        """For how many samples each has been slow."""
 
-    @property
-    def ranks(self) -> int:
-        return len(self._began)
-
-    def add(self, signals: Signals, began: Floats) -> None:
+    def add(self, signs: Signs, began: Floats) -> None:
         """Take a sample, if the last one is old enough. A rank with a new pod begins again."""
         anew = ~(began == self._began)
         if anew.any():
             for kept in (self._times, self._steps, self._work):
                 kept[:, anew] = np.nan
+            self.factor[anew], self.minutes[anew] = np.nan, 0
             self._began = began.copy()
-        if signals.at - self._at < SAMPLE_SECONDS:
+        if signs.at - self._at < SAMPLE_SECONDS:
             return
-        self._at = signals.at
-        count = min(self.ranks, len(signals.heard))
-        heard, moved, steps = (_floats(values, self.ranks) for values in (signals.heard, signals.moved, signals.steps))
-        known = (moved >= began) & (heard >= began)
-        self._times[self._next] = np.where(known, heard, np.nan)
-        self._steps[self._next] = np.where(known, steps, np.nan)
-        work = np.full(self.ranks, np.nan)
-        work[:count] = signals.work[:count] if signals.work else np.nan
-        self._work[self._next] = np.where(known & (work > 0), work, np.nan)
+        self._at = signs.at
+        known = (signs.moved >= began) & (signs.heard >= began)
+        self._times[self._next] = np.where(known, signs.heard, np.nan)
+        self._steps[self._next] = np.where(known, signs.steps, np.nan)
+        self._work[self._next] = np.where(known, signs.work, np.nan)
         self._next = (self._next + 1) % WINDOW
-        self.rate = judging.rates(self._times, self._steps)
-        self.work_rate = _work_rates(self._work)
+        slopes = judging.rates(self._times, self._steps, least=LEAST_SAMPLES)
+        whole = np.where(np.isfinite(slopes), _whole_rates(self._times, self._steps), np.nan)
+        work = _work_rates(self._work)
+        for first, end in _spans(self.tasks):
+            # A rank that pauses by turns has a low median slope, and one whose counter has jumped a low rate over the
+            # whole window: one that is slow has both. Of ranks that make each step together, only the time without
+            # waiting tells them apart.
+            by_slope, by_whole, by_work = (judging.slowness(rate[first:end]) for rate in (slopes, whole, work))
+            self.factor[first:end] = np.fmax(np.minimum(by_slope, by_whole), by_work)
+        with np.errstate(invalid="ignore"):
+            self.minutes = np.where(self.factor >= SLOW, self.minutes + 1, 0)
 
 
 def judge(
-    signals: Signals,
+    signs: Signs,
     began: Floats,
     tasks: Sequence[int],
     deadlines: Deadlines,
     *,
     samples: Samples | None = None,
     was_slow: frozenset[int] = frozenset(),
+    done: Bools | None = None,
 ) -> Verdict:
-    """The verdict at the time of the signals. `began`: when the present pod of each rank began (`nan`: it has none, or
-    is not to be judged). `tasks`: the number of ranks of each task, in their order."""
+    """The verdict at the time of the signs. `began`: when the present pod of each rank began (`nan`: it has none, or is
+    not to be judged). `tasks`: the number of ranks of each task, in their order. `done`: the ranks that have ended."""
     ranks = sum(tasks)
-    now, since = float(signals.at), float(signals.since)
-    heard, moved, steps = (_floats(values, ranks) for values in (signals.heard, signals.moved, signals.steps))
-    steps = np.where(np.isfinite(moved), steps, np.nan)
+    now, since, heard, moved, steps = signs.at, signs.since, signs.heard, signs.moved, signs.steps
     spans = _spans(tasks)
     silent = judging.silent(began, heard, now, deadlines, since=since)
     expected = _expected(moved, spans)
     stopped = judging.stopped(began, moved, now, deadlines, since=since) & expected
-    is_proven = bool((moved >= began)[expected].all())
+    advances = moved >= began if done is None else (moved >= began) | done
+    is_proven = bool(advances[expected].all())
     standing = silent | stopped
-    slow: dict[int, float] = {}
-    if samples is not None:
-        for first, end in spans:
-            for rate in (samples.rate[first:end], samples.work_rate[first:end]):
-                factor = judging.slowness(np.where(standing[first:end], np.nan, rate))
-                with np.errstate(invalid="ignore"):
-                    found = np.flatnonzero(factor >= STILL_SLOW)
-                for rank in found.tolist():
-                    if factor[rank] >= SLOW or first + rank in was_slow:
-                        slow[first + rank] = max(float(factor[rank]), slow.get(first + rank, 0.0))
+    slow = _slow(samples, standing, was_slow) if samples is not None else {}
     if not standing.any():
         return Verdict(slow=slow, is_proven=is_proven)
     idle = now - np.maximum(np.where(moved >= began, moved, began), since)
@@ -145,6 +159,16 @@ def judge(
     )
 
 
+def _slow(samples: Samples, standing: Bools, was_slow: frozenset[int]) -> dict[int, float]:
+    with np.errstate(invalid="ignore"):
+        found = ~standing & (samples.factor >= STILL_SLOW)
+    return {
+        rank: float(samples.factor[rank])
+        for rank in np.flatnonzero(found).tolist()
+        if samples.minutes[rank] >= SLOW_SAMPLES or rank in was_slow
+    }
+
+
 def _expected(moved: Floats, spans: Sequence[tuple[int, int]]) -> Bools:
     """The ranks whose steps are to be judged."""
     reports = np.isfinite(moved)
@@ -162,17 +186,21 @@ def _spans(tasks: Sequence[int]) -> list[tuple[int, int]]:
     return [(end - count, end) for count, end in zip(tasks, ends, strict=True)]
 
 
-def _floats(values: Sequence[int], ranks: int) -> Floats:
-    """By rank, `nan` for what is not known."""
-    out = np.full(ranks, np.nan)
-    given = np.asarray(values[:ranks], dtype=np.float64)
-    out[: len(given)] = np.where(given == NEVER, np.nan, given)
+def _whole_rates(times: Floats, steps: Floats) -> Floats:
+    """Steps per second of each rank from its first sample to its last one."""
+    known = np.isfinite(times)
+    first = np.where(known, times, np.inf).argmin(axis=0)
+    last = np.where(known, times, -np.inf).argmax(axis=0)
+    columns = np.arange(times.shape[1])
+    apart = times[last, columns] - times[first, columns]
+    risen = steps[last, columns] - steps[first, columns]
+    out: Floats = np.divide(risen, apart, out=np.full(apart.shape, np.nan), where=apart > 0)
     return out
 
 
 def _work_rates(work: Floats) -> Floats:
     out = np.full(work.shape[-1], np.nan)
-    enough = np.isfinite(work).sum(axis=0) >= judging.MIN_SAMPLES
+    enough = np.isfinite(work).sum(axis=0) >= LEAST_SAMPLES
     if enough.any():
         out[enough] = 1.0 / np.nanmedian(work[:, enough], axis=0)
     return out

@@ -88,6 +88,9 @@ def simulate(  # noqa: PLR0917 - typer's options
     report_progress: Annotated[
         bool, typer.Option("--progress/--no-progress", help="Whether jobs report their progress.")
     ] = True,
+    progress_share: Annotated[
+        float, typer.Option(parser=_number(0, 1), metavar="PART", help="Part of the jobs that report their progress.")
+    ] = 1.0,
     assumed_restart_seconds: Annotated[
         float | None,
         typer.Option(
@@ -178,6 +181,7 @@ def simulate(  # noqa: PLR0917 - typer's options
         noise=noise,
         load=load_factor,
         report_progress=report_progress,
+        progress_share=progress_share,
         seed=seed,
         rack_nodes=rack_nodes,
         block_racks=block_racks,

@@ -55,6 +55,8 @@ class Scenario:
     """Times between arrivals are divided by this."""
     report_progress: bool = True
     """Whether jobs report progress; otherwise the work left is unknown."""
+    progress_share: float = 1.0
+    """Part of the jobs that do so, spread evenly over the arrivals."""
     seed: int = 0
     rack_nodes: int = 0
     """Nodes of a rack; 0: the cluster has no topology."""
@@ -95,6 +97,7 @@ class _Job:
     app: Application
     mode: Mode
     created: float
+    tells_progress: bool = True
     placement: tuple[tuple[int, int], ...] = ()
     local: int = 0
     steps: int = 0
@@ -198,7 +201,7 @@ def replay(
     """
     scenario = scenario or Scenario()
     mode = mode or MODES.get(policy.name, "adaptive")
-    waiting = _jobs_of(arrivals, apps, mode, scenario.load)
+    waiting = _jobs_of(arrivals, apps, mode, scenario)
     rng = np.random.default_rng(scenario.seed)
     if scenario.required not in ("", *(level.name for level in scenario.levels)) or (
         scenario.block_racks and not scenario.rack_nodes
@@ -265,15 +268,21 @@ def replay(
     )
 
 
-def _jobs_of(arrivals: Sequence[Arrival], apps: Mapping[str, Application], mode: Mode, load: float) -> list[_Job]:
+def _jobs_of(
+    arrivals: Sequence[Arrival], apps: Mapping[str, Application], mode: Mode, scenario: Scenario
+) -> list[_Job]:
     """The jobs of a workload, in the order of arrival."""
     for arrival in arrivals:
         if arrival.application not in apps:
             raise InvalidError(
                 f"job {arrival.name}: no profile of {arrival.application!r}; there are {', '.join(apps)}"
             )
-    jobs = [_Job(arrival, apps[arrival.application], mode, arrival.seconds / load) for arrival in arrivals]
-    return sorted(jobs, key=lambda job: (job.created, job.arrival.name))
+    jobs = [_Job(arrival, apps[arrival.application], mode, arrival.seconds / scenario.load) for arrival in arrivals]
+    jobs.sort(key=lambda job: (job.created, job.arrival.name))
+    share = scenario.progress_share if scenario.report_progress else 0.0
+    for at, job in enumerate(jobs):
+        job.tells_progress = math.floor((at + 1) * share) > math.floor(at * share)
+    return jobs
 
 
 def _teach(job: _Job, memory: Memory, scenario: Scenario) -> None:
@@ -358,8 +367,8 @@ def _profile(job: _Job, scenario: Scenario) -> Profile | None:
         max_batch=fixed or app.max_batch,
         min_local_batch=app.min_local if fixed is None else 1,
         max_local_batch=app.max_local,
-        fraction_done=(job.epoch + inside) / app.epochs if scenario.report_progress else None,
-        work_done=job.progress if scenario.report_progress else None,
+        fraction_done=(job.epoch + inside) / app.epochs if job.tells_progress else None,
+        work_done=job.progress if job.tells_progress else None,
     )
     return job.profile
 
@@ -392,8 +401,8 @@ def _known_profile(job: _Job, scenario: Scenario) -> Profile:
         max_batch=batch,
         min_local_batch=1,
         max_local_batch=app.max_local,
-        fraction_done=done / total if scenario.report_progress else None,
-        work_done=done if scenario.report_progress else None,
+        fraction_done=done / total if job.tells_progress else None,
+        work_done=done if job.tells_progress else None,
     )
 
 

@@ -17,7 +17,9 @@ from diflow.figures import shortened
 from diflow.jobs.events import event_time, is_allocators
 from diflow.state.exclusions import Exclusions
 from diflow.state.followed import failures
+from diflow.state.nodecheck import Record
 from diflow.state.observe import observe
+from diflow.state.parameters import JobState
 from diflow.state.status import derive
 from diflow.tables import table
 
@@ -33,6 +35,7 @@ _MOST_EVENTS = 15
 _MOST_OF_ALLOCATOR = 10
 _MOST_FAILURES = 15
 _LONGEST = 120
+_MOST_FAILED_CHECKS = 3
 # Events have the clock of the machine that wrote them.
 _CLOCKS_DIFFER = timedelta(seconds=2)
 
@@ -107,6 +110,7 @@ def _facts(job: Job, seen: Observation, decision: Decision | None, *, held: str,
         ("Preemptible", labels.get(keys.PREEMPTIBLE, "-")),
         ("Scheduling", labels.get(keys.SCHEDULING, "-")),
         *_topology(spec.get("topology")),
+        *_node_check(job, spec.get("nodeCheck")),
         *_left_out(job, now=now),
         ("Submitted", moment(job.created)),
         ("Ended", moment(status.completion_timestamp)) if status.ended else ("Running for", took),
@@ -139,6 +143,20 @@ def _topology(given: object) -> list[tuple[str, str]]:
     """The level that the job requires; nothing if it requires none. Its owner may have edited the manifest."""
     required = given.get("required") if isinstance(given, dict) else None
     return [("Topology", printable(f"all of it in one {required}"))] if isinstance(required, str) else []
+
+
+def _node_check(job: Job, given: object) -> list[tuple[str, str]]:
+    """What the node check of the current round has found; nothing of a job without one."""
+    if given is None or given is False:
+        return []
+    annotations = job.workflow["metadata"].get("annotations") or {}
+    record = Record.parse(annotations.get(keys.NODE_CHECK))
+    state = JobState.parse(job.workflow)
+    count = len(record.entries) if record.round == state.current else 0
+    parts = [f"{count} of {job.status.replicas} replicas in round {state.current}"]
+    failed = [f"rank {rank}: {entry.failed}" for rank, entry in record.entries.items() if entry.failed]
+    parts += failed[:_MOST_FAILED_CHECKS]
+    return [("Node check", printable("; ".join(parts)))]
 
 
 def _left_out(job: Job, *, now: datetime) -> list[tuple[str, str]]:

@@ -11,7 +11,18 @@ from typing import Final
 
 from diflow import bounds, failurepolicy, keys
 from diflow.controller import crd_v1alpha1
-from diflow.controller.schemas import KEPT, Json, clean_pod_policy, described, fixed, own, pod_template, rule, status
+from diflow.controller.schemas import (
+    ANYTHING,
+    KEPT,
+    Json,
+    clean_pod_policy,
+    described,
+    fixed,
+    own,
+    pod_template,
+    rule,
+    status,
+)
 from diflow.job import DIJob, Task
 from diflow.names import TASK_PATTERN
 from diflow.spec import ditask
@@ -37,7 +48,7 @@ _LONGEST_KEY: Final = 253 + 1 + keys.LABEL_LIMIT
 """Characters of a label's key: a prefix, a slash and a name."""
 _OPTIONAL: Final = (
     "topology", "queue", "scheduling", "volumes", "ttlSecondsAfterFinished", "startDeadlineSeconds", "failurePolicy",
-    "health", "template", "engineFields", "priorityClassName", *crd_v1alpha1.MODULES,
+    "health", "pendingSeconds", "template", "engineFields", "priorityClassName", *crd_v1alpha1.MODULES,
 )  # fmt: skip
 
 # Expressions of CEL.
@@ -69,6 +80,8 @@ def crd() -> Json:
                 "shortNames": ["dijob"],
             },
             "scope": "Namespaced",
+            # Said, though it is the default: it takes the place of a webhook of an older CRD, of which nothing is left.
+            "conversion": {"strategy": "None"},
             "versions": [_v2alpha1(), crd_v1alpha1.version()],
         },
     }
@@ -165,12 +178,27 @@ def _spec() -> Json:
                 fields["health"],
                 "After how long replicas count as silent or as standing still, and what follows. Not set: never.",
             ),
+            "pendingSeconds": described(
+                fields["pendingSeconds"],
+                "After so many seconds in which a pod has a node and does not start, a job that may shrink goes on "
+                "without it, and another one is placed again.",
+            ),
             "topology": {
                 "type": "object",
                 "required": ["required"],
                 "description": "The level of which one domain must hold the whole job, such as a rack.",
                 "properties": {"required": {"type": "string", "minLength": 1, "maxLength": _LONGEST_KEY}},
             },
+            "monitor": described(
+                ANYTHING,
+                "A container beside the work that reports for it: true, or an object with checkpointVolume and "
+                "checkpointPath.",
+            ),
+            "nodeCheck": described(
+                ANYTHING,
+                "A check of the nodes before the work: true, or an object with image, command, timeoutSeconds and "
+                "maxMoves.",
+            ),
             "group": {"type": "string", "description": "Has no meaning: a field of older manifests."},
             "volumes": {
                 "type": "array",
@@ -265,7 +293,12 @@ def _one_template() -> Json:
     count = {"type": "integer", "format": "int32", "minimum": 0, "maximum": bounds.MOST_REPLICAS}
     engine = {
         "topology": {"type": "string", "enum": list(ditask.TOPOLOGIES)},
-        "parallelWorkers": {"type": "integer", "format": "int32", "minimum": 1, "maximum": ditask.MOST_WORKERS},
+        "parallelWorkers": {
+            "type": "integer",
+            "format": "int32",
+            "minimum": 1,
+            "maximum": bounds.MOST_PARALLEL_WORKERS,
+        },
     }
     return {
         "template": described(KEPT, "The pod template of a job of one task, as of DI-orchestrator v1.0."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from diflow import bounds, keys
-from diflow.controller.schemas import KEPT, Json, clean_pod_policy, fixed, pod_template, rule, status
+from diflow.controller.schemas import ANYTHING, KEPT, Json, clean_pod_policy, fixed, pod_template, rule, status
 from diflow.jobs.v1alpha1 import AGGREGATOR_CONFIG, LONGEST_NAME
 from diflow.state.modules import COLLECTOR, COORDINATOR, LEARNER
 from diflow.yamltext import dump_yaml
@@ -23,9 +23,17 @@ _OF_V2: Final[Json] = {
     **{name: {"type": "string"} for name in ("priority", "queue", "scheduling")},
     **{
         name: {"type": "integer"}
-        for name in ("backoffLimit", "ttlSecondsAfterFinished", "startDeadlineSeconds", "minReplicas", "maxReplicas")
+        for name in (
+            "backoffLimit",
+            "ttlSecondsAfterFinished",
+            "startDeadlineSeconds",
+            "pendingSeconds",
+            "minReplicas",
+            "maxReplicas",
+        )
     },
     **dict.fromkeys(("topology", "template", "engineFields", "failurePolicy", "health"), KEPT),
+    **dict.fromkeys(("nodeCheck", "monitor"), ANYTHING),
     "preemptible": {"type": "boolean"},
     "tasks": {"type": "array", "maxItems": bounds.MOST_TASKS, "items": KEPT},
 }

@@ -18,6 +18,8 @@ Json = dict[str, Any]
 
 KEPT: Final[Json] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 """An object of the other version, which is kept as it is."""
+ANYTHING: Final[Json] = {"x-kubernetes-preserve-unknown-fields": True}
+"""A field that is `true` or an object, for which a structural schema has no words. The controller checks it."""
 _INT_OR_STRING: Final[Json] = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
 # Fields of Kubernetes whose schema is not that of Hera's models.
 _BY_NAME: Final[dict[str, Json]] = {

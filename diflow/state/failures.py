@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
+from diflow import keys
 from diflow.failurepolicy import Action, GivenRule
 from diflow.state import untrusted
 
@@ -151,6 +152,7 @@ def reason_of(message: str) -> str:
     return "unknown" if message else ""
 
 
+_NODE_CHECK: Final = Rule("Elsewhere", "node check", f"^{keys.CHECK_CONTAINER}: [A-Za-z]+ [(]exit code [0-9]+[)]")
 _TAKEN_AWAY: Final = Rule("Ignore", "default: evicted, preempted or lost", "|".join(UNCOUNTED_MESSAGES))
 ALWAYS: Final = Rules((_TAKEN_AWAY,))
 """The rules of a job without a failure policy."""
@@ -168,15 +170,21 @@ def rules_of(
     has_allocator: bool = False,
     has_memory: bool = False,
     main: str = "",
+    checks_nodes: bool = False,
 ) -> Rules:
     """The rules of one task: those that the job gives, and then the default ones. None: it has no failure policy.
 
     Without the allocator nobody places a pod elsewhere or gives it more memory, and the failure counts. `has_memory`:
     the main container requests memory or has a limit, of which more can be given. `main`: its name in the manifest.
+    `checks_nodes`: it has a node check of its own, whose failures are those of the node, by the first rule.
     """
-    if given is None:
+    if given is None and not (checks_nodes and has_allocator):
         return ALWAYS
-    rules = [_given(rule, i, main) for i, rule in enumerate(given)] + [_TAKEN_AWAY, *_DEFAULTS]
+    rules = [_NODE_CHECK] if checks_nodes else []
+    if given is None:
+        rules.append(_TAKEN_AWAY)
+    else:
+        rules += [*(_given(rule, i, main) for i, rule in enumerate(given)), _TAKEN_AWAY, *_DEFAULTS]
     can = {"Elsewhere": has_allocator, "MoreMemory": has_allocator and has_memory}
     lacks = "the allocator" if not has_allocator else "a memory request of the task"
     return Rules(

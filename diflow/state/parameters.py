@@ -88,7 +88,8 @@ class JobState:
     `is_hidden`: Argo does not see it until the allocator's first decision (`keys.INSTANCE`).
     `places_until`: how long pods are created without a gate (seconds since 1970; 0: they are not).
 
-    `failures`: the rules of its failure policy, None without one; `has_allocator`: it was submitted to be placed by the
+    `failures`: the rules of its failure policy, None without one; `checks_nodes`: its node check has a command of the
+    user's; `has_allocator`: it was submitted to be placed by the
     allocator. `memory`: the MiB of the next pods of the tasks that may get more. `excluded`: the nodes that are left
     out for it.
 
@@ -123,6 +124,7 @@ class JobState:
     tasks: tuple[TaskState, ...] = ()
     backoff_limit: int = DEFAULT_BACKOFF
     failures: tuple[GivenRule, ...] | None = None
+    checks_nodes: bool = False
     has_allocator: bool = False
     memory: Mapping[str, int] = field(default_factory=dict)
     rounds: tuple[str, ...] = ("1",)
@@ -158,10 +160,21 @@ class JobState:
 
     def rules(self, task: str) -> Rules:
         """What follows when a replica of a task fails. The Workflow's expressions are made of the same rules."""
-        if self.failures is None:
+        if not self.has_rules:
             return ALWAYS
         main = next((found.main for found in self.tasks if found.name == task), "")
-        return rules_of(self.failures, has_allocator=self.has_allocator, has_memory=task in self.memory, main=main)
+        return rules_of(
+            self.failures,
+            has_allocator=self.has_allocator,
+            has_memory=task in self.memory,
+            main=main,
+            checks_nodes=self.checks_nodes,
+        )
+
+    @property
+    def has_rules(self) -> bool:
+        """Failures have consequences: it has a failure policy, or a node check of its own."""
+        return self.failures is not None or (self.checks_nodes and self.has_allocator)
 
     def parameter(self, name: str) -> str:
         """The value of a parameter of the Workflow, or ""."""
@@ -307,6 +320,7 @@ def _submitted(fields: _Fields) -> _Fields:
         "priority": found.priority,
         "queue": fields["queue"] or found.queue,
         "failures": found.failures,
+        "checks_nodes": found.checks_nodes,
         "has_allocator": found.has_allocator,
         "has_health": found.has_health,
     }
@@ -323,6 +337,7 @@ class _Submitted:
     queue: str
     failures: tuple[GivenRule, ...] | None
     has_allocator: bool
+    checks_nodes: bool = False
     has_health: bool = False
 
 
@@ -404,6 +419,7 @@ def _read_manifest(dijob: str) -> _Submitted:
         queue,
         failures=given,
         has_allocator=spec.get("scheduling") == "gang",
+        checks_nodes=untrusted.sub(spec, "nodeCheck").get("command") is not None,
         has_health=isinstance(spec.get("health"), dict),
     )
 

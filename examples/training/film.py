@@ -16,6 +16,7 @@ from diflow.kube.api import Cluster
 from diflow.kube.kinds import POD
 
 EVERY_SECONDS = 1.0
+_OURS = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Recorder:
         while not self._stopping.wait(EVERY_SECONDS):
             at = time.time() - self._film.began
             try:
-                pods = self._cluster.list_all(POD, namespace=self._namespace, labels=keys.TASK_NAME)
+                pods = self._cluster.list_all(POD, namespace=self._namespace, labels=_OURS)
             except DiflowError:
                 continue
             self._film.replicas.append((at, sum(map(_runs, pods))))
@@ -110,6 +111,8 @@ class Recorder:
 
 def _runs(pod: dict[str, Any]) -> bool:
     """The program runs: the pod is not ending, and its containers are past those for its start."""
+    if keys.TASK_NAME not in pod["metadata"]["labels"]:
+        return False
     if pod["status"].get("phase") != "Running" or pod["spec"].get("activeDeadlineSeconds") == 1:
         return False
     return "deletionTimestamp" not in pod["metadata"]

@@ -12,7 +12,7 @@ from training.film import Film, Mark
 
 _HERE, _BY_DIFLOW = COLOURS[2], COLOURS[3]
 _SAME_SECONDS = 2.0
-_LINE = 118  # characters of a line below the picture
+_LINE = 150  # characters of a line below the picture
 _POINTS = 12.5  # of such a line
 
 

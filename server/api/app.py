@@ -24,6 +24,7 @@ from diflow.kube.api import Cluster
 from diflow.server.api.access import Access
 from diflow.server.api.adaptdl import AdaptDL
 from diflow.server.api.cache import Cache
+from diflow.server.api.checks import Checks
 from diflow.server.api.core import Core, Endpoint
 from diflow.server.api.discovery import Discovery
 from diflow.server.api.identity import Identity
@@ -45,7 +46,7 @@ from diflow.server.settings import ServerSettings
 _REVIEWERS = 8
 _WAITING = 256
 # Reports: frequent requests that change no wanted state.
-_ROUTINE = ("/profilings", "/shards", "/hints/{namespace}/{name}")
+_ROUTINE = ("/profilings", "/shards", "/checks", "/hints/{namespace}/{name}")
 
 
 def create_app(
@@ -117,13 +118,14 @@ def _core(
         identity=identity,
         access=Access(cluster_once, cache, identity, reviews, unproven_pods=settings.unproven_pods, **kept),
         scale_requests=scale_requests,
-        modules=ModuleChanges(cluster, cache, scale_requests),
+        modules=ModuleChanges(cluster, cache, scale_requests, clock=clock),
         reporter=Reporter(
             cluster, cache, reports, between_seconds=settings.write_seconds, clock=clock, wall=wall, sleep=pause
         ),
         discovery=Discovery(cache, most=waiters),
         writes=JobWrites(writes),
         shards=Shards(cluster, cache, shards, between_seconds=settings.write_seconds, wall=wall, sleep=pause),
+        checks=Checks(cluster, cache, reports, between_seconds=settings.write_seconds, wall=wall, sleep=pause),
         buckets=Buckets(rate=settings.job_rate, burst=settings.job_burst, clock=clock),
         pools=(reviews, writes, reports, shards),
         clock=clock,

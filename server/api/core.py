@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from diflow.errors import DiflowError
 from diflow.server.api.access import Access, Caller, Verb
 from diflow.server.api.cache import Cache, JobView
+from diflow.server.api.checks import Checks
 from diflow.server.api.discovery import Discovery
 from diflow.server.api.identity import Identity
 from diflow.server.api.modules import ModuleChanges
@@ -50,6 +51,7 @@ class Core:
     discovery: Discovery
     writes: JobWrites
     shards: Shards
+    checks: Checks
     buckets: Buckets
     pools: tuple[Pool, ...] = ()
     clock: Callable[[], float] = time.monotonic
@@ -84,6 +86,7 @@ class Core:
         for task in list(self.tasks):
             task.cancel()
         await self.reporter.close()
+        await self.checks.close()
         for pool in self.pools:
             pool.close()
 

@@ -33,7 +33,7 @@ HINTS: Final = -2
 _LONGEST_NAME: Final = 63
 _HIGHEST: Final = 1e18  # the highest value of a report's fields (bytes of memory): see models.py
 _HIGHEST_OF_ROW: Final = 1e9
-_OF_RANK: Final = ("speed", "step", "batch", "stepSeconds", "syncSeconds", "memoryBytes")
+_OF_RANK: Final = ("speed", "step", "batch", "stepSeconds", "syncSeconds", "memoryBytes", "gpuUtilization")
 _HINTS: Final = tuple(field.alias or name for name, field in Hints.model_fields.items())
 
 
@@ -154,6 +154,7 @@ def _of_rank(task: str, body: Profiling) -> Json:
         "stepSeconds": body.step_seconds,
         "syncSeconds": body.sync_seconds,
         "memoryBytes": body.memory_bytes,
+        "gpuUtilization": body.gpu_utilization,
     }
     kept = {name: _rounded(value) for name, value in given.items() if value is not None}
     return {"task": task, **kept} if kept else {}

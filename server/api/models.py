@@ -7,7 +7,7 @@ is used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Self, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -16,6 +16,7 @@ from diflow.bounds import MOST_REPLICAS
 from diflow.server.http.errors import Fault
 from diflow.shards.dataset import MOST_EPOCHS, MOST_SAMPLES, MOST_SEED, MOST_UNITS
 from diflow.shards.ledger import MOST_WANTED
+from diflow.state.nodecheck import LONGEST_FAILURE, MOST_PEERS
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -154,6 +155,9 @@ class Profiling(_Hints):
         description="The CPU time that the replica's container has used so far, from a monitor. A report with it or "
         "with `logBytes` is a sign of life only if one of them or the step has risen.",
     )
+    gpu_utilization: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="The mean utilisation of the replica's GPUs, from a monitor."
+    )
     log_bytes: Annotated[int, Field(ge=0, le=10**18)] | None = Field(
         None, description="The length of the replica's log so far, from a monitor."
     )
@@ -235,6 +239,32 @@ class Leases(BaseModel):
     refused: list[int] = Field(description="Units of `done` that others have been given, as the leases had ended.")
     lease_seconds: float = Field(description="The leases end after this time without a request.")
     finished: bool = Field(description="All shards of all epochs are done.")
+
+
+class NodeCheckReport(_Body):
+    """The results of a replica's node check."""
+
+    figures: dict[str, Annotated[float, Field(ge=0, le=1e6)]] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="Seconds by figure: product, memory, disk, latency, transfer, allreduce, gpu. Others are ignored.",
+        examples=[{"product": 0.0031, "memory": 0.21, "latency": 0.00012}],
+    )
+    failed: str | None = Field(
+        None, max_length=LONGEST_FAILURE, description="What is wrong with the node, if a check of it has failed."
+    )
+    unmet: list[Annotated[int, Field(ge=0, lt=MOST_REPLICAS)]] = Field(
+        default_factory=list, max_length=MOST_PEERS, description="The ranks of the peers that it did not reach."
+    )
+
+
+class NodeCheckAnswer(BaseModel):
+    """Whether the work of a replica may begin."""
+
+    verdict: Literal["go", "wait"] = Field(description="wait: ask again in a second.")
+    reason: str = Field(description="Why the work may not begin yet.")
+    checked: int = Field(description="Replicas whose results are stored.")
+    replicas: int = Field(description="Replicas of the job.")
 
 
 class Fields(BaseModel):

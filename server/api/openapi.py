@@ -18,6 +18,8 @@ from diflow.server.api.models import (
     Errors,
     Hints,
     Leases,
+    NodeCheckAnswer,
+    NodeCheckReport,
     Profiling,
     ReplicasRequest,
     ShardsRequest,
@@ -29,7 +31,18 @@ Json = dict[str, Any]
 
 _JSON: Final = "application/json"
 _REF: Final = "#/components/schemas/{model}"
-_MODELS: Final = (ReplicasRequest, Profiling, WrappedProfiling, ShardsRequest, Leases, Hints, Envelope, Errors)
+_MODELS: Final = (
+    ReplicasRequest,
+    Profiling,
+    WrappedProfiling,
+    ShardsRequest,
+    Leases,
+    NodeCheckReport,
+    NodeCheckAnswer,
+    Hints,
+    Envelope,
+    Errors,
+)
 _ADDRESS: Final = r"^([^:]+:[0-9]+|\[[0-9a-fA-F:.]+\]:[0-9]+)?$"
 
 _DESCRIPTION: Final = """\
@@ -65,6 +78,9 @@ after the other; at most 64 of them wait.
 
 *For shards:* what was done and what is leased is stored in the cluster. Requests of a job that arrive within a second
 are stored together.
+
+*For results of a node check:* the result was validated and accepted, and is written within about a second. The answer
+is of what is stored: the pod repeats the request until the verdict is `go`.
 
 *For reports* (profilings, hints): the report was validated and accepted. It is written within about a second, together
 with the reports of the job's other replicas; of each rank the newest report counts. At shutdown the server writes all
@@ -134,6 +150,7 @@ def document() -> Json:
         paths[f"{prefix}/{{id}}/replicas"] = _replicas(suffix)
         paths[f"{prefix}/{{id}}/profilings"] = _profilings(suffix)
         paths[f"{prefix}/{{id}}/shards"] = _shards(suffix)
+        paths[f"{prefix}/{{id}}/checks"] = _checks(suffix)
     paths["/v1alpha1/replicas"] = _module_replicas()
     paths["/v1alpha1/replicas/failed"] = _failed_modules()
     paths["/hints/{namespace}/{name}"] = _hints()
@@ -227,6 +244,7 @@ def _answers() -> Json:
         "WantedModules": _wanted_modules(),
         "FailedRequest": _failed_request(),
         "Shards": with_data(True, {"$ref": _REF.format(model="Leases")}),
+        "NodeCheck": with_data(True, {"$ref": _REF.format(model="NodeCheckAnswer")}),
         "Failure": with_data(False, {"type": "null"}),
         "Refusal": with_data(False, {"anyOf": [{"type": "null"}, {"$ref": _REF.format(model="Errors")}]}),
     }
@@ -301,6 +319,21 @@ def _shards(suffix: str) -> Json:
             "that is stored. A request that is sent again has the same effect.",
             "requestBody": _body({"$ref": _REF.format(model="ShardsRequest")}),
             "responses": _responses("Shards", (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)),
+        },
+    }
+
+
+def _checks(suffix: str) -> Json:
+    return {
+        "parameters": [_id()],
+        "post": {
+            "operationId": f"reportNodeCheck{suffix}",
+            "tags": ["v2alpha1"],
+            "summary": "Report the result of a node check",
+            "description": "For the pods of the job, before their work begins. A request that is sent again has the "
+            "same effect.",
+            "requestBody": _body({"$ref": _REF.format(model="NodeCheckReport")}),
+            "responses": _responses("NodeCheck", (400, 401, 403, 404, 405, 409, 410, 413, 415, 422, 429, 500, 503)),
         },
     }
 

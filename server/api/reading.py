@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from diflow import keys
+from diflow.errors import InvalidError
+from diflow.job import NodeCheck, read_annotation
 from diflow.jobs.replica_ranges import elastic
-from diflow.state import chain, modules, untrusted
+from diflow.state import chain, modules, nodecheck, untrusted
 from diflow.state.modules import Modules
 from diflow.state.parameters import LONGEST_PROFILINGS, JobState, TaskState
 
@@ -47,6 +49,12 @@ class WorkflowRead:
     profilings_at: int | None
     more: Any = None
     problem: str = ""
+    check_text: str = ""
+    """The results of the node check of a job that has one (`diflow.state.nodecheck`)."""
+    check_seconds: float = 0.0
+    """The time of that check; 0 of a job without one."""
+    may_move: bool = False
+    """The gang is placed again if its check finds a node faulty: its allocator has not done so as often as it may."""
     modules: Modules | None = None
     """Of a v1alpha1 job."""
     has_health: bool = False
@@ -90,6 +98,7 @@ class PodRead:
 def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
     """What to keep of a job's Workflow."""
     state = JobState.parse(obj)
+    check = _node_check(state)
     tasks = state.tasks if not state.problem else ()
     at = next((i for i, (name, _) in enumerate(state.parameters) if name == keys.PARAM_PROFILINGS), None)
     return WorkflowRead(
@@ -109,10 +118,27 @@ def read_workflow(obj: Mapping[str, Any], *, more: Any = None) -> WorkflowRead:
         profilings=_profilings(obj),
         profilings_at=at,
         problem=state.problem,
+        check_text="" if check is None else untrusted.string(_annotation(obj), most=nodecheck.LONGEST),
+        check_seconds=0.0 if check is None else float(check.timeout_seconds),
+        may_move=check is not None and state.is_gang and nodecheck.moves(state.excluded) < check.max_moves,
         more=more,
         modules=modules.read(obj),
         has_health=state.has_health,
     )
+
+
+def _node_check(state: JobState) -> NodeCheck | None:
+    """The node check of the job; None if it has none, or is not valid any more."""
+    if state.problem or '"nodeCheck"' not in state.dijob:
+        return None
+    try:
+        return read_annotation(state.dijob).node_check
+    except InvalidError:
+        return None
+
+
+def _annotation(obj: Mapping[str, Any]) -> Any:
+    return untrusted.sub(obj, "metadata", "annotations").get(keys.NODE_CHECK)
 
 
 def _profilings(obj: Mapping[str, Any]) -> str | None:

@@ -12,10 +12,10 @@ from typing import Any, Final
 from diflow.errors import InvalidError
 from diflow.server.api.core import Core, Endpoint, check_not_over
 from diflow.server.api.folding import WHOLE, Report
-from diflow.server.api.models import Model, Profiling, ReplicasRequest, ShardsRequest, validate
+from diflow.server.api.models import Model, NodeCheckReport, Profiling, ReplicasRequest, ShardsRequest, validate
 from diflow.server.api.scale_requests import ScaleRequest, check_generation
 from diflow.server.http import envelope
-from diflow.server.http.errors import Fault, bad_request, forbidden, not_found, unprocessable
+from diflow.server.http.errors import Fault, bad_request, forbidden, gone, not_found, unprocessable
 from diflow.server.http.exchange import Exchange
 from diflow.server.http.strictjson import not_finite
 from diflow.shards.dataset import Dataset
@@ -61,6 +61,7 @@ class V2Alpha1:
                 ("replicas", {"get": self.get, "post": self.add, "delete": self.delete}),
                 ("profilings", {"post": self.report}),
                 ("shards", {"post": self.shards}),
+                ("checks", {"post": self.check}),
             ):
                 endpoint = Endpoint(f"{prefix}/{{id}}/{what}", seconds=seconds, **methods)
                 out.append((f"{prefix}/{{id:path}}/{what}", endpoint))
@@ -151,6 +152,26 @@ class V2Alpha1:
             "finished": answer.is_finished,
         }
         await exchange.answer(envelope.success("successfully lease shards", data))
+
+    async def check(self, exchange: Exchange) -> None:
+        """Accept the result of a replica's node check, and answer whether its work may begin."""
+        namespace, name, generation = _id(exchange)
+        view, caller = await self._core.reported(exchange, namespace, name)
+        check_generation(view.workflow, generation)
+        if caller.pod is None:
+            raise forbidden("the results of a node check are taken from the pods of the job")
+        body = checked(NodeCheckReport, await exchange.json(self._core.settings.body_bytes))
+        rank = view.rank_of(caller.pod)
+        if rank is None:
+            raise gone("this pod is being removed")
+        verdict = self._core.checks.take(view, caller.pod, rank, body)
+        data = {
+            "verdict": "go" if verdict.may_begin else "wait",
+            "reason": verdict.reason,
+            "checked": verdict.found,
+            "replicas": verdict.wanted,
+        }
+        await exchange.answer(envelope.success("successfully report the node check", data))
 
 
 def _id(exchange: Exchange) -> tuple[str, str, str | None]:

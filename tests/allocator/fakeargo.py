@@ -155,6 +155,7 @@ class _Kubelet:
     stops: float = FOR_EVER
     stop_code: int = 143
     stop_message: str = ""
+    container: str = "main"
     reason: str = "Error"
 
 
@@ -190,6 +191,8 @@ class FakeCluster:
         self.mounts = True
         """Whether volumes can be mounted. A pod that is bound while they cannot never starts, and its kubelet, which
         waits for them, enforces a deadline only after MOUNT_SECONDS."""
+        self.broken: set[str] = set()
+        """The machines on which they cannot."""
         self._hung: dict[str, float] = {}
         self.quota: dict[str, int] = {}
         """The most live pods of a job that the API server accepts."""
@@ -294,10 +297,10 @@ class FakeCluster:
             if (known := self._kubelet.get(pod["metadata"]["uid"])) is not None:
                 known.stops = min(known.stops, self.time.now() + self.grace_seconds)
 
-    def finish(self, name: str, *, code: int = 0) -> None:
-        """The pod's program exits now."""
+    def finish(self, name: str, *, code: int = 0, container: str = "main") -> None:
+        """The pod's program exits now, or another container of it."""
         known = self._kubelet[self.pod(name)["metadata"]["uid"]]
-        known.ends, known.code = self.time.now(), code
+        known.ends, known.code, known.container = self.time.now(), code, container
 
     def foreign(self, name: str, node: str, **request: Any) -> None:
         """Create a foreign pod."""
@@ -564,7 +567,8 @@ class FakeCluster:
                 if node.phase in _DONE:
                     node.finished = self.time.now() if node.host else -FOR_EVER
                     node.code = status.get("exitCode")
-                    said = f"main: {status.get('exitReason', 'Error')} (exit code {node.code})" if node.code else ""
+                    where = status.get("exitContainer", "main")
+                    said = f"{where}: {status.get('exitReason', 'Error')} (exit code {node.code})" if node.code else ""
                     node.message = status.get("message") or said
                 elif live.is_stopping and (known := self._kubelet.get(pod["metadata"]["uid"])) is not None:
                     known.stops = min(known.stops, self.time.now() + self.grace_seconds)
@@ -676,7 +680,7 @@ class FakeCluster:
             if node is None or not _is_ready(node) or _WORKFLOW_LABEL not in (pod["metadata"].get("labels") or {}):
                 continue
             known = self._kubelet.get(uid)
-            if known is None and (uid in self._hung or not self.mounts):
+            if known is None and (uid in self._hung or not self.mounts or spec["nodeName"] in self.broken):
                 self._wait_for_volumes(pod)
                 continue
             if known is None:
@@ -695,7 +699,15 @@ class FakeCluster:
                 self.api.remove(POD, pod["metadata"]["name"])
             elif known.ends <= known.stops:
                 phase = "Failed" if known.code else "Succeeded"
-                self._change_pod(pod, {"phase": phase, "exitCode": known.code, "exitReason": known.reason})
+                self._change_pod(
+                    pod,
+                    {
+                        "phase": phase,
+                        "exitCode": known.code,
+                        "exitReason": known.reason,
+                        "exitContainer": known.container,
+                    },
+                )
             elif known.stop_message:
                 self._change_pod(pod, {"phase": "Failed", "reason": "DeadlineExceeded", "message": known.stop_message})
             else:
@@ -826,7 +838,12 @@ def _limit(template: Json) -> int | None:
 def _is_uncounted(live: _Live, round_: _Round, task: str, message: str) -> bool:
     """The value of the template's retry expression. Those of older versions do not know diflow's own stops."""
     expression = live.templates[task]["retryStrategy"]["expression"]
-    if live.memory or not live.gives_up or expression.count("lastRetry.message matches") > 2:
+    if (
+        keys.CHECK_CONTAINER in expression
+        or live.memory
+        or not live.gives_up
+        or expression.count("lastRetry.message matches") > 2
+    ):
         return _evaluated(expression, live, round_, len(round_.attempts) - 1, message)
     if _UNCOUNTED.search(message):
         return True

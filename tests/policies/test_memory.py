@@ -192,6 +192,20 @@ def test_progress_without_a_count_of_work_is_a_part_of_what_the_jobs_before_did(
     assert left(told) == pytest.approx(9.0), "what the job says itself counts"
 
 
+def test_progress_alone_says_what_is_left_by_what_was_done() -> None:
+    """A fraction is all that a job of a cluster can report."""
+    half, most = (
+        left(replace(own((1, 1)), fraction_done=fraction), now=1000.0, service=1000.0) for fraction in (0.5, 0.8)
+    )
+    assert half == pytest.approx(4 * most)
+    rate = Case(cluster(own((1, 1)), placed=1), PolicySettings(), Tables()).table.goodput[0, 0]
+    assert half == pytest.approx(1000.0 * rate)
+    busy = left(replace(own((1, 1), (1, 4)), fraction_done=0.5), now=1000.0, service=1000.0)
+    assert busy > 2 * half, "nobody counted its replicas: they are those of its newest observation"
+    for odd in (0.0, -1.0, 2.0, math.nan, math.inf):
+        assert math.isnan(left(replace(own((1, 1)), fraction_done=odd), now=1000.0, service=1000.0))
+
+
 def test_gradient_noise_is_that_of_the_nearest_part_of_the_progress() -> None:
     known = prior()
     assert memory.noise_at(known, None) == pytest.approx(50.0)

@@ -112,6 +112,16 @@ def test_without_the_allocator_there_is_no_deadline_for_the_start() -> None:
     assert invalid(startDeadlineSeconds=60, scheduling="none").path == "spec.startDeadlineSeconds"
 
 
+@pytest.mark.parametrize("seconds", [-1, 0, 59, 2**31, "60", 60.0, True])
+def test_a_time_for_pending_pods_that_is_out_of_bounds_is_refused(seconds: object) -> None:
+    assert invalid(pendingSeconds=seconds).path == "spec.pendingSeconds"
+
+
+def test_a_time_for_pending_pods_needs_the_allocator() -> None:
+    assert DIJob.from_manifest(manifest(pendingSeconds=900)).pending_seconds == 900
+    assert invalid(pendingSeconds=900, scheduling="none").path == "spec.pendingSeconds"
+
+
 def test_health_has_defaults_and_is_off_unless_it_is_asked_for() -> None:
     assert DIJob.from_manifest(manifest()).health is None
     job = DIJob.from_manifest(manifest(health={}))

@@ -58,16 +58,22 @@ def fit_all(
         return out
     # Group jobs of similar sizes: padding costs more than a second call.
     some.sort(key=lambda j: min(len(rows[j]), MOST_ROWS))
-    for begin in range(0, len(some), 256):
-        part = some[begin : begin + 256]
-        earlier = np.full((len(part), PARAMETERS), np.nan) if start is None else start[part]
-        out[part] = _fit_block([rows[j][-MOST_ROWS:] for j in part], earlier, iterations, apart=apart)
+    of_width: dict[int, list[int]] = {}
+    for j in some:
+        # With another width, sums would be rounded differently: it depends on the job alone.
+        of_width.setdefault(-(-min(len(rows[j]), MOST_ROWS) // 8) * 8 if apart else 0, []).append(j)
+    for width, alike in of_width.items():
+        for begin in range(0, len(alike), 256):
+            part = alike[begin : begin + 256]
+            earlier = np.full((len(part), PARAMETERS), np.nan) if start is None else start[part]
+            out[part] = _fit_block([rows[j][-MOST_ROWS:] for j in part], earlier, iterations, width=width)
     return out
 
 
-def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int, *, apart: bool) -> FloatArray:
-    # With another width, sums would be rounded differently.
-    jobs, width = len(rows), MOST_ROWS if apart else max(len(r) for r in rows)
+def _fit_block(rows: Sequence[FloatArray], start: FloatArray, iterations: int, *, width: int) -> FloatArray:
+    """`width`: to which the rows are padded, if each fit ends by itself; 0: all end with the last one."""
+    jobs, apart = len(rows), width > 0
+    width = width or max(len(r) for r in rows)
     data = np.zeros((jobs, width, 5))
     used = np.zeros((jobs, width), dtype=np.bool_)
     for j, r in enumerate(rows):

@@ -136,30 +136,42 @@ class Tables:
         self._data = np.array(columns).reshape(snapshot.jobs, _COLUMNS)
         return self._data
 
-    def _work_left(self, snapshot: Snapshot, data: FloatArray, per_node: IntArray) -> FloatArray:
-        """Work left of each job in iterations of M0 (J); NaN: unknown. Of a job that does not say it, the mean
-        residual life of the earlier jobs of its application.
+    @staticmethod
+    def _work_left(snapshot: Snapshot, data: FloatArray, per_node: IntArray) -> FloatArray:
+        """Work left of each job in iterations of M0 (J); NaN: unknown.
 
-        What the job has done is its running time at the speed of the mean number of replicas that it held, which a plan
-        does not change."""
+        Of a job that reports a fraction alone it follows from what it has done; of one that reports no progress it is
+        the mean residual life among the earlier jobs of its application. What a job has done is its running time at the
+        speed of the mean number of replicas that it held, which a plan does not change."""
         left = data[:, _LEFT].copy()
-        if not self._priors:
-            return left
+        found: list[tuple[int, FloatArray | None, float]] = []
         for j in np.flatnonzero(np.isnan(left) & np.isfinite(data[:, ALPHA_C])).tolist():
             profile = snapshot.job_profile[j]
-            if profile is None or profile.prior is None or not len(profile.prior.works):
+            if profile is None:
                 continue
-            done, started = 0.0, float(snapshot.job_started_seconds[j])
-            ran = snapshot.now_seconds - started if started >= 0 else 0.0
-            if ran > 0:
-                held = max(1.0, float(snapshot.job_service_seconds[j]) / ran)
-                low = int(held)
-                counts = np.array([[low, low + 1]])
-                good, _, _ = best_batches(
-                    data[j : j + 1, :PARAMETERS], _of(data[j : j + 1]), counts, counts > per_node[j]
-                )
-                done = ran * float(good[0, 0] + (held - low) * (good[0, 1] - good[0, 0]))
-            left[j] = work_ahead(profile.prior.works, done)
+            works = profile.prior.works if profile.prior is not None and len(profile.prior.works) else None
+            fraction = profile.fraction_done
+            if fraction is not None and 0 < fraction <= 1:
+                found.append((j, None, max(1.0 - fraction, 1e-3) / fraction))
+            elif works is not None:
+                found.append((j, works, 0.0))
+        if not found:
+            return left
+        rows = np.array([j for j, _, _ in found], dtype=np.int64)
+        started = snapshot.job_started_seconds[rows]
+        ran = np.where(started >= 0, np.maximum(snapshot.now_seconds - started, 0.0), 0.0)
+        held = _mean_replicas(snapshot, rows, ran)
+        low = held.astype(np.int64)
+        for begin in range(0, len(rows), 4096):
+            part = slice(begin, begin + 4096)
+            of, counts = data[rows[part]], np.column_stack([low[part], low[part] + 1])
+            good, _, _ = best_batches(of[:, :PARAMETERS], _of(of), counts, counts > per_node[rows[part]][:, None])
+            done = ran[part] * (good[:, 0] + (held[part] - low[part]) * (good[:, 1] - good[:, 0]))
+            for (j, works, rest), amount in zip(found[part], done.tolist(), strict=True):
+                if works is not None:
+                    left[j] = work_ahead(works, amount)
+                elif amount > 0:
+                    left[j] = amount * rest
         return left
 
     def _values(
@@ -223,12 +235,13 @@ _NO_REPORT = (*[np.nan] * PARAMETERS, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, np
 @dataclass(frozen=True, slots=True, eq=False)
 class _Report:
     """What was read from a profile (_COLUMNS), and whether its parameters were fitted here: to its observations alone
-    (`is_fitted`), or also to those that it `inherits`, with this model of the memory."""
+    (`is_fitted`), or also to those that it `inherits`, with this model of the memory, on up to `reach` replicas."""
 
     profile: Profile | None
     columns: list[float]
     is_fitted: bool = False
     inherits: FloatArray | None = None
+    reach: float = 0.0
 
 
 def _read_report(profile: Profile | None, last: _Report | None) -> tuple[_Report, FloatArray]:
@@ -267,7 +280,7 @@ def _models(profiles: tuple[Profile | None, ...], known: dict[int, FloatArray]) 
 def _inherit(profile: Profile, prior: Prior, model: FloatArray, last: _Report | None) -> tuple[_Report, FloatArray]:
     """As `_read_report`, for a job whose application is known. `model`: the one of the prior."""
     plain, rows = _read_report(profile, last)
-    own, columns, nothing = clean(profile.observations), plain.columns, np.zeros((0, 6))
+    columns, nothing = plain.columns, np.zeros((0, 6))
     columns[_RESTART] = np.nan if prior.restart_seconds is None else prior.restart_seconds
     is_useful = bool(np.isfinite(model).all()) and is_trusted(prior)
     if profile.grad_sqr is None:
@@ -276,6 +289,13 @@ def _inherit(profile: Profile, prior: Prior, model: FloatArray, last: _Report | 
         columns[_LEFT] = float(np.median(prior.works)) * min(max(1.0 - profile.fraction_done, 1e-3), 1.0)
     if not is_useful:
         return plain, rows
+    before = last.profile if last is not None and last.inherits is model else None
+    if last is not None and before is not None and before.observations_version == profile.observations_version:
+        columns[:PARAMETERS] = last.columns[:PARAMETERS]
+        columns[_SEEN] = max(columns[_SEEN], last.reach)
+        columns[_SPANNED] = last.columns[_SPANNED]
+        return _Report(profile, columns, inherits=model, reach=last.reach), nothing
+    own = clean(profile.observations)
     if not len(own):
         if profile.parameters is None:
             # It has not run yet: all of this is its predecessors'.
@@ -284,16 +304,13 @@ def _inherit(profile: Profile, prior: Prior, model: FloatArray, last: _Report | 
             columns[_SEEN] = float(prior.observations[:, REPLICAS].max())
             columns[_SPANNED] = float((prior.observations[:, NODES] > 1).any())
         return plain, rows
-    before = last.profile if last is not None and last.inherits is model else None
-    if last is not None and before is not None and before.observations_version == profile.observations_version:
-        columns[: _SPANNED + 1] = last.columns[: _SPANNED + 1]
-        return _Report(profile, columns, inherits=model), nothing
     more = inherited(own, prior, model)
     if more is None or not len(more):
         return plain, rows
-    columns[_SEEN] = max(columns[_SEEN], float(more[:, REPLICAS].max()))
+    reach = float(more[:, REPLICAS].max())
+    columns[_SEEN] = max(columns[_SEEN], reach)
     columns[_SPANNED] = float(columns[_SPANNED] > 0 or (more[:, NODES] > 1).any())
-    return _Report(profile, columns, inherits=model), np.concatenate([more, own])
+    return _Report(profile, columns, inherits=model, reach=reach), np.concatenate([more, own])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -355,6 +372,19 @@ def _limits(profile: Profile) -> tuple[float, float, float, float, float, float,
         profile.accumulation,
         found[1] / found[0] if found is not None and found[0] > 0 else np.inf,
     )
+
+
+def _mean_replicas(snapshot: Snapshot, rows: IntArray, ran: FloatArray) -> FloatArray:
+    """The mean number of replicas that these jobs held while they ran. If a job's service is its running time, nobody
+    has counted its replicas: then those of its newest observation."""
+    mean = snapshot.job_service_seconds[rows] / np.maximum(ran, 1e-9)
+    held = np.clip(mean, 1.0, 1e6)
+    for at in np.flatnonzero((np.abs(mean - 1.0) < 1e-6) & (ran > 0)).tolist():
+        profile = snapshot.job_profile[rows[at]]
+        seen = clean(profile.observations)[:, REPLICAS] if profile is not None else np.zeros(0)
+        if len(seen):
+            held[at] = float(seen[-1])
+    return held
 
 
 def _limits_of(prior: Prior) -> tuple[float, float, float, float, float, float]:

@@ -10,7 +10,13 @@ import pytest
 
 from diflow import DIJob, Task, keys
 from diflow.allocator.engine import reports
-from diflow.allocator.engine.applications import GLIMPSE_SECONDS, MOST_READ, Applications
+from diflow.allocator.engine.applications import (
+    GLIMPSE_SECONDS,
+    MOST_READ,
+    PASS_SECONDS,
+    REFRESH_SECONDS,
+    Applications,
+)
 from diflow.allocator.engine.cluster_state import MANAGED
 from diflow.allocator.engine.ended_jobs import ENDED, EndedJobs
 from diflow.allocator.engine.records import JobRead, read_workflow, trim_node, trim_workflow
@@ -267,6 +273,29 @@ def test_a_new_job_inherits_and_keeps_one_profile_while_nothing_changes(scene: S
     rigid = read(workflow("two", preemptible=False))
     assert rigid.application == ""
     assert scene.memory.profile(rigid, None) is None
+
+
+def test_a_changed_memory_is_read_again_after_some_minutes_and_a_new_application_at_once(scene: Scene) -> None:
+    """Each change of it means a new fit for all jobs of the application."""
+    scene.prepare("default")
+    scene.add(workflow("one", report=REPORT, ended="Succeeded"))
+    scene.learn()
+    job, other = read(workflow("two")), read(workflow("two", image="r/new:1"))
+    first = scene.memory.profile(job, None)
+    scene.add(workflow("three", report=REPORT, ended="Succeeded"))
+    scene.learn()
+    scene.time.move(PASS_SECONDS)
+    assert scene.memory.profile(job, None) is first
+    assert scene.memory.profile(other, None) is None
+    scene.add(workflow("four", report=REPORT, ended="Succeeded", image="r/new:2"))
+    scene.learn()
+    scene.time.move(PASS_SECONDS)
+    assert scene.memory.profile(other, None) is not None
+    scene.add(workflow("five", report=REPORT, ended="Succeeded"))
+    scene.learn()
+    again = scene.memory.profile(job, None)
+    scene.time.move(REFRESH_SECONDS)
+    assert scene.memory.profile(job, None) is not again
 
 
 def test_a_memory_that_is_deleted_is_forgotten_at_once_and_learned_again(scene: Scene) -> None:

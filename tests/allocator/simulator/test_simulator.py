@@ -22,6 +22,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.goodput.policy import GoodputPolicy
 from diflow.allocator.simulator import report
 from diflow.allocator.simulator.cli import app, queue_rows
+from diflow.allocator.simulator.memory import Memory
 from diflow.allocator.simulator.metrics import metrics
 from diflow.allocator.simulator.replay import Replay, Scenario, replay
 from diflow.allocator.simulator.truth import Application, Arrival, load, read_workload
@@ -336,6 +337,7 @@ def simulated(profiles: Path, folder: Path, *options: str) -> dict[str, float]:
     "options",
     [
         ["--no-progress"],
+        ["--progress-share", "0.5"],
         ["--assumed-restart-seconds", "600"],
         ["--growth", "1"],
         ["--start", "4"],
@@ -364,6 +366,20 @@ def test_jobs_inherit_from_a_workload_that_is_replayed_first(profiles: Path, tmp
 def test_a_number_that_is_none_is_named() -> None:
     told = CliRunner().invoke(app, ["simulate", "--noise", "nan"])
     assert "must be a number from 0 to 0.9, not 'nan'" in " ".join(told.output.replace("│", " ").split())
+
+
+def test_no_progress_is_a_share_of_none(profiles: Path, tmp_path: Path) -> None:
+    assert simulated(profiles, tmp_path, "--progress-share", "0") == simulated(profiles, tmp_path, "--no-progress")
+
+
+def test_jobs_that_tell_their_progress_do_not_starve_those_that_do_not(apps: dict[str, Application]) -> None:
+    """With a memory, what a silent job has left is known from the jobs before it, so telling gains little."""
+    past, many = Memory(), arrivals(24, every=40.0)
+    replay(arrivals(6), apps, load_policy("goodput"), Scenario(nodes=4), memory=past)
+    half = Scenario(nodes=2, progress_share=0.5)
+    result = replay(many, apps, load_policy("goodput"), half, memory=Memory(dict(past.records)))
+    tell, silent = (np.mean([o.completion for o in result.outcomes[first::2]]) for first in (1, 0))
+    assert silent < 1.25 * tell
 
 
 def test_any_setting_of_the_policies_can_be_given(profiles: Path, tmp_path: Path) -> None:

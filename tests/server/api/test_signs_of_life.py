@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from diflow import DIJob, keys
@@ -26,6 +27,10 @@ def kept(place: Place) -> Signals:
 
 def patches(place: Place) -> int:
     return len(place.api.seen("PATCH"))
+
+
+def has_written(place: Place, times: int) -> bool:
+    return patches(place) == times
 
 
 @asynchronous
@@ -79,7 +84,7 @@ async def test_a_server_says_that_it_listens_while_nobody_reports_and_no_more_of
                 reporter.beat()  # nothing is due
             place.time.move(BEAT_SECONDS)
             reporter.beat()
-            await soon(lambda count=beat + 1: patches(place) == count)
+            await soon(partial(has_written, place, beat + 1))
         assert (kept(place).since, kept(place).at) == (first.since, first.at + 5 * BEAT_SECONDS)
         place.time.move(BREAK_SECONDS + 1)
         reporter.beat()

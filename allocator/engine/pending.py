@@ -1,0 +1,119 @@
+"""Pods that have a node and do not start: an image that cannot be pulled, a volume that is not mounted.
+
+After the job's `pendingSeconds`, a job that may shrink goes on with the replicas that have started, and another one
+gives its places back and waits for others. The nodes are left out for this job for a while, else the next plan would
+be the same. Nothing of this uses backoffLimit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from diflow.allocator.engine import patches
+from diflow.allocator.engine.free_capacity import FreeCapacity
+from diflow.allocator.engine.patches import Note, Write
+from diflow.allocator.engine.reconcile import REJECTED, Job, decision, next_round, place_again, timestamp
+from diflow.allocator.engine.records import PodRead
+from diflow.durations import span
+from diflow.figures import counted, named
+from diflow.state.allocation import Allocation
+from diflow.state.exclusions import Exclusions
+
+SOURCE: Final = "pending"
+_MOST_NAMED: Final = 4
+
+
+def pending_left(job: Job, capacity: FreeCapacity) -> float:
+    """Seconds until the next pod of the job has been pending for too long; infinite if there is none."""
+    limit = job.read.pending_seconds
+    if limit is None or not _is_running(job):
+        return math.inf
+    ages = [capacity.age(pod.pending_since) for pod in job.pods if _is_pending(job, pod, capacity)]
+    return min((max(1.0, limit - age) for age in ages), default=math.inf)
+
+
+def not_started(job: Job, capacity: FreeCapacity, *, now: float) -> list[Write]:
+    """Go on without the pods that have been pending for too long, or give the places of the job back."""
+    read, limit = job.read, job.read.pending_seconds
+    at = read.allocation
+    if limit is None or not _is_running(job) or at is None or at.round != read.current or not at.is_placed:
+        return []
+    latest = job.latest_restart()
+    pods = [pod for pod in job.current_pods() if pod.place is not None and pod.place.restart == latest]
+    pending = [pod for pod in pods if _is_pending(job, pod, capacity)]
+    # After a crash in between, their places are given back, and their pods are still there.
+    left = [pod for pod in pending if pod.place and at.node(pod.place.task, pod.place.index) != pod.host]
+    if left and not read.is_preemptible:
+        return _ended(job, left, now)
+    if not any(capacity.age(pod.pending_since) > limit for pod in pending):
+        return []
+    which = f"{_names(pending)} did not start within {span(limit)}"
+    excluded = _excluded(read.excluded, pending, which, now)
+    started = {(p.place.task, p.place.index): at.node(p.place.task, p.place.index) for p in pods if p.place and p.began}
+    if read.is_preemptible:
+        smaller = _smaller(job, started)
+        if smaller is not None:
+            counts = {task: len(nodes) for task, nodes in smaller.items()}
+            why = f"{which}: it goes on with {counted(sum(counts.values()), 'replica')}"
+            note = Note("NotStarted", why, is_warning=True)
+            said = decision("resize", why, now)
+            return [next_round(job, counts, smaller, now=now, excluded=excluded, decision=said, note=note)]
+    began = [pod.began for pod in pods if pod.began]
+    alone = not read.is_preemptible and any(first < pod.created for first in began for pod in pending)
+    why = f"{which}: {'placed again' if alone else 'it goes back to the queue'}"
+    note, said = Note("NotStarted", why, is_warning=True), decision("wait", why, now)
+    if alone or read.is_preemptible:
+        gone = {(pod.place.task, pod.place.index) for pod in pending if pod.place}
+        again = place_again(job, gone, now=now, excluded=excluded, decision=said, note=note)
+        return [again, *(_ended(job, pending, now) if alone else ())]
+    # A gang that has never run together waits as a whole.
+    nowhere = Allocation(at.round, {}, now, at.first, at.moves)
+    return [patches.change_job(read, allocation=nowhere, excluded=excluded, decision=said, note=note)]
+
+
+def _ended(job: Job, pods: Sequence[PodRead], now: float) -> list[Write]:
+    """End these pods, which is not counted. Argo makes them again, with gates."""
+    why = f"{REJECTED}: it did not start"
+    return [patches.stop(pod, job.key, why, timestamp(now)) for pod in pods]
+
+
+def _is_running(job: Job) -> bool:
+    read = job.read
+    over = read.has_ended or read.is_stopping or bool(read.problem) or job.is_superseded
+    return not (over or read.is_suspended or read.awaits_admission or read.restarts > read.backoff_limit)
+
+
+def _is_pending(job: Job, pod: PodRead, capacity: FreeCapacity) -> bool:
+    going = pod.is_stopping or pod.is_terminating or not job.is_wanted(pod)
+    return pod.pending_since > 0 and not going and not capacity.is_lost(pod.host)
+
+
+def _smaller(job: Job, started: Mapping[tuple[str, int], str]) -> dict[str, tuple[str, ...]] | None:
+    """The nodes of the replicas that have started, by task, if the job may go on with these alone."""
+    out: dict[str, tuple[str, ...]] = {}
+    for role in job.read.roles:
+        nodes = [node for (task, _), node in sorted(started.items()) if task == role.name]
+        count = len(nodes) - len(nodes) % role.unit
+        if count < role.low or not count:
+            return None
+        out[role.name] = tuple(nodes[:count])
+    return out
+
+
+def _excluded(known: Exclusions, pending: Sequence[PodRead], which: str, now: float) -> Exclusions:
+    for node in sorted({pod.host for pod in pending}):
+        if known.is_full(now):
+            break
+        known = known.without(node, reason=which, source=SOURCE, now=now)
+    return known
+
+
+def _names(pending: Sequence[PodRead]) -> str:
+    texts = [
+        f"{pod.place.task}-{pod.place.index} on {pod.host}" + (f" ({pod.waits_for})" if pod.waits_for else "")
+        for pod in pending
+        if pod.place is not None
+    ]
+    return named(texts, _MOST_NAMED)

@@ -1,0 +1,68 @@
+"""The command that shows what jobs have seen of the nodes of the cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diflow.cli.console import note, say
+from diflow.cli.options import Context, Kubeconfig, Namespace, Output, OutputForm, connect
+
+if TYPE_CHECKING:
+    from diflow.jobs.nodes import Seen
+
+
+def nodes(
+    *,
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="What the jobs of all namespaces have seen.")
+    ] = False,
+    output: OutputForm = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """List what node checks and failures said about each node, the most suspicious node first.
+
+    CHECKED is the number of jobs whose last node check had a result there, and SLOWEST its figure that was the furthest
+    above the median of the other nodes. FAILURES are the attempts of replicas that failed there, by reason. LEFT OUT BY
+    is the number of jobs that get no new places there now, with the reason of one. It is read from the Workflows that
+    exist.
+    """
+    from diflow.jobs.nodes import list_nodes  # noqa: PLC0415
+
+    cluster = connect(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    found = list_nodes(everywhere=all_namespaces, cluster=cluster)
+    if output in (Output.JSON, Output.YAML):
+        from diflow.cli.output import print_data  # noqa: PLC0415
+
+        print_data([one.to_dict() for one in found], form=output.value)
+    elif output is Output.NAME:
+        from diflow.cli.output import printable  # noqa: PLC0415
+
+        for one in found:
+            say(printable(one.node))
+    elif found:
+        say(_table(found, wide=output is Output.WIDE))
+    else:
+        note("no job has seen anything of a node: none has a node check, and none of their replicas has failed")
+
+
+def _table(found: list[Seen], *, wide: bool) -> str:
+    from diflow.cli.output import printable  # noqa: PLC0415
+    from diflow.figures import shortened  # noqa: PLC0415
+    from diflow.jobs.nodes import MOST_REASONS  # noqa: PLC0415
+    from diflow.tables import table  # noqa: PLC0415
+
+    rows = []
+    for one in found:
+        worst = one.worst
+        slowest = "-" if worst is None else f"{worst.figure} {worst.value / worst.median:.2g}x"
+        failures = [f"{count} {reason}" for reason, count in one.failures.most_common(MOST_REASONS)]
+        left_out = "-"
+        if one.left_out:
+            job, why = min(one.left_out.items())
+            left_out = f"{len(one.left_out)} ({job}: {why if wide else shortened(why, 60)})"
+        rows.append((printable(one.node), str(one.checked), slowest, ", ".join(failures) or "-", printable(left_out)))
+    return table(("NODE", "CHECKED", "SLOWEST", "FAILURES", "LEFT OUT BY"), rows)

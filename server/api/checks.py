@@ -1,0 +1,194 @@
+"""Results of the node checks of jobs: accepts them, and writes them into an annotation of the job's Workflow.
+
+A pod repeats its report until it is answered that the work may begin. So a result that is lost with this process, or
+that another server has overwritten, comes again, and nothing is answered from memory: the answer is of what is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+
+from diflow import keys
+from diflow.errors import DiflowError, InvalidError, NotFoundError
+from diflow.kube.api import Cluster
+from diflow.kube.kinds import WORKFLOW
+from diflow.server.api.cache import Cache, JobKey, JobView
+from diflow.server.api.models import NodeCheckReport
+from diflow.server.api.reading import PodRead, WorkflowRead, read_workflow
+from diflow.server.http.errors import ApiError, conflict, unavailable
+from diflow.server.http.pool import Pool
+from diflow.state import nodecheck, untrusted
+from diflow.state.nodecheck import FIGURES, UID_CHARACTERS, Checked, Entry, Record
+
+MANAGER: Final = "diflow-server"
+
+_TRIES: Final = 4
+_VERSION_DIGITS: Final = 20  # of a resourceVersion, which is 64 bits
+_PLACE: Final = f"/metadata/annotations/{keys.NODE_CHECK.replace('/', '~1')}"
+# As in reporting.py: other characters may have several encodings, which a `test` would tell apart.
+_PLAIN: Final = re.compile(r"[ !-%'-;=?-~]*")
+
+log = structlog.get_logger("diflow.server")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the work of a replica may begin. `reason`: why not yet."""
+
+    may_begin: bool
+    reason: str
+    found: int
+    wanted: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    entries: dict[int, Entry] = field(default_factory=dict)
+    round: str = ""
+    writer: asyncio.Task[None] | None = None
+    written: tuple[str, str, int] = ("", "", 0)
+    """The last write: the Workflow's uid, the text, and the version, which the cache may not have yet."""
+
+
+class Checks:
+    """The results of all jobs. For one event loop. `wall`: seconds since 1970."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        pool: Pool,
+        *,
+        between_seconds: float = 1.0,
+        most_jobs: int = 20_000,
+        wall: Callable[[], float] = time.time,
+        sleep: Callable[[float], Any] = asyncio.sleep,
+    ) -> None:
+        self._cluster = cluster.without_retries(read_seconds=5.0, connect_seconds=3.0)
+        self._cache = cache
+        self._pool = pool
+        self._between_seconds = between_seconds
+        self._most_jobs = most_jobs
+        self._wall = wall
+        self._sleep = sleep
+        self._waiting: dict[JobKey, _Waiting] = {}
+
+    def take(self, view: JobView, pod: PodRead, rank: int, body: NodeCheckReport) -> Verdict:
+        """Accept the result of a pod, and say whether its work may begin. Raises ApiError."""
+        read = view.workflow
+        if not read.check_seconds:
+            raise conflict("this job has no node check")
+        entry = Entry(
+            pod.uid[:UID_CHARACTERS],
+            {name: float(f"{value:.4g}") for name, value in body.figures.items() if name in FIGURES},
+            nodecheck.one_line(body.failed),
+            tuple(body.unmet),
+        )
+        record = Record.parse(read.check_text)
+        if record.round != read.current or record.entries.get(rank) != entry:
+            self._keep(view, rank, entry)
+        return self._verdict(view, record, rank)
+
+    async def close(self) -> None:
+        """Stop writing. What was not written comes again, to another server."""
+        for waiting in list(self._waiting.values()):
+            if waiting.writer is not None:
+                waiting.writer.cancel()
+
+    def _verdict(self, view: JobView, record: Record, rank: int) -> Verdict:
+        read = view.workflow
+        pods = {rank: pod for rank, pod in enumerate(view.members) if pod is not None}
+        wanted = len(view.members)
+        found = record.of({rank: pod.uid for rank, pod in pods.items()}) if record.round == read.current else {}
+        # Not before its own result counts: those of the others may be of long ago, when it alone was started again.
+        if rank not in found or not nodecheck.is_ready(
+            record, len(found), wanted, now=self._wall(), timeout_seconds=read.check_seconds
+        ):
+            return Verdict(False, f"{len(found)} of {wanted} replicas have been checked", len(found), wanted)
+        faults = nodecheck.judge(
+            {rank: Checked(pods[rank].task, pods[rank].node, entry) for rank, entry in found.items()}
+        )
+        if faults and read.may_move:
+            return Verdict(False, f"is placed again without {nodecheck.summary(faults)}", len(found), wanted)
+        return Verdict(True, "", len(found), wanted)
+
+    def _keep(self, view: JobView, rank: int, entry: Entry) -> None:
+        key = (view.namespace, view.name)
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            if len(self._waiting) >= self._most_jobs:
+                raise unavailable("too many jobs report at once")
+            waiting = self._waiting[key] = _Waiting()
+        if waiting.round != view.workflow.current:
+            waiting.entries.clear()  # of pods that are gone
+            waiting.round = view.workflow.current
+        waiting.entries[rank] = entry
+        if waiting.writer is None:
+            waiting.writer = asyncio.ensure_future(self._write(key, waiting))
+
+    async def _write(self, key: JobKey, waiting: _Waiting) -> None:
+        """Write while results come, at most once in `between_seconds`."""
+        try:
+            while waiting.entries:
+                entries, waiting.entries = waiting.entries, {}
+                round_ = waiting.round
+                try:
+                    await self._pool.run(lambda e=entries, r=round_: self._put(key, waiting, e, r))  # type: ignore[misc]
+                except NotFoundError:
+                    return
+                except (DiflowError, ApiError) as error:
+                    log.warning("results of a node check are not written", job="/".join(key), why=str(error))
+                except Exception as error:
+                    log.error("results cannot be written", job="/".join(key), why=f"{type(error).__name__}: {error}")
+                await self._sleep(self._between_seconds)
+        finally:
+            self._waiting.pop(key, None)
+
+    # --- in a thread ----------------------------------------------------------------------------------------------
+
+    def _put(self, key: JobKey, waiting: _Waiting, entries: dict[int, Entry], round_: str) -> None:
+        """Merge the results into the annotation, and write it unless another server has changed it meanwhile."""
+        view = self._cache.job(*key)
+        if view is None:
+            return
+        read = _newest(view.workflow, waiting.written)
+        pods = {rank: pod.uid for rank, pod in enumerate(view.members) if pod is not None}
+        for attempt in range(_TRIES):
+            if read.has_ended or read.current != round_:
+                return
+            text = nodecheck.fold(read.check_text, round_, entries, pods, now=self._wall())
+            if text == read.check_text:
+                return
+            try:
+                answer = self._cluster.patch(
+                    WORKFLOW, read.name, _change(read, text), namespace=key[0], manager=MANAGER, metadata_only=True
+                )
+            except InvalidError:
+                if attempt + 1 == _TRIES:
+                    raise
+                read = read_workflow(self._cluster.get(WORKFLOW, read.name, namespace=key[0]))
+                continue
+            version = untrusted.whole(answer["metadata"].get("resourceVersion"), digits=_VERSION_DIGITS)
+            waiting.written = (read.uid, text, version or 0)
+            return
+
+
+def _newest(read: WorkflowRead, written: tuple[str, str, int]) -> WorkflowRead:
+    """The Workflow with this server's last write, if the cache does not have that yet."""
+    uid, text, version = written
+    known = untrusted.whole(read.version, digits=_VERSION_DIGITS)
+    return replace(read, check_text=text) if uid == read.uid and known is not None and known < version else read
+
+
+def _change(read: WorkflowRead, text: str) -> list[dict[str, Any]]:
+    tests: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": read.uid}]
+    if read.check_text and _PLAIN.fullmatch(read.check_text):
+        tests.append({"op": "test", "path": _PLACE, "value": read.check_text})
+    return [*tests, {"op": "add", "path": _PLACE, "value": text}]

@@ -1,0 +1,246 @@
+"""False alarms and missed hangs, on simulated jobs, by the code that the daemon runs.
+
+The server folds the reports into the parameter (`server.api.folding`), the allocator parses it and looks at all jobs
+(`HealthWatch`). Only the API server between the two is left out: a write is an alarm. The numbers are those of
+docs/allocator.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diflow import keys
+from diflow.allocator.engine.cluster_state import ClusterState
+from diflow.allocator.engine.health import LOOK_SECONDS, HealthWatch
+from diflow.allocator.engine.patches import Write
+from diflow.allocator.engine.reconcile import Job
+from diflow.allocator.engine.records import Identity, JobRead, PodRead, Role
+from diflow.allocator.model.predicates import Where
+from diflow.job import Health
+from diflow.server.api.folding import Report, Shape, fold
+from diflow.server.api.models import Profiling
+from diflow.state.allocation import Allocation
+from diflow.state.health import HealthState
+from diflow.state.nodenames import NodeName
+from diflow.state.signals import BEAT_SECONDS, BREAK_SECONDS
+from tests.allocator.fakeargo import EPOCH
+
+RANKS = 8
+TICK_SECONDS = 30
+"""Between two writes of the server: as long as it may be silent. The allocator looks at every second one."""
+HEALTH = Health(action="restart")
+JITTER = 0.2
+STEP_SECONDS = (0.5, 5.0, 60.0)
+
+
+class Executor:
+    """Keeps what would be written."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.writes: list[Write] = []
+        self.told: list[str] = []
+
+    def is_backing_off(self, _: str) -> bool:
+        return False
+
+    def apply(self, writes: Sequence[Write], _: Any) -> list[Write]:
+        self.made += len(writes)
+        self.writes += writes
+        return []
+
+    def record_own_event(self, note: Any, *, salt: str) -> None:
+        self.told.append(f"{note.message} {salt}")
+
+
+@dataclass
+class Training:
+    """One job of eight replicas, each on a node of its own. `rates`: steps per second of each; `is_together`: it is a
+    collective, whose replicas make each step together. All save for ten minutes each hour, during which the clients'
+    heartbeats go on; rank 0 evaluates for two minutes each twenty."""
+
+    name: str
+    chance: np.random.Generator
+    noise: float = JITTER
+    rates: np.ndarray[Any, Any] = field(default_factory=lambda: np.ones(RANKS))
+    is_together: bool = False
+    pauses: bool = True
+    text: str = "{}"
+    done: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(RANKS))
+    hung: bool = False
+    health: Health = HEALTH
+
+    def __post_init__(self) -> None:
+        self._saves, self._evaluates = self.chance.integers(3600), self.chance.integers(1200)
+        allocation = Allocation("1", {"worker": tuple(f"n{rank}" for rank in range(RANKS))}, EPOCH, EPOCH, 0)
+        role = Role("worker", {}, Where(), (), RANKS, RANKS, RANKS, RANKS)
+        self.read = JobRead(
+            Identity("default", self.name, f"uid-{self.name}", "1"),
+            EPOCH,
+            name=self.name,
+            roles=(role,),
+            granted={"1": {"worker": RANKS}},
+            allocation=allocation,
+            health=self.health,
+        )
+        self.pods = [_pod(self.name, rank) for rank in range(RANKS)]
+        self.shape = Shape("1", "worker", RANKS, {"worker": RANKS}, has_health=True)
+
+    def pass_time(self, begin: float, seconds: float) -> None:
+        """Make steps."""
+        if self.hung or (self.pauses and (begin + self._saves) % 3600 < 600):
+            return
+        # A sum of steps whose times vary by the noise.
+        steps = self.chance.gamma(seconds * self.rates / self.noise**2) * self.noise**2
+        if self.is_together:
+            steps[:] = steps[0]
+        if self.pauses and (begin + self._evaluates) % 1200 < 120:
+            steps[:1] = 0
+            steps *= not self.is_together
+        self.done += steps
+
+    def report(self, now: float, *, silent: frozenset[int] = frozenset()) -> None:
+        """What the server writes: the newest report of each rank, or its heartbeat."""
+        at = EPOCH + now
+        reports = {
+            rank: Report("worker", Profiling(step=int(step)), rank, at)
+            for rank, step in enumerate(self.done.tolist())
+            if rank not in silent
+        }
+        self.text = fold(self.text, reports, self.shape, now=at)
+
+    def job(self) -> Job:
+        """As the allocator's cache has it."""
+        return Job(replace(self.read, profilings=self.text), self.pods)
+
+
+def _pod(job: str, rank: int) -> PodRead:
+    place = NodeName("1", 0, 0, False, "worker", str(rank), rank, 0, 0, False, True, 0)
+    identity = Identity("default", f"{job}-{rank}", f"uid-{job}-{rank}", "1")
+    return PodRead(
+        identity, f"default/{job}", f"uid-{job}", place, "Running", f"n{rank}", "", (), False, False, {}, "", "", "",
+        created=EPOCH - 1, began=EPOCH,
+    )  # fmt: skip
+
+
+class Clock(SimpleNamespace):
+    now: float = 0.0
+
+
+def watch() -> tuple[HealthWatch, Executor, Clock]:
+    executor, clock = Executor(), Clock(now=0.0)
+    made: Any = executor
+    return HealthWatch(made, clock=lambda: clock.now, wall=lambda: EPOCH + clock.now), executor, clock
+
+
+def looks(
+    trainings: Sequence[Training], *, hours: float, every: float = TICK_SECONDS
+) -> Iterator[tuple[float, list[Write]]]:
+    """(seconds since the start, all writes so far), at each look."""
+    found, executor, clock = watch()
+    by_key, known = {one.read.key: one for one in trainings}, 0
+    for tick in range(int(hours * 3600 / every)):
+        clock.now = tick * every
+        for training in trainings:
+            # Each rank reports once a minute: the fewest heartbeats that a client sends.
+            training.report(clock.now, silent=frozenset(range(RANKS)) if tick % 2 else frozenset())
+        if not tick % 2:
+            found.run(ClusterState({one.read.key: one.job() for one in trainings}, {}, ()), is_paused=False)
+        for write in executor.writes[known:]:
+            annotations = write.body["metadata"]["annotations"]
+            of = by_key[write.job]
+            of.read = replace(of.read, found=HealthState.parse(annotations[keys.HEALTH]))
+        known = len(executor.writes)
+        yield clock.now, executor.writes
+        for training in trainings:
+            training.pass_time(clock.now, every)
+
+
+def noisy(seed: int) -> Training:
+    """A job that is well, in one of twelve kinds."""
+    chance = np.random.default_rng(seed)
+    step = STEP_SECONDS[seed % 3]
+    rates = np.full(RANKS, 1 / step)
+    return Training(f"job-{seed}", chance, rates=rates, is_together=bool(seed // 3 % 2))
+
+
+def false_alarms(*, jobs: int, hours: float, first: int = 0) -> list[str]:
+    alarms: list[Write] = []
+    for _, writes in looks([noisy(seed) for seed in range(first, first + jobs)], hours=hours):
+        alarms = writes
+    return [f"{write.job}: {write.note.message if write.note else write.why}" for write in alarms]
+
+
+def test_noisy_jobs_that_save_and_evaluate_raise_no_alarm() -> None:
+    assert false_alarms(jobs=12, hours=6) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_no_alarm_in_10000_hours(part: int) -> None:
+    assert false_alarms(jobs=100, hours=10, first=1000 + 100 * part) == []
+
+
+@pytest.mark.slow
+def test_a_node_that_is_three_times_slower_is_found_in_each_of_1000_seeds_and_no_other_is() -> None:
+    trainings = []
+    for seed in range(1000):
+        rates = np.ones(RANKS)
+        rates[seed % RANKS] /= 3
+        trainings.append(Training(f"job-{seed}", np.random.default_rng(seed), noise=0.1, rates=rates, pauses=False))
+    last: list[Write] = []
+    for _, writes in looks(trainings, hours=0.6):
+        last = writes
+    found = {write.job: write.note.message for write in last if write.note is not None}
+    assert len(last) == len(found) == 1000, "each once"
+    for seed, training in enumerate(trainings):
+        rank = seed % RANKS
+        assert found[f"default/{training.name}"].startswith(f"worker-{rank} on n{rank} is ")
+        assert " more" not in found[f"default/{training.name}"]
+
+
+def late(seed: int, *, silent: bool) -> float:
+    """Seconds beyond its deadline at which a hang is found, in the rhythm of the processes: the server says every
+    `BEAT_SECONDS` that it listens, at a time of its own, and the allocator looks every `LOOK_SECONDS`."""
+    chance = np.random.default_rng(seed)
+    training = noisy(seed)
+    training.pauses = False
+    found, executor, clock = watch()
+    hangs = 1000 + float(chance.uniform(0, 60))
+    beat, look = chance.uniform(0, BEAT_SECONDS), chance.uniform(0, LOOK_SECONDS)
+    dead = frozenset({int(chance.integers(RANKS))})
+    moved = np.zeros(RANKS)
+    for second in range(4000):
+        clock.now = float(second)
+        training.hung = second >= hangs
+        before = training.done.astype(int).copy()
+        if second:
+            training.pass_time(second - 1.0, 1.0)
+        moved[training.done.astype(int) != before] = clock.now
+        if not training.hung and second % 5 == 0:
+            training.report(clock.now)
+        elif (second - int(beat)) % BEAT_SECONDS == 0:
+            training.report(clock.now, silent=dead if silent else frozenset())
+        if (second - int(look)) % int(LOOK_SECONDS) == 0:
+            found.run(ClusterState({training.read.key: training.job()}, {}, ()), is_paused=False)
+            if executor.writes:
+                deadline = HEALTH.heartbeat_seconds if silent else HEALTH.progress_seconds
+                return clock.now - deadline - (hangs if silent else float(moved.min()))
+    raise AssertionError("it was not found")
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["silent", "standing"])
+def test_a_hang_is_found_within_30_s_of_its_deadline_and_not_before(silent: bool) -> None:
+    delays = [late(seed, silent=silent) for seed in range(12)]
+    assert max(delays) <= 30
+    assert min(delays) >= -10, "from the last report that the server has written"
+
+
+def test_the_simulated_server_is_never_away() -> None:
+    assert TICK_SECONDS <= BREAK_SECONDS

@@ -1,0 +1,37 @@
+"""What `diflow describe` says of the node check."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+from diflow import keys
+from diflow.kube.kinds import WORKFLOW
+from diflow.state.exclusions import Exclusions
+from diflow.state.nodecheck import Entry, Record
+from tests.cli.runner import Cli
+from tests.cli.test_listing import gang
+
+
+def test_describe_tells_what_the_node_check_has_found(diflow: Cli) -> None:
+    job = gang()
+    diflow.has(job)
+    made = diflow.api.objects[WORKFLOW.path("default")]["cartpole"]
+    annotations = made["metadata"]["annotations"]
+    assert "Node check" not in diflow("describe", "cartpole").out
+    manifest = json.loads(annotations[keys.DIJOB])
+    manifest["spec"]["nodeCheck"] = {}
+    annotations[keys.DIJOB] = json.dumps(manifest)
+    entries = {0: Entry("aaaaaaaa", {"product": 0.1}), 1: Entry("bbbbbbbb", {}, "no disk")}
+    annotations[keys.NODE_CHECK] = Record("1", time.time(), entries).to_json()
+    left_out = Exclusions().without("node-z", reason="product 9 s", source="node-check", now=time.time())
+    annotations[keys.EXCLUDED] = left_out.without(
+        "node-y", reason="exit code 201", source="failure", now=time.time()
+    ).to_json()
+    diflow.api.add(WORKFLOW, made)
+    out = diflow("describe", "cartpole").out
+    found = re.search(r"^Node check: +(.*)$", out, re.MULTILINE)
+    assert "node-z (product 9 s)" in out
+    assert found is not None
+    assert found[1] == "2 of 3 replicas in round 1; rank 1: no disk"
