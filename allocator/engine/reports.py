@@ -21,7 +21,7 @@ import numpy as np
 from diflow.allocator.model.arrays import FloatArray, frozen
 from diflow.allocator.model.profile import COLUMNS, MOST_OBSERVATIONS, Profile, clean
 from diflow.allocator.policies.goodput.model import TINY, step_seconds
-from diflow.state import perfmodel, reports, untrusted
+from diflow.state import perfmodel, reports, signals, untrusted
 from diflow.state.memo import MIB, remembered
 
 _LONGEST = 262_144
@@ -100,9 +100,10 @@ def _steps_of(profile: Profile) -> FloatArray:
 
 def complaint(text: str) -> str:
     """Why a report is unusable; "" if some of it is usable, or there is none."""
-    if text in ("", "{}"):
+    if text in ("", "{}") or profile(text) is not None:
         return ""
-    return "" if profile(text) is not None else "nothing in the parameter profilings can be used"
+    # A job may report its steps alone, for its `health`.
+    return "" if signals.of(_mapping(text)) is not None else "nothing in the parameter profilings can be used"
 
 
 def _rows(data: Mapping[str, Any]) -> Any:
