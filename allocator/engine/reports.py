@@ -21,7 +21,7 @@ import numpy as np
 from diflow.allocator.model.arrays import FloatArray, frozen
 from diflow.allocator.model.profile import COLUMNS, MOST_OBSERVATIONS, Profile, clean
 from diflow.allocator.policies.goodput.model import TINY, step_seconds
-from diflow.state import perfmodel, reports, untrusted
+from diflow.state import perfmodel, reports, signals, untrusted
 from diflow.state.memo import MIB, remembered
 
 _LONGEST = 262_144
@@ -99,8 +99,14 @@ def _steps_of(profile: Profile) -> FloatArray:
 
 
 def complaint(text: str) -> str:
-    """Why a report is unusable; "" if some of it is usable, or there is none."""
+    """Why a report is unusable; "" if some of it is usable, or there is none.
+
+    Steps and signs of life are of use to those who look for silent replicas, though they say nothing of the speed.
+    """
     if text in ("", "{}"):
+        return ""
+    data = _mapping(text)
+    if signals.of(data) is not None and data.keys() <= {"round", "at", "ranks", signals.NAME}:
         return ""
     return "" if profile(text) is not None else "nothing in the parameter profilings can be used"
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+from diflow.allocator.engine import reports
 from diflow.allocator.engine.settings import AllocatorSettings
 from diflow.allocator.model.plan import Plan
 from diflow.allocator.model.snapshot import Snapshot
 from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
+from diflow.state import signals
 from tests.allocator.lab import Lab, job, lab, task
 
 
@@ -70,3 +72,12 @@ def test_a_job_whose_own_model_says_that_its_replicas_stall_each_other_shrinks()
         found.rest()
         found.cluster.edit("job", profilings=adaptdl(alpha_n=300.0, beta_n=100.0, alpha_r=300.0, beta_r=100.0))
         found.until(lambda: len(found.cluster.running("job")) == 1, "it shrinks to what works", seconds=600)
+
+
+def test_signs_of_life_alone_are_no_faulty_report() -> None:
+    signs = {"round": "1", "at": 100, "since": 90, "heard": [2, -1], "moved": [-1, -1], "steps": [0, 0]}
+    text = json.dumps({"round": 1, "at": 100.0, signals.NAME: signs})
+    assert reports.profile(text) is None
+    assert reports.complaint(text) == ""
+    assert reports.complaint(json.dumps({"speed": "fast", signals.NAME: signs}))
+    assert reports.complaint(json.dumps({signals.NAME: {**signs, "heard": "all"}}))
