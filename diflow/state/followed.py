@@ -31,7 +31,8 @@ def failures(seen: Observation) -> list[Failure]:
     for attempt in reversed(seen.attempts):
         key = (attempt.task, attempt.index)
         follower = after.get(key)
-        after[key] = attempt
+        if not _never_ran(attempt):  # the allocator ends a pod that was made with the memory of before
+            after[key] = attempt
         verdict = attempt.verdict
         if verdict is None or attempt.phase != "Failed" or _was_stopped(attempt, follower):
             continue
@@ -52,7 +53,7 @@ def failures(seen: Observation) -> list[Failure]:
 
 def _was_stopped(attempt: Attempt, follower: Attempt | None) -> bool:
     """The allocator ended it, for another round, a restart of all or a resize. Its user's own deadline counts."""
-    if attempt.was_stopped or (not attempt.host and attempt.exit_code is None):
+    if attempt.was_stopped or _never_ran(attempt):
         return True
     has_counted = (
         follower is not None
@@ -60,6 +61,10 @@ def _was_stopped(attempt: Attempt, follower: Attempt | None) -> bool:
         and follower.counted > attempt.counted
     )
     return attempt.verdict is not None and attempt.verdict.reason == STOPPED and not has_counted
+
+
+def _never_ran(attempt: Attempt) -> bool:
+    return attempt.phase == "Failed" and not attempt.host and attempt.exit_code is None
 
 
 def _reason(attempt: Attempt) -> str:

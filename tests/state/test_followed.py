@@ -47,7 +47,8 @@ ONE = "round(0:1).worker(0:0)"
 def test_more_memory() -> None:
     (one,) = seen(
         attempt(f"{ONE}(0).worker(0)", 1, "main: OOMKilled (exit code 137)", code=137),
-        attempt(f"{ONE}(0).worker(1)", 3, memory=4096),
+        attempt(f"{ONE}(0).worker(1)", 2, "Pod was rejected: it is made again with more memory", host=""),
+        attempt(f"{ONE}(0).worker(2)", 3, memory=4096),
     )
     assert one == Failure(
         replica="worker-0",

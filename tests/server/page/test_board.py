@@ -215,6 +215,14 @@ def test_an_opened_job_has_its_replicas_where_they_are_and_what_keeps_them() -> 
     assert 'href="https://argo.example/workflows/audio/speech-asr"' in linked
 
 
+def test_an_opened_job_tells_of_each_failure_the_reason_the_rule_and_what_followed() -> None:
+    page = html(scene(), job="vision/diffusion")
+    table = page.split("Failures of its replicas")[1].split("</table>")[0]
+    for words in ("worker-2", "gpu-4", "none: all other failures", "started again (1 of 3)", "started again (2 of 3)"):
+        assert words in table
+    assert "Failures of its replicas" not in html(scene(), job="audio/speech-asr")
+
+
 def test_an_address_of_the_argo_ui_that_is_no_web_address_is_no_link() -> None:
     assert argo_link("javascript:alert(1)//", "a", "b") == ""
     assert argo_link("https://argo.example", "a/b", 'c"d') == "https://argo.example/workflows/a%2Fb/c%22d"
