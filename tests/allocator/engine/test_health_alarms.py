@@ -2,7 +2,8 @@
 
 The server folds the reports into the parameter (`server.api.folding`), the allocator parses it and looks at all jobs
 (`HealthWatch`). Only the API server between the two is left out: a write is an alarm. The numbers are those of
-docs/health.md: `make laws` (DIFLOW_HEALTH_RUNS=10) simulates 10,000 job hours and 1,000 slow nodes, `make test` a tenth.
+docs/health.md: `make laws` (DIFLOW_HEALTH_RUNS=10) simulates 10,000 job hours and 1,000 slow nodes, and `make test` a
+tenth.
 """
 
 from __future__ import annotations
