@@ -276,7 +276,7 @@ def test_a_process_that_stands_by_has_its_caches_and_lists_nothing_when_it_leads
 
             eventually(admitted, "it decides")
             gets = [r for r in api.requests[before:] if r.method == "GET" and not r.query.get("watch")]
-            # Threads of their own, for which no decision waits, record what has ended and read memories of applications.
+            # Other threads, for which no decision waits, record what has ended and read the memories of applications.
             memory = f"metadata.name={keys.APPLICATIONS}"
             later = [
                 r for r in gets if r.query.get("labelSelector") != ENDED and r.query.get("fieldSelector") != memory
