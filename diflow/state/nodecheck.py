@@ -184,8 +184,8 @@ def judge(results: Mapping[int, Checked]) -> tuple[Fault, ...]:
 
 
 class Judge:
-    """Judges the results of many jobs, and those of one job again only when they have changed: each of its replicas asks
-    once a second, and there may be two thousand. For one thread."""
+    """Judges the results of many jobs, and those of one job again only when they have changed: each of its replicas
+    asks once a second, and there may be two thousand. For one thread."""
 
     def __init__(self, *, most_jobs: int = 256) -> None:
         self._judged: dict[Hashable, tuple[Record, Mapping[int, Placed], tuple[Fault, ...]]] = {}

@@ -408,7 +408,8 @@ def test_a_report_that_no_arithmetic_holds_keeps_no_namespace_from_learning(scen
     scene.learn()
     assert only(scene.records("other")).jobs == 1
     record = only(scene.records())
-    assert record.jobs == 1 and record.noise == (None,) * BINS
+    assert record.jobs == 1
+    assert record.noise == (None,) * BINS
 
 
 @pytest.mark.parametrize("norm", [1e-310, 1e-30])
