@@ -164,12 +164,17 @@ def test_requests_at_one_time_have_the_answers_that_they_have_one_by_one(random:
         for _ in range(12):
             worker, done = f"{random.choice('abcd')}/{random.choice('12')}", random.sample(range(10), 2)
             alone = Ledger.read(json.loads(text))
-            asked = {"now": now, "wants": random.randint(0, 3), "leaves": random.random() < 0.2}
-            asked["done"] = tuple(
-                unit for unit in done if "train" in alone.tables and unit < alone.tables["train"].next
+            known = alone.tables["train"].next if "train" in alone.tables else 0
+            asked = Ask(
+                "train",
+                DATASET,
+                worker,
+                done=tuple(unit for unit in done if unit < known),
+                wants=random.randint(0, 3),
+                seconds=SECONDS,
+                leaves=random.random() < 0.2,
             )
-            given_ = dict(asked, living=living)
-            assert ask(together, worker, **given_) == ask(alone, worker, **given_)
+            assert together.ask(asked, now=now, living=living) == alone.ask(asked, now=now, living=living)
             text = alone.text()
             assert together.text() == text
             assert together._bytes == Ledger.read(json.loads(text))._bytes
