@@ -28,6 +28,7 @@ from diflow.state.patches import canonical_json
 MOST_SHARE: Final = 0.1
 """The share of the nodes that may be cordoned, whoever has cordoned them, for diflow to cordon another one."""
 _BACKOFF_SECONDS: Final = 300.0
+_SKEW_SECONDS: Final = 60.0  # of the clocks of two leaders
 _LONGEST_REASON: Final = 500
 
 log = structlog.get_logger("diflow.allocator")
@@ -49,6 +50,8 @@ def findings(jobs: Iterable[Job], *, least: int, now: float) -> list[Finding]:
     for job in jobs:
         read = job.read
         for entry in read.excluded.active(now):
+            if entry.since > now + _SKEW_SECONDS:
+                continue  # edited: as the last cause of a cordon, it would keep the node from being cordoned again
             namespaces, since, reason = found.get(entry.node, (set(), 0.0, ""))
             if entry.since >= since:
                 since, reason = entry.since, f"{read.identity.namespace}/{read.name}: {entry.reason}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from math import ceil
 from typing import Any, Final, TypeGuard
 
@@ -24,6 +25,8 @@ MOST_WORKER: Final = 120
 """Characters of a worker's name: the pod's uid, `/`, and what the process calls itself."""
 MOST_WANTED: Final = 64
 """Leases of one worker in one data set."""
+MOST_WORKERS: Final = 4096
+"""With leases in one data set: each request looks at them all. With names of their usual length, fewer fit."""
 MOST_BYTES: Final = 256 * 1024
 """Of the text. Beyond it, units of lost workers are leased, and no others, until leases have ended."""
 LEASE_SECONDS: Final = (10.0, 86_400.0)
@@ -95,6 +98,23 @@ class Table:
     dataset: Dataset
     next: int = 0
     held: dict[str, Holder] = field(default_factory=dict)
+    owners: dict[int, str] = field(default_factory=dict)
+    """The worker of each leased unit."""
+    _lost: tuple[float, Living, set[str]] | None = None
+
+    def lost(self, now: float, living: Living) -> set[str]:
+        """The lost workers. Of many requests at one time, they are looked for at the first one alone."""
+        if self._lost is None or self._lost[0] != now or self._lost[1] is not living:
+            found = {worker for worker, holder in self.held.items() if _is_lost(worker, holder, now, living)}
+            self._lost = now, living, found
+        return self._lost[2]
+
+    def changed(self, worker: str) -> None:
+        """The worker's lease ends at another time, or it has none any more."""
+        if self._lost is not None:
+            now, living, found = self._lost
+            holder = self.held.get(worker)
+            (found.add if holder is not None and _is_lost(worker, holder, now, living) else found.discard)(worker)
 
     @property
     def is_finished(self) -> bool:
@@ -133,6 +153,7 @@ class Ledger:
         if ask.leaves:
             if mine is not None:
                 mine.ends = 0.0
+                table.changed(ask.worker)
             return Answer((), refused, 0.0, table.is_finished)
         units = mine.units if mine is not None else []
         if len(units) < ask.wants:
@@ -145,6 +166,7 @@ class Ledger:
         ends = ceil(now + ask.seconds + GRACE_SECONDS)  # whole seconds: the text has no others
         if ends - mine.ends >= ask.seconds / 10:  # a repeated request changes nothing
             mine.seen, mine.ends = now, ends
+            table.changed(ask.worker)
         spans = tuple(table.dataset.span(unit) for unit in units)
         return Answer(spans, refused, min(ask.seconds, mine.ends - GRACE_SECONDS - now), is_finished=False)
 
@@ -172,41 +194,35 @@ class Ledger:
         if mine is not None and not left.isdisjoint(mine.units):
             self._bytes -= sum(_digits(unit) for unit in mine.units if unit in left)
             kept = [unit for unit in mine.units if unit not in left]
-            left.difference_update(mine.units)
+            for unit in mine.units:
+                if unit in left:
+                    left.remove(unit)
+                    del table.owners[unit]
             mine.units = kept
             if not kept:
                 self._forget(table, ask.worker)
-        if not left:
-            return ()
-        refused: set[int] = set()
-        for worker, holder in list(table.held.items()):
-            found = left.intersection(holder.units) if worker != ask.worker else None
-            if not found:
+        refused = []
+        for unit in sorted(left):
+            worker = table.owners.get(unit)
+            if worker is None or worker == ask.worker:
                 continue
-            if not _is_lost(worker, holder, now, living):
-                refused |= found
+            if worker not in table.lost(now, living):
+                refused.append(unit)
                 continue
-            self._bytes -= sum(map(_digits, found))
-            holder.units = [unit for unit in holder.units if unit not in found]
-            if not holder.units:
-                self._forget(table, worker)
-        return tuple(sorted(refused))
+            self._bytes -= _digits(unit)
+            self._remove(table, worker, unit)
+        return tuple(refused)
 
     def _take(self, table: Table, ask: Ask, most: int, now: float, living: Living) -> list[int]:
         """Up to `most` units for the worker: those of lost workers first, in order; then those never leased."""
-        lost = [
-            (unit, worker)
-            for worker, holder in table.held.items()
-            if worker != ask.worker and _is_lost(worker, holder, now, living)
-            for unit in holder.units
-        ]
-        taken: list[int] = []
-        for unit, worker in sorted(lost)[:most]:
-            table.held[worker].units.remove(unit)
-            if not table.held[worker].units:
-                self._forget(table, worker)
-            taken.append(unit)
         is_new = ask.worker not in table.held
+        lost = (unit for worker in table.lost(now, living) if worker != ask.worker for unit in table.held[worker].units)
+        taken = nsmallest(most, lost)
+        if is_new and most > 0 and not taken and len(table.held) >= MOST_WORKERS:
+            raise UnavailableError(f"{MOST_WORKERS:,} workers have shards already: ask again when some are done")
+        for unit in taken:
+            self._remove(table, table.owners[unit], unit)
+            table.owners[unit] = ask.worker
         if taken and is_new:
             self._bytes += _HOLDER_BYTES + len(ask.worker)
         full = False
@@ -217,13 +233,22 @@ class Ledger:
                 break
             self._bytes += cost
             taken.append(table.next)
+            table.owners[table.next] = ask.worker
             table.next += 1
         if full and is_new and not taken:
             raise UnavailableError("too many shards are leased: ask again when some are done")
         return taken
 
+    def _remove(self, table: Table, worker: str, unit: int) -> None:
+        """Take a unit from its worker; its bytes stay."""
+        del table.owners[unit]
+        table.held[worker].units.remove(unit)
+        if not table.held[worker].units:
+            self._forget(table, worker)
+
     def _forget(self, table: Table, worker: str) -> None:
         del table.held[worker]
+        table.changed(worker)
         self._bytes -= _HOLDER_BYTES + len(worker)
 
     # --- text ---------------------------------------------------------------------------------------------------------
@@ -278,6 +303,8 @@ def _read_table(name: str, given: Mapping[str, Any]) -> Table:
     first, held = given.get("next"), given.get("held")
     if not _is_count(first, least=0, most=dataset.units) or not isinstance(held, dict):
         raise ValueError(f"has no valid leases of data set {name}")
+    if len(held) > 2 * MOST_WORKERS:  # those of lost workers may have been given to more than these
+        raise ValueError(f"has too many workers of data set {name}")
     table = Table(dataset, first)
     seen: set[int] = set()
     for worker, row in held.items():
@@ -292,6 +319,7 @@ def _read_table(name: str, given: Mapping[str, Any]) -> Table:
             raise ValueError(f"leases a shard of data set {name} twice")
         seen.update(units)
         table.held[worker] = Holder(float(last_seen), float(ends), sorted(units))
+        table.owners.update(dict.fromkeys(units, worker))
     return table
 
 

@@ -30,6 +30,7 @@ WHOLE: Final = -1
 """Instead of a rank: a report about several replicas together."""
 HINTS: Final = -2
 """Instead of a rank: AdaptDL's hints, which do not replace that replica's report."""
+_LONGEST_WRITTEN: Final = LONGEST + signals.LONGEST + 1024
 _LONGEST_NAME: Final = 63
 _HIGHEST: Final = 1e18  # the highest value of a report's fields (bytes of memory): see models.py
 _HIGHEST_OF_ROW: Final = 1e9
@@ -141,6 +142,8 @@ def _signals(earlier: Mapping[str, Any], reports: Mapping[int, Report], shape: S
 
 def written_at(text: str) -> float:
     """When the text was made (seconds since 1970), 0 if it does not say."""
+    if len(text) > _LONGEST_WRITTEN:
+        return 0.0  # none of a server's, and this is asked in the event loop for each job, every few seconds
     at: Any = untrusted.mapping(text).get("at")
     return float(at) if _is_number(at) else 0.0
 

@@ -143,6 +143,43 @@ def test_a_full_ledger_gives_out_lost_units_and_no_others(monkeypatch: pytest.Mo
     assert units(ask(ledger, "late", now=SECONDS + 6, wants=1)) == held["w1"][:1]
 
 
+def test_the_workers_are_bounded_and_lost_units_are_given_out_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pod may call itself many workers, and each request of the job looks at all of them."""
+    monkeypatch.setattr(ledger_module, "MOST_WORKERS", 3)
+    ledger = Ledger()
+    for worker in "abc":
+        ask(ledger, worker)
+    with pytest.raises(UnavailableError, match="3 workers"):
+        ask(ledger, "d")
+    assert units(ask(ledger, "a", wants=3)) == [0, 1, 6], "it is none more"
+    assert units(ask(ledger, "d", now=SECONDS + 6, wants=1)) == [0]
+
+
+@given(st.randoms(use_true_random=False))
+def test_requests_at_one_time_have_the_answers_that_they_have_one_by_one(random: Random) -> None:
+    """Lost workers are looked for once for all of them."""
+    together, text = Ledger(), Ledger().text()
+    for now in (0.0, 1.5 * SECONDS, 4.0 * SECONDS):
+        living = Living(frozenset(random.sample(["a", "b", "c", "d"], 3)), as_of=now - 5.0)
+        for _ in range(12):
+            worker, done = f"{random.choice('abcd')}/{random.choice('12')}", random.sample(range(10), 2)
+            alone = Ledger.read(json.loads(text))
+            known = alone.tables["train"].next if "train" in alone.tables else 0
+            asked = Ask(
+                "train",
+                DATASET,
+                worker,
+                done=tuple(unit for unit in done if unit < known),
+                wants=random.randint(0, 3),
+                seconds=SECONDS,
+                leaves=random.random() < 0.2,
+            )
+            assert together.ask(asked, now=now, living=living) == alone.ask(asked, now=now, living=living)
+            text = alone.text()
+            assert together.text() == text
+            assert together._bytes == Ledger.read(json.loads(text))._bytes
+
+
 def test_a_thousand_workers_on_a_billion_samples_fit() -> None:
     ledger = Ledger()
     dataset = Dataset(10**9, 1000, 3, 7)
@@ -168,6 +205,7 @@ _BAD_TABLES: list[dict[str, Any]] = [
     {"held": {"": [1, 2, 3]}},
     {"held": {"a": [1, 2, *range(100)]}},
     {"held": {"ü": [1, 2, 3]}},
+    {"size": 10**6, "next": 9000, "held": {f"w{i}": [1, 2, i] for i in range(9000)}},
 ]
 
 

@@ -39,6 +39,12 @@ def test_a_namespace_counts_once_for_each_node() -> None:
     assert findings(jobs, least=1, now=NOW + 4000) == []  # the exclusions have ended
 
 
+def test_an_exclusion_of_the_future_is_no_reason_to_cordon() -> None:
+    """Written to the node as the last cause, it would keep the node from being cordoned for a later one."""
+    jobs = [excluding("a", namespace="x", since=NOW + 1e8), excluding("a", namespace="y")]
+    assert [(f.since, set(f.namespaces)) for f in findings(jobs, least=1, now=NOW)] == [(NOW, {"y"})]
+
+
 class Nodes:
     """A fake cluster of nodes, as far as cordoning uses it."""
 

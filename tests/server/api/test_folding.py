@@ -139,6 +139,9 @@ def test_folding_the_same_reports_again_changes_nothing() -> None:
 def test_when_it_was_written_can_be_read() -> None:
     assert written_at(folded("", {0: report(speed=1.0)}, shape(), now=123.4)[0]) == 123.4
     assert written_at("[[[") == written_at("") == written_at('{"at":"x"}') == 0.0
+    assert written_at('{"at":5' + " " * 500_000 + "}") == 0.0, (
+        "no server has written so long a text, so it is not parsed"
+    )
 
 
 def test_ranks_and_rows_are_bounded() -> None:
