@@ -123,7 +123,7 @@ class Caches:
         return list(self.dijobs.items())
 
     def expect_status(self, key: Key, status: Json) -> None:
-        """This process is about to write this status of a job: a change to it, and of nothing else, is not told.
+        """This process is about to write this status of a job: a change to it, and of nothing else, is not reported.
 
         Whether the watch or the answer brings it first, it must not call for another look: a status that differs in
         each look would else defeat the pauses between them.
