@@ -51,7 +51,7 @@ DATA = Path("/var/lib/diflow-ddp")  # the volume of examples/ddp/job.yaml
 PICTURE = ROOT / "out" / "training.png"
 
 RANKS, FEWER = 4, 2
-BATCH, UNITS, EPOCHS, CHECKPOINT_STEPS = 16, 600, 2, 20
+BATCH, UNITS, EPOCHS, CHECKPOINT_STEPS = 16, 350, 2, 10
 SAMPLES = BATCH * UNITS
 RANK_OUT_OF_MEMORY, RANK_THAT_HANGS = 1, 2
 MEMORY_MIB, MORE_MIB = 500, 400  # the limit of a replica, and what a rank takes beside its training
@@ -169,6 +169,7 @@ class Play:
         self.film = Film()
         self.recorder = Recorder(self.cluster, self.film, namespace=NAMESPACE)
         self.folder = DATA / f"{NAMESPACE}.{NAME}"
+        self.first = self.second.removesuffix("-2")
 
     def run(self) -> None:
         """All acts; the picture is drawn even if one of them fails."""
@@ -193,11 +194,12 @@ class Play:
             draw(self.film, PICTURE, title="A training that lasts: examples/ddp on four replicas")
 
     def _on_a_slow_node(self) -> None:
-        self._fill_first_node()
+        self._fill_nodes()
         submit.submit(job(), cluster=self.cluster)
-        self._say(f"submitted; two of its replicas have room only on {self.second}, which is slow")
+        self._say(f"submitted; each node has room for two replicas, and {self.second} is slow")
         self._until(f"two replicas are on {self.second}", lambda: len(self._pods(self.second)) == 2)
-        self.cluster.delete(POD, "other", namespace=NAMESPACE)
+        for node in (self.first, self.second):
+            self.cluster.delete(POD, f"other-{node}", namespace=NAMESPACE)
         self._until(f"the node check has left {self.second} out", lambda: "NodeLeftOut" in self._reasons())
         self._until("four ranks train, none of them there", lambda: self._trains(RANKS) and not self._pods(self.second))
 
@@ -235,24 +237,22 @@ class Play:
         self._say(f"at most {RANKS} replicas are requested")
         self._until(f"{RANKS} ranks train", lambda: self._trains(RANKS))
 
-    def _fill_first_node(self) -> None:
-        """Another user's pod on the first node leaves room for two replicas, and goes when they are there."""
-        first = next(
-            node
-            for node in self.cluster.list_all(NODE)
-            if node["metadata"]["name"] != self.second and not node["spec"].get("taints")
-        )
-        name = first["metadata"]["name"]
-        pods = self.cluster.list_all(POD, everywhere=True, fields=f"spec.nodeName={name}")
-        used = sum(map(_milli, pods))
-        free = _amount(first["status"]["allocatable"]["cpu"]) - used - 2 * CPU_MILLI - CPU_MILLI // 2
-        container = {
-            "name": "main", "image": "docker.io/diflow/pause:1", "imagePullPolicy": "Never",
-            "resources": {"requests": {"cpu": f"{max(1, free)}m"}},
-        }  # fmt: skip
-        spec = {"nodeName": name, "terminationGracePeriodSeconds": 0, "containers": [container]}
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"}, "spec": spec}
-        self.cluster.create(POD, body, namespace=NAMESPACE)
+    def _fill_nodes(self) -> None:
+        """Pods of another user leave room for two replicas on each node, and go when those are there."""
+        for node in self.cluster.list_all(NODE):
+            name = node["metadata"]["name"]
+            if name not in (self.first, self.second):
+                continue
+            pods = self.cluster.list_all(POD, everywhere=True, fields=f"spec.nodeName={name}")
+            room = 2 * CPU_MILLI + CPU_MILLI // 2
+            free = _amount(node["status"]["allocatable"]["cpu"]) - sum(map(_milli, pods)) - room
+            container = {
+                "name": "main", "image": "docker.io/diflow/pause:1", "imagePullPolicy": "Never",
+                "resources": {"requests": {"cpu": f"{max(1, free)}m"}},
+            }  # fmt: skip
+            spec = {"nodeName": name, "terminationGracePeriodSeconds": 0, "containers": [container]}
+            body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"other-{name}"}, "spec": spec}
+            self.cluster.create(POD, body, namespace=NAMESPACE)
 
     # --- what is seen ---------------------------------------------------------------------------------------------
 

@@ -99,11 +99,16 @@ def _steps_of(profile: Profile) -> FloatArray:
 
 
 def complaint(text: str) -> str:
-    """Why a report is unusable; "" if some of it is usable, or there is none."""
-    if text in ("", "{}") or profile(text) is not None:
+    """Why a report is unusable; "" if some of it is usable, or there is none.
+
+    Steps and signs of life are of use to those who look for silent replicas, though they say nothing of the speed.
+    """
+    if text in ("", "{}"):
         return ""
-    # A job may report its steps alone, for its `health`.
-    return "" if signals.of(_mapping(text)) is not None else "nothing in the parameter profilings can be used"
+    data = _mapping(text)
+    if signals.of(data) is not None and data.keys() <= {"round", "at", "ranks", "observed", signals.NAME}:
+        return ""
+    return "" if profile(text) is not None else "nothing in the parameter profilings can be used"
 
 
 def _rows(data: Mapping[str, Any]) -> Any:

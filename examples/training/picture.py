@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from elastic.picture import COLOURS, GREY, INK, LIGHT, quiet, sheet, write
-from training.film import Film, Mark
+from training.film import Film, Mark, Step
 
 _HERE, _BY_DIFLOW = COLOURS[2], COLOURS[3]
 _SAME_SECONDS = 2.0
+_STILL_SECONDS = 4.0
+_MEAN_OF = 10
+_DASHES = (0, (2, 1.5))
 _LINE = 150  # characters of a line below the picture
 _POINTS = 12.5  # of such a line
 
@@ -45,21 +50,50 @@ def draw(film: Film, path: Path, *, title: str) -> None:
 
 
 def _loss(axes: Any, film: Film) -> None:
-    """The loss of each step; those that were made again, and their first tries in grey."""
+    """The loss of each step; in grey those that a kill lost, which were made again."""
     parts = film.parts
+    kept: list[Step] = []
     for number, part in enumerate(parts):
-        steps = [step for step in part if step.loss is not None]
-        following = [other[0].step for other in parts[number + 1 :]]
-        lost_from = min(following, default=None)
-        kept = [s for s in steps if lost_from is None or s.step <= lost_from]
-        lost = [s for s in steps if lost_from is not None and s.step >= lost_from]
-        axes.plot([s.at for s in lost], [s.loss for s in lost], color=GREY, linewidth=1.0, linestyle=(0, (2, 1.5)))
-        axes.plot([s.at for s in kept], [s.loss for s in kept], color=COLOURS[0], linewidth=1.6)
-    axes.plot([], [], color=COLOURS[0], linewidth=1.6, label="loss of a step")
-    axes.plot([], [], color=GREY, linewidth=1.0, linestyle=(0, (2, 1.5)), label="made again from the checkpoint")
+        lost_from = min((other[0].step for other in parts[number + 1 :]), default=math.inf)
+        lost = [step for step in part if step.step >= lost_from]
+        kept += [step for step in part if step.step <= lost_from]
+        axes.plot(*_curve(lost, [step.loss for step in lost]), color=GREY, linewidth=1.0, linestyle=_DASHES)
+    axes.plot(*_curve(kept, [step.loss for step in kept]), color=COLOURS[0], linewidth=0.8, alpha=0.45)
+    axes.plot(*_curve(kept, _means(kept)), color=COLOURS[0], linewidth=2.0)
+    axes.plot([], [], color=COLOURS[0], linewidth=0.8, alpha=0.45, label="loss of a step")
+    axes.plot([], [], color=COLOURS[0], linewidth=2.0, label=f"mean of {_MEAN_OF} steps")
+    axes.plot([], [], color=GREY, linewidth=1.0, linestyle=_DASHES, label="made again from the checkpoint")
     axes.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9, labelcolor=INK)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("loss", color=GREY)
+
+
+def _curve(steps: Sequence[Step], values: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    """The times and the values, with a gap where the training stood still or began again."""
+    times: list[float] = []
+    found: list[float] = []
+    for step, value in zip(steps, values, strict=True):
+        if times and (value is None or step.at - times[-1] > _STILL_SECONDS):
+            times.append((times[-1] + step.at) / 2)
+            found.append(math.nan)
+        if value is not None:
+            times.append(step.at)
+            found.append(value)
+    return times, found
+
+
+def _means(steps: Sequence[Step]) -> list[float | None]:
+    """The mean loss of the samples of each step and of those before it; None at a start."""
+    out: list[float | None] = []
+    last: deque[tuple[float, int]] = deque(maxlen=_MEAN_OF)
+    seen = 0
+    for step in steps:
+        if step.loss is not None:
+            last.append((step.loss, max(1, step.seen - seen)))
+        seen = step.seen
+        samples = sum(count for _, count in last)
+        out.append(None if step.loss is None else sum(loss * count for loss, count in last) / samples)
+    return out
 
 
 def _replicas(axes: Any, film: Film) -> None:

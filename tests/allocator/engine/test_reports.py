@@ -12,6 +12,7 @@ from diflow.allocator.policies.base import load_policy
 from diflow.allocator.policies.settings import PolicySettings
 from diflow.server.api.folding import Report, Shape, fold
 from diflow.server.api.models import Profiling
+from diflow.state import signals
 from tests.allocator.lab import Lab, job, lab, task
 
 
@@ -80,3 +81,12 @@ def test_a_job_that_reports_its_steps_alone_is_no_trouble_if_they_are_judged() -
     assert reports.complaint(fold("", {}, shape, now=1e9)) == ""
     assert reports.complaint(fold("", {0: Report("worker", Profiling(step=1), 0)}, shape, now=1e9)) == ""
     assert reports.complaint('{"signals": {"at": 1}}') != ""
+
+
+def test_signs_of_life_alone_are_no_faulty_report() -> None:
+    signs = {"round": "1", "at": 100, "since": 90, "heard": [2, -1], "moved": [-1, -1], "steps": [0, 0]}
+    text = json.dumps({"round": 1, "at": 100.0, signals.NAME: signs})
+    assert reports.profile(text) is None
+    assert reports.complaint(text) == ""
+    assert reports.complaint(json.dumps({"speed": "fast", signals.NAME: signs}))
+    assert reports.complaint(json.dumps({signals.NAME: {**signs, "heard": "all"}}))
