@@ -351,7 +351,7 @@ def start_left(job: Job, capacity: FreeCapacity) -> float:
     """Seconds until the job must have got its places, 0 or less when it is too late; infinite if it has them or may
     wait."""
     read = job.read
-    # Whoever suspends a job that waits wants it to wait.
+    # A user who suspends a job that waits wants it to wait.
     if read.start_deadline_seconds is None or not read.awaits_admission or read.is_suspended or _has_places(read):
         return math.inf
     return read.start_deadline_seconds - capacity.age(job.created_seconds)
