@@ -103,7 +103,7 @@ class HealthWatch:
         self._looked, self._has_jobs = self._clock(), True
         found = list(self._verdicts(state))
         self._say_slow_nodes(found)
-        writes = [write for job, track in found for write in self._writes(job, track, is_paused=is_paused)]
+        writes = [write for job, track in found for write in self._of_job(job, track, is_paused=is_paused)]
         self.counts = Counter(_worst(track.verdict) for _, track in found if _worst(track.verdict))
         if not writes:
             return False
@@ -162,6 +162,13 @@ class HealthWatch:
             done=_done(members),
         )
         return track
+
+    def _of_job(self, job: Job, track: _Track, *, is_paused: bool) -> list[Write]:
+        try:
+            return list(self._writes(job, track, is_paused=is_paused))
+        except Exception as error:  # one faulty job must not stop the others
+            log.error("cannot be judged", job=job.key, why=f"{type(error).__name__}: {error}"[:200])
+            return []
 
     def _writes(self, job: Job, track: _Track, *, is_paused: bool) -> Iterator[Write]:
         read, verdict = job.read, track.verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+from hashlib import blake2b
 
 import numpy as np
 
@@ -20,7 +20,8 @@ def prior_of(application: Application) -> Prior:
     rows = [(n, r, batch, own, step, 0) for n, r, batch, own, step, _ in application.shapes]
     noise = np.array([np.nan if value is None else np.exp(value) for value in application.noise])
     return Prior(
-        version=zlib.crc32(repr(application).encode()),
+        # Models are kept by version for all namespaces: of a CRC, a user could make one that another's record has.
+        version=int.from_bytes(blake2b(repr(application).encode(), digest_size=8).digest()),
         observations=clean(np.array(rows, dtype=np.float64).reshape(-1, COLUMNS)),
         noise=frozen(noise),
         works=frozen(np.sort(np.array(application.works, dtype=np.float64))),

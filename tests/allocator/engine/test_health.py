@@ -297,6 +297,7 @@ def test_a_slow_rank_is_named_and_a_node_that_is_slow_for_several_jobs_too() -> 
         '{"round":"1","stop":{"until":1e300,"members":{"worker":"0-3"}}}',
         '{"round":"9","stop":{"until":99999999999,"members":{"worker":"0-3"}}}',
         '{"round":"1","stop":{"until":1,"members":{"worker":"0-3"}}}',
+        '{"round":"1","stop":{"until":99999999998,"members":{"worker":"0-3"}}}',
         '{"round":"1","slow":{"0":1e400},"silent":"0-1999"}',
     ],
 )
