@@ -103,7 +103,7 @@ format: $(VENV)/.ready ## put the code into its form
 	$(BIN)/ruff format .
 
 .PHONY: golden
-golden: $(VENV)/.ready ## write the generated files anew: golden Workflows, the CRD, docs/cli.md, docs/api.md, server/openapi.json
+golden: $(VENV)/.ready ## write the generated files: golden Workflows, the CRD, docs/cli.md, docs/api.md, server/openapi.json
 	$(BIN)/python -m tests.workflows.golden
 	$(BIN)/python -m diflow.cli.reference > docs/cli.md
 	$(BIN)/python -m diflow.server.api.openapi > server/openapi.json
@@ -141,7 +141,7 @@ audit: ## look the locked packages up among known vulnerabilities (needs the Int
 	out/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement requirements.lock
 
 .PHONY: lock
-lock: ## pin the Python packages anew (needs uv)
+lock: ## pin the Python packages again (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --all-extras --group dev pyproject.toml -o requirements.lock
 
 .PHONY: clean

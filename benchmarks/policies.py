@@ -47,12 +47,12 @@ VARIANTS: tuple[tuple[str, Callable[[Scenario], Scenario]], ...] = (
     ("interference 50 %", lambda w: replace(w, interference=0.5)),
     ("load 0.5", lambda w: replace(w, load=0.5)),
     ("load 2", lambda w: replace(w, load=2.0)),
-    ("no progress told", lambda w: replace(w, report_progress=False)),
+    ("no progress reported", lambda w: replace(w, report_progress=False)),
     ("half tell progress", lambda w: replace(w, progress_share=0.5)),
 )
 REMEMBERED = (
-    ("progress told", Scenario(), 0.0),
-    ("no progress told", Scenario(report_progress=False), 0.0),
+    ("progress reported", Scenario(), 0.0),
+    ("no progress reported", Scenario(report_progress=False), 0.0),
     ("poisoned", Scenario(), 1.0),
 )
 """Runs with a memory: scenario, and σ of the factors by which the memory is off."""

@@ -198,7 +198,7 @@ MONITOR_RESOURCES: dict[str, dict[str, str]] = {
     "requests": {"cpu": "10m", "memory": "64Mi"},
     "limits": {"memory": "256Mi"},
 }
-"""Of the monitor: it reads a file each second. The memory that a checkpoint takes counts for whoever wrote it."""
+"""Of the monitor: it reads a file each second. The memory of a checkpoint counts for the container that wrote it."""
 
 
 class Monitor(_Model):
@@ -226,8 +226,8 @@ class Health(_Model):
     """How long the replicas of a job may be quiet, in seconds (0: as long as they like), and what follows.
 
     `heartbeat_seconds`: without any sign of life. `progress_seconds`: without a further step; before the first one
-    `first_progress_seconds`. `action`: `report` names the replicas, `restart` also starts those again that stand still,
-    at most `max_restarts` times, which does not count against the backoffLimit.
+    `first_progress_seconds`. `action`: `report` names the replicas, `restart` also starts the silent and
+    stalled ones again, at most `max_restarts` times, which does not count against the backoffLimit.
     """
 
     heartbeat_seconds: int = Field(600, ge=0, le=bounds.MOST_HEALTH_SECONDS, strict=True)
@@ -260,7 +260,7 @@ class DIJob(_Model):
     `failure_policy`: what follows when a replica fails, by its exit code; None counts all failures but those from
     outside.
     `pending_seconds`: how long the pods of an admitted job may be pending; then a job that may shrink goes on with
-    those that have started, and another one is placed again. `health`: the deadlines by which silent and standing
+    those that have started, and another one is placed again. `health`: the deadlines by which silent and stalled
     replicas are found; None: they are not looked for.
     """
 

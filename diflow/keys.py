@@ -15,6 +15,7 @@ KIND: Final = "DIJob"
 # Labels of the Workflow.
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_VALUE: Final = "diflow"
+MANAGED: Final = f"{MANAGED_BY}={MANAGED_BY_VALUE}"  # selects the Workflows of jobs
 PRIORITY: Final = "diflow/priority"
 PREEMPTIBLE: Final = "diflow/preemptible"
 QUEUE: Final = "diflow/queue"

@@ -72,7 +72,7 @@ class Tenure:
                     self._log.warning("not ready", why=text)
 
     def serve(self, work: Callable[[threading.Event], None], **details: str) -> int:
-        """Do the work until it is told to `stop`. Returns the exit code: 5 when leadership was lost.
+        """Do the work until `stop` is set. Returns the exit code: 5 when leadership was lost.
 
         `details` are logged at the start.
         """

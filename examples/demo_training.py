@@ -66,7 +66,6 @@ _QUICK = {
 }
 _TOLD = {
     "NodeLeftOut": "",
-    "NodeExcluded": "",
     "OutOfMemory": "out of memory: ",
     "Unhealthy": "",
     "Restarted": "all begin again: ",

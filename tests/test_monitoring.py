@@ -369,5 +369,5 @@ def test_a_job_whose_replicas_stand_still(at: allocator_lab.Lab, promtool: Fired
         recording.scrape(telemetry.registry)
     found = promtool(recording)
     assert found[recording.seconds // 2] == set()
-    assert found[recording.seconds - STEP_SECONDS] == {"DiflowJobStandsStill"}
-    assert telemetry.registry.get_sample_value("diflow_allocator_unhealthy_jobs", {"state": "stopped"}) == 1
+    assert found[recording.seconds - STEP_SECONDS] == {"DiflowJobStalled"}
+    assert telemetry.registry.get_sample_value("diflow_allocator_unhealthy_jobs", {"state": "stalled"}) == 1

@@ -23,7 +23,7 @@ from diflow.kube.kinds import CONFIG_MAP, NODE, POD, WORKFLOW, Kind
 from diflow.kube.reflector import Json, Key, Reflector
 from diflow.kube.reflectors import Reflectors
 
-MANAGED = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE},{keys.SCHEDULING}=gang"
+MANAGED = f"{keys.MANAGED},{keys.SCHEDULING}=gang"
 QUEUES_KEY = "queues.yaml"
 LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 """Field selector: pods that have ended hold no resources, so the server need not send them."""

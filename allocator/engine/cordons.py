@@ -1,8 +1,8 @@
 """Cordons nodes that the jobs of several namespaces leave out, if the administrator has asked for it.
 
-What leaves a node out is what users say: their pods report the figures, and choose the exit codes. So a namespace
-counts once, however many jobs it has, and only a part of the nodes is ever cordoned in this way. A node that somebody
-uncordons stays so until a further job leaves it out.
+Nodes are left out because of what users write: their pods report the figures, and choose the exit codes. So a namespace
+counts once, however many jobs it has, and only a part of the nodes is ever cordoned in this way. A node that an
+administrator uncordons stays so until a further job leaves it out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from diflow.state import untrusted
 from diflow.state.patches import canonical_json
 
 MOST_SHARE: Final = 0.1
-"""The share of the nodes that may be cordoned, whoever has cordoned them, for diflow to cordon another one."""
+"""diflow cordons no node while this share of the nodes is cordoned, by diflow or by others."""
 _BACKOFF_SECONDS: Final = 300.0
 _SKEW_SECONDS: Final = 60.0  # of the clocks of two leaders
 _LONGEST_REASON: Final = 500
@@ -107,11 +107,11 @@ class Cordons:
         found = self._cluster.get(NODE, finding.node)
         before = untrusted.mapping(untrusted.sub(found, "metadata", "annotations").get(keys.CORDONED))
         if (untrusted.number(before.get("since")) or 0.0) >= round(finding.since, 3):
-            return False  # somebody has uncordoned it since
+            return False  # it was uncordoned since
         why = f"left out by jobs of {len(finding.namespaces)} namespaces, last by {finding.reason}"[:_LONGEST_REASON]
-        said = canonical_json({"since": round(finding.since, 3), "why": why})
+        text = canonical_json({"since": round(finding.since, 3), "why": why})
         body = {
-            "metadata": {"uid": found["metadata"]["uid"], "annotations": {keys.CORDONED: said}},
+            "metadata": {"uid": found["metadata"]["uid"], "annotations": {keys.CORDONED: text}},
             "spec": {"unschedulable": True},
         }
         epoch = str(self._elector.check())

@@ -29,7 +29,7 @@ from diflow.kube.reflector import Json, Reflector
 from diflow.state import chain, ended, untrusted
 from diflow.state.ended import EndedJob
 
-ENDED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE},workflows.argoproj.io/completed=true"
+ENDED: Final = f"{keys.MANAGED},workflows.argoproj.io/completed=true"
 """Label selector of the Workflows of jobs that have ended."""
 
 # Between two passes. A Workflow exists for at least a minute after its end (`bounds.LEAST_TTL_SECONDS`).

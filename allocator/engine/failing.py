@@ -92,7 +92,7 @@ def consequence(
             )
             moved.add((ending.task, ending.index))
             said.append(f"{_failed(ending)}: {ending.host} is left out for this job")
-            reason = reason or "NodeExcluded"
+            reason = reason or "NodeLeftOut"
     if not said:
         return Consequence()
     more = f"; and {len(said) - _NAMED} more" if len(said) > _NAMED else ""

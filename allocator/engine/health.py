@@ -1,4 +1,4 @@
-"""Looks at the signs of life of the jobs with `health`, and writes what it finds: silent, standing and slow replicas.
+"""Looks at the signs of life of the jobs with `health`, and writes what it finds: silent, stalled and slow replicas.
 
 A verdict is a pure function of what the server has written (`diflow.state.signals`) and of the pods, at the server's
 time: a server that is away makes no replica silent. Only the samples of the speed are kept here, and may be lost. What
@@ -37,12 +37,12 @@ from diflow.state.signals import NEVER, Signals
 
 LOOK_SECONDS: Final = 5.0
 """Between two looks at all jobs."""
-STATES: Final = ("silent", "stopped", "slow")
+STATES: Final = ("silent", "stalled", "slow")
 """By which jobs are counted: the first one that is true of a job."""
 _BETWEEN_WRITES_SECONDS: Final = 30.0
 _MOST_NAMED: Final = 4
 _UNHEARD_SECONDS: Final = 300.0
-"""For so long a server may have written nothing about a job that runs."""
+"""A running job about which no server has written anything for longer is not judged."""
 _LONGEST: Final = 262_144
 
 log = structlog.get_logger("diflow.allocator")
@@ -183,14 +183,14 @@ class HealthWatch:
         unheard = _is_unheard(track, now)
         why = self._text(read, verdict, members, before.restarts)
         if unheard:
-            why = f"not judged: for {span(_UNHEARD_SECONDS)} no server has written what it reports; does one run?"
+            why = f"not judged: for {span(_UNHEARD_SECONDS)} no server has written what it reports: check diflow-server"
         found = replace(
             known,
             round=read.current,
             time=timestamp(now),
             why=why,
             silent=verdict.silent,
-            stopped=verdict.stopped,
+            stalled=verdict.stalled,
             behind=verdict.behind,
             slow=dict(verdict.slow),
             is_unheard=unheard,
@@ -224,14 +224,14 @@ class HealthWatch:
             parts.append(
                 f"no sign of life for {span(read.health.heartbeat_seconds)}: {_named(verdict.silent, members)}"
             )
-        if verdict.stopped:
+        if verdict.stalled:
             seconds = read.health.first_progress_seconds if verdict.is_before_first else read.health.progress_seconds
-            parts.append(f"no step for {span(seconds)}: {_named(verdict.stopped, members)}")
+            parts.append(f"no step for {span(seconds)}: {_named(verdict.stalled, members)}")
         if verdict.behind:
             parts.append(f"the others wait for {_named(verdict.behind, members)}")
         if verdict.slow:
             parts.append(self._slow_text(verdict, members))
-        if verdict.standing and read.health.action == "restart" and restarts >= read.health.max_restarts:
+        if verdict.hanging and read.health.action == "restart" and restarts >= read.health.max_restarts:
             parts.append(f"not restarted again, after {counted(restarts, 'restart')} (maxRestarts)")
         return "; ".join(parts)
 
@@ -240,7 +240,7 @@ class HealthWatch:
         out = []
         for rank in first[:_MOST_NAMED]:
             factor = verdict.slow[rank]
-            times = f"{factor:.1f} times slower than" if math.isfinite(factor) else "standing beside"
+            times = f"{factor:.1f} times slower than" if math.isfinite(factor) else "making no step, unlike"
             member = members[rank]
             jobs = len(self.slow_nodes.get(member.pod.host if member.pod is not None else "", ()))
             out.append(
@@ -250,7 +250,7 @@ class HealthWatch:
         return ", ".join(out) + (f", and {more} more" if more > 0 else "")
 
     def _say_slow_nodes(self, found: Sequence[tuple[Job, _Track]]) -> None:
-        """Find the nodes on which several jobs are slow. What is said of a node names no jobs of others."""
+        """Find the nodes on which several jobs are slow. The Event of a node does not name the jobs."""
         nodes = {
             job.title: [
                 member.pod.host
@@ -280,8 +280,7 @@ def deadlines(health: Health) -> Deadlines:
 
 def _is_judged(job: Job) -> bool:
     read = job.read
-    over = read.has_ended or read.is_stopping or bool(read.problem) or job.is_superseded
-    return read.health is not None and not (over or read.is_suspended or read.awaits_admission)
+    return read.health is not None and not (job.is_over or read.is_suspended or read.awaits_admission)
 
 
 def _members(job: Job) -> list[_Rank]:
@@ -301,8 +300,8 @@ def _done(members: Sequence[_Rank]) -> NDArray[np.bool_]:
 
 
 def _sets(found: HealthState) -> tuple[object, ...]:
-    """What is told anew when it changes."""
-    return found.silent, found.stopped, found.behind, set(found.slow), found.is_unheard
+    """What makes another Event when it changes."""
+    return found.silent, found.stalled, found.behind, set(found.slow), found.is_unheard
 
 
 def _is_unheard(track: _Track, now: float) -> bool:
@@ -359,7 +358,7 @@ def _signs(said: Signals, ranks: int) -> Signs:
 
 
 def _restart(job: Job, found: HealthState, verdict: Verdict, members: Sequence[_Rank], *, now: float) -> Write | None:
-    """Start the replicas that stand still again, and those that wait for them; None while the job changes anyway."""
+    """Start the silent and stalled replicas again, and those that wait for them; None while the job changes anyway."""
     read, at = job.read, job.read.allocation
     if at is None or at.round != read.current or not at.is_placed or read.tree.failed(read.current):
         return None
@@ -393,4 +392,4 @@ def _named(ranks: frozenset[int], members: Sequence[_Rank]) -> str:
 
 
 def _worst(verdict: Verdict) -> str:
-    return "silent" if verdict.silent else "stopped" if verdict.stopped else "slow" if verdict.slow else ""
+    return "silent" if verdict.silent else "stalled" if verdict.stalled else "slow" if verdict.slow else ""

@@ -31,7 +31,6 @@ Reason = Literal[
     "NodeLeftOut",
     "PolicyFailed",
     "OutOfMemory",
-    "NodeExcluded",
     "Unhealthy",
     "Healthy",
     "SlowNode",

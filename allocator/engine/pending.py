@@ -81,8 +81,7 @@ def _ended(job: Job, pods: Sequence[PodRead], now: float) -> list[Write]:
 
 def _is_running(job: Job) -> bool:
     read = job.read
-    over = read.has_ended or read.is_stopping or bool(read.problem) or job.is_superseded
-    return not (over or read.is_suspended or read.awaits_admission or read.restarts > read.backoff_limit)
+    return not (job.is_over or read.is_suspended or read.awaits_admission or read.restarts > read.backoff_limit)
 
 
 def _is_pending(job: Job, pod: PodRead, capacity: FreeCapacity) -> bool:

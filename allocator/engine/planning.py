@@ -514,7 +514,7 @@ def _in_place(standings: Iterable[Standing]) -> set[str]:
 
 def _is_planned(job: Job) -> bool:
     read = job.read
-    if read.has_ended or read.is_stopping or read.problem or job.is_superseded:
+    if job.is_over:
         return False
     if read.is_suspended and not (read.allocation and read.allocation.is_placed):
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import blake2b
 
 import numpy as np
@@ -15,15 +14,14 @@ from diflow.state.applications import BINS, Application
 assert BINS == PARTS
 
 
-def prior_of(application: Application, pools: Mapping[str, int] | None = None) -> Prior:
-    """The record as a prior. `pools`: the index of each pool of nodes."""
+def prior_of(application: Application) -> Prior:
+    """The record as a prior. A record is of one pool, so its observations have the pool 0."""
     batches = application.batches
-    pool = (pools or {}).get(application.pool, 0)
-    rows = [(n, r, batch, own, step, pool) for n, r, batch, own, step, _ in application.shapes]
+    rows = [(n, r, batch, own, step, 0) for n, r, batch, own, step, _ in application.shapes]
     noise = np.array([np.nan if value is None else np.exp(value) for value in application.noise])
     return Prior(
         # Models are kept by version for all namespaces: of a CRC, a user could make one that another's record has.
-        version=int.from_bytes(blake2b(repr((application, pool)).encode(), digest_size=8).digest()),
+        version=int.from_bytes(blake2b(repr(application).encode(), digest_size=8).digest()),
         observations=clean(np.array(rows, dtype=np.float64).reshape(-1, COLUMNS)),
         noise=frozen(noise),
         works=frozen(np.sort(np.array(application.works, dtype=np.float64))),

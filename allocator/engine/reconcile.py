@@ -78,6 +78,12 @@ class Job:
         return bool(self.read.continued_in) or self.after is not None
 
     @property
+    def is_over(self) -> bool:
+        """It has ended or is ending, continues in another Workflow, or has a Workflow that cannot be read."""
+        read = self.read
+        return read.has_ended or read.is_stopping or bool(read.problem) or self.is_superseded
+
+    @property
     def may_begin(self) -> bool:
         """The previous Workflow, if there is one, names this one as its successor."""
         return self.before is None or self.before.continued_in == self.read.identity.name
@@ -300,7 +306,7 @@ def _after_failures(
         return [patches.stop_job(read, decision=made, note=Note("Stopped", found.stop, is_warning=True))]
     out = [*_lost(job, capacity), *_unwanted(job, capacity)]
     if found:
-        note = Note("OutOfMemory" if found.reason == "OutOfMemory" else "NodeExcluded", found.why, is_warning=True)
+        note = Note("OutOfMemory" if found.reason == "OutOfMemory" else "NodeLeftOut", found.why, is_warning=True)
         made = decision("restart", found.why, now)
         return [
             *out,
@@ -347,7 +353,7 @@ def start_left(job: Job, capacity: FreeCapacity) -> float:
     """Seconds until the job must have got its places, 0 or less when it is too late; infinite if it has them or may
     wait."""
     read = job.read
-    # Whoever suspends a job that waits wants it to wait.
+    # A user who suspends a job that waits wants it to wait.
     if read.start_deadline_seconds is None or not read.awaits_admission or read.is_suspended or _has_places(read):
         return math.inf
     return read.start_deadline_seconds - capacity.age(job.created_seconds)
@@ -369,10 +375,12 @@ def _too_late(job: Job, capacity: FreeCapacity, now: float, planned_ago: float) 
 
 
 def next_round(
-    job: Job, counts: Mapping[str, int], nodes: Mapping[str, tuple[str, ...]], *, now: float, **told: Any
+    job: Job, counts: Mapping[str, int], nodes: Mapping[str, tuple[str, ...]], *, now: float, **note_and_decision: Any
 ) -> Write:
     """As `patches.new_round`; if the job's Workflow is full, in the next Workflow."""
-    return patches.new_round(job.read, counts, nodes, now=now, names=next_names(job) if job.is_full else (), **told)
+    return patches.new_round(
+        job.read, counts, nodes, now=now, names=next_names(job) if job.is_full else (), **note_and_decision
+    )
 
 
 def place_again(
@@ -382,18 +390,18 @@ def place_again(
     now: float,
     excluded: Exclusions | None = None,
     memory: Mapping[str, int] | None = None,
-    **told: Any,
+    **note_and_decision: Any,
 ) -> Write:
     """Take the places of the replicas `gone` (task, index) back, so that planning finds others, and record `excluded`
     and `memory`, the MiB of the next pods by task.
 
     A preemptible job moves as a whole: to a new round, which has no places yet. This uses none of its backoffLimit.
-    `told`: the note and the decision, as in `patches`.
+    `note_and_decision`: as in `patches`.
     """
     read, at = job.read, job.read.allocation
     if read.is_preemptible:
         counts = {role.name: role.low for role in read.roles}
-        return next_round(job, counts, {}, now=now, excluded=excluded, memory=memory, **told)
+        return next_round(job, counts, {}, now=now, excluded=excluded, memory=memory, **note_and_decision)
     moved = None
     if gone and at is not None and at.round == read.current:
         nodes = {
@@ -401,7 +409,9 @@ def place_again(
             for task, places in at.nodes.items()
         }
         moved = Allocation(at.round, nodes, now, at.first, at.moves)
-    return patches.change_job(read, parameters=live(memory=memory), allocation=moved, excluded=excluded, **told)
+    return patches.change_job(
+        read, parameters=live(memory=memory), allocation=moved, excluded=excluded, **note_and_decision
+    )
 
 
 def next_names(job: Job) -> tuple[str, ...]:
@@ -592,7 +602,7 @@ def _without_place(job: Job, now: float) -> list[Write]:
 
 
 def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Write]:
-    """End the pods of replicas that stand still, as `health.py` has decided. Argo makes them again, which is not
+    """End the pods of silent and stalled replicas, as `health.py` has decided. Argo makes them again, which is not
     counted; they get their places back."""
     health, found = job.read.health, job.read.found
     if health is None or health.action != "restart" or found is None or found.round != job.read.current:
@@ -601,7 +611,7 @@ def _stopped_for_health(job: Job, capacity: FreeCapacity, now: float) -> list[Wr
     # Of a text that a user has edited, a time in the future would end each new pod, for ever.
     if stop is None or stop.until > now + _SKEW_SECONDS:
         return []
-    why = f"{REJECTED}: it stood still, and starts again"
+    why = f"{REJECTED}: it was silent or stalled, and starts again"
     return [
         patches.stop(pod, job.key, why, timestamp(now))
         for pod in job.current_pods()

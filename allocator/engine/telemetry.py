@@ -62,7 +62,7 @@ class Telemetry:
             "unhealthy_jobs", "Jobs with replicas that are silent, stand or are slow.", ["state"], **here
         )
         self._slow_nodes = Gauge("slow_nodes", "Nodes on which several jobs have slow replicas.", **here)
-        self._health_restarts = Counter("health_restarts", "Restarts of replicas that stood still.", **here)
+        self._health_restarts = Counter("health_restarts", "Restarts of silent or stalled replicas.", **here)
         self._health_restarts_seen = 0
         self._longest_wait: tuple[float, float] | None = None
         self._wait.set_function(self._longest_wait_seconds)

@@ -1,1 +1,1 @@
-"""Which replicas of a job are silent, have stopped, or are slow: pure functions of what the replicas report."""
+"""Which replicas of a job are silent, stalled or slow: pure functions of what the replicas report."""

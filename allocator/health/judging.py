@@ -34,12 +34,12 @@ class Deadlines:
 
 def silent(began: Floats, heard: Floats, now: float, deadlines: Deadlines, *, since: float = -np.inf) -> Bools:
     """The ranks without a sign of life for longer than the deadline. Ranks that have not begun (`nan`) are not judged,
-    nor those that were not heard since they began: these have the time of their first step (`stopped`). Nobody has
-    listened before `since`."""
+    nor those that were not heard since they began: these have the time of their first step (`stalled`). No server
+    has listened before `since`."""
     return (heard >= began) & (now - np.maximum(heard, since) > deadlines.heartbeat)
 
 
-def stopped(began: Floats, advanced: Floats, now: float, deadlines: Deadlines, *, since: float = -np.inf) -> Bools:
+def stalled(began: Floats, advanced: Floats, now: float, deadlines: Deadlines, *, since: float = -np.inf) -> Bools:
     """The ranks whose step has not risen for longer than the deadline. `advanced` is when it last rose; a rise from
     before `began` belongs to an earlier pod, and does not count."""
     moved = advanced >= began
@@ -48,10 +48,10 @@ def stopped(began: Floats, advanced: Floats, now: float, deadlines: Deadlines, *
 
 
 def culprits(stopped_ranks: Bools, silent_ranks: Bools, steps: Floats) -> Bools:
-    """Of a job in which ranks have stopped, those that the others wait for.
+    """Of a job with stalled ranks, those that the others wait for.
 
-    In a collective all ranks stop at about one step, so a stopped rank is not at fault by that alone: the silent ones
-    are, or those behind the furthest one. Where that does not divide the ranks, all that have stopped are named.
+    In a collective all ranks stall at about one step, so a stalled rank is not at fault by that alone: the silent ones
+    are, or those behind the furthest one. Where that does not divide the ranks, all stalled ranks are named.
     """
     if not stopped_ranks.any():
         return stopped_ranks.copy()
@@ -85,8 +85,8 @@ def rates(times: Floats, steps: Floats, *, least: int = MIN_SAMPLES) -> Floats:
 def slowness(rate: Floats) -> Floats:
     """How many times slower each rank is than the median of the others, itself left out; shape (..., ranks).
 
-    Infinite for a rank that stands while the others advance. `nan` for a rank without a rate, with fewer than two
-    others, or beside others that stand.
+    Infinite for a rank that makes no step while the others do. `nan` for a rank without a rate, with fewer than two
+    others, or whose others make no step either.
     """
     ranks = rate.shape[-1]
     known = np.isfinite(rate)
@@ -101,9 +101,9 @@ def slowness(rate: Floats) -> Floats:
     low, high = np.maximum(others - 1, 0) // 2, np.maximum(others, 0) // 2
     middle = (without_itself(low) + without_itself(high)) / 2
     judged = known & (others >= 2) & (middle > 0) & np.isfinite(middle)
-    stands = judged & (rate <= 0)
+    still = judged & (rate <= 0)
     ratio = np.divide(middle, rate, out=np.full(rate.shape, np.nan), where=judged & (rate > 0))
-    return np.where(stands, np.inf, ratio)
+    return np.where(still, np.inf, ratio)
 
 
 def slow(rate: Floats) -> Bools:

@@ -1,4 +1,4 @@
-"""What the signals of a job's replicas mean together: who is silent, stands still or is slow, and who is to restart.
+"""What the signals of a job's replicas mean together: who is silent, stalled or slow, and who is to restart.
 
 Not every replica reports. Those of which nothing is known are judged by the others of their task: where several report,
 all have to; where one reports, as rank 0 of a collective does, it speaks for all. A job of which no replica ever
@@ -48,22 +48,22 @@ class Signs:
 @dataclass(frozen=True)
 class Verdict:
     """Sets of ranks, and how many times slower than the others the slow ones are. `behind`: those that the other
-    standing ranks wait for, if that is known; `again`: all that have to be restarted together."""
+    hanging ranks wait for, if that is known; `again`: all that have to be restarted together."""
 
     silent: frozenset[int] = frozenset()
-    stopped: frozenset[int] = frozenset()
+    stalled: frozenset[int] = frozenset()
     behind: frozenset[int] = frozenset()
     again: frozenset[int] = frozenset()
     slow: Mapping[int, float] = field(default_factory=dict)
     is_before_first: bool = False
-    """The ranks that have stopped never made a step."""
+    """The stalled ranks never made a step."""
     is_proven: bool = False
     """All ranks that have to report have made a step since their pods began."""
 
     @property
-    def standing(self) -> frozenset[int]:
-        """The ranks that are silent or have stopped."""
-        return self.silent | self.stopped
+    def hanging(self) -> frozenset[int]:
+        """The ranks that are silent or stalled."""
+        return self.silent | self.stalled
 
 
 class Samples:
@@ -85,11 +85,11 @@ class Samples:
 
     def add(self, signs: Signs, began: Floats) -> None:
         """Take a sample, if the last one is old enough. A rank with a new pod begins again."""
-        anew = ~(began == self._began)
-        if anew.any():
+        is_new = ~(began == self._began)
+        if is_new.any():
             for kept in (self._times, self._steps, self._work):
-                kept[:, anew] = np.nan
-            self.factor[anew], self.minutes[anew] = np.nan, 0
+                kept[:, is_new] = np.nan
+            self.factor[is_new], self.minutes[is_new] = np.nan, 0
             self._began = began.copy()
         if signs.at - self._at < SAMPLE_SECONDS:
             return
@@ -129,21 +129,21 @@ def judge(
     spans = _spans(tasks)
     silent = judging.silent(began, heard, now, deadlines, since=since)
     expected = _expected(moved, spans)
-    stopped = judging.stopped(began, moved, now, deadlines, since=since) & expected
+    stalled = judging.stalled(began, moved, now, deadlines, since=since) & expected
     advances = moved >= began if done is None else (moved >= began) | done
     is_proven = bool(advances[expected].all())
-    standing = silent | stopped
-    slow = _slow(samples, standing, was_slow) if samples is not None else {}
-    if not standing.any():
+    hanging = silent | stalled
+    slow = _slow(samples, hanging, was_slow) if samples is not None else {}
+    if not hanging.any():
         return Verdict(slow=slow, is_proven=is_proven)
     idle = now - np.maximum(np.where(moved >= began, moved, began), since)
-    again, behind = standing.copy(), np.zeros(ranks, bool)
+    again, behind = hanging.copy(), np.zeros(ranks, bool)
     for first, end in spans:
         part = slice(first, end)
-        if not standing[part].any():
+        if not hanging[part].any():
             continue
         # In a collective the others wait, and would fail if only one began again; so do those that never report.
-        waits = idle[part] >= _AS_LONG * np.max(idle[part][standing[part]])
+        waits = idle[part] >= _AS_LONG * np.max(idle[part][hanging[part]])
         again[part] |= np.isfinite(began[part]) & (waits | ~np.isfinite(moved[part]))
         reporting = again[part] & expected[part]
         behind[part] = judging.culprits(reporting, silent[part], steps[part])
@@ -151,17 +151,17 @@ def judge(
             behind[part] = False
     return Verdict(
         _set(silent),
-        _set(stopped),
+        _set(stalled),
         _set(behind),
         _set(again),
         slow,
-        is_before_first=bool(not (moved[stopped] >= began[stopped]).any()),
+        is_before_first=bool(not (moved[stalled] >= began[stalled]).any()),
     )
 
 
-def _slow(samples: Samples, standing: Bools, was_slow: frozenset[int]) -> dict[int, float]:
+def _slow(samples: Samples, hanging: Bools, was_slow: frozenset[int]) -> dict[int, float]:
     with np.errstate(invalid="ignore"):
-        found = ~standing & (samples.factor >= STILL_SLOW)
+        found = ~hanging & (samples.factor >= STILL_SLOW)
     return {
         rank: float(samples.factor[rank])
         for rank in np.flatnonzero(found).tolist()

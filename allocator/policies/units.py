@@ -1,7 +1,7 @@
 """Replicas in multiples of a unit: for programs whose parallelism needs whole groups of nodes (DLRover's `node_unit`).
 
-Policies do not know units. A plan with another number of replicas is made once more with that number, rounded down, as
-the role's maximum: so what is left over goes to other jobs, by the policy's own rules.
+Policies do not know units. If a plan has another number of replicas, the policy is called again with that number,
+rounded down, as the role's maximum: so the rest goes to other jobs, by the policy's own rules.
 """
 
 from __future__ import annotations

@@ -155,14 +155,18 @@ def simulate(  # noqa: PLR0917 - typer's options
         raise InvalidError("--poison changes what the jobs of --past have left: give one")
     if workload is None or profiles is None:
         raise InvalidError("a simulation needs --workload CSV and --profiles DIR (or --journal FILE)")
-    told = restart_seconds if assumed_restart_seconds is None else assumed_restart_seconds
-    for option, value in (("restart", restart_seconds), ("period", period_seconds), ("assumed-restart", told)):
+    assumed = restart_seconds if assumed_restart_seconds is None else assumed_restart_seconds
+    for option, value in (("restart", restart_seconds), ("period", period_seconds), ("assumed-restart", assumed)):
         if not value <= MOST_SECONDS:
             raise InvalidError(f"--{option}-seconds must be at most {MOST_SECONDS:g}, not {value:g}")
     if not math.isfinite(load_factor):
         raise InvalidError(f"--load must be a number, not {load_factor:g}")
     settings = _settings(
-        setting or [], restart_seconds=told, period_seconds=period_seconds, largest_growth=growth, largest_start=start
+        setting or [],
+        restart_seconds=assumed,
+        period_seconds=period_seconds,
+        largest_growth=growth,
+        largest_start=start,
     )
     # Report errors before the replay, which may take long.
     if out is not None:

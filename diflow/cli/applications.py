@@ -33,8 +33,8 @@ def applications(
 
     A job names its application in the annotation diflow/application. The allocator records how its preemptible jobs
     scale, how much work they have and how long their restarts take, in the ConfigMap diflow-applications of the
-    namespace (manifests/jobs), and the policy goodput plans the next jobs of the application with it. MISS is by how
-    much the record was wrong about later jobs. With --forget the next job starts as if it were the first.
+    namespace (manifests/jobs), and the policy goodput plans the next jobs of the application with it. MISS is by
+    how much the record was wrong about later jobs. With --forget the next job starts as if it were the first.
     """
     from diflow.jobs import applications as jobs  # noqa: PLC0415
 

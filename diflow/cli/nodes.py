@@ -23,11 +23,11 @@ def nodes(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """List what node checks and failures said about each node, the most suspicious node first.
+    """List what node checks and failures show about each node, the most suspicious node first.
 
     CHECKED is the number of jobs whose last node check had a result there, and SLOWEST its figure that was the furthest
     above the median of the other nodes. FAILURES are the attempts of replicas that failed there, by reason. LEFT OUT BY
-    is the number of jobs that get no new places there now, with the reason of one. It is read from the Workflows that
+    is the number of jobs that get no new places there now, with the reason of one. The command reads the Workflows that
     exist.
     """
     from diflow.jobs.nodes import list_nodes  # noqa: PLC0415

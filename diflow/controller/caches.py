@@ -23,7 +23,6 @@ from diflow.kube.reflector import Json, Key, Reflector
 from diflow.kube.reflectors import Reflectors
 from diflow.state import chain, untrusted
 
-MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
 STEPS: Final = f"{keys.STEP}=true"
 _WORKFLOW: Final = "workflows.argoproj.io/workflow"
@@ -87,7 +86,7 @@ class Caches:
         self._sent: dict[Key, Json] = {}
         self.dijobs = Reflector(cluster, DIJOB, trim=lambda obj: {"read": read(obj)}, on_change=self._on_dijob, **given)
         self.workflows = Reflector(
-            cluster, WORKFLOW, labels=MANAGED, trim=_trim_workflow, on_change=self._on_workflow, **given
+            cluster, WORKFLOW, labels=keys.MANAGED, trim=_trim_workflow, on_change=self._on_workflow, **given
         )
         self.pods = Reflector(cluster, POD, labels=PODS, trim=_trim_pod, on_change=self._on_pod, **given)
         self.steps = Reflector(cluster, POD, labels=STEPS, trim=_trim_step, on_change=self._on_step, **given)
@@ -123,7 +122,7 @@ class Caches:
         return list(self.dijobs.items())
 
     def expect_status(self, key: Key, status: Json) -> None:
-        """This process is about to write this status of a job: a change to it, and of nothing else, is not told.
+        """This process is about to write this status of a job: a change to it, and of nothing else, is not reported.
 
         Whether the watch or the answer brings it first, it must not call for another look: a status that differs in
         each look would else defeat the pauses between them.

@@ -176,12 +176,12 @@ def _spec() -> Json:
             "failurePolicy": _failure_policy(),
             "health": described(
                 fields["health"],
-                "After how long replicas count as silent or as standing still, and what follows. Not set: never.",
+                "After how long replicas count as silent or stalled, and what follows. Not set: never.",
             ),
             "pendingSeconds": described(
                 fields["pendingSeconds"],
-                "After so many seconds in which a pod has a node and does not start, a job that may shrink goes on "
-                "without it, and another one is placed again.",
+                "After so many seconds in which a pod has a node and does not start, a job that may shrink continues "
+                "without it, and another one returns to the queue.",
             ),
             "topology": {
                 "type": "object",

@@ -43,7 +43,7 @@ def main(environ: Mapping[str, str] | None = None) -> int:
     """Run the check of this pod. Always returns 0."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     environ = os.environ if environ is None else environ
-    # As the first process of its container it would ignore the signal, and hold up whoever stops the pod.
+    # As the first process of its container it would ignore the signal, and delay the end of the pod.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
     try:
         run(environ)

@@ -128,7 +128,7 @@ class Monitor:
         )
 
     def run(self) -> None:
-        """Watch until the work has ended, or this container is told to end."""
+        """Watch until the work has ended, or this container gets SIGTERM."""
         while not self.stop.wait(_READ_SECONDS) and self.ended() is None:
             self.turn()
         if self.ended() is None:

@@ -125,28 +125,30 @@ def _service(cluster: Cluster) -> Finding:
 
 def _record(cluster: Cluster) -> Finding:
     """Whether the allocator can record how jobs end, for when their Workflows are deleted."""
-    what = f"record of ended jobs in {cluster.namespace}"
-    if cluster.find(CONFIG_MAP, keys.ENDED_JOBS) is not None:
-        return Finding(what, ok=True)
-    return Finding(
-        what,
-        ok=True,
-        detail="missing, so diflow list --ended shows no job whose Workflow was deleted",
-        advice=f"kubectl apply -n {cluster.namespace} -k manifests/jobs",
+    return _optional(
+        cluster,
+        keys.ENDED_JOBS,
+        what=f"record of ended jobs in {cluster.namespace}",
+        without="diflow list --ended shows no job whose Workflow was deleted",
     )
 
 
 def _memory(cluster: Cluster) -> Finding:
     """Whether the allocator can keep what applications have shown."""
-    what = f"memory of applications in {cluster.namespace}"
-    if cluster.find(CONFIG_MAP, keys.APPLICATIONS) is not None:
-        return Finding(what, ok=True)
-    return Finding(
-        what,
-        ok=True,
-        detail="missing, so under goodput each job starts as if it were the first of its application",
-        advice=f"kubectl apply -n {cluster.namespace} -k manifests/jobs",
+    return _optional(
+        cluster,
+        keys.APPLICATIONS,
+        what=f"memory of applications in {cluster.namespace}",
+        without="under goodput each job starts as if it were the first of its application",
     )
+
+
+def _optional(cluster: Cluster, name: str, *, what: str, without: str) -> Finding:
+    """A ConfigMap of the namespace that jobs can do without, and what is missing then."""
+    if cluster.find(CONFIG_MAP, name) is not None:
+        return Finding(what, ok=True)
+    advice = f"kubectl apply -n {cluster.namespace} -k manifests/jobs"
+    return Finding(what, ok=True, detail=f"missing, so {without}", advice=advice)
 
 
 def _looked(look: Callable[[], Finding], what: str, *, remedy: str = "") -> Finding:

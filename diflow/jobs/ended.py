@@ -15,7 +15,6 @@ from diflow.state import chain, ended, untrusted
 if TYPE_CHECKING:
     from diflow.state.ended import EndedJob
 
-_MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
 _COMPLETED: Final = "workflows.argoproj.io/completed"
 
 
@@ -34,7 +33,7 @@ def list_ended(*, namespace: str | None = None, everywhere: bool = False, cluste
     """
     cluster = cluster or Cluster.connect()
     where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
-    heads = cluster.list_all(WORKFLOW, labels=_MANAGED, metadata_only=True, **where)
+    heads = cluster.list_all(WORKFLOW, labels=keys.MANAGED, metadata_only=True, **where)
     trouble = ""
     recorded: dict[tuple[str, str, str], EndedJob] = {}
     try:
@@ -58,7 +57,7 @@ def list_ended(*, namespace: str | None = None, everywhere: bool = False, cluste
             unknown = True
     present: list[EndedJob] = []
     if unknown:
-        workflows = cluster.list_all(WORKFLOW, labels=f"{_MANAGED},{_COMPLETED}=true", **where)
+        workflows = cluster.list_all(WORKFLOW, labels=f"{keys.MANAGED},{_COMPLETED}=true", **where)
         present = [job for job in map(ended.of_workflow, workflows) if job is not None]
     jobs = ended.merged(recorded.values(), present)
     return Listed(tuple(reversed(jobs)), trouble)

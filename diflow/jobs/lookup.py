@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from diflow.state.status import JobStatus
 
 LATEST: Final = "@latest"
-_MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
 _NOT_COMPLETED: Final = "workflows.argoproj.io/completed!=true"
 _MANY: Final = 200
 _MOST_BY_NAME: Final = 20
@@ -120,7 +119,7 @@ def list_jobs(
     time of a long list.
     """
     cluster = cluster or Cluster.connect()
-    chosen = f"{_MANAGED},{labels}" if labels else _MANAGED
+    chosen = f"{keys.MANAGED},{labels}" if labels else keys.MANAGED
     where: dict[str, Any] = {"namespace": namespace, "everywhere": everywhere}
     ended: list[Job] = []
     heads = cluster.list_all(WORKFLOW, labels=chosen, metadata_only=True, **where) if brief else []
@@ -169,7 +168,7 @@ def _still_there(cluster: Cluster, heads: list[dict[str, Any]], *, labels: str) 
 def names(*, namespace: str | None = None, cluster: Cluster | None = None) -> list[str]:
     """The names of all jobs in the namespace, the newest first."""
     cluster = cluster or Cluster.connect()
-    found = cluster.list_all(WORKFLOW, namespace=namespace, labels=_MANAGED, metadata_only=True)
+    found = cluster.list_all(WORKFLOW, namespace=namespace, labels=keys.MANAGED, metadata_only=True)
     objects = dijobs.list_all(cluster, namespace=namespace, metadata_only=True)
     newest = sorted([*chain.newest(found), *objects], key=_created, reverse=True)
     return list(dict.fromkeys(chain.job_name(workflow) for workflow in newest))

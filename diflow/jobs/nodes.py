@@ -26,7 +26,6 @@ MOST_NODES: Final = 5_000
 MOST_REASONS: Final = 3
 _MOST_NODES_OF_JOB: Final = 2_000
 _LONGEST_NAME: Final = 253
-_MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
 _NOT_OF_THE_NODE: Final = frozenset({"", STOPPED, TAKEN_AWAY, "done"})
 
 
@@ -67,7 +66,7 @@ class Seen:
 
 def list_nodes(*, everywhere: bool, cluster: Cluster, now: float | None = None) -> list[Seen]:
     """What the jobs of the namespace, or `everywhere`, have seen, the most suspicious node first."""
-    found = cluster.list_all(WORKFLOW, labels=_MANAGED, everywhere=everywhere)
+    found = cluster.list_all(WORKFLOW, labels=keys.MANAGED, everywhere=everywhere)
     return seen(found, now=time.time() if now is None else now)
 
 

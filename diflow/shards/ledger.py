@@ -83,8 +83,8 @@ class Living:
 
 @dataclass(slots=True)
 class Holder:
-    """A worker's leases: when it was last `seen`, from when on others may get them (seconds since 1970; it was told an
-    end that is GRACE_SECONDS before), and the units in order."""
+    """A worker's leases: when it was last `seen`, from when on others may get them (seconds since 1970; the worker
+    knows an end that is GRACE_SECONDS earlier), and the units in order."""
 
     seen: float
     ends: float

@@ -101,19 +101,7 @@ class Verdict:
         """It uses one of the restarts of backoffLimit, or ends the job."""
         return self.action in ("Count", "FailJob")
 
-    @property
-    def text(self) -> str:
-        """What follows, for people."""
-        return _FOLLOWS[self.action]
 
-
-_FOLLOWS: Final[Mapping[Action, str]] = {
-    "Count": "counts against backoffLimit",
-    "Ignore": "is started again, not counted",
-    "FailJob": "ends the job",
-    "Elsewhere": "is started again on another node, not counted",
-    "MoreMemory": "is started again with more memory, not counted",
-}
 _OTHER: Final = "none: all other failures"
 
 
@@ -174,7 +162,7 @@ def rules_of(
 ) -> Rules:
     """The rules of one task: those that the job gives, and then the default ones. None: it has no failure policy.
 
-    Without the allocator nobody places a pod elsewhere or gives it more memory, and the failure counts. `has_memory`:
+    Only the allocator places a pod elsewhere or gives it more memory: without it the failure counts. `has_memory`:
     the main container requests memory or has a limit, of which more can be given. `main`: its name in the manifest.
     `checks_nodes`: it has a node check of its own, whose failures are those of the node, by the first rule.
     """

@@ -1,10 +1,10 @@
 """What the allocator found of a job's replicas: the annotation `diflow/health` of the Workflow.
 
-    {"round": "3", "time": "2026-11-21T09:40:44Z", "why": "...", "silent": "3", "stopped": "0-7", "behind": "3",
+    {"round": "3", "time": "2026-11-21T09:40:44Z", "why": "...", "silent": "3", "stalled": "0-7", "behind": "3",
      "slow": {"5": 3.1}, "restarts": 1, "last": "...", "lastTime": "...",
      "stop": {"until": 1800000000, "members": {"worker": "0-7"}}}
 
-`silent`, `stopped` and `behind` are ranks, and so are the keys of `slow`. `restarts`: how often the job's `health` has
+`silent`, `stalled` and `behind` are ranks, and so are the keys of `slow`. `restarts`: how often the job's `health` has
 restarted replicas, over all rounds. `stop`: the replicas whose pods were to be ended, those made until that time (of
 the API server); the allocator does so until none is left. Users can edit the text: an invalid one counts as missing.
 """
@@ -50,7 +50,7 @@ class HealthState:
     time: str = ""
     why: str = ""
     silent: frozenset[int] = frozenset()
-    stopped: frozenset[int] = frozenset()
+    stalled: frozenset[int] = frozenset()
     behind: frozenset[int] = frozenset()
     slow: Mapping[int, float] = field(default_factory=dict)
     restarts: int = 0
@@ -66,7 +66,7 @@ class HealthState:
     def text(self) -> str:
         """As the annotation has it."""
         out: dict[str, Any] = {"round": self.round, "time": self.time, "why": self.why[:LONGEST_WHY]}
-        for name, ranks in (("silent", self.silent), ("stopped", self.stopped), ("behind", self.behind)):
+        for name, ranks in (("silent", self.silent), ("stalled", self.stalled), ("behind", self.behind)):
             if ranks:
                 out[name] = ranges(ranks)
         if self.slow:
@@ -81,11 +81,6 @@ class HealthState:
             members = {task: ranges(indices) for task, indices in self.stop.members.items()}
             out["stop"] = {"until": self.stop.until, "members": members}
         return canonical_json(out)
-
-    @property
-    def worst(self) -> str:
-        """`silent`, `stopped` or `slow`, or ""."""
-        return "silent" if self.silent else "stopped" if self.stopped else "slow" if self.slow else ""
 
     @classmethod
     def parse(cls, text: Any) -> Self | None:
@@ -102,7 +97,7 @@ class HealthState:
             time=untrusted.time(given.get("time")),
             why=untrusted.string(given.get("why"), most=LONGEST_WHY),
             silent=numbers(given.get("silent")),
-            stopped=numbers(given.get("stopped")),
+            stalled=numbers(given.get("stalled")),
             behind=numbers(given.get("behind")),
             slow=_slow(given.get("slow")),
             restarts=restarts,

@@ -230,27 +230,30 @@ def _unreachable(results: Mapping[int, Checked]) -> Iterable[tuple[str, str]]:
                 missed.setdefault(result.node, set()).add(other.node)
     nodes = {result.node for result in results.values() if result.node}
     for node, others in sorted(missed.items()):
-        # Of two nodes that miss each other alone, nobody knows which one is faulty.
+        # If only two nodes miss each other, it is unknown which one is faulty.
         if len(others) * 2 > min(len(nodes) - 1, MOST_PEERS) and len(nodes) > 2:
             yield node, f"does not reach {len(others)} of its peers' nodes"
 
 
 def worst(results: Mapping[int, Checked]) -> Iterable[Fault]:
     """Of each node that can be compared, the figure that is the furthest above the median of the others."""
-    found: dict[str, Fault] = {}
-    for fault in _compared(results):
-        if fault.node not in found or fault.value / fault.median > found[fault.node].value / found[fault.node].median:
-            found[fault.node] = fault
-    return found.values()
+    return _worst(_compared(results))
 
 
 def _slow(results: Mapping[int, Checked]) -> Iterable[Fault]:
+    return _worst(
+        fault
+        for fault in _compared(results)
+        if fault.value > SLOW * fault.median and fault.value - fault.median > FIGURES[fault.figure][1]
+    )
+
+
+def _worst(faults: Iterable[Fault]) -> Iterable[Fault]:
     found: dict[str, Fault] = {}
-    for fault in _compared(results):
-        if fault.value > SLOW * fault.median and fault.value - fault.median > FIGURES[fault.figure][1]:
-            before = found.get(fault.node)
-            if before is None or fault.value / fault.median > before.value / before.median:
-                found[fault.node] = fault
+    for fault in faults:
+        before = found.get(fault.node)
+        if before is None or fault.value / fault.median > before.value / before.median:
+            found[fault.node] = fault
     return found.values()
 
 

@@ -109,7 +109,7 @@ class Observation:
     backoffLimit is used up. `restarts` and `reschedules` count over all replicas, rounds and Workflows of the job.
     `past` has the phases of the earlier Workflows, each with the times at which it last began and ended; `started` is
     the start of the first one. `problem`: why the Workflow cannot be read, or "". `running`: how many replicas of each
-    task should run now (`JobState.running`). `health`: which replicas are silent, stand still or are slow.
+    task should run now (`JobState.running`). `health`: which replicas are silent, stalled or slow.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Observation:
 
     @property
     def unhealthy(self) -> str:
-        """Which replicas of the current round are silent, stand still or are slow, or ""."""
+        """Which replicas of the current round are silent, stalled or slow, or ""."""
         found = self.health
         return found.why if found is not None and found.is_about(self.round) and not self.closing else ""
 

@@ -138,7 +138,7 @@ class JobState:
     allocation: Allocation | None = None
     decision: Decision | None = None
     has_health: bool = False
-    """The job asks that silent and standing replicas are looked for."""
+    """The job asks that silent and stalled replicas are looked for."""
     health: HealthState | None = None
     """What the allocator found of them."""
     excluded: Exclusions = field(default_factory=Exclusions)

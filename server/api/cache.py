@@ -22,7 +22,6 @@ from diflow.server.api.reading import PodRead, WorkflowRead, address, read_pod, 
 from diflow.server.http import envelope
 from diflow.state import chain, untrusted
 
-MANAGED: Final = f"{keys.MANAGED_BY}={keys.MANAGED_BY_VALUE}"
 PODS: Final = f"{keys.OPERATOR}={keys.OPERATOR_VALUE}"
 LIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
 
@@ -155,7 +154,7 @@ class Cache:
         self._views: dict[JobKey, JobView] = {}
         self._subscribers: tuple[Callable[[JobKey], None], ...] = ()
         self.workflows = Reflector(
-            cluster, WORKFLOW, labels=MANAGED, trim=self._trim_workflow, on_change=self._workflow, **space, **given
+            cluster, WORKFLOW, labels=keys.MANAGED, trim=self._trim_workflow, on_change=self._workflow, **space, **given
         )
         self.pods = Reflector(
             cluster, POD, labels=PODS, fields=LIVE, trim=self._trim_pod, on_change=self._pod, **space, **given

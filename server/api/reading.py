@@ -58,7 +58,7 @@ class WorkflowRead:
     modules: Modules | None = None
     """Of a v1alpha1 job."""
     has_health: bool = False
-    """The job asks that silent and standing replicas are looked for."""
+    """The job asks that silent and stalled replicas are looked for."""
 
     @property
     def is_over(self) -> bool:

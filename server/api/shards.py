@@ -1,4 +1,4 @@
-"""Data shards of jobs: leases of workers, in a ConfigMap for each job (docs/decisions/0022).
+"""Data shards of jobs: leases of workers, in a ConfigMap for each job (docs/decisions/0021).
 
 An answer is sent when the ledger that it is of is stored. The requests of a job that arrive while a write is under way,
 or less than `between_seconds` after one, share the next write. A write names the version that it changes: of two

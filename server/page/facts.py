@@ -73,7 +73,7 @@ class JobFacts:
     """A Workflow of a job. Times are seconds since 1970, 0 if there is none.
 
     `name` is the job's name, `workflow` the Workflow's. `waits`: the job needs the allocator, and has no allocation.
-    `why` is the allocator's last decision on it. `unhealthy`: which replicas are silent, stand still or are slow.
+    `why` is the allocator's last decision on it. `unhealthy`: which replicas are silent, stalled or slow.
     `link` has the links to the job's other Workflows (`state.chain`).
     """
 

@@ -196,8 +196,8 @@ def test_describe_tells_what_the_allocator_decided_and_did(diflow: Cli) -> None:
     assert "Resized" not in events
 
 
-def test_describe_tells_which_replicas_stand_still_and_why_they_were_restarted(diflow: Cli) -> None:
-    found = HealthState("1", at(5), "no step for 15m: cartpole-0", stopped=frozenset({0}), restarts=1, last="earlier")
+def test_describe_tells_which_replicas_are_stalled_and_why_they_were_restarted(diflow: Cli) -> None:
+    found = HealthState("1", at(5), "no step for 15m: cartpole-0", stalled=frozenset({0}), restarts=1, last="earlier")
     job = gang()
     job.annotations["diflow/health"] = found.text()
     diflow.has(job)

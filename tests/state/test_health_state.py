@@ -17,7 +17,7 @@ _RANKS = st.frozensets(st.integers(0, MOST_REPLICAS - 1), max_size=30)
 
 @given(
     silent=_RANKS,
-    stopped=_RANKS,
+    stalled=_RANKS,
     behind=_RANKS,
     slow=st.dictionaries(st.integers(0, MOST_REPLICAS - 1), st.sampled_from([2.0, 3.25, 1e6]), max_size=64),
     restarts=st.integers(0, MOST_HEALTH_RESTARTS),
@@ -32,14 +32,14 @@ def test_what_was_written_is_what_is_read(**fields: Any) -> None:
 def test_the_ranks_of_the_largest_job_are_short() -> None:
     everyone, every_other = frozenset(range(MOST_REPLICAS)), frozenset(range(0, MOST_REPLICAS, 2))
     stop = Stop(1.8e9, {"worker": every_other})
-    found = HealthState("1", why="x" * 9999, silent=every_other, stopped=everyone, behind=every_other, stop=stop)
+    found = HealthState("1", why="x" * 9999, silent=every_other, stalled=everyone, behind=every_other, stop=stop)
     slow = dict.fromkeys(range(MOST_REPLICAS), float("inf"))
     text = HealthState("1", why="x" * 9999, silent=every_other, slow=slow, stop=stop).text()
     assert len(text) < 20_000
     assert len(found.text()) < 20_000
     parsed = HealthState.parse(found.text())
     assert parsed is not None
-    assert (parsed.stopped, parsed.behind, len(parsed.why)) == (everyone, every_other, LONGEST_WHY)
+    assert (parsed.stalled, parsed.behind, len(parsed.why)) == (everyone, every_other, LONGEST_WHY)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ _ANYTHING = st.recursive(
 
 @given(
     fields=st.dictionaries(
-        st.sampled_from(["time", "why", "silent", "stopped", "behind", "slow", "restarts", "last", "stop"]), _ANYTHING
+        st.sampled_from(["time", "why", "silent", "stalled", "behind", "slow", "restarts", "last", "stop"]), _ANYTHING
     )
 )
 def test_no_text_makes_a_reader_fail(fields: dict[str, Any]) -> None:

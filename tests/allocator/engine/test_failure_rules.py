@@ -94,7 +94,7 @@ def test_hardware_is_elsewhere_and_not_counted(at: Lab, code: int, preemptible: 
     at.until(lambda: len(at.cluster.running("j")) == 2 and at.cluster.running("j")["w-1"] != before, "it moves")
     at.rest()
     assert at.cluster.restarts("j") == 0
-    assert any(reason == "NodeExcluded" and before in text for reason, text in at.events("j"))
+    assert any(reason == "NodeLeftOut" and before in text for reason, text in at.events("j"))
     if preemptible:
         assert before not in at.cluster.running("j").values()
 
@@ -344,7 +344,7 @@ def test_many_replicas_that_fail_on_one_node_are_one_exclusion_and_few_writes(at
         exits(at, 201, index=index)
     at.until(lambda: excluded(at) == ["big"], "its node is left out")
     at.rest(limit=200)
-    assert len([1 for reason, _ in at.events("j") if reason == "NodeExcluded"]) <= 3
+    assert len([1 for reason, _ in at.events("j") if reason == "NodeLeftOut"]) <= 3
     assert "big" not in at.cluster.running("j").values()
     assert at.cluster.restarts("j") == 0
 

@@ -1,4 +1,4 @@
-"""Replicas that are silent, stand still or are slow: found by the allocator, named, and started again."""
+"""Replicas that are silent, stalled or slow: found by the allocator, named, and started again."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_hang_of_all_ranks_is_found_within_its_deadline_and_30_s(at: Lab) -> N
     took = programs.until(lambda: says(at), "it is found", seconds=PROGRESS + 2 * LATE_SECONDS)
     assert PROGRESS - 20 <= took <= PROGRESS + LATE_SECONDS
     assert says(at) == "no step for 10m: all 4 replicas"
-    assert found(at)["stopped"] == "0-3"
+    assert found(at)["stalled"] == "0-3"
     programs.run(600)
     assert reasons(at).count("Unhealthy") == 1, "a job that only reports is left alone"
     programs.program = steady
@@ -143,7 +143,7 @@ def test_a_job_of_which_some_replicas_have_ended_is_well_again_when_the_others_a
     at.cluster.finish(at.cluster.of("one")["worker-0"]["metadata"]["name"])
     programs.program = lambda rank, seconds: min(int(seconds), 300) if rank == 1 else int(seconds)
     programs.until(lambda: says(at), "it is found", seconds=PROGRESS + 60)
-    assert found(at)["stopped"] == "1"
+    assert found(at)["stalled"] == "1"
     programs.program = steady
     programs.until(lambda: not says(at), "it is well again", seconds=120)
 

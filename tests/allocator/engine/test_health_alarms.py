@@ -239,7 +239,7 @@ def late(seed: int, *, silent: bool) -> float:
     raise AssertionError("it was not found")
 
 
-@pytest.mark.parametrize("silent", [True, False], ids=["silent", "standing"])
+@pytest.mark.parametrize("silent", [True, False], ids=["silent", "stalled"])
 def test_a_hang_is_found_within_30_s_of_its_deadline_and_not_before(silent: bool) -> None:
     delays = [late(seed, silent=silent) for seed in range(12)]
     assert max(delays) <= 30

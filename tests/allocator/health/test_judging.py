@@ -50,7 +50,7 @@ def false_alarms(jobs: int) -> int:
     for seed in range(jobs):
         steps = history(seed, noise=0.2)
         found += int(judging.slow(judging.rates(*windows(steps))).sum())
-        found += int(judging.stopped(began, began, longest_rest(steps), DEADLINES).sum())
+        found += int(judging.stalled(began, began, longest_rest(steps), DEADLINES).sum())
     return found
 
 
@@ -72,14 +72,14 @@ def test_a_rank_three_times_slower_is_found_in_each_of_1000_seeds_and_no_other_i
 
 def test_a_hang_is_found_once_its_deadline_has_passed_and_not_before() -> None:
     began, advanced = np.zeros(2), np.array([5000.0, 5800.0])
-    assert not judging.stopped(began, advanced, 5900, DEADLINES).any()
-    assert judging.stopped(began, advanced, 5901, DEADLINES).tolist() == [True, False]
+    assert not judging.stalled(began, advanced, 5900, DEADLINES).any()
+    assert judging.stalled(began, advanced, 5901, DEADLINES).tolist() == [True, False]
 
 
 def test_before_the_first_step_a_longer_deadline_holds_and_an_earlier_pod_does_not_count() -> None:
     began, advanced = np.array([1000.0, 1000.0, NEVER]), np.array([NEVER, 900.0, NEVER])
-    assert not judging.stopped(began, advanced, 8200, DEADLINES).any()
-    assert judging.stopped(began, advanced, 8201, DEADLINES).tolist() == [True, True, False]
+    assert not judging.stalled(began, advanced, 8200, DEADLINES).any()
+    assert judging.stalled(began, advanced, 8201, DEADLINES).tolist() == [True, True, False]
 
 
 def test_silence_runs_from_the_last_sign_of_life_of_the_present_pod_and_counts_while_somebody_listens() -> None:
@@ -89,11 +89,11 @@ def test_silence_runs_from_the_last_sign_of_life_of_the_present_pod_and_counts_w
     assert not judging.silent(began, heard, 1101, DEADLINES, since=502).any()
 
 
-def test_a_time_in_which_nobody_listened_is_no_standstill() -> None:
+def test_a_time_in_which_no_server_listened_is_no_stall() -> None:
     began, moved = np.zeros(2), np.array([100.0, NEVER])
-    assert judging.stopped(began, moved, 9000, DEADLINES).all()
-    assert judging.stopped(began, moved, 9000, DEADLINES, since=8000).tolist() == [True, False]
-    assert not judging.stopped(began, moved, 9000, DEADLINES, since=8100).any()
+    assert judging.stalled(began, moved, 9000, DEADLINES).all()
+    assert judging.stalled(began, moved, 9000, DEADLINES, since=8000).tolist() == [True, False]
+    assert not judging.stalled(began, moved, 9000, DEADLINES, since=8100).any()
 
 
 def test_in_a_collective_the_silent_rank_is_named_then_the_one_behind_then_all() -> None:

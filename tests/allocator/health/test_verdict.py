@@ -61,18 +61,18 @@ def test_where_several_ranks_report_all_have_to_and_where_one_does_it_speaks_for
     one = signs(9000, [9000, NEVER, NEVER], [9000, NEVER, NEVER], [70, 0, 0])
     assert verdict(one, tasks=[3]) == Verdict(is_proven=True)
     two = signs(9000, [9000, 9000, NEVER], [9000, 9000, NEVER], [70, 70, 0])
-    assert verdict(two, tasks=[3]).stopped == {2}
+    assert verdict(two, tasks=[3]).stalled == {2}
     other_task = signs(9000, [9000, 9000, NEVER], [9000, 9000, NEVER], [70, 70, 0])
-    assert verdict(other_task, tasks=[2, 1]).stopped == frozenset(), "nobody of that task reports"
+    assert verdict(other_task, tasks=[2, 1]).stalled == frozenset(), "nobody of that task reports"
     nobody = signs(9000, [NEVER] * 3, [NEVER] * 3, [NEVER] * 3)
     found = verdict(nobody, tasks=[3])
-    assert said(found.stopped, found.is_before_first, found.behind) == said({0, 1, 2}, True, frozenset())
+    assert said(found.stalled, found.is_before_first, found.behind) == said({0, 1, 2}, True, frozenset())
 
 
 def test_those_that_wait_for_a_silent_rank_are_restarted_with_it_and_other_tasks_are_not() -> None:
     given = signs(2000, [1350, 1995, 1995, 1995], [1350, 1352, 1352, 1990], [70, 70, 70, 9])
     found = verdict(given, tasks=[3, 1])
-    assert said(found.silent, found.stopped) == said({0}, frozenset())
+    assert said(found.silent, found.stalled) == said({0}, frozenset())
     assert found.again == {0, 1, 2}
     assert found.behind == {0}
 
@@ -84,15 +84,15 @@ def test_a_rank_that_advances_is_not_restarted_with_one_that_is_silent() -> None
 
 def test_the_ranks_that_never_report_are_restarted_with_the_one_that_speaks_for_them() -> None:
     found = verdict(signs(2000, [1999, NEVER, NEVER], [1000, NEVER, NEVER], [70, 0, 0]), tasks=[2, 1])
-    assert said(found.stopped, found.again, found.behind) == said({0}, {0, 1}, frozenset())
+    assert said(found.stalled, found.again, found.behind) == said({0}, {0, 1}, frozenset())
 
 
 def test_what_an_earlier_pod_reported_is_not_the_present_ones() -> None:
     given = signs(2000, [1000, 1990], [1000, 1990], [70, 80])
-    assert verdict(given, tasks=[2], began=[1001, 0]).standing == frozenset()
+    assert verdict(given, tasks=[2], began=[1001, 0]).hanging == frozenset()
     assert not verdict(given, tasks=[2], began=[1001, 0]).is_proven
-    assert verdict(given, tasks=[2], began=[999, 0]).stopped == {0}
-    assert verdict(given, tasks=[2], began=[NEVER, 0]).standing == frozenset(), "it is being ended"
+    assert verdict(given, tasks=[2], began=[999, 0]).stalled == {0}
+    assert verdict(given, tasks=[2], began=[NEVER, 0]).hanging == frozenset(), "it is being ended"
 
 
 def test_a_slow_rank_is_known_after_half_an_hour_and_not_before() -> None:
@@ -159,4 +159,4 @@ def test_a_rank_that_stands_is_not_called_slow_as_well() -> None:
         given = Signs(now, 0.0, np.full(4, now), moved, moved, np.full(4, NEVER))
         found.add(given, began)
         last = judge(given, began, [4], Deadlines(), samples=found)
-    assert said(last.stopped, last.slow) == said({2}, {})
+    assert said(last.stalled, last.slow) == said({2}, {})
